@@ -1,0 +1,67 @@
+//! Every bound of diskcast in one place, related to the others by assertions that the compiler checks.
+//! Untrusted input is held against these before memory is taken.
+
+/// Unit of extents on disk and in formats, in bytes, whatever the disk's own sector size.
+pub const SECTOR_BYTES: u64 = 512;
+/// Largest disk: 16 EiB, in sectors of 512 bytes.
+pub const DISK_SECTORS_MAX: u64 = 1 << 55;
+
+/// Smallest, default and largest chunk (logical bytes; powers of two). A chunk is the unit of compression, naming,
+/// deduplication and on-demand reading.
+pub const CHUNK_BYTES_MIN: u32 = 1 << 16;
+/// See [`CHUNK_BYTES_MIN`].
+pub const CHUNK_BYTES_DEFAULT: u32 = 1 << 18;
+/// See [`CHUNK_BYTES_MIN`]. 32,768 sectors, so that an extent inside a chunk fits 16-bit numbers.
+pub const CHUNK_BYTES_MAX: u32 = 1 << 24;
+/// Most bytes that encoding may add to the plain content of a chunk: header and its extents as a bitmap.
+pub const CHUNK_OVERHEAD_MAX: u32 = 64 + CHUNK_BYTES_MAX / 512 / 8;
+
+/// Children of a tree node.
+pub const TREE_FANOUT: u64 = 256;
+/// Most levels of a tree: enough for the largest disk in the smallest chunks.
+pub const TREE_HEIGHT_MAX: u8 = 6;
+/// Largest encoded tree node, in bytes: 256 leaves, each with its extents as a bitmap in the largest chunk.
+pub const NODE_BYTES_MAX: u32 = 64 + 256 * (96 + CHUNK_BYTES_MAX / 512 / 8);
+/// Largest encoded manifest, in bytes.
+pub const MANIFEST_BYTES_MAX: u32 = 1 << 20;
+
+/// Longest name of an image or a tag, in bytes.
+pub const NAME_BYTES_MAX: usize = 128;
+/// Most partitions and filesystems that a manifest describes.
+pub const PARTITIONS_MAX: usize = 1024;
+/// Most logical partitions followed along an MBR's extended chain.
+pub const LOGICAL_PARTITIONS_MAX: usize = 128;
+/// Most labels in a manifest.
+pub const LABELS_MAX: usize = 64;
+
+/// Smallest and largest block of a multicast session, in payload bytes.
+pub const BLOCK_BYTES_MIN: u16 = 512;
+/// See [`BLOCK_BYTES_MIN`]. Fits a jumbo frame of 9000 bytes.
+pub const BLOCK_BYTES_MAX: u16 = 8960;
+/// Largest object of a multicast session, in bytes: a chunk or a tree node.
+pub const OBJECT_BYTES_MAX: u32 = CHUNK_BYTES_MAX + CHUNK_OVERHEAD_MAX;
+/// Most blocks of one object, so that a block's index fits 16 bits.
+pub const OBJECT_BLOCKS_MAX: u32 = 1 << 16;
+/// Most objects of one multicast session.
+pub const SESSION_OBJECTS_MAX: u64 = 1 << 26;
+/// Most receivers that a server tells apart in one session's statistics.
+pub const SESSION_RECEIVERS_MAX: usize = 1 << 14;
+
+/// Memory of a receiver for objects that are not complete, not verified or not yet written, in bytes.
+pub const RECEIVER_BUFFER_BYTES_DEFAULT: u64 = 64 << 20;
+/// Memory of a capture or install pipeline for chunks between its stages, in bytes.
+pub const PIPELINE_BYTES_DEFAULT: u64 = 64 << 20;
+
+const _: () = {
+    assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
+    assert!(CHUNK_BYTES_MIN.is_power_of_two() && CHUNK_BYTES_DEFAULT.is_power_of_two());
+    assert!(CHUNK_BYTES_MAX.is_power_of_two() && CHUNK_BYTES_MAX as u64 / SECTOR_BYTES <= 1 << 15);
+    // The tree reaches the last chunk of the largest disk.
+    assert!(DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32));
+    // Every chunk and node is an object that a session can carry in blocks of the smallest size.
+    assert!(NODE_BYTES_MAX <= OBJECT_BYTES_MAX);
+    assert!(OBJECT_BYTES_MAX.div_ceil(BLOCK_BYTES_MIN as u32) <= OBJECT_BLOCKS_MAX);
+    // A receiver can hold at least two of the largest objects.
+    assert!(RECEIVER_BUFFER_BYTES_DEFAULT >= 2 * OBJECT_BYTES_MAX as u64);
+    assert!(PIPELINE_BYTES_DEFAULT >= 2 * CHUNK_BYTES_MAX as u64);
+};

@@ -1,0 +1,3 @@
+//! Placeholder of the house: see the crate description.
+
+fn main() {}

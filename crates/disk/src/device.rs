@@ -1,0 +1,135 @@
+//! The two seams through which everything reads and writes disks, and the disk in memory that tests use.
+
+use std::sync::{PoisonError, RwLock};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Size and sector sizes of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes, a multiple of 512.
+    pub size_bytes: u64,
+    /// Smallest addressable unit in bytes: 512 or 4096.
+    pub logical_sector_bytes: u32,
+    /// Unit that the medium writes without reading first, in bytes.
+    pub physical_sector_bytes: u32,
+}
+
+/// A disk that can be read at any offset, by many threads at once.
+pub trait ReadAt: Send + Sync {
+    /// Size and sector sizes.
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `buf` from `offset` on. `Io` if the device fails or ends before.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+
+    /// How to call it in messages: a path, mostly.
+    fn name(&self) -> &str;
+}
+
+/// A disk that can also be written. Offsets and lengths are multiples of the logical sector size.
+pub trait WriteAt: ReadAt {
+    /// Writes all of `buf` at `offset`. `Full` if the target has no room left.
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()>;
+
+    /// Makes `len` bytes from `offset` read as zeros, by the cheapest means that keeps this promise.
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Tells the medium that `len` bytes from `offset` are of no use. What they read as afterwards is open.
+    /// `Unsupported` where the medium knows no such thing.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Returns once all that was written survives a power cut.
+    fn sync(&self) -> Result<()>;
+
+    /// Fills `buf` with what the medium holds, past the page cache where the target allows. Returns whether it did
+    /// get past it. Call [`WriteAt::sync`] first.
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool>;
+}
+
+/// A disk in memory.
+pub struct MemoryDisk {
+    geometry: Geometry,
+    bytes: RwLock<Vec<u8>>,
+}
+
+impl MemoryDisk {
+    /// A disk that holds `bytes`, with sectors of 512 bytes.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self::with_sectors(bytes, 512)
+    }
+
+    /// A disk that holds `bytes`, with logical and physical sectors of `sector_bytes`.
+    #[must_use]
+    pub fn with_sectors(bytes: Vec<u8>, sector_bytes: u32) -> Self {
+        let geometry = Geometry {
+            size_bytes: bytes.len() as u64,
+            logical_sector_bytes: sector_bytes,
+            physical_sector_bytes: sector_bytes,
+        };
+        Self { geometry, bytes: RwLock::new(bytes) }
+    }
+
+    /// A copy of what it holds.
+    #[must_use]
+    pub fn contents(&self) -> Vec<u8> {
+        self.bytes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn range(&self, offset: u64, len: u64) -> Result<std::ops::Range<usize>> {
+        let end = offset.checked_add(len).filter(|&end| end <= self.geometry.size_bytes).ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("{len} bytes at offset {offset} lie beyond the end of `memory`"))
+        })?;
+        // Both are within the vector, whose length is a usize.
+        #[expect(clippy::cast_possible_truncation)]
+        Ok(offset as usize..end as usize)
+    }
+
+    fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<()> {
+        let range = self.range(offset, len)?;
+        self.bytes.write().unwrap_or_else(PoisonError::into_inner)[range].fill(byte);
+        Ok(())
+    }
+}
+
+impl ReadAt for MemoryDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let range = self.range(offset, buf.len() as u64)?;
+        buf.copy_from_slice(&self.bytes.read().unwrap_or_else(PoisonError::into_inner)[range]);
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+}
+
+impl WriteAt for MemoryDisk {
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let range = self.range(offset, buf.len() as u64)?;
+        self.bytes.write().unwrap_or_else(PoisonError::into_inner)[range].copy_from_slice(buf);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.fill(offset, len, 0)
+    }
+
+    /// Fills with a pattern, so that tests notice who relies on the contents.
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.fill(offset, len, 0xDB)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.read_exact_at(buf, offset).map(|()| true)
+    }
+}

@@ -1,0 +1,1 @@
+//! Placeholder of the house: see the crate's description.

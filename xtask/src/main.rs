@@ -1,0 +1,3 @@
+//! The repository's own checks: `cargo xtask tidy`.
+
+fn main() {}
