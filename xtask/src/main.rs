@@ -1,3 +1,50 @@
-//! The repository's own checks: `cargo xtask tidy`.
+//! The repository's own checks: `cargo xtask tidy` prints what breaks the house rules and fails if anything does.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 
-fn main() {}
+mod imports;
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("tidy") => report(&tidy(&root())),
+        _ => {
+            eprintln!("usage: cargo xtask tidy");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Every breach of the house rules below `root`, as `path:line: what`.
+fn tidy(root: &Path) -> Vec<String> {
+    let mut breaches = imports::check(root);
+    breaches.extend(sources::check(root));
+    breaches.sort();
+    breaches
+}
+
+fn report(breaches: &[String]) -> ExitCode {
+    breaches.iter().for_each(|breach| println!("{breach}"));
+    if breaches.is_empty() {
+        println!("tidy");
+        ExitCode::SUCCESS
+    } else {
+        println!("{} breaches of the house rules (CONTRIBUTING.md tells them)", breaches.len());
+        ExitCode::FAILURE
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_repository_keeps_its_own_rules() {
+        let breaches = super::tidy(&super::root());
+        assert!(breaches.is_empty(), "run `cargo xtask tidy`:\n{}", breaches.join("\n"));
+    }
+}

@@ -1,0 +1,112 @@
+//! What can be checked of source files by reading them: purpose, length, reach, `unsafe`, and words that tell of a machine.
+
+use std::path::{Path, PathBuf};
+
+/// Longest function, in lines from its `fn` to its closing brace.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Longest file, in lines, its tests included.
+const FILE_LINES_MAX: usize = 900;
+/// Where `unsafe` may stand: sockets and devices.
+const UNSAFE_HOMES: &[&str] = &["crates/net/src/", "crates/disk/src/"];
+
+pub fn check(root: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask", "fuzz"] {
+        collect(&root.join(folder), &mut files);
+    }
+    let mut breaches = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("sources are UTF-8");
+        let path = file.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
+        breaches.extend(check_text(&path, &text));
+        breaches.extend(unreached(&path, &file));
+    }
+    breaches
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.map(|entry| entry.expect("folders can be read").path()) {
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+fn check_text(path: &str, text: &str) -> Vec<String> {
+    let mut breaches = Vec::new();
+    if !text.starts_with("//! ") {
+        breaches.push(format!("{path}:1: a file opens with its purpose (`//! …`)"));
+    }
+    if text.lines().count() > FILE_LINES_MAX {
+        breaches.push(format!("{path}:1: longer than {FILE_LINES_MAX} lines"));
+    }
+    let may_be_unsafe = UNSAFE_HOMES.iter().any(|home| path.starts_with(home)) || path.starts_with("xtask/");
+    for (number, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        if !may_be_unsafe && (code.contains("unsafe {") || code.contains("unsafe fn")) {
+            breaches.push(format!("{path}:{}: `unsafe` is for net's sockets and disk's devices", number + 1));
+        }
+    }
+    breaches.extend(long_functions(path, text));
+    breaches
+}
+
+/// Formatted sources close a function at the column where its line opened.
+fn long_functions(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut breaches = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let trimmed = line.trim_start();
+        let opens =
+            ["fn ", "pub fn ", "pub(crate) fn ", "async fn ", "pub async fn ", "pub const fn ", "const fn "];
+        if !opens.iter().any(|open| trimmed.starts_with(open)) {
+            continue;
+        }
+        let close = format!("{}}}", &line[..line.len() - trimmed.len()]);
+        let one_line = trimmed.ends_with(['}', ';']);
+        let length = lines[start..].iter().position(|line| *line == close).map_or(0, |offset| offset + 1);
+        if !one_line && length > FUNCTION_LINES_MAX {
+            breaches.push(format!("{path}:{}: a function of {length} lines", start + 1));
+        }
+    }
+    breaches
+}
+
+/// A module file that no parent declares is dead.
+fn unreached(path: &str, file: &Path) -> Option<String> {
+    let stem = file.file_stem()?.to_str()?;
+    let parent = file.parent()?;
+    let in_src = path.split('/').any(|part| part == "src");
+    if !in_src || ["lib", "main", "mod"].contains(&stem) || parent.ends_with("bin") {
+        return None;
+    }
+    let sibling = parent.with_extension("rs");
+    let parents = [parent.join("lib.rs"), parent.join("main.rs"), parent.join("mod.rs"), sibling];
+    let declared = parents
+        .iter()
+        .filter_map(|parent| std::fs::read_to_string(parent).ok())
+        .any(|text| text.lines().any(|line| line.trim_start().ends_with(&format!("mod {stem};"))));
+    (!declared).then(|| format!("{path}:1: no module declares this file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn breaches_are_found() {
+        let body = "    step();\n".repeat(FUNCTION_LINES_MAX);
+        let text = format!(
+            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
+        );
+        let found = check_text("crates/image/src/x.rs", &text);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains("purpose") && found[1].contains("unsafe") && found[2].contains("72 lines"));
+        assert!(
+            check_text("crates/net/src/x.rs", "//! Sockets.\nfn f() {\n    unsafe { go() }\n}\n").is_empty()
+        );
+    }
+}
