@@ -1,1 +1,12 @@
-//! Placeholder of the house: see the crate's description.
+//! Bytes in motion: sockets, and drivers around the sans-IO machines of `proto`.
+//!
+//! The machines decide what travels when; here are the threads, buffers and system calls that carry it out, the
+//! types of the HTTP API with its client, and the orchestration of a fetch over all transports.
+
+pub mod api;
+pub mod error;
+mod hex;
+pub mod interface;
+pub mod token;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,40 @@
+//! The error of this crate.
+
+use base::Fault;
+
+/// What went wrong on the network, for control flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A socket or file operation failed.
+    Io,
+    /// The server did not answer within the time allowed, or the connection broke, after all retries.
+    Unreachable,
+    /// The server's certificate is not the one that the join token names.
+    Untrusted,
+    /// The token lacks, or does not grant, what was asked.
+    Denied,
+    /// No such image, version, object or session.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// A precondition refuses it.
+    Refused,
+    /// Bytes that do not match their digest, or an answer that cannot be parsed.
+    Corrupt,
+    /// A text or a number given by the caller is not valid.
+    Invalid,
+    /// The other side speaks a newer protocol or format.
+    Unsupported,
+    /// The server or the destination has no space left.
+    Full,
+    /// What was written and read back is not what was to be written.
+    Verification,
+    /// The caller asked to stop.
+    Stopped,
+}
+
+/// An error of this crate.
+pub type Error = Fault<ErrorKind>;
+
+/// The result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,161 @@
+//! Network interfaces: which there are, and which one a session is to use.
+//!
+//! A machine with several interfaces is the rule in a data centre; multicast leaves by the one that the system
+//! happens to prefer unless it is told. So the choice is explicit: by name, by address, or the one that leads to
+//! the server.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// MTU that is assumed where the system does not tell, in bytes: Ethernet's.
+pub const MTU_DEFAULT: u32 = 1500;
+
+/// A network interface of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, `eth0`.
+    pub name: String,
+    /// Its index, from 1; names it in IPv6 scopes and in socket options.
+    pub index: u32,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is up.
+    pub up: bool,
+    /// Whether it can do multicast.
+    pub multicast: bool,
+    /// Whether it leads to this machine itself.
+    pub loopback: bool,
+}
+
+impl Interface {
+    /// Its first IPv4 address.
+    #[must_use]
+    pub fn ipv4(&self) -> Option<Ipv4Addr> {
+        self.addresses.iter().find_map(|address| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        })
+    }
+
+    /// Largest IP packet that leaves by it, in bytes; [`MTU_DEFAULT`] where the system does not tell.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.mtu_of_route().or_else(|| self.mtu_of_sysfs()).unwrap_or(MTU_DEFAULT)
+    }
+
+    /// Asks the network stack of this thread's namespace, which `/sys` need not show.
+    fn mtu_of_route(&self) -> Option<u32> {
+        let socket = UdpSocket::bind((self.ipv4()?, 0)).ok()?;
+        let reference = socket2::SockRef::from(&socket);
+        reference.set_multicast_if_v4(&self.ipv4()?).ok()?;
+        socket.connect((Ipv4Addr::new(239, 255, 0, 1), 9)).ok()?;
+        u32::try_from(getsockopt(&socket, sockopt::IpMtu).ok()?).ok()
+    }
+
+    fn mtu_of_sysfs(&self) -> Option<u32> {
+        std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.name)).ok()?.trim().parse().ok()
+    }
+}
+
+/// All interfaces of this thread's network namespace, by index.
+///
+/// # Errors
+/// `Io` if the system does not list them.
+pub fn all() -> Result<Vec<Interface>> {
+    let listed =
+        getifaddrs().map_err(|error| Error::from_source(ErrorKind::Io, "list network interfaces", error))?;
+    let mut found = BTreeMap::new();
+    for entry in listed {
+        let index = if_nametoindex(entry.interface_name.as_str()).unwrap_or(0);
+        let interface = found.entry(index).or_insert_with(|| Interface {
+            name: entry.interface_name.clone(),
+            index,
+            addresses: Vec::new(),
+            up: entry.flags.contains(InterfaceFlags::IFF_UP),
+            multicast: entry.flags.contains(InterfaceFlags::IFF_MULTICAST),
+            loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+        });
+        interface.addresses.extend(entry.address.as_ref().and_then(ip_of));
+    }
+    found.remove(&0);
+    Ok(found.into_values().collect())
+}
+
+fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+}
+
+/// The interface called `choice`, or the one with the address `choice`.
+///
+/// # Errors
+/// `NotFound`, naming what there is; `Io`.
+pub fn choose(choice: &str) -> Result<Interface> {
+    let interfaces = all()?;
+    let address = choice.parse::<IpAddr>().ok();
+    let is_it = |i: &&Interface| i.name == choice || address.is_some_and(|a| i.addresses.contains(&a));
+    interfaces.iter().find(is_it).cloned().ok_or_else(|| {
+        let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        let context =
+            format!("no interface is called, or has the address, `{choice}`; there are {}", names.join(", "));
+        Error::new(ErrorKind::NotFound, context)
+    })
+}
+
+/// The interface by which packets to `peer` leave, and the address that they carry as their source.
+///
+/// # Errors
+/// `Unreachable` if there is no route; `Io`.
+pub fn towards(peer: SocketAddr) -> Result<(Interface, IpAddr)> {
+    let unreachable =
+        |error| Error::from_source(ErrorKind::Unreachable, format!("find the route to {peer}"), error);
+    let any: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let socket = UdpSocket::bind(any).map_err(unreachable)?;
+    socket.connect(peer).map_err(unreachable)?;
+    let source = socket.local_addr().map_err(unreachable)?.ip();
+    let holder = all()?.into_iter().find(|interface| interface.addresses.contains(&source));
+    let missing =
+        || Error::new(ErrorKind::NotFound, format!("no interface has the address {source} towards {peer}"));
+    Ok((holder.ok_or_else(missing)?, source))
+}
+
+/// The interface that a server uses unless it is told: the first that is up and does multicast, real ones before
+/// loopback.
+///
+/// # Errors
+/// `NotFound` if there is none; `Io`.
+pub fn preferred() -> Result<Interface> {
+    let usable = |i: &Interface| i.up && !i.addresses.is_empty() && (i.multicast || i.loopback);
+    let mut candidates: Vec<_> = all()?.into_iter().filter(usable).collect();
+    candidates.sort_by_key(|interface| (interface.loopback, interface.index));
+    let none = || Error::new(ErrorKind::NotFound, "no network interface is up and has an address");
+    candidates.into_iter().next().ok_or_else(none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_found_by_name_address_and_route() {
+        let by_name = choose("lo").unwrap();
+        assert!(by_name.loopback && by_name.up, "{by_name:?}");
+        assert!(by_name.mtu() >= 1500, "{}", by_name.mtu());
+        assert_eq!(choose("127.0.0.1").unwrap(), by_name);
+        let (towards, source) = towards("127.0.0.1:9".parse().unwrap()).unwrap();
+        assert_eq!((towards, source), (by_name, IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+
+    #[test]
+    fn a_missing_interface_is_named_beside_those_there_are() {
+        let error = choose("no-such-interface").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("lo"), "{error}");
+    }
+}
