@@ -1,4 +1,5 @@
-//! The two seams through which everything reads and writes disks, and the disk in memory that tests use.
+//! The two seams through which everything reads and writes disks; the disk in memory that tests use, and the target
+//! that keeps nothing, for measurements.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -25,6 +26,17 @@ pub trait ReadAt: Send + Sync {
 
     /// How to call it in messages: a path, mostly.
     fn name(&self) -> &str;
+
+    /// The first offset at or behind `offset` that may hold anything but zeros; the disk's size if none does.
+    /// Sparse files skip their holes so; whatever cannot tell answers `offset`.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
+
+    /// Whether `len` bytes from `offset` are known to be zeros without reading them.
+    fn is_hole(&self, offset: u64, len: u64) -> bool {
+        len > 0 && self.next_data(offset) >= offset.saturating_add(len)
+    }
 }
 
 /// A disk that can also be written. Offsets and lengths are multiples of the logical sector size.
@@ -78,9 +90,13 @@ impl MemoryDisk {
     }
 
     fn range(&self, offset: u64, len: u64) -> Result<std::ops::Range<usize>> {
-        let end = offset.checked_add(len).filter(|&end| end <= self.geometry.size_bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Io, format!("{len} bytes at offset {offset} lie beyond the end of `memory`"))
-        })?;
+        let end =
+            offset.checked_add(len).filter(|&end| end <= self.geometry.size_bytes).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Io,
+                    format!("{len} bytes at offset {offset} lie beyond the end of `memory`"),
+                )
+            })?;
         // Both are within the vector, whose length is a usize.
         #[expect(clippy::cast_possible_truncation)]
         Ok(offset as usize..end as usize)
@@ -123,6 +139,61 @@ impl WriteAt for MemoryDisk {
     /// Fills with a pattern, so that tests notice who relies on the contents.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.fill(offset, len, 0xDB)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.read_exact_at(buf, offset).map(|()| true)
+    }
+}
+
+/// A target that takes everything and keeps nothing: it reads as zeros. For measurements.
+#[derive(Debug, Clone, Copy)]
+pub struct NullTarget {
+    geometry: Geometry,
+}
+
+impl NullTarget {
+    /// A target of this geometry.
+    #[must_use]
+    pub const fn new(geometry: Geometry) -> Self {
+        Self { geometry }
+    }
+}
+
+impl ReadAt for NullTarget {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], _offset: u64) -> Result<()> {
+        buf.fill(0);
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn next_data(&self, _offset: u64) -> u64 {
+        self.geometry.size_bytes
+    }
+}
+
+impl WriteAt for NullTarget {
+    fn write_all_at(&self, _buf: &[u8], _offset: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {

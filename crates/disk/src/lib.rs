@@ -3,6 +3,19 @@
 
 pub mod device;
 pub mod error;
+mod file;
+mod ioctl;
+pub mod map;
+pub mod preflight;
+pub mod source;
+pub mod survey;
+pub mod target;
 
 pub use device::{Geometry, ReadAt, WriteAt};
 pub use error::{Error, ErrorKind, Result};
+pub use file::Identity;
+pub use map::{DiskMap, Filesystem, Partition, SurveyOptions, TableKind};
+pub use preflight::preflight;
+pub use source::{Source, open_source};
+pub use survey::survey;
+pub use target::{Target, TargetOptions, open_target};

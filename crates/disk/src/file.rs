@@ -1,0 +1,94 @@
+//! Raw files and block devices as disks: what reading and writing share.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::SeekFrom;
+
+use crate::{Error, ErrorKind, Geometry, ReadAt, Result};
+
+/// Which file or device a path leads to, whatever the path's spelling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// A regular file: device and inode.
+    File {
+        /// Number of the device that holds it.
+        dev: u64,
+        /// Its inode.
+        ino: u64,
+    },
+    /// A block device.
+    Device {
+        /// Its own device number.
+        rdev: u64,
+    },
+}
+
+impl Identity {
+    /// The identity of what `metadata` describes; `None` if that is neither a regular file nor a block device.
+    #[must_use]
+    pub fn of(metadata: &Metadata) -> Option<Self> {
+        let kind = metadata.file_type();
+        if kind.is_block_device() {
+            Some(Self::Device { rdev: metadata.rdev() })
+        } else {
+            kind.is_file().then(|| Self::File { dev: metadata.dev(), ino: metadata.ino() })
+        }
+    }
+}
+
+/// Follows `path` to a regular file or block device. `NotFound`, `Io`; `Refused` for anything else.
+pub(crate) fn identify(path: &Path) -> Result<Identity> {
+    let metadata = std::fs::metadata(path).map_err(|e| io_error("look at", path, e))?;
+    Identity::of(&metadata).ok_or_else(|| {
+        Error::new(ErrorKind::Refused, format!("`{}` is neither a file nor a block device", path.display()))
+    })
+}
+
+/// The error `source` of `what` at `path`, with the kind that it stands for.
+pub(crate) fn io_error(what: &str, path: &Path, source: impl Into<std::io::Error>) -> Error {
+    let source = source.into();
+    let kind = match source.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+        std::io::ErrorKind::ReadOnlyFilesystem
+        | std::io::ErrorKind::PermissionDenied
+        | std::io::ErrorKind::ResourceBusy => ErrorKind::Refused,
+        _ => ErrorKind::Io,
+    };
+    Error::from_source(kind, format!("{what} `{}`", path.display()), source)
+}
+
+/// Size and sector sizes of an open block device.
+pub(crate) fn device_geometry(file: &File, path: &Path) -> Result<Geometry> {
+    let size_bytes =
+        rustix::fs::seek(file, SeekFrom::End(0)).map_err(|e| io_error("ask the size of", path, e))?;
+    let logical_sector_bytes =
+        rustix::fs::ioctl_blksszget(file).map_err(|e| io_error("ask the sector size of", path, e))?;
+    let physical_sector_bytes =
+        rustix::fs::ioctl_blkpbszget(file).map_err(|e| io_error("ask the sector size of", path, e))?;
+    Ok(Geometry { size_bytes, logical_sector_bytes, physical_sector_bytes })
+}
+
+/// The first offset at or behind `offset` in a regular file that is no hole; `end` if there is none.
+pub(crate) fn next_data(file: &File, offset: u64, end: u64) -> u64 {
+    match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(data) => data.clamp(offset, end.max(offset)),
+        Err(rustix::io::Errno::NXIO) => end.max(offset),
+        // A filesystem that cannot tell: everything may be data.
+        Err(_) => offset,
+    }
+}
+
+/// Whether a GPT header stands where one of disks with logical sectors of 4096 bytes stands, and none for 512.
+/// A raw file knows no sector size; its table does.
+pub(crate) fn has_4k_table(disk: &dyn ReadAt) -> bool {
+    let size = disk.geometry().size_bytes;
+    let header_at = |offset: u64| {
+        let mut signature = [0; 8];
+        disk.read_exact_at(&mut signature, offset).is_ok() && signature == *b"EFI PART"
+    };
+    let found = |sector: u64| size > 4 * sector && (header_at(sector) || header_at(size - sector));
+    size.is_multiple_of(4096) && found(4096) && !found(512)
+}

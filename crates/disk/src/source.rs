@@ -1,0 +1,94 @@
+//! Raw files and block devices that are read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use base::limits::SECTOR_BYTES;
+use rustix::fs::Advice;
+
+use crate::file::{Identity, device_geometry, has_4k_table, identify, io_error, next_data};
+use crate::{Geometry, ReadAt, Result};
+
+/// A raw file or block device, open for reading.
+#[derive(Debug)]
+pub struct Source {
+    file: File,
+    path: PathBuf,
+    name: String,
+    identity: Identity,
+    geometry: Geometry,
+    /// Where the bytes end that exist: a file whose length is no multiple of the sector size is padded with zeros.
+    end: u64,
+}
+
+/// Opens the raw file or block device at `path` for reading. The length of a file that ends inside a sector is rounded
+/// up; the rest of that sector reads as zeros. A file's logical sectors have 512 bytes, unless its GPT was made
+/// for 4096. `NotFound`, `Io`; `Refused` if it is neither file nor block device, or may not be read.
+pub fn open_source(path: &Path) -> Result<Source> {
+    let identity = identify(path)?;
+    let file = File::open(path).map_err(|e| io_error("open", path, e))?;
+    let name = path.display().to_string();
+    let (geometry, end) = match identity {
+        Identity::Device { .. } => {
+            let geometry = device_geometry(&file, path)?;
+            (geometry, geometry.size_bytes)
+        }
+        Identity::File { .. } => {
+            let end = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
+            let size_bytes = end.next_multiple_of(SECTOR_BYTES);
+            (Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 }, end)
+        }
+    };
+    // Captures run from front to back; a failed hint costs nothing but speed.
+    let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
+    let mut source = Source { file, path: path.to_owned(), name, identity, geometry, end };
+    if matches!(identity, Identity::File { .. }) && has_4k_table(&source) {
+        source.geometry.logical_sector_bytes = 4096;
+        source.geometry.physical_sector_bytes = 4096;
+    }
+    Ok(source)
+}
+
+impl Source {
+    /// Which file or device it is, to tell whether a target is the same.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// The path that it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl ReadAt for Source {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let wanted = buf.len() as u64;
+        let failed = |e| io_error(&format!("read {wanted} bytes at offset {offset} of"), &self.path, e);
+        let behind = offset.checked_add(wanted).filter(|&behind| behind <= self.geometry.size_bytes);
+        let behind = behind.ok_or_else(|| failed(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)))?;
+        let padding =
+            usize::try_from(behind.saturating_sub(self.end).min(wanted)).expect("at most buf.len()");
+        let (bytes, zeros) = buf.split_at_mut(buf.len() - padding);
+        zeros.fill(0);
+        self.file.read_exact_at(bytes, offset).map_err(failed)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        match self.identity {
+            Identity::File { .. } => next_data(&self.file, offset, self.geometry.size_bytes),
+            Identity::Device { .. } => offset,
+        }
+    }
+}

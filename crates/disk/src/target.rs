@@ -1,0 +1,197 @@
+//! Raw files and block devices that are written: zeroing and discarding by the cheapest means, and reading back what
+//! the medium holds rather than what the page cache remembers.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+use crate::file::{Identity, device_geometry, identify, io_error, next_data};
+use crate::{Error, ErrorKind, Geometry, ReadAt, Result, WriteAt};
+
+/// Offsets, lengths and memory of direct reads are multiples of this, which every device and filesystem takes.
+const DIRECT_BYTES: usize = 4096;
+/// Zeros are written in pieces of this size where neither device nor filesystem knows a cheaper way.
+static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
+
+/// How to open a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TargetOptions {
+    /// Make the file if there is none, and see that it has at least this many bytes. Devices have their size.
+    pub create_size: Option<u64>,
+    /// Logical sector size that a file is to have; 512 if not said. Devices have theirs.
+    pub file_sector_bytes: Option<u32>,
+    /// Open a device although something else uses it.
+    pub force: bool,
+}
+
+/// A raw file or block device, open for writing.
+#[derive(Debug)]
+pub struct Target {
+    file: File,
+    /// A second handle, past the page cache, where the target has such a thing.
+    direct: Option<File>,
+    path: PathBuf,
+    name: String,
+    is_device: bool,
+    geometry: Geometry,
+}
+
+/// Opens the raw file or block device at `path` for writing; a device exclusively. Call [`crate::preflight()`] first,
+/// which says in clear words why something is no good target. `NotFound` if there is no such file and no size to create
+/// it; `Refused` if it may not be written, is in use, or is neither file nor block device.
+pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
+    let found = match identify(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound && options.create_size.is_some() => None,
+        other => Some(other?),
+    };
+    let is_device = matches!(found, Some(Identity::Device { .. }));
+    let exclusive = if is_device && !options.force { OFlags::EXCL } else { OFlags::empty() };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(found.is_none())
+        .custom_flags(exclusive.bits().cast_signed())
+        .open(path)
+        .map_err(|e| io_error("open", path, e))?;
+    let geometry =
+        if is_device { device_geometry(&file, path)? } else { file_geometry(&file, path, options)? };
+    let direct =
+        OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).ok();
+    Ok(Target { file, direct, path: path.to_owned(), name: path.display().to_string(), is_device, geometry })
+}
+
+/// Sees that the file has the size asked for.
+fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Geometry> {
+    let mut size_bytes = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
+    if let Some(wanted) = options.create_size.filter(|&wanted| wanted > size_bytes) {
+        file.set_len(wanted).map_err(|e| io_error(&format!("grow to {wanted} bytes"), path, e))?;
+        size_bytes = wanted;
+    }
+    let sector_bytes = options.file_sector_bytes.unwrap_or(512);
+    Ok(Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes })
+}
+
+impl Target {
+    fn failed(&self, what: &str, len: u64, offset: u64, source: impl Into<std::io::Error>) -> Error {
+        io_error(&format!("{what} {len} bytes at offset {offset} of"), &self.path, source)
+    }
+
+    /// Reads whole direct units around the range into aligned memory, then copies the range out.
+    fn read_direct(direct: &File, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let unit = DIRECT_BYTES as u64;
+        let start = offset / unit * unit;
+        let skip = usize::try_from(offset - start).expect("less than a unit");
+        let len = (skip + buf.len()).next_multiple_of(DIRECT_BYTES);
+        let mut memory = vec![0u8; len + DIRECT_BYTES];
+        let shift = memory.as_ptr().align_offset(DIRECT_BYTES);
+        let aligned = &mut memory[shift..shift + len];
+        let mut filled = 0;
+        // The end of a file may cut the last unit short.
+        while filled < skip + buf.len() {
+            match direct.read_at(&mut aligned[filled..], start + filled as u64)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                count => filled += count,
+            }
+        }
+        buf.copy_from_slice(&aligned[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let piece =
+                usize::try_from((len - done).min(ZEROS.len() as u64)).expect("at most the length of ZEROS");
+            self.write_all_at(&ZEROS[..piece], offset + done)?;
+            done += piece as u64;
+        }
+        Ok(())
+    }
+}
+
+impl ReadAt for Target {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        self.file.read_exact_at(buf, offset).map_err(|e| self.failed("read", len, offset, e))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        if self.is_device { offset } else { next_data(&self.file, offset, self.geometry.size_bytes) }
+    }
+}
+
+impl WriteAt for Target {
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(buf, offset).map_err(|e| self.failed("write", buf.len() as u64, offset, e))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        // A hole reads as zeros; a device zeroes without unmapping, so that it stays provisioned.
+        let flags = if self.is_device {
+            FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
+        } else {
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
+        };
+        match rustix::fs::fallocate(&self.file, flags, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeroes_by_hand(offset, len),
+            Err(e) => Err(self.failed("zero", len, offset, e)),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let done = if self.is_device {
+            crate::ioctl::discard(&self.file, offset, len)
+        } else {
+            rustix::fs::fallocate(
+                &self.file,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                offset,
+                len,
+            )
+        };
+        done.map_err(|e| match e {
+            Errno::OPNOTSUPP | Errno::NOSYS => Error::from_source(
+                ErrorKind::Unsupported,
+                format!("`{}` has no way to discard", self.name),
+                std::io::Error::from(e),
+            ),
+            _ => self.failed("discard", len, offset, e),
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|e| io_error("sync", &self.path, e))
+    }
+
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        if let Some(direct) = &self.direct {
+            match Self::read_direct(direct, buf, offset) {
+                Ok(()) => return Ok(true),
+                // Some filesystems open for direct reading and then refuse it.
+                Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {}
+                Err(e) => return Err(self.failed("read back", buf.len() as u64, offset, e)),
+            }
+        }
+        let len = std::num::NonZeroU64::new(buf.len() as u64);
+        let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::DontNeed);
+        self.read_exact_at(buf, offset).map(|()| false)
+    }
+}
