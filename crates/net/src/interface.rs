@@ -43,6 +43,13 @@ impl Interface {
         })
     }
 
+    /// The address that packets of a session carry as their source; of IPv6 a global one before a link-local one.
+    #[must_use]
+    pub fn address(&self, ipv4: bool) -> Option<IpAddr> {
+        let link_local = |a: &&IpAddr| matches!(a, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        self.addresses.iter().filter(|address| address.is_ipv4() == ipv4).min_by_key(link_local).copied()
+    }
+
     /// Largest IP packet that leaves by it, in bytes; [`MTU_DEFAULT`] where the system does not tell.
     #[must_use]
     pub fn mtu(&self) -> u32 {

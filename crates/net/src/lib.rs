@@ -7,6 +7,9 @@ pub mod api;
 pub mod error;
 mod hex;
 pub mod interface;
+#[cfg(test)]
+mod testbed;
 pub mod token;
+pub mod udp;
 
 pub use error::{Error, ErrorKind, Result};
