@@ -1,1 +1,4 @@
-//! Placeholder of the house: see the crate's description.
+//! Every wire protocol as a sans-IO state machine: time, chance and bytes are arguments, drivers own sockets and
+//! buffers. Nothing here knows of images, threads or clocks.
+
+pub mod multicast;

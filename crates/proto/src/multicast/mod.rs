@@ -1,0 +1,31 @@
+//! Receiver-driven multicast of *objects of N blocks*, specified in `formats/multicast.md`.
+//!
+//! One [`Server`] sends each object that somebody lacks once, to all, in an order of its own. Each [`Receiver`] takes
+//! the running stream from where it is, reports by unicast what it lacks, and stays silent while the server's
+//! [`Status`] shows that what it lacks is coming. A driver
+//!
+//! 1. opens each datagram ([`open_downstream`], [`open_upstream`]) and hands the packet to `handle_input`;
+//! 2. then drains `poll_event` and `poll_transmit` until both are empty;
+//! 3. sleeps until `poll_timeout` or the next datagram, and calls `handle_timeout`.
+//!
+//! Machines handle indices and lengths; payload stays in the driver's buffers.
+
+mod bits;
+pub mod mutant;
+mod packet;
+mod receiver;
+mod report;
+mod server;
+mod stats;
+mod status;
+
+pub use bits::ObjectSet;
+pub use packet::{
+    BLOCK_HEADER_BYTES, BlockHeader, Key, Reject, Shape, TAG_BYTES, block_bytes_for, open_downstream,
+    open_upstream, peek_receiver, seal, tag,
+};
+pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
+pub use report::{Cause, Lacking, NeedRange, ReceiverCounters, ReceiverId, Report, Upstream};
+pub use server::{Run, Server, ServerConfig, ServerEvent, Transmit};
+pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
+pub use status::{Downstream, Echo, ObjectRange, Status};

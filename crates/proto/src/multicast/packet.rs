@@ -1,0 +1,257 @@
+//! What all packets share: prefix, tag, bounds, and the BLOCK packet. Source: `formats/multicast.md`, sections 2 to 4.
+
+use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, OBJECT_BYTES_MAX};
+use base::wire::{Reader, Truncated};
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+
+use super::report::{ReceiverId, Upstream};
+use super::status::Downstream;
+
+/// Version of the protocol in the first byte of each packet.
+pub const VERSION: u8 = 1;
+/// Bytes of a BLOCK packet before its payload.
+pub const BLOCK_HEADER_BYTES: usize = 40;
+/// Bytes of the tag that ends each packet.
+pub const TAG_BYTES: usize = 8;
+/// Flags of a packet that a reader must know, or drop the packet.
+pub const CRITICAL_FLAGS: u16 = 0xff00;
+/// Flag of BLOCK: a resend of single blocks, not part of a pass over the whole object.
+pub const FLAG_REPAIR: u16 = 1;
+
+pub(super) const PREFIX_BYTES: usize = 16;
+
+/// Types of packets; those from 64 on go from receiver to server.
+pub(super) mod kind {
+    pub const BLOCK: u8 = 1;
+    pub const STATUS: u8 = 2;
+    pub const BYE: u8 = 3;
+    pub const JOIN: u8 = 64;
+    pub const NEED: u8 = 65;
+    pub const LEAVE: u8 = 66;
+}
+
+/// A 128-bit key of SipHash-2-4: the group's for what the server sends, a receiver's own for what it sends.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(pub [u8; 16]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// What both ends know of a session before the first packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Low 64 bits of the random session id.
+    pub session: u64,
+    /// Start of the server that made the session; a restarted server has another one.
+    pub epoch: u32,
+    /// Number of objects, `1..=SESSION_OBJECTS_MAX`; they are numbered from 0.
+    pub objects: u64,
+    /// The first `heads` objects go before all others (tree nodes).
+    pub heads: u64,
+    /// Payload of every block but an object's last, in bytes, `BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX`.
+    pub block_bytes: u16,
+}
+
+impl Shape {
+    /// Number of blocks of an object of `object_bytes` bytes (an empty object still has one, empty, block).
+    #[must_use]
+    pub const fn blocks(&self, object_bytes: u32) -> u32 {
+        let blocks = object_bytes.div_ceil(self.block_bytes as u32);
+        if blocks == 0 { 1 } else { blocks }
+    }
+
+    /// Where block `block` lies inside an object of `object_bytes` bytes: offset and length, in bytes.
+    #[must_use]
+    pub fn place(&self, object_bytes: u32, block: u16) -> (u32, u16) {
+        let offset = u32::from(block) * u32::from(self.block_bytes);
+        let left = object_bytes.saturating_sub(offset).min(u32::from(self.block_bytes));
+        (offset, u16::try_from(left).expect("at most block_bytes"))
+    }
+}
+
+/// The largest block that fits a packet of `mtu` bytes with all headers, a multiple of 16, or `None` if that is less
+/// than the smallest block. 1424 for IPv4 over Ethernet.
+#[must_use]
+pub fn block_bytes_for(mtu: u32, ipv6: bool) -> Option<u16> {
+    let headers = if ipv6 { 48 } else { 28 } + BLOCK_HEADER_BYTES + TAG_BYTES;
+    let room = mtu.checked_sub(u32::try_from(headers).ok()?)? & !15;
+    let block = u16::try_from(room.min(u32::from(BLOCK_BYTES_MAX))).ok()?;
+    (block >= BLOCK_BYTES_MIN).then_some(block)
+}
+
+/// Why a datagram was dropped. Each machine counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reject {
+    /// Too short, or shorter or longer than its counts say.
+    Length,
+    /// Another version of the protocol.
+    Version,
+    /// Of another session.
+    Session,
+    /// Of this session, by another start of the server (not authenticated: a hint to join again).
+    Epoch(u32),
+    /// The tag does not fit: not from a member.
+    Tag,
+    /// A type or a critical flag that this version does not know.
+    Unknown,
+    /// A number outside its bounds.
+    Bounds,
+}
+
+impl From<Truncated> for Reject {
+    fn from(_: Truncated) -> Self {
+        Self::Length
+    }
+}
+
+/// The tag of `bytes` under `key`.
+#[must_use]
+pub fn tag(key: &Key, bytes: &[u8]) -> [u8; TAG_BYTES] {
+    let mut hasher = SipHasher24::new_with_key(&key.0);
+    hasher.write(bytes);
+    hasher.finish().to_le_bytes()
+}
+
+/// Appends the tag to a packet.
+pub fn seal(key: &Key, packet: &mut Vec<u8>) {
+    let tag = tag(key, packet);
+    packet.extend_from_slice(&tag);
+}
+
+/// Checks and parses what a receiver got from the group.
+///
+/// # Errors
+/// Says why the datagram must be dropped.
+pub fn open_downstream<'a>(key: &Key, shape: &Shape, datagram: &'a [u8]) -> Result<Downstream<'a>, Reject> {
+    let (prefix, body) = open(key, shape, datagram)?;
+    Downstream::parse(shape, prefix, body)
+}
+
+/// Checks and parses what the server got from a receiver, under the key of the receiver that [`peek_receiver`] named.
+///
+/// # Errors
+/// Says why the datagram must be dropped.
+pub fn open_upstream(key: &Key, shape: &Shape, datagram: &[u8]) -> Result<Upstream, Reject> {
+    let (prefix, body) = open(key, shape, datagram)?;
+    Upstream::parse(shape, prefix, body)
+}
+
+/// Which receiver a datagram claims to be from, so that the server can look up its key.
+#[must_use]
+pub fn peek_receiver(datagram: &[u8]) -> Option<ReceiverId> {
+    let field = datagram.get(PREFIX_BYTES..PREFIX_BYTES + 4)?;
+    Some(ReceiverId(u32::from_le_bytes(field.try_into().expect("four bytes"))))
+}
+
+/// Type and flags of a packet whose prefix and tag are right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Prefix {
+    pub kind: u8,
+    pub flags: u16,
+}
+
+impl Prefix {
+    /// Appends the 16 bytes that begin each packet.
+    pub(super) fn encode(self, shape: &Shape, into: &mut Vec<u8>) {
+        into.extend_from_slice(&[VERSION, self.kind]);
+        into.extend_from_slice(&self.flags.to_le_bytes());
+        into.extend_from_slice(&shape.epoch.to_le_bytes());
+        into.extend_from_slice(&shape.session.to_le_bytes());
+    }
+}
+
+fn open<'a>(key: &Key, shape: &Shape, datagram: &'a [u8]) -> Result<(Prefix, Reader<'a>), Reject> {
+    let (packet, found) = datagram.split_last_chunk::<TAG_BYTES>().ok_or(Reject::Length)?;
+    let mut body = Reader::new(packet);
+    let (version, kind, flags, epoch, session) =
+        (body.u8()?, body.u8()?, body.u16()?, body.u32()?, body.u64()?);
+    if version != VERSION {
+        return Err(Reject::Version);
+    }
+    if session != shape.session {
+        return Err(Reject::Session);
+    }
+    if epoch != shape.epoch {
+        return Err(Reject::Epoch(epoch));
+    }
+    if tag(key, packet) != *found {
+        return Err(Reject::Tag);
+    }
+    if flags & CRITICAL_FLAGS != 0 {
+        return Err(Reject::Unknown);
+    }
+    Ok((Prefix { kind, flags }, body))
+}
+
+/// What a BLOCK packet says besides its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockHeader {
+    /// Number of this BLOCK among all that the server sent in this session and epoch, from 0.
+    pub sequence: u64,
+    /// Server's clock in microseconds, modulo 2^32.
+    pub timestamp_us: u32,
+    /// Index of the object.
+    pub object: u64,
+    /// Index of the block inside the object.
+    pub block: u16,
+    /// Length of the whole object in bytes.
+    pub object_bytes: u32,
+    /// A resend of single blocks. Else block `b` of the same pass has sequence `sequence - block + b`.
+    pub repair: bool,
+}
+
+impl BlockHeader {
+    /// The bytes before the payload.
+    #[must_use]
+    pub fn encode(&self, shape: &Shape) -> [u8; BLOCK_HEADER_BYTES] {
+        let mut bytes = [0; BLOCK_HEADER_BYTES];
+        bytes[0] = VERSION;
+        bytes[1] = kind::BLOCK;
+        bytes[2..4].copy_from_slice(&(if self.repair { FLAG_REPAIR } else { 0 }).to_le_bytes());
+        bytes[4..8].copy_from_slice(&shape.epoch.to_le_bytes());
+        bytes[8..16].copy_from_slice(&shape.session.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.timestamp_us.to_le_bytes());
+        bytes[28..34].copy_from_slice(&self.object.to_le_bytes()[..6]);
+        bytes[34..36].copy_from_slice(&self.block.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.object_bytes.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn parse<'a>(
+        shape: &Shape,
+        prefix: Prefix,
+        sequence: u64,
+        timestamp_us: u32,
+        mut body: Reader<'a>,
+    ) -> Result<(Self, &'a [u8]), Reject> {
+        let (object, block, object_bytes) = (read_u48(&mut body)?, body.u16()?, body.u32()?);
+        if object >= shape.objects || object_bytes > OBJECT_BYTES_MAX || sequence >= SEQUENCE_MAX {
+            return Err(Reject::Bounds);
+        }
+        if u32::from(block) >= shape.blocks(object_bytes) || u64::from(block) > sequence {
+            return Err(Reject::Bounds);
+        }
+        if body.remaining() != usize::from(shape.place(object_bytes, block).1) {
+            return Err(Reject::Length);
+        }
+        let repair = prefix.flags & FLAG_REPAIR != 0;
+        Ok((Self { sequence, timestamp_us, object, block, object_bytes, repair }, body.rest()))
+    }
+}
+
+/// Sequences stay below this, so that sums with them do not overflow.
+pub(super) const SEQUENCE_MAX: u64 = 1 << 62;
+
+pub(super) fn read_u48(from: &mut Reader<'_>) -> Result<u64, Truncated> {
+    let low = from.u32()?;
+    Ok(u64::from(low) | u64::from(from.u16()?) << 32)
+}
+
+pub(super) fn write_u48(number: u64, into: &mut Vec<u8>) {
+    into.extend_from_slice(&number.to_le_bytes()[..6]);
+}
