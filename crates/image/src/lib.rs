@@ -1,1 +1,35 @@
-//! Placeholder.
+//! Images: the narrow waist of diskcast. Chunks, the tree over them, manifests; capture and install.
+//!
+//! A disk is cut into chunks of a fixed size. Each is one [`object`](ObjectRef) that decodes alone; a tree of nodes
+//! names them; a [`Manifest`] names the tree. Formats are specified in `formats/image.md`.
+//! Knows disks below it, and of stores and networks only that they are an [`ObjectSource`] or an [`ObjectSink`].
+
+pub mod catalogue;
+pub mod chunk;
+pub mod envelope;
+pub mod error;
+pub mod extents;
+pub mod layout;
+pub mod leaf;
+pub mod manifest;
+pub mod node;
+pub mod object;
+pub mod progress;
+mod records;
+pub mod tree;
+
+pub use catalogue::{Catalogue, CatalogueBuilder};
+pub use chunk::{Decoder, Encoder};
+pub use envelope::Sealed;
+pub use error::{Error, ErrorKind, Result};
+pub use extents::{ChunkExtents, ChunkSize, Run};
+pub use layout::Layout;
+pub use leaf::{ChunkRef, Leaf};
+pub use manifest::Manifest;
+pub use node::Child;
+pub use object::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
+pub use progress::{NoProgress, Progress, Stage};
+pub use tree::{LeafRun, Leaves, Root, TreeBuilder};
+
+/// Keys that sign manifests, and those that check them.
+pub use ed25519_dalek::{SigningKey, VerifyingKey};

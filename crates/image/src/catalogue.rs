@@ -1,0 +1,269 @@
+//! The catalogue of a version: its distinct objects, numbered alike by everybody who holds the tree.
+//! `formats/image.md`, "Numbers of objects".
+//!
+//! First the nodes, breadth first from the root, each at its first appearance; then the chunks, in the order of
+//! their first appearance on the disk. A server reads it from its store; a receiver learns it node by node.
+
+use std::collections::HashMap;
+
+use base::Digest;
+use base::limits::SESSION_OBJECTS_MAX;
+use bytes::Bytes;
+
+use crate::error::corrupt;
+use crate::layout::Layout;
+use crate::leaf::Leaf;
+use crate::manifest::Manifest;
+use crate::node::{Child, Node};
+use crate::object::{ObjectRef, ObjectSource, Verified};
+use crate::tree::{Leaves, NodeSource, Root};
+use crate::{Error, ErrorKind, Result};
+
+/// The numbered objects of a version, and the tree itself.
+#[derive(Debug)]
+pub struct Catalogue {
+    layout: Layout,
+    root: Root,
+    nodes: Vec<Verified>,
+    objects: Vec<ObjectRef>,
+    ids: HashMap<Digest, u32>,
+}
+
+impl Catalogue {
+    /// The catalogue of the version of `manifest`, whose nodes come from `source`.
+    pub fn load(manifest: &Manifest, source: &dyn ObjectSource) -> Result<Self> {
+        let mut builder = CatalogueBuilder::from_manifest(manifest)?;
+        loop {
+            let needed: Vec<u64> = builder.needed().collect();
+            if needed.is_empty() {
+                return builder.finish();
+            }
+            for id in needed {
+                let object = builder.object(id).expect("what is needed has a name");
+                builder.learn(id, source.fetch(&object)?)?;
+            }
+        }
+    }
+
+    /// How many of the objects are nodes: the numbers from 0 on.
+    #[must_use]
+    pub fn heads(&self) -> u64 {
+        self.nodes.len() as u64
+    }
+
+    /// All objects, nodes first; an object's number is its index.
+    #[must_use]
+    pub fn objects(&self) -> &[ObjectRef] {
+        &self.objects
+    }
+
+    /// The bytes of node `id`.
+    #[must_use]
+    pub fn node_bytes(&self, id: u64) -> Option<&Bytes> {
+        usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(Verified::bytes)
+    }
+
+    /// The number of the object of this digest.
+    #[must_use]
+    pub fn id_of(&self, digest: &Digest) -> Option<u64> {
+        self.ids.get(digest).map(|&id| u64::from(id))
+    }
+
+    /// Bytes of all objects together: what goes over a wire once to somebody who has nothing.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.objects.iter().map(|object| u64::from(object.len)).sum()
+    }
+
+    /// How the image is cut.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The chunks that are not free, ascending. All were checked to lie inside the image.
+    pub fn leaves(&self) -> Leaves<&Self> {
+        Leaves::new(self, self.layout.chunk, &self.root)
+    }
+}
+
+impl NodeSource for &Catalogue {
+    fn node(&self, object: &ObjectRef) -> Result<Verified> {
+        let node = self.id_of(&object.digest).and_then(|id| self.nodes.get(usize::try_from(id).ok()?));
+        node.cloned().ok_or_else(|| corrupt(format!("{object} is not in the catalogue")))
+    }
+}
+
+/// A catalogue whose nodes are still arriving.
+#[derive(Debug)]
+pub struct CatalogueBuilder {
+    layout: Layout,
+    root: Root,
+    nodes: Vec<Slot>,
+    ids: HashMap<Digest, u32>,
+    /// All nodes before this one have their children numbered.
+    expanded: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    object: ObjectRef,
+    level: u8,
+    bytes: Option<Verified>,
+}
+
+/// What came of learning a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Learned {
+    /// The node is new.
+    New,
+    /// The node was known.
+    Known,
+}
+
+impl CatalogueBuilder {
+    /// Knows the root's name only. `Corrupt` if the manifest contradicts itself.
+    pub fn from_manifest(manifest: &Manifest) -> Result<Self> {
+        let (layout, root) = (manifest.layout()?, manifest.root);
+        let mut builder = Self { layout, root, nodes: Vec::new(), ids: HashMap::new(), expanded: 0 };
+        if let Some(object) = root.child.object() {
+            builder.add(object, root.height - 1)?;
+        }
+        Ok(builder)
+    }
+
+    /// The numbers of nodes whose names are known and whose bytes are not, ascending. None: all nodes are there.
+    pub fn needed(&self) -> impl Iterator<Item = u64> + '_ {
+        let slots = self.nodes.iter().enumerate().skip(self.expanded);
+        slots.filter(|(_, slot)| slot.bytes.is_none()).map(|(id, _)| id as u64)
+    }
+
+    /// Whether all nodes are there.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.expanded == self.nodes.len()
+    }
+
+    /// The name of node `id`, if it is known by now.
+    #[must_use]
+    pub fn object(&self, id: u64) -> Option<ObjectRef> {
+        usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(|slot| slot.object)
+    }
+
+    /// Takes the bytes of node `id`, one of those needed. `Corrupt` if they are not that node or no good node, and
+    /// nothing is changed; `NotFound` if the name of node `id` is not known.
+    pub fn learn(&mut self, id: u64, bytes: Bytes) -> Result<Learned> {
+        let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get_mut(id));
+        let slot =
+            slot.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("node {id} has no name yet")))?;
+        if slot.bytes.is_some() {
+            return Ok(Learned::Known);
+        }
+        let node = slot.object.verified(bytes)?;
+        Node::decode(&node, slot.level, self.layout.chunk)?;
+        slot.bytes = Some(node);
+        self.expand()?;
+        Ok(Learned::New)
+    }
+
+    /// Numbers the children of all nodes that are there and whose elders are.
+    fn expand(&mut self) -> Result<()> {
+        while let Some(Slot { level, bytes: Some(bytes), .. }) = self.nodes.get(self.expanded) {
+            let level = *level;
+            if let Node::Children(children) = Node::decode(bytes, level, self.layout.chunk)? {
+                for object in children.iter().filter_map(Child::object) {
+                    self.add(object, level - 1)?;
+                }
+            }
+            self.expanded += 1;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, object: ObjectRef, level: u8) -> Result<()> {
+        if let Some(&id) = self.ids.get(&object.digest) {
+            let known = &self.nodes[id as usize];
+            let same = known.level == level && known.object == object;
+            return same.then_some(()).ok_or_else(|| corrupt(format!("{object} is named in two ways")));
+        }
+        self.ids.insert(object.digest, next_id(self.nodes.len())?);
+        self.nodes.push(Slot { object, level, bytes: None });
+        Ok(())
+    }
+
+    /// The catalogue. `Incomplete` if nodes are missing; `Corrupt` if leaves lie outside the image or contradict each
+    /// other; `Unsupported` if there are more than `SESSION_OBJECTS_MAX` chunks that are not free.
+    pub fn finish(self) -> Result<Catalogue> {
+        if !self.is_complete() {
+            return Err(Error::new(ErrorKind::Incomplete, "nodes of the tree are missing"));
+        }
+        self.check_walk()?;
+        let objects: Vec<ObjectRef> = self.nodes.iter().map(|slot| slot.object).collect();
+        let nodes = self.nodes.into_iter().filter_map(|slot| slot.bytes).collect();
+        let mut catalogue =
+            Catalogue { layout: self.layout, root: self.root, nodes, objects: Vec::new(), ids: self.ids };
+        let (objects, chunks) = catalogue.number_chunks(objects)?;
+        catalogue.objects = objects;
+        catalogue.ids.extend(chunks);
+        Ok(catalogue)
+    }
+}
+
+impl Catalogue {
+    /// The objects, those of chunks added, and the numbers of those.
+    fn number_chunks(&self, mut objects: Vec<ObjectRef>) -> Result<(Vec<ObjectRef>, HashMap<Digest, u32>)> {
+        let mut ids = HashMap::new();
+        for run in self.leaves() {
+            let run = run?;
+            self.layout.check_run(&run)?;
+            let Leaf::Data(_, chunk) = &run.leaf else { continue };
+            let object = chunk.object();
+            if let Some(&id) = ids.get(&object.digest).or_else(|| self.ids.get(&object.digest)) {
+                if objects[id as usize] != object {
+                    return Err(corrupt(format!("{object} is named in two ways")));
+                }
+                continue;
+            }
+            ids.insert(object.digest, next_id(objects.len())?);
+            objects.push(object);
+        }
+        Ok((objects, ids))
+    }
+}
+
+impl CatalogueBuilder {
+    /// `Unsupported` if a walk over the leaves would be too long. A tree may name one subtree many times, so that a
+    /// few hostile nodes could keep a walk from ever ending.
+    fn check_walk(&self) -> Result<()> {
+        let mut below = vec![0u64; self.nodes.len()];
+        // Children come behind their parents.
+        for (id, slot) in self.nodes.iter().enumerate().rev() {
+            let Some(bytes) = &slot.bytes else { continue };
+            below[id] = match Node::decode(bytes, slot.level, self.layout.chunk)? {
+                Node::Leaves(leaves) => leaves.len() as u64,
+                Node::Children(children) => {
+                    let names = children.iter().filter_map(Child::object);
+                    let counts =
+                        names.filter_map(|object| self.ids.get(&object.digest)).map(|&id| below[id as usize]);
+                    children.len() as u64 + counts.fold(0, u64::saturating_add)
+                }
+            };
+        }
+        match below.first() {
+            Some(&count) if count > SESSION_OBJECTS_MAX => Err(too_many()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn next_id(count: usize) -> Result<u32> {
+    let id = u32::try_from(count).ok().filter(|&id| u64::from(id) < SESSION_OBJECTS_MAX);
+    id.ok_or_else(too_many)
+}
+
+fn too_many() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("an image of more than {SESSION_OBJECTS_MAX} allocated chunks"),
+    )
+}

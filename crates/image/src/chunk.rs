@@ -1,0 +1,182 @@
+//! Chunks: the content of a fixed-size range of a disk as one object that decodes alone. `formats/image.md`, "Chunk".
+//!
+//! An object says itself what it is, but not where it belongs: equal content has the same name wherever it stands.
+
+use base::Digest;
+use base::wire::Reader;
+use bytes::Bytes;
+
+use crate::error::corrupt;
+use crate::extents::{ChunkExtents, ChunkSize};
+use crate::leaf::ChunkRef;
+use crate::object::{ObjectKind, ObjectRef, Verified};
+use crate::{Error, ErrorKind, Result};
+
+const MAGIC: [u8; 4] = *b"DCCH";
+const VERSION: u8 = 1;
+const CODEC_RAW: u8 = 0;
+const CODEC_ZSTD: u8 = 1;
+/// Length of the header before the extents, in bytes.
+pub const HEADER_BYTES: usize = 16;
+/// What makes a plain digest differ from any other BLAKE3 digest.
+const PLAIN_CONTEXT: &str = "diskcast image v1: plain content of a chunk";
+
+/// Whether all of `bytes` are zero. Stops at the first that is not.
+#[must_use]
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (pieces, rest) = bytes.as_chunks::<64>();
+    pieces.iter().all(|piece| *piece == [0; 64]) && rest.iter().all(|&byte| byte == 0)
+}
+
+/// Computes plain digests: of the content first, so that BLAKE3 sees it aligned, then of the extents.
+#[derive(Debug, Clone)]
+pub struct PlainHasher {
+    blank: blake3::Hasher,
+    trailer: Vec<u8>,
+}
+
+impl Default for PlainHasher {
+    fn default() -> Self {
+        Self { blank: blake3::Hasher::new_derive_key(PLAIN_CONTEXT), trailer: Vec::new() }
+    }
+}
+
+impl PlainHasher {
+    /// The plain digest of a chunk with these allocated sectors, which hold `plain`.
+    pub fn digest(&mut self, extents: &ChunkExtents, plain: &[u8]) -> Digest {
+        self.trailer.clear();
+        extents.encode(&mut self.trailer);
+        let extents_bytes = u16::try_from(self.trailer.len()).expect("a bitmap has at most 4096 bytes");
+        self.trailer.push(extents.size().log2());
+        self.trailer.extend(extents_bytes.to_le_bytes());
+        let mut hasher = self.blank.clone();
+        hasher.update(plain).update(&self.trailer);
+        Digest(*hasher.finalize().as_bytes())
+    }
+}
+
+/// Encodes chunks. Keep one for each thread.
+pub struct Encoder {
+    compressor: zstd::bulk::Compressor<'static>,
+    frame: Vec<u8>,
+}
+
+impl Encoder {
+    /// An encoder at zstd's `level`. `Refused` if zstd has no such level.
+    pub fn new(level: i32) -> Result<Self> {
+        let known = zstd::compression_level_range();
+        if !known.contains(&level) {
+            let text = format!("zstd has levels {} to {}, not {level}", known.start(), known.end());
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let compressor = zstd::bulk::Compressor::new(level)
+            .map_err(|e| Error::from_source(ErrorKind::Io, "prepare the zstd encoder", e))?;
+        Ok(Self { compressor, frame: Vec::new() })
+    }
+
+    /// The object of a chunk with these allocated sectors, which hold `plain`, whose plain digest is `digest`.
+    pub fn encode(
+        &mut self,
+        extents: &ChunkExtents,
+        plain: &[u8],
+        digest: Digest,
+    ) -> Result<(ChunkRef, Bytes)> {
+        assert_eq!(
+            plain.len() as u64,
+            u64::from(extents.len_bytes()),
+            "content has the length of its extents"
+        );
+        self.frame.clear();
+        self.frame.reserve(zstd::zstd_safe::compress_bound(plain.len()));
+        self.compressor
+            .compress_to_buffer(plain, &mut self.frame)
+            .map_err(|e| Error::from_source(ErrorKind::Io, "compress a chunk", e))?;
+        let smaller = self.frame.len() < plain.len();
+        let (codec, payload) = if smaller { (CODEC_ZSTD, &self.frame[..]) } else { (CODEC_RAW, plain) };
+
+        let mut object = Vec::with_capacity(HEADER_BYTES + 1 + payload.len());
+        object.extend(MAGIC);
+        object.extend([VERSION, codec, 0, 0, extents.size().log2(), 0, 0, 0]);
+        object.extend(extents.len_bytes().to_le_bytes());
+        extents.encode(&mut object);
+        object.extend_from_slice(payload);
+        let name = ObjectRef::of(ObjectKind::Chunk, &object);
+        Ok((ChunkRef { encoded_len: name.len, encoded: name.digest, plain: digest }, object.into()))
+    }
+}
+
+/// Decodes chunks. Keep one for each thread.
+pub struct Decoder {
+    decompressor: zstd::bulk::Decompressor<'static>,
+    hasher: PlainHasher,
+}
+
+impl Decoder {
+    /// A decoder.
+    pub fn new() -> Result<Self> {
+        let decompressor = zstd::bulk::Decompressor::new()
+            .map_err(|e| Error::from_source(ErrorKind::Io, "prepare the zstd decoder", e))?;
+        Ok(Self { decompressor, hasher: PlainHasher::default() })
+    }
+
+    /// Decodes `object` into `plain`, whose length is that of the extents, and holds the result against the plain
+    /// digest. `Corrupt` if the object is no chunk, is another, or holds other content; then `plain` is not to be
+    /// used. `Unsupported` if it is of a newer format.
+    pub fn decode(
+        &mut self,
+        object: &Verified,
+        extents: &ChunkExtents,
+        digest: Digest,
+        plain: &mut [u8],
+    ) -> Result<()> {
+        let (codec, payload) = open(object.bytes(), extents)?;
+        if codec == CODEC_RAW {
+            if payload.len() != plain.len() {
+                return Err(corrupt(format!("{} raw bytes for {} plain ones", payload.len(), plain.len())));
+            }
+            plain.copy_from_slice(payload);
+        } else {
+            let written = self
+                .decompressor
+                .decompress_to_buffer(payload, plain)
+                .map_err(|e| Error::from_source(ErrorKind::Corrupt, "decompress a chunk", e))?;
+            if written != plain.len() {
+                return Err(corrupt(format!("{written} bytes came out of a chunk of {}", plain.len())));
+            }
+        }
+        match self.hasher.digest(extents, plain) {
+            found if found == digest => Ok(()),
+            found => Err(corrupt(format!(
+                "the content has plain digest {}, not {}",
+                found.short(),
+                digest.short()
+            ))),
+        }
+    }
+
+    /// The plain digest of `plain` under these extents.
+    pub fn plain_digest(&mut self, extents: &ChunkExtents, plain: &[u8]) -> Digest {
+        self.hasher.digest(extents, plain)
+    }
+}
+
+/// The codec and the payload of a chunk's object that claims these extents.
+fn open<'a>(object: &'a [u8], expected: &ChunkExtents) -> Result<(u8, &'a [u8])> {
+    let cut = |_| corrupt("the object of a chunk ends early");
+    let mut reader = Reader::new(object);
+    if reader.array().map_err(cut)? != MAGIC {
+        return Err(corrupt("this object is no chunk"));
+    }
+    let [version, codec, cipher, flags, log2, pad @ ..] = reader.array::<8>().map_err(cut)?;
+    if version != VERSION || codec > CODEC_ZSTD || cipher != 0 || flags != 0 || pad != [0; 3] {
+        let text = format!("a chunk of version {version}, codec {codec}, cipher {cipher}, flags {flags:#x}");
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    let plain_len = reader.u32().map_err(cut)?;
+    let size = ChunkSize::from_log2(log2).ok_or_else(|| corrupt(format!("a chunk of 2^{log2} bytes")))?;
+    let extents = ChunkExtents::decode(&mut reader, size)?;
+    if extents != *expected || plain_len != extents.len_bytes() {
+        return Err(corrupt("the object of a chunk has other extents than its leaf"));
+    }
+    Ok((codec, reader.rest()))
+}

@@ -1,0 +1,125 @@
+//! The envelope of a manifest: body, signatures, checksum. `formats/image.md`, "Envelope".
+
+use base::Digest;
+use base::limits::MANIFEST_BYTES_MAX;
+use base::wire::Reader;
+use bytes::Bytes;
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+
+use crate::error::corrupt;
+use crate::manifest::Manifest;
+use crate::{Error, ErrorKind, Result};
+
+const MAGIC: [u8; 4] = *b"DCMF";
+const VERSION: u8 = 1;
+const HEADER_BYTES: usize = 12;
+const ED25519: u8 = 1;
+const SIGNATURES_MAX: u8 = 16;
+/// What makes a signature of a manifest differ from one of anything else.
+const CONTEXT: &str = "diskcast image v1: manifest";
+
+/// A manifest as it was read, with the digest that names it and the keys that signed it.
+#[derive(Debug, Clone)]
+pub struct Sealed {
+    /// The manifest.
+    pub manifest: Manifest,
+    digest: Digest,
+    signatures: Vec<(VerifyingKey, Signature)>,
+}
+
+impl Sealed {
+    /// Reads a manifest. `Corrupt` if the bytes are none or decayed; `Unsupported` if they are of a newer format.
+    pub fn open(bytes: &[u8]) -> Result<Self> {
+        let cut = |_| corrupt("a manifest ends early");
+        if bytes.len() > MANIFEST_BYTES_MAX as usize {
+            return Err(corrupt(format!("a manifest of {} bytes", bytes.len())));
+        }
+        let mut reader = Reader::new(bytes);
+        if reader.array().map_err(cut)? != MAGIC {
+            return Err(corrupt("these bytes are no manifest"));
+        }
+        let [version, flags, signature_count, pad] = reader.array().map_err(cut)?;
+        if version != VERSION || flags != 0 || pad != 0 {
+            return Err(Error::new(ErrorKind::Unsupported, format!("a manifest of version {version}")));
+        }
+        if signature_count > SIGNATURES_MAX {
+            return Err(corrupt(format!("a manifest with {signature_count} signatures")));
+        }
+        let checked =
+            bytes.len().checked_sub(Digest::BYTES).ok_or_else(|| corrupt("a manifest ends early"))?;
+        if Digest::of(&bytes[..checked]).0 != bytes[checked..] {
+            return Err(corrupt("a manifest does not have its checksum"));
+        }
+        let body_len = reader.u32().map_err(cut)?;
+        let body = reader.bytes(body_len as usize).map_err(cut)?;
+        let signatures = (0..signature_count).map(|_| read_signature(&mut reader)).collect::<Result<_>>()?;
+        if reader.remaining() != Digest::BYTES {
+            return Err(corrupt("a manifest is longer than it says"));
+        }
+        Ok(Self { manifest: Manifest::from_body(body)?, digest: digest_of(body), signatures })
+    }
+
+    /// The digest that names this version, whoever signed it.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Whether `key` signed this manifest.
+    #[must_use]
+    pub fn is_signed_by(&self, key: &VerifyingKey) -> bool {
+        let signed = |(signer, signature): &(VerifyingKey, Signature)| {
+            signer == key && key.verify_strict(&self.digest.0, signature).is_ok()
+        };
+        self.signatures.iter().any(signed)
+    }
+
+    /// The keys that claim to have signed it; [`Sealed::is_signed_by`] tells whether one did.
+    pub fn signers(&self) -> impl Iterator<Item = &VerifyingKey> {
+        self.signatures.iter().map(|(key, _)| key)
+    }
+}
+
+fn read_signature(reader: &mut Reader<'_>) -> Result<(VerifyingKey, Signature)> {
+    let cut = |_| corrupt("a manifest ends early");
+    match reader.array::<4>().map_err(cut)? {
+        [ED25519, 0, 0, 0] => {}
+        [kind, ..] => return Err(Error::new(ErrorKind::Unsupported, format!("a signature of kind {kind}"))),
+    }
+    let key = VerifyingKey::from_bytes(&reader.array().map_err(cut)?)
+        .map_err(|e| Error::from_source(ErrorKind::Corrupt, "read the key of a signature", e))?;
+    Ok((key, Signature::from_bytes(&reader.array().map_err(cut)?)))
+}
+
+/// What names a manifest and is signed: a digest of the body's exact bytes.
+fn digest_of(body: &[u8]) -> Digest {
+    let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+    Digest(*hasher.update(body).finalize().as_bytes())
+}
+
+/// Puts `body` into an envelope, signed by `keys`. `Refused` if it is too long.
+pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
+    let signature_count = u8::try_from(keys.len()).ok().filter(|&count| count <= SIGNATURES_MAX);
+    let signature_count =
+        signature_count.ok_or_else(|| Error::new(ErrorKind::Refused, "too many signatures"))?;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + 100 * keys.len() + Digest::BYTES);
+    bytes.extend(MAGIC);
+    bytes.extend([VERSION, 0, signature_count, 0]);
+    bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend(body);
+    let digest = digest_of(body);
+    for key in keys {
+        bytes.extend([ED25519, 0, 0, 0]);
+        bytes.extend(key.verifying_key().to_bytes());
+        bytes.extend(key.sign(&digest.0).to_bytes());
+    }
+    let checksum = Digest::of(&bytes);
+    bytes.extend(checksum.0);
+    if bytes.len() > MANIFEST_BYTES_MAX as usize {
+        return Err(Error::new(
+            ErrorKind::Refused,
+            format!("a manifest of {} bytes is too long", bytes.len()),
+        ));
+    }
+    Ok(bytes.into())
+}

@@ -1,0 +1,114 @@
+//! Leaves: what one needs to know of a chunk before fetching it. `formats/image.md`, "Leaf".
+
+use base::Digest;
+use base::wire::Reader;
+
+use crate::chunk::HEADER_BYTES;
+use crate::error::corrupt;
+use crate::extents::{ChunkExtents, ChunkSize};
+use crate::object::{ObjectKind, ObjectRef};
+use crate::{Error, ErrorKind, Result};
+
+/// One chunk of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leaf {
+    /// No sector is allocated: whatever stands there is of no use.
+    Free,
+    /// These sectors are allocated and hold zeros.
+    Zero(ChunkExtents),
+    /// These sectors are allocated, and not all of them hold zeros.
+    Data(ChunkExtents, ChunkRef),
+}
+
+/// The two digests of a chunk with content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkRef {
+    /// Length of the chunk's object in bytes.
+    pub encoded_len: u32,
+    /// Digest of the chunk's object: names it, and verifies it before anything is decompressed.
+    pub encoded: Digest,
+    /// Digest of the plain content with its extents: verifies a disk, and tells equal chunks whatever encoded them.
+    pub plain: Digest,
+}
+
+impl ChunkRef {
+    /// The chunk's object.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef { kind: ObjectKind::Chunk, len: self.encoded_len, digest: self.encoded }
+    }
+}
+
+const FREE: u8 = 0;
+const ZERO: u8 = 1;
+const DATA: u8 = 2;
+/// Reserved: data inside a larger object, found by a locator.
+const PACKED: u8 = 3;
+
+impl Leaf {
+    /// The allocated sectors; `None` if there are none.
+    #[must_use]
+    pub fn extents(&self) -> Option<&ChunkExtents> {
+        match self {
+            Self::Free => None,
+            Self::Zero(extents) | Self::Data(extents, _) => Some(extents),
+        }
+    }
+
+    /// How many sectors are allocated.
+    #[must_use]
+    pub fn sectors(&self) -> u32 {
+        self.extents().map_or(0, ChunkExtents::sectors)
+    }
+
+    /// Whether all sectors of the chunk are allocated and hold zeros.
+    #[must_use]
+    pub fn is_full_zero(&self) -> bool {
+        matches!(self, Self::Zero(extents) if extents.is_full())
+    }
+
+    /// Appends the leaf to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Free => out.push(FREE),
+            Self::Zero(extents) => {
+                out.push(ZERO);
+                extents.encode(out);
+            }
+            Self::Data(extents, chunk) => {
+                out.push(DATA);
+                extents.encode(out);
+                out.extend(chunk.encoded_len.to_le_bytes());
+                out.extend(chunk.encoded.0);
+                out.extend(chunk.plain.0);
+            }
+        }
+    }
+
+    /// Reads a leaf from `reader`. `Corrupt` if it is none; `Unsupported` if its chunk lies in a larger object.
+    pub fn decode(reader: &mut Reader<'_>, size: ChunkSize) -> Result<Self> {
+        let cut = |_| corrupt("a leaf ends early");
+        match reader.u8().map_err(cut)? {
+            FREE => Ok(Self::Free),
+            ZERO => Ok(Self::Zero(ChunkExtents::decode(reader, size)?)),
+            DATA => {
+                let before = reader.remaining();
+                let extents = ChunkExtents::decode(reader, size)?;
+                let overhead = HEADER_BYTES + before - reader.remaining();
+                let chunk = ChunkRef {
+                    encoded_len: reader.u32().map_err(cut)?,
+                    encoded: Digest(reader.array().map_err(cut)?),
+                    plain: Digest(reader.array().map_err(cut)?),
+                };
+                // A chunk that zstd can't shrink is kept raw, so an object is never longer than that.
+                let bounds = overhead as u64 + 1..=overhead as u64 + u64::from(extents.len_bytes());
+                if !bounds.contains(&u64::from(chunk.encoded_len)) {
+                    return Err(corrupt(format!("a leaf names an object of {} bytes", chunk.encoded_len)));
+                }
+                Ok(Self::Data(extents, chunk))
+            }
+            PACKED => Err(Error::new(ErrorKind::Unsupported, "a leaf names a chunk inside a larger object")),
+            tag => Err(corrupt(format!("unknown state {tag} of a leaf"))),
+        }
+    }
+}

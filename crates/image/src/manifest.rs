@@ -1,0 +1,255 @@
+//! Manifests: one version of one image. `formats/image.md`, "Manifest".
+//!
+//! A JSON body in a binary envelope: readable by people, signed over its exact bytes, checked against decay.
+
+use std::collections::BTreeMap;
+
+use base::Digest;
+use base::limits::{
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DISK_SECTORS_MAX, LABELS_MAX, NAME_BYTES_MAX, PARTITIONS_MAX,
+};
+use bytes::Bytes;
+use ed25519_dalek::SigningKey;
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{self, Sealed};
+use crate::error::corrupt;
+use crate::extents::ChunkSize;
+use crate::layout::Layout;
+use crate::records::{digest_hex, root_record};
+use crate::tree::Root;
+use crate::{Error, ErrorKind, Result};
+
+/// The format that this program writes.
+pub const FORMAT: u32 = 1;
+
+/// One version of one image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of the format, 1.
+    pub format: u32,
+    /// What a reader must know to use this version at all; in format 1 always empty.
+    #[serde(default)]
+    pub features: Vec<String>,
+    /// Name of the image, at most `NAME_BYTES_MAX` bytes.
+    pub image: String,
+    /// Number of the version, from 1 on; 0 in a draft that was not published.
+    pub number: u64,
+    /// The version that this one was made from.
+    #[serde(default)]
+    pub parent: Option<Parent>,
+    /// The tree.
+    #[serde(with = "root_record")]
+    pub root: Root,
+    /// Size of a chunk in bytes: a power of two.
+    pub chunk_bytes: u32,
+    /// Size of the image in sectors of 512 bytes.
+    pub size_sectors: u64,
+    /// Logical sector of the disk in bytes: 512 to 65,536, a power of two.
+    pub logical_sector_bytes: u32,
+    /// Physical sector of the disk in bytes.
+    pub physical_sector_bytes: u32,
+    /// Where the image lay on its disk.
+    pub origin: Origin,
+    /// The partition table, the partitions and the filesystems found. For people and tools; an install does not
+    /// depend on it.
+    pub disk: DiskRecord,
+    /// Free words of the user, at most `LABELS_MAX`.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// When it was captured, RFC 3339.
+    pub created: String,
+    /// Who or what captured it: program, version, host.
+    #[serde(default)]
+    pub creator: String,
+    /// What the capture counted.
+    pub statistics: Statistics,
+    /// What was not understood and therefore captured whole, and why.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// How objects are encrypted; `none` in format 1.
+    #[serde(default = "no_cipher")]
+    pub cipher: String,
+}
+
+fn no_cipher() -> String {
+    "none".to_owned()
+}
+
+/// The version that another was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// Name of its image.
+    pub image: String,
+    /// Its number.
+    pub number: u64,
+    /// Its manifest's digest.
+    #[serde(with = "digest_hex")]
+    pub digest: Digest,
+}
+
+/// Where an image lay on the disk that it was captured from, in sectors of 512 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// Size of the whole disk.
+    pub disk_sectors: u64,
+    /// First sector of the image on it: 0 for a whole disk, the partition's start for one partition.
+    pub start_sector: u64,
+}
+
+/// What was found on the disk. Mirrors `disk::DiskMap`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct DiskRecord {
+    /// `none`, `mbr` or `gpt`.
+    pub table: String,
+    /// The disk's identifier: GPT GUID or MBR signature.
+    #[serde(default)]
+    pub id: Option<String>,
+    /// Partitions, at most `PARTITIONS_MAX`.
+    #[serde(default)]
+    pub partitions: Vec<PartitionRecord>,
+}
+
+/// One partition, or the filesystem of a disk without a table (number 0).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionRecord {
+    /// Its number.
+    pub number: u32,
+    /// First sector on the disk, in units of 512 bytes.
+    pub start_sector: u64,
+    /// Number of sectors.
+    pub sectors: u64,
+    /// GPT type GUID or MBR type in hexadecimal.
+    pub type_id: String,
+    /// GPT name.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// GPT unique GUID.
+    #[serde(default)]
+    pub uuid: Option<String>,
+    /// What it holds, if that was recognised.
+    #[serde(default)]
+    pub filesystem: Option<FilesystemRecord>,
+}
+
+/// One filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesystemRecord {
+    /// `ext4`, `vfat`, `swap` and so on.
+    pub kind: String,
+    /// Its identifier.
+    #[serde(default)]
+    pub uuid: Option<String>,
+    /// Its label.
+    #[serde(default)]
+    pub label: Option<String>,
+    /// Whether its allocation map was used; if not, all of the partition was captured.
+    pub understood: bool,
+}
+
+/// What a capture counted. Bytes of the disk, unless said otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Statistics {
+    /// Allocated: zeros and data.
+    pub allocated_bytes: u64,
+    /// Allocated, in chunks that hold only zeros.
+    pub zero_bytes: u64,
+    /// Allocated, in chunks that hold anything else.
+    pub data_bytes: u64,
+    /// Bytes of the objects of all data chunks; a chunk that occurs twice counts twice.
+    pub encoded_bytes: u64,
+    /// Chunks of which nothing is allocated.
+    pub free_chunks: u64,
+    /// Chunks that hold only zeros where they are allocated.
+    pub zero_chunks: u64,
+    /// Chunks with data.
+    pub data_chunks: u64,
+}
+
+impl Manifest {
+    /// The manifest in its envelope, signed if there is a key. `Refused` if it is not a good manifest.
+    pub fn encode(&self, key: Option<&SigningKey>) -> Result<Bytes> {
+        self.check().map_err(|e| Error::from_source(ErrorKind::Refused, "this is no good manifest", e))?;
+        let body = serde_json::to_vec(self)
+            .map_err(|e| Error::from_source(ErrorKind::Refused, "write a manifest as JSON", e))?;
+        envelope::seal(&body, key.as_slice())
+    }
+
+    /// Reads a manifest. Signatures are not looked at: see [`Sealed`].
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        Sealed::open(bytes).map(|sealed| sealed.manifest)
+    }
+
+    /// Reads the body of a manifest. `Corrupt` if it is none or contradicts itself; `Unsupported` if it is of a newer
+    /// format or needs a feature unknown here.
+    pub(crate) fn from_body(body: &[u8]) -> Result<Self> {
+        /// Read first, so that a newer format is called newer, not malformed.
+        #[derive(Deserialize)]
+        struct Preface {
+            format: u32,
+            #[serde(default)]
+            features: Vec<String>,
+        }
+        let malformed = |e| Error::from_source(ErrorKind::Corrupt, "read the body of a manifest", e);
+        let preface: Preface = serde_json::from_slice(body).map_err(malformed)?;
+        check_format(preface.format, &preface.features)?;
+        let manifest: Self = serde_json::from_slice(body).map_err(malformed)?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    /// How the image is cut into chunks. `Corrupt` if the sizes are out of bounds or the root does not fit them.
+    pub fn layout(&self) -> Result<Layout> {
+        let chunk = ChunkSize::from_bytes(self.chunk_bytes).ok_or_else(|| {
+            let bounds = format!("a power of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}");
+            corrupt(format!("chunks of {} bytes, expected {bounds}", self.chunk_bytes))
+        })?;
+        let unit = self.logical_sector_bytes;
+        if !unit.is_power_of_two() || !(512..=CHUNK_BYTES_MIN).contains(&unit) {
+            return Err(corrupt(format!("logical sectors of {unit} bytes")));
+        }
+        let layout = Layout { chunk, size_sectors: self.size_sectors, logical_sector_bytes: unit };
+        let whole = self.size_sectors.is_multiple_of(u64::from(unit / 512));
+        if !(1..=DISK_SECTORS_MAX).contains(&self.size_sectors) || !whole {
+            return Err(corrupt(format!("an image of {} sectors of 512 bytes", self.size_sectors)));
+        }
+        layout.check_root(&self.root)?;
+        Ok(layout)
+    }
+
+    fn check(&self) -> Result<()> {
+        check_format(self.format, &self.features)?;
+        if self.cipher != "none" {
+            return Err(Error::new(ErrorKind::Unsupported, format!("cipher `{}`", self.cipher)));
+        }
+        let layout = self.layout()?;
+        if self.image.is_empty() || self.image.len() > NAME_BYTES_MAX {
+            return Err(corrupt(format!("an image name of {} bytes", self.image.len())));
+        }
+        let end = self.origin.start_sector.checked_add(layout.size_sectors);
+        if end.is_none_or(|end| end > self.origin.disk_sectors) || self.origin.disk_sectors > DISK_SECTORS_MAX
+        {
+            return Err(corrupt(format!(
+                "an image that reaches behind the end of its disk, {:?}",
+                self.origin
+            )));
+        }
+        let (partitions, labels) = (self.disk.partitions.len(), self.labels.len());
+        if partitions > PARTITIONS_MAX || labels > LABELS_MAX {
+            return Err(corrupt(format!("{partitions} partitions and {labels} labels in a manifest")));
+        }
+        Ok(())
+    }
+}
+
+fn check_format(format: u32, features: &[String]) -> Result<()> {
+    if format != FORMAT {
+        let text = format!("image format {format}; this program knows {FORMAT}");
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    if !features.is_empty() {
+        let text = format!("image with features unknown here: {}", features.join(", "));
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    Ok(())
+}

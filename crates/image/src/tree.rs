@@ -1,0 +1,221 @@
+//! The tree of an image: leaves under nodes of fan-out 256, named by content. `formats/image.md`, "Tree".
+//!
+//! The segment tree of BlobSeer as a Merkle tree: a new version writes the leaves that changed and the path to them.
+//! Free subtrees have no node, so that 64 TiB with little in them cost little.
+
+use base::limits::{TREE_FANOUT, TREE_HEIGHT_MAX};
+
+use crate::Result;
+use crate::error::corrupt;
+use crate::extents::{ChunkExtents, ChunkSize};
+use crate::leaf::Leaf;
+use crate::node::{Child, Node, NodeBuilder};
+use crate::object::{ObjectRef, ObjectSink, ObjectSource, Verified};
+
+/// Where a tree begins, and how far it reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Root {
+    /// The whole tree as one subtree.
+    pub child: Child,
+    /// Levels of nodes: the root's node, if there is one, is of level `height - 1`.
+    pub height: u8,
+    /// Chunks of the image, free ones too; the last may reach behind the image's end.
+    pub chunk_count: u64,
+}
+
+impl Root {
+    /// The height of a tree of `chunk_count` chunks: the least whose nodes reach that far, at least 1.
+    #[must_use]
+    pub fn height_of(chunk_count: u64) -> u8 {
+        (1..TREE_HEIGHT_MAX).find(|&height| chunk_count <= span(height)).unwrap_or(TREE_HEIGHT_MAX)
+    }
+}
+
+/// Chunks below a subtree whose node is of level `height - 1`.
+fn span(height: u8) -> u64 {
+    TREE_FANOUT.pow(u32::from(height))
+}
+
+/// Builds a tree from leaves in ascending order. Chunks that are passed over are free.
+pub struct TreeBuilder<'a> {
+    sink: &'a dyn ObjectSink,
+    levels: Vec<Level>,
+    chunk_count: u64,
+    next: u64,
+}
+
+struct Level {
+    /// Which node of its level is being built.
+    number: u64,
+    node: NodeBuilder,
+}
+
+impl<'a> TreeBuilder<'a> {
+    /// A tree of `chunk_count` chunks of `size`, whose nodes go to `sink`.
+    #[must_use]
+    pub fn new(size: ChunkSize, chunk_count: u64, sink: &'a dyn ObjectSink) -> Self {
+        let levels = (0..Root::height_of(chunk_count))
+            .map(|level| Level { number: 0, node: NodeBuilder::new(level, size) })
+            .collect();
+        Self { sink, levels, chunk_count, next: 0 }
+    }
+
+    /// Adds chunk `index`, which is higher than all before. Errors are those of the sink.
+    pub fn push(&mut self, index: u64, leaf: &Leaf) -> Result<()> {
+        assert!(index >= self.next && index < self.chunk_count, "leaves ascend and lie inside the image");
+        self.next = index + 1;
+        if *leaf == Leaf::Free {
+            return Ok(());
+        }
+        let slot = self.open_node(0, index)?;
+        self.levels[0].node.push_leaf(slot, leaf);
+        Ok(())
+    }
+
+    /// The finished tree. Errors are those of the sink.
+    pub fn finish(mut self) -> Result<Root> {
+        let height = Root::height_of(self.chunk_count);
+        for level in 0..usize::from(height) - 1 {
+            self.close_node(level)?;
+        }
+        let child = self.put_node(usize::from(height) - 1)?;
+        Ok(Root { child, height, chunk_count: self.chunk_count })
+    }
+
+    /// The slot of entry `index` of `level`, in the node it belongs to.
+    fn open_node(&mut self, level: usize, index: u64) -> Result<u16> {
+        let number = index / TREE_FANOUT;
+        if self.levels[level].number != number {
+            self.close_node(level)?;
+            self.levels[level].number = number;
+        }
+        Ok(u16::try_from(index % TREE_FANOUT).expect("below the fan-out"))
+    }
+
+    fn close_node(&mut self, level: usize) -> Result<()> {
+        let child = self.put_node(level)?;
+        if child != Child::Free {
+            let slot = self.open_node(level + 1, self.levels[level].number)?;
+            self.levels[level + 1].node.push_child(slot, child);
+        }
+        Ok(())
+    }
+
+    fn put_node(&mut self, level: usize) -> Result<Child> {
+        let (child, bytes) = self.levels[level].node.close();
+        if let (Some(bytes), Some(object)) = (bytes, child.object()) {
+            self.sink.put(&object, bytes.into())?;
+        }
+        Ok(child)
+    }
+}
+
+/// Some chunks of equal kind: `count` chunks from `first` on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafRun {
+    /// Index of the first.
+    pub first: u64,
+    /// How many; above 1 only for chunks that are fully allocated and zero.
+    pub count: u64,
+    /// What each of them is; never free.
+    pub leaf: Leaf,
+}
+
+/// How a walk gets at nodes.
+pub trait NodeSource {
+    /// The bytes of the node, verified.
+    fn node(&self, object: &ObjectRef) -> Result<Verified>;
+}
+
+impl<S: ObjectSource + ?Sized> NodeSource for &S {
+    fn node(&self, object: &ObjectRef) -> Result<Verified> {
+        object.verified(self.fetch(object)?)
+    }
+}
+
+/// The chunks of a tree that are not free, ascending; free subtrees are passed over without a look.
+/// After the first error it ends.
+pub struct Leaves<S> {
+    source: S,
+    size: ChunkSize,
+    chunk_count: u64,
+    /// Subtrees and leaves that are still to come, the next one last.
+    stack: Vec<Pending>,
+}
+
+enum Pending {
+    Subtree { first: u64, height: u8, child: Child },
+    Leaf { index: u64, leaf: Leaf },
+}
+
+impl<S: NodeSource> Leaves<S> {
+    /// The chunks of the tree of `root`, whose chunks have `size`.
+    pub fn new(source: S, size: ChunkSize, root: &Root) -> Self {
+        let whole = Pending::Subtree { first: 0, height: root.height, child: root.child };
+        Self { source, size, chunk_count: root.chunk_count, stack: vec![whole] }
+    }
+
+    /// Puts the entries of a node on the stack.
+    fn enter(&mut self, first: u64, height: u8, object: &ObjectRef) -> Result<()> {
+        let step = span(height - 1);
+        let room = self.chunk_count.saturating_sub(first).div_ceil(step);
+        let fits = |count: usize| {
+            let inside = count as u64 <= room;
+            inside
+                .then_some(())
+                .ok_or_else(|| corrupt(format!("{object} reaches behind the end of the image")))
+        };
+        match Node::decode(&self.source.node(object)?, height - 1, self.size)? {
+            Node::Leaves(leaves) => {
+                fits(leaves.len())?;
+                let indexed = (first..).zip(leaves).filter(|(_, leaf)| *leaf != Leaf::Free);
+                let from = self.stack.len();
+                self.stack.extend(indexed.map(|(index, leaf)| Pending::Leaf { index, leaf }));
+                self.stack[from..].reverse();
+            }
+            Node::Children(children) => {
+                fits(children.len())?;
+                let indexed = (0..).zip(children).filter(|(_, child)| *child != Child::Free);
+                let from = self.stack.len();
+                self.stack.extend(indexed.map(|(slot, child)| {
+                    let first = first + slot * step;
+                    Pending::Subtree { first, height: height - 1, child }
+                }));
+                self.stack[from..].reverse();
+            }
+        }
+        Ok(())
+    }
+
+    fn zeros(&self, first: u64, height: u8) -> Result<LeafRun> {
+        if first + span(height) > self.chunk_count {
+            return Err(corrupt("a subtree of zeros reaches behind the end of the image"));
+        }
+        Ok(LeafRun { first, count: span(height), leaf: Leaf::Zero(ChunkExtents::full(self.size)) })
+    }
+}
+
+impl<S: NodeSource> Iterator for Leaves<S> {
+    type Item = Result<LeafRun>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(pending) = self.stack.pop() {
+            let entered = match pending {
+                Pending::Leaf { index, leaf } => return Some(Ok(LeafRun { first: index, count: 1, leaf })),
+                Pending::Subtree { child: Child::Free, .. } => Ok(()),
+                Pending::Subtree { first, height, child: Child::Zero } => match self.zeros(first, height) {
+                    Ok(run) => return Some(Ok(run)),
+                    Err(error) => Err(error),
+                },
+                Pending::Subtree { first, height, child } => {
+                    self.enter(first, height, &child.object().expect("it is a node"))
+                }
+            };
+            if let Err(error) = entered {
+                self.stack.clear();
+                return Some(Err(error));
+            }
+        }
+        None
+    }
+}

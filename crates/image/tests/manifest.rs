@@ -1,0 +1,62 @@
+//! Manifests: round trip, signatures, decay, newer formats.
+
+mod common;
+
+use common::{manifest, small};
+use image::{Child, ErrorKind, Manifest, Root, Sealed, SigningKey};
+
+fn sample() -> Manifest {
+    let digest = base::Digest::of(b"root");
+    manifest(Root { child: Child::Node { len: 500, digest }, height: 2, chunk_count: 400 }, small(), 51_200)
+}
+
+#[test]
+fn comes_back_and_knows_who_signed_it() {
+    let (key, other) = (SigningKey::from_bytes(&[7; 32]), SigningKey::from_bytes(&[8; 32]));
+    let bytes = sample().encode(Some(&key)).unwrap();
+    let sealed = Sealed::open(&bytes).unwrap();
+    assert_eq!(sealed.manifest, sample());
+    assert!(sealed.is_signed_by(&key.verifying_key()));
+    assert!(!sealed.is_signed_by(&other.verifying_key()));
+    let unsigned = Sealed::open(&sample().encode(None).unwrap()).unwrap();
+    assert_eq!(unsigned.digest(), sealed.digest());
+    assert_eq!(unsigned.signers().count(), 0);
+    for child in [Child::Free, Child::Zero] {
+        let root = Root { child, height: 2, chunk_count: 400 };
+        let other = manifest(root, small(), 51_200);
+        assert_eq!(Manifest::decode(&other.encode(None).unwrap()).unwrap(), other);
+    }
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_noticed() {
+    let bytes = sample().encode(Some(&SigningKey::from_bytes(&[7; 32]))).unwrap();
+    for bit in 0..bytes.len() * 8 {
+        let mut bad = bytes.to_vec();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(Manifest::decode(&bad).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Manifest::decode(&bytes[..len]).is_err(), "cut to {len}");
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_not_written() {
+    let spoil: [fn(&mut Manifest); 9] = [
+        |m| m.chunk_bytes = 3 << 15,
+        |m| m.chunk_bytes = 1 << 25,
+        |m| m.size_sectors = 0,
+        |m| m.size_sectors += 128,
+        |m| m.logical_sector_bytes = 0,
+        |m| m.root.height = 3,
+        |m| m.origin.start_sector = u64::MAX,
+        |m| m.image = "x".repeat(1000),
+        |m| m.cipher = "rot13".to_owned(),
+    ];
+    for (case, spoil) in spoil.iter().enumerate() {
+        let mut bad = sample();
+        spoil(&mut bad);
+        assert_eq!(bad.encode(None).unwrap_err().kind(), ErrorKind::Refused, "case {case}");
+    }
+}

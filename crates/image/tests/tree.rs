@@ -1,0 +1,124 @@
+//! Trees and catalogues: round trips, sparse giants, learning node by node, hostile nodes.
+
+mod common;
+
+use base::Chance;
+use bytes::Bytes;
+use common::{build, flatten, manifest, random_leaf, small};
+use image::{
+    Catalogue, CatalogueBuilder, Child, ChunkExtents, ErrorKind, Leaf, Leaves, MemoryObjects, ObjectKind,
+    ObjectRef, ObjectSource, Root,
+};
+
+fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
+    let mut leaves = Vec::new();
+    let mut index = 0;
+    while index < chunk_count {
+        match chance.below(8) {
+            0 => index += chance.below(chunk_count / 2 + 1),
+            1 => {
+                let end = (index + chance.below(600)).min(chunk_count);
+                leaves.extend((index..end).map(|index| (index, Leaf::Zero(ChunkExtents::full(small())))));
+                index = end;
+            }
+            _ => {
+                leaves.push((index, random_leaf(chance, small())));
+                index += 1;
+            }
+        }
+    }
+    leaves
+}
+
+#[test]
+fn leaves_come_back_in_order_and_equal_trees_have_equal_roots() {
+    for seed in 0..150 {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_count = 1 + chance.below(if seed % 10 == 0 { 200_000 } else { 2_000 });
+        let leaves = random_leaves(&mut chance, chunk_count);
+        let objects = MemoryObjects::new();
+        let root = build(chunk_count, &leaves, &objects).unwrap();
+        assert_eq!(root, build(chunk_count, &leaves, &objects).unwrap(), "seed {seed}");
+        let back = flatten(Leaves::new(&objects as &dyn ObjectSource, small(), &root)).unwrap();
+        assert!(back == leaves, "seed {seed}: {} leaves of {} came back", back.len(), leaves.len());
+    }
+}
+
+#[test]
+fn nearly_nothing_in_sixteen_exbibytes_costs_nearly_nothing() {
+    let size = image::ChunkSize::from_log2(16).unwrap();
+    let chunk_count = base::limits::DISK_SECTORS_MAX / u64::from(size.sectors());
+    let mut chance = Chance::from_seed(1);
+    let leaves: Vec<_> =
+        [0, 1 << 40, chunk_count - 1].map(|index| (index, random_leaf(&mut chance, size))).to_vec();
+    let objects = MemoryObjects::new();
+    let root = build(chunk_count, &leaves, &objects).unwrap();
+    assert_eq!(root.height, base::limits::TREE_HEIGHT_MAX);
+    assert!(objects.count() <= 18, "{} nodes", objects.count());
+    assert_eq!(flatten(Leaves::new(&objects as &dyn ObjectSource, size, &root)).unwrap(), leaves);
+}
+
+#[test]
+fn trees_of_nothing_and_of_zeros_have_no_nodes() {
+    let objects = MemoryObjects::new();
+    assert_eq!(build(1_000_000, &[], &objects).unwrap().child, Child::Free);
+    let zeros: Vec<_> = (0..65_536).map(|index| (index, Leaf::Zero(ChunkExtents::full(small())))).collect();
+    assert_eq!(build(65_536, &zeros, &objects).unwrap().child, Child::Zero);
+    assert_eq!(objects.count(), 0);
+}
+
+#[test]
+fn a_catalogue_learned_in_any_order_is_the_one_that_was_loaded() {
+    for seed in 0..60 {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_count = 1 + chance.below(100_000);
+        let objects = MemoryObjects::new();
+        let root = build(chunk_count, &random_leaves(&mut chance, chunk_count), &objects).unwrap();
+        let manifest = manifest(root, small(), chunk_count * 128);
+        let loaded = Catalogue::load(&manifest, &objects).unwrap();
+        let mut builder = CatalogueBuilder::from_manifest(&manifest).unwrap();
+        loop {
+            let needed: Vec<u64> = builder.needed().collect();
+            let Some(&id) = needed.get(usize::try_from(chance.below(needed.len() as u64)).unwrap()) else {
+                break;
+            };
+            let object = builder.object(id).unwrap();
+            assert!(builder.learn(id, Bytes::from_static(b"wrong")).is_err());
+            builder.learn(id, objects.fetch(&object).unwrap()).unwrap();
+        }
+        let learned = builder.finish().unwrap();
+        assert_eq!(learned.objects(), loaded.objects(), "seed {seed}");
+        assert_eq!(learned.heads(), objects.count() as u64, "seed {seed}");
+        for (id, object) in (0..).zip(loaded.objects()) {
+            assert_eq!(loaded.id_of(&object.digest), Some(id));
+            assert_eq!(object.kind == ObjectKind::Node, id < loaded.heads());
+        }
+    }
+}
+
+#[test]
+fn a_tree_that_names_itself_without_end_is_refused() {
+    // Each level names the same child 256 times: 2^48 chunks out of six small nodes.
+    let objects = MemoryObjects::new();
+    let mut chance = Chance::from_seed(3);
+    let leaf = std::iter::repeat_with(|| random_leaf(&mut chance, small()))
+        .find(|leaf| !leaf.is_full_zero())
+        .unwrap();
+    let leaves: Vec<_> = (0..256).map(|index| (index, leaf.clone())).collect();
+    let mut child = build(256, &leaves, &objects).unwrap().child;
+    for level in 1..6u8 {
+        let object = child.object().unwrap();
+        let mut bytes = [b"DCND".as_slice(), &[1, 0, 0, 16, level, 0, 0, 1, 0, 0, 0, 0]].concat();
+        for _ in 0..256 {
+            bytes.push(2);
+            bytes.extend(object.len.to_le_bytes());
+            bytes.extend(object.digest.0);
+        }
+        let object = ObjectRef::of(ObjectKind::Node, &bytes);
+        image::ObjectSink::put(&objects, &object, bytes.into()).unwrap();
+        child = Child::Node { len: object.len, digest: object.digest };
+    }
+    let root = Root { child, height: 6, chunk_count: 1 << 48 };
+    let error = Catalogue::load(&manifest(root, small(), 1 << 55), &objects).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
