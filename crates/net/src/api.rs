@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use base::Digest;
+use image::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
@@ -18,6 +19,10 @@ pub const PREFIX: &str = "/api/v1";
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 /// Media type of objects and manifests.
 pub const OBJECT_TYPE: &str = "application/octet-stream";
+/// Header that names a publication, so that repeating it is safe.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// TCP port of a server, unless told otherwise.
+pub const PORT_DEFAULT: u16 = 7717;
 
 /// An error as RFC 9457 has it. `kind` is for programs, `detail` for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,27 +107,6 @@ impl ProblemKind {
     }
 }
 
-/// What kind of object a path names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ObjectKind {
-    /// An encoded chunk.
-    Chunks,
-    /// An encoded tree node.
-    Nodes,
-}
-
-impl ObjectKind {
-    /// The kind as it stands in a path.
-    #[must_use]
-    pub fn segment(self) -> &'static str {
-        match self {
-            Self::Chunks => "chunks",
-            Self::Nodes => "nodes",
-        }
-    }
-}
-
 /// Paths of the API, escaped.
 pub mod path {
     use super::{Digest, ObjectKind, PREFIX, SessionId};
@@ -148,7 +132,16 @@ pub mod path {
     /// `GET`, `HEAD`, `PUT`: an object.
     #[must_use]
     pub fn object(kind: ObjectKind, digest: &Digest) -> String {
-        format!("{PREFIX}/objects/{}/{digest}", kind.segment())
+        format!("{PREFIX}/objects/{}/{digest}", segment(kind))
+    }
+
+    /// A kind of object as it stands in a path: `chunks` or `nodes`.
+    #[must_use]
+    pub fn segment(kind: ObjectKind) -> &'static str {
+        match kind {
+            ObjectKind::Chunk => "chunks",
+            ObjectKind::Node => "nodes",
+        }
     }
 
     /// `GET`: statistics of all sessions; `POST`: take part in one.
@@ -426,7 +419,7 @@ mod tests {
     #[test]
     fn paths_are_escaped() {
         assert_eq!(path::manifest("debian/12:stable@x"), "/api/v1/manifests/debian%2F12%3Astable%40x");
-        assert!(path::object(ObjectKind::Nodes, &Digest([0; 32])).starts_with("/api/v1/objects/nodes/0000"));
+        assert!(path::object(ObjectKind::Node, &Digest([0; 32])).starts_with("/api/v1/objects/nodes/0000"));
     }
 
     #[test]

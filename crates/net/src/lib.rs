@@ -4,6 +4,8 @@
 //! types of the HTTP API with its client, and the orchestration of a fetch over all transports.
 
 pub mod api;
+pub mod client;
+pub mod clock;
 pub mod error;
 mod hex;
 pub mod interface;

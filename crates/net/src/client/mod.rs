@@ -1,0 +1,430 @@
+//! The client of the HTTP API: one pinned server, every request bounded in time, retried where that is safe.
+//!
+//! Every request of this API is safe to repeat: reads change nothing, objects are named by their digest, and a version
+//! is published under an idempotency key. So whatever failed on the way is tried again, with growing pauses and some
+//! chance in them, until [`ClientOptions::patience`] has passed without an answer.
+
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::io::Read;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use base::{Chance, limits};
+use bytes::Bytes;
+use image::{ObjectRef, ObjectSink, ObjectSource};
+use reqwest::blocking::{RequestBuilder, Response};
+use reqwest::{Method, StatusCode, Url, header};
+use serde::de::DeserializeOwned;
+
+use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionId, SessionRequest};
+use crate::clock::{self, Clock, Stop};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::{Fingerprint, JoinToken};
+
+/// Largest JSON answer that is read, in bytes.
+const JSON_BYTES_MAX: u64 = 16 << 20;
+/// First and longest pause between two attempts.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long a client waits for what.
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// For a connection.
+    pub connect_timeout: Duration,
+    /// For an answer, all of it.
+    pub request_timeout: Duration,
+    /// For a server that does not answer at all, over all attempts of one request.
+    pub patience: Duration,
+    /// Ends every wait.
+    pub stop: Stop,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(60),
+            patience: Duration::from_secs(120),
+            stop: Stop::new(),
+        }
+    }
+}
+
+/// A client of one server. Shared by threads.
+pub struct Client {
+    http: reqwest::blocking::Client,
+    server: Url,
+    authorization: header::HeaderValue,
+    options: ClientOptions,
+    chance: Mutex<Chance>,
+}
+
+impl Client {
+    /// A client of the server at `server`: `host`, `host:port` or an URL. Nothing is sent yet. Must not be called,
+    /// nor the client be dropped, from inside an asynchronous task.
+    ///
+    /// # Errors
+    /// `Invalid` for an address that is none, or without TLS anywhere but on loopback.
+    pub fn connect(server: &str, token: &JoinToken, options: ClientOptions) -> Result<Self> {
+        let server = address_of(server, token)?;
+        let secret = format!("Bearer {}", token.secret.expose());
+        let mut authorization = header::HeaderValue::from_str(&secret).expect("secrets are visible ASCII");
+        authorization.set_sensitive(true);
+        let builder = reqwest::blocking::Client::builder()
+            .connect_timeout(options.connect_timeout)
+            .timeout(options.request_timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy();
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+            Error::from_source(ErrorKind::Io, format!("set up a client of {server}"), error)
+        };
+        // Without TLS no certificate is right; the client wants a configuration all the same.
+        let pin = token.fingerprint.unwrap_or(Fingerprint([0; 32]));
+        let builder = builder.use_preconfigured_tls(tls::pinned(pin).map_err(|error| failed(error.into()))?);
+        let http = builder.build().map_err(|error| failed(error.into()))?;
+        Ok(Self { http, server, authorization, options, chance: Mutex::new(clock::jitter()) })
+    }
+
+    /// The same client with other waits.
+    #[must_use]
+    pub fn with_options(&self, options: ClientOptions) -> Self {
+        Self {
+            http: self.http.clone(),
+            server: self.server.clone(),
+            authorization: self.authorization.clone(),
+            options,
+            chance: Mutex::new(clock::jitter()),
+        }
+    }
+
+    /// The server's address on the network.
+    ///
+    /// # Errors
+    /// `Unreachable` if its name does not resolve.
+    pub fn address(&self) -> Result<SocketAddr> {
+        let host = self.server.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let port = self.server.port_or_known_default().unwrap_or(api::PORT_DEFAULT);
+        let context = || format!("resolve `{host}`");
+        let mut found = (host, port)
+            .to_socket_addrs()
+            .map_err(|error| Error::from_source(ErrorKind::Unreachable, context(), error))?;
+        found.next().ok_or_else(|| Error::new(ErrorKind::Unreachable, context()))
+    }
+
+    /// All images.
+    ///
+    /// # Errors
+    /// As every request: `Unreachable`, `Untrusted`, `Denied`, `Stopped`, or what the server says.
+    pub fn images(&self) -> Result<api::Images> {
+        self.json(Method::GET, &api::path::images(), Body::None)
+    }
+
+    /// The versions of an image.
+    ///
+    /// # Errors
+    /// `NotFound`; as [`Self::images`].
+    pub fn versions(&self, image: &str) -> Result<api::Versions> {
+        self.json(Method::GET, &api::path::versions(image), Body::None)
+    }
+
+    /// The encoded manifest of `image`, `image:tag` or `image@version`.
+    ///
+    /// # Errors
+    /// `NotFound`; as [`Self::images`].
+    pub fn manifest(&self, reference: &str) -> Result<Bytes> {
+        self.bytes(Method::GET, &api::path::manifest(reference), Body::None, limits::MANIFEST_BYTES_MAX)
+    }
+
+    /// Publishes the encoded manifest `draft`, which has no number yet, as the next version of `image`, and returns
+    /// it as published. `key` names this publication: repeating it is safe.
+    ///
+    /// # Errors
+    /// `Refused` if objects are missing; as [`Self::images`].
+    pub fn publish(&self, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
+        let body = Body::Publish { draft, key: key.to_owned() };
+        self.bytes(Method::POST, &api::path::versions(image), body, limits::MANIFEST_BYTES_MAX)
+    }
+
+    /// Takes part in a multicast session.
+    ///
+    /// # Errors
+    /// `Refused` if the server offers none; as [`Self::images`].
+    pub fn join_session(&self, request: &SessionRequest) -> Result<SessionGrant> {
+        let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
+        self.json(Method::POST, &api::path::sessions(), body)
+    }
+
+    /// Leaves a multicast session.
+    ///
+    /// # Errors
+    /// As [`Self::images`].
+    pub fn leave_session(&self, session: SessionId, receiver: u32) -> Result<()> {
+        self.answer(Method::DELETE, &api::path::receiver(session, receiver), &Body::None).map(drop)
+    }
+
+    /// Statistics of the server's sessions.
+    ///
+    /// # Errors
+    /// As [`Self::images`].
+    pub fn sessions(&self) -> Result<api::Sessions> {
+        self.json(Method::GET, &api::path::sessions(), Body::None)
+    }
+
+    /// The bytes of an object, unverified; `None` if the server has no such object.
+    ///
+    /// # Errors
+    /// `Corrupt` if there are more bytes than `object` has; as [`Self::images`].
+    pub fn object(&self, object: &ObjectRef) -> Result<Bytes> {
+        self.bytes(Method::GET, &api::path::object(object.kind, &object.digest), Body::None, object.len)
+    }
+
+    /// Whether the server has an object.
+    ///
+    /// # Errors
+    /// As [`Self::images`].
+    pub fn has_object(&self, object: &ObjectRef) -> Result<bool> {
+        match self.answer(Method::HEAD, &api::path::object(object.kind, &object.digest), &Body::None) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the server an object.
+    ///
+    /// # Errors
+    /// `Corrupt` if the server found other bytes than the digest names; as [`Self::images`].
+    pub fn put_object(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        let path = api::path::object(object.kind, &object.digest);
+        self.answer(Method::PUT, &path, &Body::Bytes(bytes)).map(drop)
+    }
+
+    fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: Body) -> Result<T> {
+        let context = format!("{method} {path}");
+        self.attempts(&context, || {
+            let text = read_at_most(self.once(&method, path, &body)?, JSON_BYTES_MAX)?;
+            serde_json::from_slice(&text).map_err(|error| Failure::final_from(ErrorKind::Corrupt, error))
+        })
+    }
+
+    fn bytes(&self, method: Method, path: &str, body: Body, bytes_max: u32) -> Result<Bytes> {
+        let context = format!("{method} {path}");
+        self.attempts(&context, || read_at_most(self.once(&method, path, &body)?, u64::from(bytes_max)))
+    }
+
+    fn answer(&self, method: Method, path: &str, body: &Body) -> Result<Response> {
+        self.attempts(&format!("{method} {path}"), || self.once(&method, path, body))
+    }
+
+    /// One attempt: the answer's head, if it says success.
+    fn once(&self, method: &Method, path: &str, body: &Body) -> std::result::Result<Response, Failure> {
+        let url = self.server.join(path).map_err(|error| Failure::final_from(ErrorKind::Invalid, error))?;
+        let request = self.http.request(method.clone(), url);
+        let request = body.attach(request.header(header::AUTHORIZATION, self.authorization.clone()));
+        let response = request.send().map_err(Failure::of_transport)?;
+        if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
+    }
+
+    /// Repeats `attempt` until it succeeds, fails for good, or patience ends.
+    fn attempts<T>(&self, context: &str, attempt: impl Fn() -> std::result::Result<T, Failure>) -> Result<T> {
+        let clock = Clock::start();
+        let mut pause = PAUSE_MIN;
+        loop {
+            if self.options.stop.is_stopped() {
+                return Err(Error::new(ErrorKind::Stopped, format!("{context}: stopped")));
+            }
+            let failure = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(failure) => failure,
+            };
+            let context = || format!("{context} at {}", self.server);
+            if !failure.passing || clock.elapsed() + pause > self.options.patience {
+                return Err(failure.into_error(context()));
+            }
+            // Between half of the pause and all of it, so that machines which failed together come back apart.
+            let half = u64::try_from(pause.as_micros() / 2).unwrap_or(u64::MAX);
+            let extra = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner).below(half);
+            self.options.stop.pause(Duration::from_micros(half + extra));
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// What a request carries.
+enum Body {
+    None,
+    Json(Vec<u8>),
+    Bytes(Bytes),
+    Publish { draft: Bytes, key: String },
+}
+
+impl Body {
+    fn attach(&self, request: RequestBuilder) -> RequestBuilder {
+        match self {
+            Self::None => request,
+            Self::Json(text) => request.header(header::CONTENT_TYPE, "application/json").body(text.clone()),
+            Self::Bytes(bytes) => request.header(header::CONTENT_TYPE, api::OBJECT_TYPE).body(bytes.clone()),
+            Self::Publish { draft, key } => request
+                .header(header::CONTENT_TYPE, api::OBJECT_TYPE)
+                .header(api::IDEMPOTENCY_KEY, key)
+                .body(draft.clone()),
+        }
+    }
+}
+
+/// Why an attempt failed, and whether another may do better.
+struct Failure {
+    kind: ErrorKind,
+    passing: bool,
+    said: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Failure {
+    fn final_from(kind: ErrorKind, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { kind, passing: false, said: None, source: Some(source.into()) }
+    }
+
+    /// The request did not get through, or its answer did not get back.
+    fn of_transport(error: reqwest::Error) -> Self {
+        let kind = if is_untrusted(&error) { ErrorKind::Untrusted } else { ErrorKind::Unreachable };
+        // The URL stands in the context already.
+        let source = Some(error.without_url().into());
+        Self { kind, passing: kind == ErrorKind::Unreachable, said: None, source }
+    }
+
+    /// The server answered that it will not.
+    fn of_answer(response: Response) -> Self {
+        let status = response.status();
+        let passing = matches!(status.as_u16(), 429 | 502..=504);
+        let problem = read_at_most(response, 1 << 16).ok();
+        let problem = problem.and_then(|text| serde_json::from_slice::<Problem>(&text).ok());
+        let said = problem.as_ref().map_or_else(|| status.to_string(), |problem| problem.detail.clone());
+        Self {
+            kind: kind_of(status, problem.map(|problem| problem.kind)),
+            passing,
+            said: Some(said),
+            source: None,
+        }
+    }
+
+    fn into_error(self, context: String) -> Error {
+        let context = match (self.kind, self.said) {
+            (_, Some(said)) => format!("{context}: {said}"),
+            (ErrorKind::Untrusted, None) => format!("{context}: the certificate is not the one in the token"),
+            (_, None) => context,
+        };
+        match self.source {
+            Some(source) => Error::from_source(self.kind, context, source),
+            None => Error::new(self.kind, context),
+        }
+    }
+}
+
+fn kind_of(status: StatusCode, problem: Option<ProblemKind>) -> ErrorKind {
+    match (problem, status.as_u16()) {
+        (Some(ProblemKind::NotFound), _) | (None, 404 | 410) => ErrorKind::NotFound,
+        (Some(ProblemKind::Unauthorized | ProblemKind::Denied), _) | (None, 401 | 403) => ErrorKind::Denied,
+        (Some(ProblemKind::Exists), _) | (None, 409) => ErrorKind::Exists,
+        (Some(ProblemKind::Refused), _) | (None, 412) => ErrorKind::Refused,
+        (Some(ProblemKind::Corrupt), _) | (None, 422) => ErrorKind::Corrupt,
+        (Some(ProblemKind::Full), _) | (None, 507) => ErrorKind::Full,
+        (Some(ProblemKind::Invalid), _) | (None, 400) => ErrorKind::Invalid,
+        (Some(ProblemKind::Unavailable), _) | (None, 429 | 502..=504) => ErrorKind::Unreachable,
+        (Some(ProblemKind::Internal) | None, _) => ErrorKind::Io,
+    }
+}
+
+/// Whether our verifier refused the certificate.
+fn is_untrusted(error: &reqwest::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        if matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        // An `io::Error` hides what it wraps from `source`.
+        let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
+        next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
+    }
+    false
+}
+
+fn read_at_most(response: Response, bytes_max: u64) -> std::result::Result<Bytes, Failure> {
+    let expected = response.content_length().unwrap_or(0).min(bytes_max);
+    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    let read = response.take(bytes_max + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure {
+        kind: ErrorKind::Unreachable,
+        passing: true,
+        said: None,
+        source: Some(error.into()),
+    })?;
+    if bytes.len() as u64 > bytes_max {
+        let said = Some(format!("the answer is longer than {bytes_max} bytes"));
+        return Err(Failure { kind: ErrorKind::Corrupt, passing: false, said, source: None });
+    }
+    Ok(bytes.into())
+}
+
+/// The URL of `server`, with scheme and port filled in.
+fn address_of(server: &str, token: &JoinToken) -> Result<Url> {
+    let invalid = |why: &str| Error::new(ErrorKind::Invalid, format!("server `{server}`: {why}"));
+    let scheme = if token.fingerprint.is_some() { "https" } else { "http" };
+    let text = if server.contains("://") { server.to_owned() } else { format!("{scheme}://{server}") };
+    let mut url = Url::parse(&text).map_err(|_| invalid("expected `host`, `host:port` or an URL"))?;
+    if url.scheme() != scheme {
+        let why = if scheme == "https" {
+            "the token is for https"
+        } else {
+            "the token has no fingerprint for https"
+        };
+        return Err(invalid(why));
+    }
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if host.is_empty() || (token.fingerprint.is_none() && !loopback) {
+        return Err(invalid("without TLS a server is used on loopback only"));
+    }
+    if url.port().is_none() && !text.trim_end_matches('/').ends_with(&format!(":{}", default_port(scheme))) {
+        url.set_port(Some(api::PORT_DEFAULT)).map_err(|()| invalid("the port cannot be set"))?;
+    }
+    Ok(url)
+}
+
+fn default_port(scheme: &str) -> u16 {
+    if scheme == "https" { 443 } else { 80 }
+}
+
+impl ObjectSource for Client {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        self.object(object).map_err(|error| to_image(error, format!("fetch {object}")))
+    }
+}
+
+impl ObjectSink for Client {
+    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+        self.has_object(object).map_err(|error| to_image(error, format!("ask for {object}")))
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        self.put_object(object, bytes).map_err(|error| to_image(error, format!("upload {object}")))
+    }
+}
+
+fn to_image(error: Error, context: String) -> image::Error {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => image::ErrorKind::NotFound,
+        ErrorKind::Corrupt => image::ErrorKind::Corrupt,
+        ErrorKind::Full => image::ErrorKind::Full,
+        ErrorKind::Refused | ErrorKind::Denied | ErrorKind::Invalid => image::ErrorKind::Refused,
+        ErrorKind::Unsupported => image::ErrorKind::Unsupported,
+        _ => image::ErrorKind::Io,
+    };
+    image::Error::from_source(kind, context, error)
+}

@@ -1,0 +1,179 @@
+//! The client against servers that answer badly, slowly, or not at all.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use super::*;
+use crate::token::Secret;
+use image::ObjectKind;
+
+const OBJECT: &[u8] = b"an object";
+
+fn object() -> ObjectRef {
+    ObjectRef::of(ObjectKind::Chunk, OBJECT)
+}
+
+fn secret() -> Secret {
+    "secret".parse().unwrap()
+}
+
+fn ok(body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+fn failed(problem: &Problem) -> Vec<u8> {
+    let body = serde_json::to_vec(problem).unwrap();
+    let status = problem.status;
+    let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), &body].concat()
+}
+
+/// Reads a request's head and says its first line and whether it carried the secret.
+fn read_request(stream: impl Read) -> (String, bool) {
+    let lines = BufReader::new(stream).lines().map_while(std::result::Result::ok);
+    let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    let authorized = lines.iter().any(|line| line.eq_ignore_ascii_case("authorization: Bearer secret"));
+    (lines.first().cloned().unwrap_or_default(), authorized)
+}
+
+/// A server that gives one answer per connection, then no more. Returns its address.
+fn server(answers: Vec<Vec<u8>>) -> (String, thread::JoinHandle<Vec<(String, bool)>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = thread::spawn(move || {
+        let serve = |answer: Vec<u8>| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let request = read_request(&stream);
+            stream.write_all(&answer).unwrap();
+            request
+        };
+        answers.into_iter().map(serve).collect()
+    });
+    (address, serving)
+}
+
+fn client(address: &str, patience: Duration) -> Client {
+    let token = JoinToken { fingerprint: None, secret: secret() };
+    let request_timeout = Duration::from_millis(300);
+    let options = ClientOptions { patience, request_timeout, ..ClientOptions::default() };
+    Client::connect(address, &token, options).unwrap()
+}
+
+#[test]
+fn what_passes_is_tried_again() {
+    let busy = failed(&ProblemKind::Unavailable.with("starting"));
+    let half = ok(OBJECT)[..50].to_vec();
+    let (address, serving) = server(vec![busy, Vec::new(), half, ok(OBJECT)]);
+    let bytes = client(&address, Duration::from_secs(20)).object(&object()).unwrap();
+    assert_eq!(&bytes[..], OBJECT);
+    let requests = serving.join().unwrap();
+    assert_eq!(requests.len(), 4);
+    assert!(
+        requests.iter().all(|(line, authorized)| *authorized && line.contains("/objects/chunks/")),
+        "{requests:?}"
+    );
+}
+
+#[test]
+fn what_does_not_pass_is_said_at_once() {
+    for (problem, kind) in [
+        (ProblemKind::NotFound, ErrorKind::NotFound),
+        (ProblemKind::Denied, ErrorKind::Denied),
+        (ProblemKind::Internal, ErrorKind::Io),
+        (ProblemKind::Full, ErrorKind::Full),
+    ] {
+        let (address, serving) = server(vec![failed(&problem.with("because"))]);
+        let error = client(&address, Duration::from_secs(20)).images().unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert!(error.to_string().contains("because"), "{error}");
+        assert_eq!(serving.join().unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn an_answer_longer_than_it_may_be_is_not_taken_in() {
+    let (address, _) = server(vec![ok(&[7; 4096])]);
+    let error = client(&address, Duration::from_secs(20)).object(&object()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_server_that_is_gone_or_silent_costs_patience_and_no_more() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for address in [gone, silent.local_addr().unwrap().to_string()] {
+        let error = client(&address, Duration::from_millis(700)).images().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+}
+
+#[test]
+fn a_stopped_client_does_not_wait() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = client(&silent.local_addr().unwrap().to_string(), Duration::from_secs(3600));
+    client.options.stop.stop();
+    assert_eq!(client.images().unwrap_err().kind(), ErrorKind::Stopped);
+}
+
+#[test]
+fn addresses_are_completed_and_plain_text_stays_on_loopback() {
+    let with = JoinToken { fingerprint: Some(Fingerprint([0; 32])), secret: secret() };
+    let without = JoinToken { fingerprint: None, secret: secret() };
+    for (text, token, url) in [
+        ("images.example", &with, "https://images.example:7717/"),
+        ("images.example:8000", &with, "https://images.example:8000/"),
+        ("https://images.example:443", &with, "https://images.example/"),
+        ("[fd77::1]", &with, "https://[fd77::1]:7717/"),
+        ("localhost", &without, "http://localhost:7717/"),
+        ("http://[::1]:80", &without, "http://[::1]/"),
+    ] {
+        assert_eq!(address_of(text, token).unwrap().as_str(), url);
+    }
+    for (text, token) in
+        [("images.example", &without), ("http://localhost", &with), ("ftp://localhost", &without)]
+    {
+        assert_eq!(address_of(text, token).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
+    }
+}
+
+/// Serves one TLS connection with a new certificate. Returns address and fingerprint.
+fn tls_server() -> (String, Fingerprint) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate =
+        rcgen::CertificateParams::new(vec!["diskcast".into()]).unwrap().self_signed(&key).unwrap();
+    let fingerprint = Fingerprint::of(certificate.der());
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("https://{}", listener.local_addr().unwrap());
+    let config = Arc::new(config);
+    thread::spawn(move || {
+        let (mut stream, _): (TcpStream, _) = listener.accept().unwrap();
+        let mut session = rustls::ServerConnection::new(config).unwrap();
+        let mut tls = rustls::Stream::new(&mut session, &mut stream);
+        read_request(&mut tls);
+        let _ = tls.write_all(&ok(OBJECT));
+    });
+    (address, fingerprint)
+}
+
+#[test]
+fn only_the_pinned_certificate_is_trusted() {
+    for right in [true, false] {
+        let (address, fingerprint) = tls_server();
+        let pin = if right { fingerprint } else { Fingerprint([1; 32]) };
+        let token = JoinToken { fingerprint: Some(pin), secret: secret() };
+        let options = ClientOptions { patience: Duration::from_secs(5), ..ClientOptions::default() };
+        let client = Client::connect(&address, &token, options).unwrap();
+        match client.object(&object()) {
+            Ok(bytes) => assert!(right && &bytes[..] == OBJECT),
+            Err(error) => assert!(!right && error.kind() == ErrorKind::Untrusted, "{error:?}"),
+        }
+    }
+}
