@@ -31,6 +31,8 @@ pub const NAME_BYTES_MAX: usize = 128;
 pub const PARTITIONS_MAX: usize = 1024;
 /// Most logical partitions followed along an MBR's extended chain.
 pub const LOGICAL_PARTITIONS_MAX: usize = 128;
+/// Most runs in the map of a disk. Where free space is scattered more finely, its smallest pieces count as allocated.
+pub const MAP_RUNS_MAX: usize = 1 << 21;
 /// Most labels in a manifest.
 pub const LABELS_MAX: usize = 64;
 

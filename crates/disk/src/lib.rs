@@ -1,15 +1,21 @@
 //! What a disk is made of: devices and raw files, partition tables, and which of its sectors matter.
 //! Knows nothing of images.
 
+mod coverage;
 pub mod device;
 pub mod error;
 mod file;
+mod filesystem;
 mod ioctl;
 pub mod map;
 pub mod preflight;
+mod scan;
 pub mod source;
 pub mod survey;
+mod table;
 pub mod target;
+mod text;
+mod volume;
 
 pub use device::{Geometry, ReadAt, WriteAt};
 pub use error::{Error, ErrorKind, Result};

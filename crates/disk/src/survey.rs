@@ -1,22 +1,234 @@
 //! The survey of a disk: partition table, filesystems, and which sectors matter.
 
-use base::limits::SECTOR_BYTES;
+use base::limits::{PARTITIONS_MAX, SECTOR_BYTES};
 use base::{Extent, ExtentSet};
 
-use crate::map::{DiskMap, SurveyOptions, TableKind};
-use crate::{ReadAt, Result};
+use crate::coverage::Coverage;
+use crate::filesystem::{Contents, identify, inspect};
+use crate::map::{DiskMap, Partition, SurveyOptions, TableKind};
+use crate::scan::find_content;
+use crate::table::{self, Entry, Table};
+use crate::volume::Volume;
+use crate::{Error, ErrorKind, Filesystem, ReadAt, Result};
 
-/// Surveys `source`. For now every disk is taken whole.
-pub fn survey(source: &dyn ReadAt, _options: &SurveyOptions) -> Result<DiskMap> {
-    let geometry = source.geometry();
-    let window = Extent::new(0, geometry.size_bytes / SECTOR_BYTES);
-    Ok(DiskMap {
-        geometry,
-        table: TableKind::None,
-        disk_id: None,
-        partitions: Vec::new(),
-        window,
-        allocated: ExtentSet::of(window),
-        warnings: Vec::new(),
-    })
+/// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Their being taken whole is
+/// worth no warning.
+const RAW_TYPES: [&str; 2] = ["21686148-6449-6e6f-744e-656564454649", "e3c9e316-0b5c-4db8-817d-f92df00215ae"];
+
+/// Surveys `source`: reads its partition table and the allocation maps of its filesystems, and looks for content
+/// between and outside partitions. Errs towards allocated; whatever is taken whole for want of trust is said in the
+/// map's warnings. `NotFound` if the options name a partition that the table lacks, `Io` if the disk fails,
+/// `Unsupported` if it has more partitions than an image can describe.
+pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {
+    let table = table::read(source)?;
+    check_numbers(source, &table, options)?;
+    Survey::new(source, options, table).run()
+}
+
+fn check_numbers(source: &dyn ReadAt, table: &Table, options: &SurveyOptions) -> Result<()> {
+    if table.entries.len() >= PARTITIONS_MAX {
+        let context = format!("`{}` has more than {PARTITIONS_MAX} partitions", source.name());
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let known: Vec<_> = table.entries.iter().map(|entry| entry.number).collect();
+    match options.partition.iter().chain(&options.skip).find(|number| !known.contains(number)) {
+        None => Ok(()),
+        Some(number) => {
+            let numbers: Vec<_> = known.iter().map(u32::to_string).collect();
+            let has = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+            let context = format!("`{}` has no partition {number}; it has {has}", source.name());
+            Err(Error::new(ErrorKind::NotFound, context))
+        }
+    }
+}
+
+/// A survey under way.
+struct Survey<'a> {
+    source: &'a dyn ReadAt,
+    options: &'a SurveyOptions,
+    table: Table,
+    disk: Extent,
+    window: Extent,
+    partitions: Vec<Partition>,
+    used: Coverage,
+    warnings: Vec<String>,
+}
+
+impl<'a> Survey<'a> {
+    fn new(source: &'a dyn ReadAt, options: &'a SurveyOptions, mut table: Table) -> Self {
+        let disk = Extent::new(0, source.geometry().size_bytes / SECTOR_BYTES);
+        let chosen = table.entries.iter().find(|entry| Some(entry.number) == options.partition);
+        let window = chosen.map_or(disk, |entry| entry.extent);
+        let warnings = std::mem::take(&mut table.warnings);
+        Self {
+            source,
+            options,
+            table,
+            disk,
+            window,
+            partitions: Vec::new(),
+            used: Coverage::default(),
+            warnings,
+        }
+    }
+
+    fn run(mut self) -> Result<DiskMap> {
+        let mut entries = std::mem::take(&mut self.table.entries);
+        let areas: ExtentSet = entries.iter().map(|entry| entry.extent).collect();
+        let overlapping: Vec<_> = entries.iter().map(|entry| overlaps(entry, &entries)).collect();
+        if !self.options.raw {
+            self.judge_table(entries.is_empty())?;
+        }
+        let whole = self.options.raw || self.table.distrust.is_some();
+        for (entry, overlaps) in entries.drain(..).zip(overlapping) {
+            self.partition(entry, overlaps, whole)?;
+        }
+        if whole {
+            self.used.add(self.disk);
+        } else if self.options.partition.is_none() && self.table.kind != TableKind::None {
+            for gap in areas.gaps_within(self.disk).runs() {
+                find_content(self.source, *gap, &mut self.used)?;
+            }
+        }
+        Ok(self.finish())
+    }
+
+    /// Looks at the disk as one volume: it may be one filesystem, or it may be both that and a table.
+    fn judge_table(&mut self, no_partitions: bool) -> Result<()> {
+        let volume = Volume::whole(self.source);
+        if self.table.distrust.is_none() {
+            let found = identify(&volume)?;
+            if self.table.kind != TableKind::None && !found.is_empty() {
+                let kind = found[0].kind;
+                self.table.distrust =
+                    Some(format!("there is a partition table, but also the signature of {kind}"));
+            } else if self.table.kind == TableKind::None && no_partitions {
+                return self.bare(&volume);
+            }
+        }
+        if let Some(why) = &self.table.distrust {
+            self.warnings.push(format!("the disk is captured whole: {why}"));
+        }
+        Ok(())
+    }
+
+    /// A disk without a table: number 0 stands for it.
+    fn bare(&mut self, volume: &Volume) -> Result<()> {
+        let contents = inspect(volume)?;
+        if contents.filesystem.is_none() {
+            self.warnings
+                .push("the disk is captured whole: it has no partition table and no known filesystem".into());
+            self.used.add(self.disk);
+            return Ok(());
+        }
+        let filesystem = self.take(contents, self.disk, "the disk", false)?;
+        self.partitions.push(Partition {
+            number: 0,
+            extent: self.disk,
+            type_id: String::new(),
+            name: None,
+            uuid: None,
+            filesystem,
+        });
+        Ok(())
+    }
+
+    fn partition(&mut self, entry: Entry, overlaps: Option<u32>, whole: bool) -> Result<()> {
+        let Entry { number, extent, type_id, name, uuid, cut } = entry;
+        if extent.intersection(self.window).is_none() {
+            return Ok(());
+        }
+        let what = format!("partition {number}");
+        let skipped = self.options.skip.contains(&number);
+        let mut filesystem = None;
+        if !whole {
+            let doubt = match overlaps {
+                _ if cut => Some("it passes the end of the disk".to_owned()),
+                Some(other) => Some(format!("it overlaps partition {other}")),
+                None => None,
+            };
+            let volume = Volume::new(self.source, extent);
+            if skipped {
+                filesystem = identify(&volume)?.into_iter().next();
+            } else {
+                let mut contents = inspect(&volume)?;
+                if let Some(doubt) = doubt {
+                    contents = distrusted(contents, doubt, extent.count);
+                }
+                filesystem = self.take(contents, extent, &what, RAW_TYPES.contains(&type_id.as_str()))?;
+            }
+        }
+        self.partitions.push(Partition { number, extent, type_id, name, uuid, filesystem });
+        Ok(())
+    }
+
+    /// Adds what matters of the volume at `extent`, and says why if that is all of it.
+    fn take(
+        &mut self,
+        contents: Contents,
+        extent: Extent,
+        what: &str,
+        quiet: bool,
+    ) -> Result<Option<Filesystem>> {
+        match contents.used {
+            Ok(used) => {
+                self.used.add_moved(used, extent.start);
+                let behind = Extent::between(extent.start + contents.end_sectors, extent.end());
+                find_content(self.source, behind, &mut self.used)?;
+            }
+            Err(why) => {
+                self.used.add(extent);
+                if !(quiet && contents.filesystem.is_none()) {
+                    let kind =
+                        contents.filesystem.as_ref().map_or(String::new(), |fs| format!(" ({})", fs.kind));
+                    self.warnings.push(format!("{what}{kind} is captured whole: {why}"));
+                }
+            }
+        }
+        Ok(contents.filesystem)
+    }
+
+    fn finish(mut self) -> DiskMap {
+        self.table.own.iter().for_each(|own| self.used.add(*own));
+        let geometry = self.source.geometry();
+        let unit_sectors = (u64::from(geometry.logical_sector_bytes) / SECTOR_BYTES).max(1);
+        let mut allocated = self.used.into_set(unit_sectors, self.window);
+        let mut partitions = self.partitions;
+        partitions.sort_by_key(|partition| partition.number);
+        for run in left_out(&partitions, &self.options.skip, &self.table.own).runs() {
+            allocated.remove(*run);
+        }
+        DiskMap {
+            geometry,
+            table: self.table.kind,
+            disk_id: self.table.disk_id,
+            partitions,
+            window: self.window,
+            allocated,
+            warnings: self.warnings,
+        }
+    }
+}
+
+/// The sectors of the partitions in `skip` that belong to no other partition, nor to the table.
+fn left_out(partitions: &[Partition], skip: &[u32], own: &[Extent]) -> ExtentSet {
+    let (skipped, kept): (Vec<_>, Vec<_>) =
+        partitions.iter().partition(|partition| skip.contains(&partition.number));
+    let mut sectors: ExtentSet = skipped.iter().map(|partition| partition.extent).collect();
+    let kept = kept.iter().map(|partition| partition.extent);
+    kept.chain(own.iter().copied()).for_each(|extent| sectors.remove(extent));
+    sectors
+}
+
+/// The number of another partition that shares sectors with `entry`.
+fn overlaps(entry: &Entry, entries: &[Entry]) -> Option<u32> {
+    let shares =
+        |other: &&Entry| other.number != entry.number && other.extent.intersection(entry.extent).is_some();
+    entries.iter().find(shares).map(|other| other.number)
+}
+
+/// What a volume holds whose bounds cannot be trusted.
+fn distrusted(contents: Contents, why: String, sectors: u64) -> Contents {
+    let filesystem = contents.filesystem.map(|filesystem| Filesystem { understood: false, ..filesystem });
+    Contents { filesystem, used: Err(why), end_sectors: sectors }
 }

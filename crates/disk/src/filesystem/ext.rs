@@ -1,0 +1,53 @@
+//! ext2, ext3 and ext4 (Linux Documentation/filesystems/ext4; e2fsprogs lib/ext2fs): the superblock says what kind it is
+//! and whether it is clean, the block bitmaps which blocks are in use.
+
+mod checksum;
+mod groups;
+mod superblock;
+
+use base::limits::SECTOR_BYTES;
+
+use self::superblock::Superblock;
+use super::{Allocation, AllocationReader, Why, require};
+use crate::volume::Volume;
+use crate::{Filesystem, Result};
+
+/// Reads ext2, ext3 and ext4.
+pub(super) struct Ext;
+
+impl AllocationReader for Ext {
+    fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>> {
+        let Some(superblock) = Superblock::read(volume)? else { return Ok(None) };
+        Ok(Some(Filesystem {
+            kind: superblock.features.kind(),
+            uuid: crate::text::some_uuid(&superblock.uuid),
+            label: superblock.label.clone(),
+            block_bytes: u32::try_from(superblock.block_bytes()).unwrap_or(0),
+            understood: false,
+        }))
+    }
+
+    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+        let superblock =
+            Superblock::read(volume)?.ok_or_else(|| Why::Whole("it has no superblock".to_owned()))?;
+        superblock.check_known()?;
+        superblock.check_sound(volume)?;
+        check_multiple_mount(volume, &superblock)?;
+        let used = groups::read(volume, &superblock)?;
+        Ok(Allocation { used, end_sectors: superblock.blocks * superblock.block_bytes() / SECTOR_BYTES })
+    }
+}
+
+/// With multiple mount protection, another machine may have it mounted right now.
+fn check_multiple_mount(volume: &Volume, superblock: &Superblock) -> std::result::Result<(), Why> {
+    const MAGIC: u32 = 0x004D_4D50;
+    const CLEAN: u32 = 0xFF4D_4D50;
+    let Some(block) = superblock.multiple_mount_block()? else { return Ok(()) };
+    let mut fields = [0; 8];
+    volume.read(&mut fields, block * superblock.block_bytes())?;
+    let mut reader = base::wire::Reader::new(&fields);
+    let (magic, sequence) = (reader.u32()?, reader.u32()?);
+    require(magic == MAGIC && sequence == CLEAN, || {
+        "its multiple mount protection says that it is in use".to_owned()
+    })
+}

@@ -1,0 +1,90 @@
+//! Linux swap space: only the page with its header matters (include/linux/swap.h, `union swap_header`), unless a
+//! hibernated system sleeps in it.
+
+use base::wire::Reader;
+
+use super::{Allocation, AllocationReader, Why, require, units};
+use crate::coverage::Coverage;
+use crate::volume::Volume;
+use crate::{Filesystem, Result, text};
+
+/// Page sizes of the machines that Linux runs on. The signature ends the first page.
+const PAGE_BYTES: [u64; 5] = [4096, 8192, 16_384, 32_768, 65_536];
+/// Length of the signature, in bytes.
+const SIGNATURE_BYTES: u64 = 10;
+/// Where the header's fields begin, in every page size.
+const HEADER_OFFSET: u64 = 1024;
+/// Signatures that hibernation puts in the place of its own (as in libblkid/src/superblocks/swap.c).
+const HIBERNATED: [&[u8]; 5] =
+    [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001", b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C"];
+
+/// Reads swap space.
+pub(super) struct Swap;
+
+/// The header of a swap space.
+struct Header {
+    page_bytes: u64,
+    hibernated: bool,
+    old: bool,
+    version: u32,
+    last_page: u32,
+    uuid: Option<String>,
+    label: Option<String>,
+}
+
+impl Header {
+    fn read(volume: &Volume) -> Result<Option<Self>> {
+        for page_bytes in PAGE_BYTES {
+            let signature_offset = page_bytes - SIGNATURE_BYTES;
+            let Some(signature) = volume.peek(signature_offset, 10)? else { return Ok(None) };
+            let hibernated = HIBERNATED.iter().any(|name| signature.starts_with(name));
+            let old = signature == *b"SWAP-SPACE";
+            if hibernated || old || signature == *b"SWAPSPACE2" {
+                let fields = volume.peek(HEADER_OFFSET, 44)?.unwrap_or_default();
+                return Ok(Self::parse(&fields, page_bytes, hibernated, old).ok());
+            }
+        }
+        Ok(None)
+    }
+
+    fn parse(
+        fields: &[u8],
+        page_bytes: u64,
+        hibernated: bool,
+        old: bool,
+    ) -> std::result::Result<Self, base::wire::Truncated> {
+        let mut reader = Reader::new(fields);
+        let (version, last_page, _bad_pages) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let uuid = text::some_uuid(&reader.array()?);
+        let label = text::label(reader.bytes(16)?);
+        Ok(Self { page_bytes, hibernated, old, version, last_page, uuid, label })
+    }
+}
+
+impl AllocationReader for Swap {
+    fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>> {
+        let filesystem = |header: Header| Filesystem {
+            kind: "swap",
+            uuid: header.uuid,
+            label: header.label,
+            block_bytes: u32::try_from(header.page_bytes).expect("a page size"),
+            understood: false,
+        };
+        Ok(Header::read(volume)?.map(filesystem))
+    }
+
+    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+        let header = Header::read(volume)?.ok_or_else(|| Why::Whole("it has no swap header".to_owned()))?;
+        require(!header.hibernated, || "a hibernated system sleeps in this swap space".to_owned())?;
+        require(!header.old && header.version == 1, || {
+            "its swap header is of a version not known".to_owned()
+        })?;
+        let pages = u64::from(header.last_page) + 1;
+        let fits = header.last_page > 0 && pages * header.page_bytes <= volume.len_bytes();
+        require(fits, || "its swap header claims more pages than there are".to_owned())?;
+        let page_sectors = header.page_bytes / 512;
+        let mut used = Coverage::default();
+        used.add(units(0, 1, page_sectors));
+        Ok(Allocation { used, end_sectors: volume.sectors() })
+    }
+}

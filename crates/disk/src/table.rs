@@ -1,0 +1,109 @@
+//! Partition tables: which one a disk has, and what it says.
+
+mod gpt;
+mod mbr;
+
+use base::Extent;
+use base::limits::SECTOR_BYTES;
+
+use crate::volume::Volume;
+use crate::{ReadAt, Result, TableKind};
+
+/// What a partition table says.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Its kind.
+    pub(crate) kind: TableKind,
+    /// GUID or signature of the disk.
+    pub(crate) disk_id: Option<String>,
+    /// Its partitions by ascending number, all inside the disk.
+    pub(crate) entries: Vec<Entry>,
+    /// Sectors that are captured whatever they hold: the table itself, and what a damaged chain leaves open.
+    pub(crate) own: Vec<Extent>,
+    /// Why the disk must be captured whole.
+    pub(crate) distrust: Option<String>,
+    /// What a person should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// A partition as its table describes it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) number: u32,
+    pub(crate) extent: Extent,
+    pub(crate) type_id: String,
+    pub(crate) name: Option<String>,
+    pub(crate) uuid: Option<String>,
+    /// Whether the table lets it pass the end of the disk.
+    pub(crate) cut: bool,
+}
+
+impl Table {
+    fn new(kind: TableKind) -> Self {
+        Self {
+            kind,
+            disk_id: None,
+            entries: Vec::new(),
+            own: Vec::new(),
+            distrust: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Reads the partition table of `disk`. As Linux does, a GPT counts only where the boot record announces it.
+/// `Io` if the disk fails; whatever is wrong with the table is said in it.
+pub(crate) fn read(disk: &dyn ReadAt) -> Result<Table> {
+    let blocks = Blocks::of(disk);
+    let record = match blocks.read(0, 1)? {
+        Some(sector) => mbr::BootRecord::parse(&sector),
+        None => None,
+    };
+    let mut table = match &record {
+        Some(record) if record.is_protective() => return gpt::read(&blocks),
+        Some(record) if record.is_plausible() && !record.is_empty() => mbr::read(&blocks, record)?,
+        _ => Table::new(TableKind::None),
+    };
+    if gpt::has_primary(&blocks)? {
+        let why = "there is a GUID partition table that the boot record does not announce";
+        table.distrust = Some(why.to_owned());
+    }
+    Ok(table)
+}
+
+/// A disk in its own logical sectors, which is what tables count in.
+struct Blocks<'a> {
+    volume: Volume<'a>,
+    /// Bytes of a logical sector.
+    bytes: u64,
+    /// How many the disk has.
+    count: u64,
+}
+
+impl<'a> Blocks<'a> {
+    fn of(disk: &'a dyn ReadAt) -> Self {
+        let bytes = u64::from(disk.geometry().logical_sector_bytes).max(SECTOR_BYTES);
+        Self { volume: Volume::whole(disk), bytes, count: disk.geometry().size_bytes / bytes }
+    }
+
+    /// `count` blocks from `start`; `None` if the disk ends before.
+    fn read(&self, start: u64, count: u64) -> Result<Option<Vec<u8>>> {
+        if start.checked_add(count).is_none_or(|end| end > self.count) {
+            return Ok(None);
+        }
+        let len = usize::try_from(count * self.bytes).expect("a table, whose size was checked");
+        self.volume.peek(start * self.bytes, len)
+    }
+
+    /// The sectors of `count` blocks from `start`, cut at the end of the disk.
+    fn extent(&self, start: u64, count: u64) -> Extent {
+        let scale = self.bytes / SECTOR_BYTES;
+        let end = start.saturating_add(count).min(self.count);
+        Extent::between(start.min(self.count) * scale, end * scale)
+    }
+
+    /// Whether `count` blocks from `start` pass the end of the disk.
+    fn cuts(&self, start: u64, count: u64) -> bool {
+        start.checked_add(count).is_none_or(|end| end > self.count)
+    }
+}

@@ -1,0 +1,25 @@
+//! Names and numbers of disks as people write them.
+
+/// 16 bytes in the form `01234567-89ab-cdef-0123-456789abcdef`.
+pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, byte) in bytes.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// A UUID of 16 bytes, unless it is all zeros.
+pub(crate) fn some_uuid(bytes: &[u8; 16]) -> Option<String> {
+    (*bytes != [0; 16]).then(|| uuid(bytes))
+}
+
+/// A label that ends at its first zero byte or with the field, blanks behind it cut; `None` if nothing is left.
+pub(crate) fn label(field: &[u8]) -> Option<String> {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    let text = String::from_utf8_lossy(&field[..end]).trim_end().to_owned();
+    (!text.is_empty()).then_some(text)
+}

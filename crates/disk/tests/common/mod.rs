@@ -1,0 +1,202 @@
+//! What the tests with real tools share: running them, files with everything a filesystem can hold, and restoring a
+//! disk from its allocated sectors alone.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use base::{Chance, Extent, ExtentSet};
+use disk::{DiskMap, ReadAt, SurveyOptions, open_source, survey};
+use tempfile::TempDir;
+
+/// A folder for one test.
+pub struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file of random bytes: on a disk that was never zeroed nothing can hide.
+    pub fn random_file(&self, name: &str, bytes: u64, seed: u64) -> PathBuf {
+        let path = self.path(name);
+        let file = File::create(&path).unwrap();
+        file.set_len(bytes).unwrap();
+        let mut chance = Chance::from_seed(seed);
+        let mut piece = vec![0; 1 << 20];
+        let mut offset = 0;
+        while offset < bytes {
+            chance.fill(&mut piece);
+            let len = piece.len().min((bytes - offset) as usize);
+            file.write_all_at(&piece[..len], offset).unwrap();
+            offset += len as u64;
+        }
+        path
+    }
+
+    /// A sparse file.
+    pub fn sparse_file(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.path(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+
+    /// The disk that an install makes of a capture: `source`'s allocated sectors on a medium of random bytes.
+    pub fn restore(&self, source: &Path, map: &DiskMap) -> PathBuf {
+        let path = self.random_file("restored", map.geometry.size_bytes, 0xD15C);
+        copy_sectors(source, &path, &map.allocated);
+        path
+    }
+}
+
+pub fn copy_sectors(source: &Path, target: &Path, sectors: &ExtentSet) {
+    let source = open_source(source).unwrap();
+    let target = File::options().write(true).open(target).unwrap();
+    let mut buf = vec![0; 1 << 20];
+    for run in sectors.runs() {
+        let mut offset = run.offset_bytes();
+        let end = offset + run.len_bytes();
+        while offset < end {
+            let len = buf.len().min((end - offset) as usize);
+            source.read_exact_at(&mut buf[..len], offset).unwrap();
+            target.write_all_at(&buf[..len], offset).unwrap();
+            offset += len as u64;
+        }
+    }
+}
+
+pub fn map_of(path: &Path) -> DiskMap {
+    survey(&open_source(path).unwrap(), &SurveyOptions::default()).unwrap()
+}
+
+/// Whether the tools are there. On a developer's machine a test may go without; in CI nothing may be missing.
+pub fn have(tools: &[&str]) -> bool {
+    let there = |tool: &&&str| {
+        ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(tool).exists())
+    };
+    let missing: Vec<_> = tools.iter().filter(|tool| !there(tool)).collect();
+    assert!(missing.is_empty() || std::env::var_os("CI").is_none(), "missing in CI: {missing:?}");
+    missing.is_empty()
+}
+
+pub fn is_root() -> bool {
+    let root = rustix_is_root();
+    assert!(root || std::env::var_os("CI").is_none(), "CI runs these tests as root");
+    root
+}
+
+fn rustix_is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+/// Runs a command line; the arguments that are paths go behind it.
+pub fn output(line: &str, paths: &[&dyn AsRef<OsStr>]) -> Output {
+    let mut words = line.split_whitespace();
+    let path = "/usr/sbin:/sbin:/usr/bin:/bin";
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(paths.iter().map(|path| path.as_ref())).env("PATH", path).env("LC_ALL", "C");
+    command.output().unwrap_or_else(|e| panic!("{line}: {e}"))
+}
+
+/// Runs a command line that must succeed; returns what it printed.
+pub fn run(line: &str, paths: &[&dyn AsRef<OsStr>]) -> String {
+    let output = output(line, paths);
+    let paths: Vec<_> = paths.iter().map(|path| path.as_ref().to_string_lossy()).collect();
+    assert!(
+        output.status.success(),
+        "{line} {}: {}\n{}{}",
+        paths.join(" "),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command with `input` on its standard input; it must succeed.
+pub fn run_with_input(line: &str, path: &Path, input: &str) {
+    use std::io::Write;
+    let mut words = line.split_whitespace();
+    let mut child = Command::new(words.next().unwrap())
+        .args(words)
+        .arg(path)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{line} {}", path.display());
+}
+
+/// Fills `dir` with what a filesystem can hold: sizes around every block size, hard and symbolic links, holes, owners,
+/// modes, times, extended attributes, deep folders and a folder with many entries.
+pub fn populate(dir: &Path, seed: u64) {
+    let mut chance = Chance::from_seed(seed);
+    fs::create_dir_all(dir.join("deep/er/and/deeper")).unwrap();
+    fs::create_dir_all(dir.join("many")).unwrap();
+    for (n, size) in [0, 1, 60, 155, 1023, 4096, 4097, 65_536, 300_001, 3_000_000].into_iter().enumerate() {
+        let path = dir.join(format!("deep/file{n}"));
+        let mut bytes = vec![0; size];
+        chance.fill(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        mark(&path, n as u32);
+    }
+    for n in 0..300 {
+        fs::write(dir.join(format!("many/a file with a rather long name {n}")), format!("{n}\n")).unwrap();
+    }
+    let hole = File::create(dir.join("deep/er/with a hole")).unwrap();
+    hole.set_len(1 << 20).unwrap();
+    hole.write_all_at(b"behind the hole", 900_000).unwrap();
+    fs::hard_link(dir.join("deep/file7"), dir.join("deep/er/and/a hard link")).unwrap();
+    std::os::unix::fs::symlink("deep/file3", dir.join("short link")).unwrap();
+    std::os::unix::fs::symlink("x/".repeat(150), dir.join("long link")).unwrap();
+}
+
+fn mark(path: &Path, n: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = [0o644, 0o600, 0o4755, 0o2711, 0o1777][n as usize % 5];
+    if rustix_is_root() {
+        std::os::unix::fs::chown(path, Some(1000 + n), Some(2000 + n)).unwrap();
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let value = vec![b'v'; 1 + 37 * n as usize];
+    rustix::fs::setxattr(path, "user.diskcast", &value, rustix::fs::XattrFlags::empty()).unwrap();
+    let time =
+        std::time::UNIX_EPOCH + std::time::Duration::new(86_400 * 365 * u64::from(20 + n), 123_456_789);
+    let times = fs::FileTimes::new().set_accessed(time).set_modified(time);
+    File::options().read(true).open(path).unwrap().set_times(times).unwrap();
+}
+
+/// All paths below `dir`, relative to it, in order.
+pub fn paths(dir: &Path) -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(dir.join(&folder)).unwrap() {
+            let path = folder.join(entry.unwrap().file_name());
+            if fs::symlink_metadata(dir.join(&path)).unwrap().is_dir() {
+                folders.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Sets the sectors of `extents` in terms of bytes, for messages.
+pub fn show(extents: &ExtentSet) -> String {
+    let text: Vec<_> =
+        extents.runs().iter().map(|run: &Extent| format!("{}+{}", run.start, run.count)).collect();
+    text.join(" ")
+}

@@ -1,0 +1,166 @@
+//! ext2, ext3 and ext4 as mke2fs makes them, over the matrix of features: what a survey calls free is exactly what
+//! e2fsprogs calls free, and a disk restored from the rest alone is whole.
+
+mod common;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use base::{Extent, ExtentSet};
+use common::{Bench, have, map_of, output, paths, populate, run, show};
+
+/// Options of mke2fs and the size of the filesystem in MiB.
+const MATRIX: &[(&str, u64)] = &[
+    ("-t ext4", 96),
+    ("-t ext4 -O ^64bit", 96),
+    ("-t ext4 -O ^metadata_csum,uninit_bg", 96),
+    ("-t ext4 -O ^metadata_csum,^uninit_bg", 64),
+    ("-t ext4 -O ^metadata_csum,uninit_bg,^64bit -g 1024", 64),
+    ("-t ext4 -O ^flex_bg", 300),
+    ("-t ext4 -O ^flex_bg,^resize_inode -b 1024", 96),
+    ("-t ext4 -O meta_bg,^resize_inode", 300),
+    ("-t ext4 -O meta_bg,^resize_inode -b 1024", 300),
+    ("-t ext4 -O meta_bg,^resize_inode,^64bit,^flex_bg -b 1024 -g 512", 128),
+    ("-t ext4 -O ^sparse_super,^resize_inode -b 1024", 96),
+    ("-t ext4 -O sparse_super2 -b 1024", 128),
+    ("-t ext4 -O sparse_super2,^resize_inode -E num_backup_sb=1 -b 1024", 128),
+    ("-t ext4 -O bigalloc -C 16384", 96),
+    ("-t ext4 -O bigalloc,^metadata_csum,uninit_bg -C 65536", 300),
+    ("-t ext4 -O bigalloc -b 1024 -C 8192", 200),
+    ("-t ext4 -b 1024", 100),
+    ("-t ext4 -b 2048 -I 512", 64),
+    ("-t ext4 -b 16384", 96),
+    ("-t ext4 -b 65536", 200),
+    ("-t ext4 -G 4 -b 1024 -E lazy_itable_init=1", 128),
+    ("-t ext4 -E lazy_itable_init=1,packed_meta_blocks=1", 300),
+    ("-t ext4 -O mmp", 64),
+    (
+        "-t ext4 -O metadata_csum_seed,inline_data,project,quota,verity,casefold,encrypt,ea_inode,large_dir",
+        64,
+    ),
+    ("-t ext4 -O orphan_file,fast_commit,stable_inodes", 64),
+    ("-t ext4 -O ^has_journal", 64),
+    ("-t ext3", 64),
+    ("-t ext3 -b 1024 -I 128", 64),
+    ("-t ext2", 64),
+    ("-t ext2 -b 1024 -O ^sparse_super,^resize_inode,^dir_index,^ext_attr", 64),
+    ("-t ext2 -r 0 -b 1024", 48),
+    ("-t ext2 -b 1024 -N 16 -m 0", 1),
+];
+
+/// A filesystem with files in it, some of them deleted again, on a medium of random bytes.
+fn make(bench: &Bench, options: &str, mib: u64) -> std::path::PathBuf {
+    let tree = bench.path("tree");
+    if mib > 20 && !options.contains("-r 0") {
+        populate(&tree, mib);
+    } else {
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join("small"), "small").unwrap();
+    }
+    let image = bench.random_file("image", mib << 20, 7);
+    let line = format!("mke2fs -F -q -L label {options} -d {}", tree.display());
+    run(&line, &[&image]);
+    // Free space in the middle, so that free and used alternate.
+    if mib > 20 && !options.contains("-r 0") {
+        let mut script = String::new();
+        for n in (0..300).step_by(3) {
+            writeln!(script, "rm \"/many/a file with a rather long name {n}\"").unwrap();
+        }
+        writeln!(script, "rm /deep/file8").unwrap();
+        debugfs(bench, &image, &script);
+        // debugfs leaves the blocks of extended attributes behind.
+        assert!(output("e2fsck -fy", &[&image]).status.code() <= Some(1), "mke2fs {options}");
+    }
+    image
+}
+
+/// The blocks that dumpe2fs calls free, in sectors.
+fn free_by_e2fsprogs(image: &Path) -> ExtentSet {
+    let text = run("dumpe2fs", &[&image]);
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let sectors = field("Block size:") / 512;
+    let free = text.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
+    free.flat_map(|list| list.split(", "))
+        .filter(|range| !range.is_empty())
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last) = (first.parse::<u64>().unwrap(), last.parse::<u64>().unwrap());
+            Extent::between(first * sectors, (last + 1) * sectors)
+        })
+        .collect()
+}
+
+/// All that debugfs says of all files, and their bytes, are the same in both images.
+fn assert_same_files(bench: &Bench, image: &Path, restored: &Path, options: &str) {
+    let [before, after] = [(image, "before"), (restored, "after")].map(|(image, name)| {
+        let out = bench.path(name);
+        fs::create_dir(&out).unwrap();
+        debugfs(bench, image, &format!("rdump / {}\n", out.display()));
+        out
+    });
+    let names = paths(&before);
+    assert_eq!(names, paths(&after), "mke2fs {options}");
+    for name in &names {
+        let (one, other) = (before.join(name), after.join(name));
+        if one.is_symlink() {
+            assert_eq!(
+                fs::read_link(one).unwrap(),
+                fs::read_link(other).unwrap(),
+                "{name:?}, mke2fs {options}"
+            );
+        } else if one.is_file() {
+            assert!(
+                fs::read(one).unwrap() == fs::read(other).unwrap(),
+                "content of {name:?}, mke2fs {options}"
+            );
+        }
+    }
+    // Inode, owner, mode, times, link count, blocks, extended attributes.
+    let mut script = String::new();
+    for name in &names {
+        writeln!(script, "stat \"/{0}\"\nea_list \"/{0}\"", name.display()).unwrap();
+    }
+    let [before, after] = [image, restored].map(|image| debugfs(bench, image, &script));
+    assert!(before == after, "attributes differ, mke2fs {options}\n{before}\n{after}");
+    assert!(
+        before.contains("Inode: ") && (names.len() < 100 || before.contains("user.diskcast")),
+        "{before}"
+    );
+}
+
+/// Runs debugfs commands on an image; returns what it printed.
+fn debugfs(bench: &Bench, image: &Path, script: &str) -> String {
+    let path = bench.path("script");
+    fs::write(&path, script).unwrap();
+    let flags = if script.starts_with("rm") { "-w" } else { "" };
+    run(&format!("debugfs {flags} -f {}", path.display()), &[&image])
+}
+
+#[test]
+fn free_space_is_what_e2fsprogs_says_and_restored_disks_are_whole() {
+    if !have(&["mke2fs", "debugfs", "dumpe2fs", "e2fsck"]) {
+        return;
+    }
+    for &(options, mib) in MATRIX {
+        let bench = Bench::new();
+        let image = make(&bench, options, mib);
+        let map = map_of(&image);
+        assert_eq!(map.warnings, [""; 0], "mke2fs {options}");
+        let [partition] = &map.partitions[..] else { panic!("mke2fs {options}: {:?}", map.partitions) };
+        let filesystem = partition.filesystem.as_ref().unwrap();
+        assert!(filesystem.understood, "mke2fs {options}");
+        assert_eq!(filesystem.label.as_deref(), Some("label"), "mke2fs {options}");
+
+        let free = map.allocated.gaps_within(map.window);
+        let expected = free_by_e2fsprogs(&image);
+        assert_eq!(show(&free), show(&expected), "free sectors after mke2fs {options}");
+
+        let restored = bench.restore(&image, &map);
+        run("e2fsck -fn", &[&restored]);
+        assert_same_files(&bench, &image, &restored, options);
+    }
+}
