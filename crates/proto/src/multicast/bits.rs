@@ -102,7 +102,97 @@ impl ObjectSet {
     }
 }
 
-fn index(number: u64) -> usize {
+/// A set of block numbers of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BlockSet {
+    words: Box<[u64]>,
+    blocks: u32,
+    len: u32,
+}
+
+impl BlockSet {
+    /// The empty set of blocks below `blocks`.
+    pub(super) fn empty(blocks: u32) -> Self {
+        Self { words: vec![0; blocks.div_ceil(64) as usize].into(), blocks, len: 0 }
+    }
+
+    /// The set of all blocks below `blocks`.
+    pub(super) fn full(blocks: u32) -> Self {
+        let mut words: Box<[u64]> = vec![u64::MAX; blocks.div_ceil(64) as usize].into();
+        if let (Some(last), 1..) = (words.last_mut(), blocks % 64) {
+            *last = (1 << (blocks % 64)) - 1;
+        }
+        Self { words, blocks, len: blocks }
+    }
+
+    /// The number of blocks of the object.
+    pub(super) const fn bound(&self) -> u32 {
+        self.blocks
+    }
+
+    /// How many blocks it holds.
+    pub(super) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn contains(&self, block: u32) -> bool {
+        block < self.blocks && self.words[block as usize / 64] >> (block % 64) & 1 == 1
+    }
+
+    /// Adds `block`; true if it was not there. Blocks out of bounds are not added.
+    pub(super) fn insert(&mut self, block: u32) -> bool {
+        let new = block < self.blocks && !self.contains(block);
+        if new {
+            self.words[block as usize / 64] |= 1 << (block % 64);
+            self.len += 1;
+        }
+        new
+    }
+
+    /// Takes `block` out; true if it was there.
+    pub(super) fn remove(&mut self, block: u32) -> bool {
+        let there = self.contains(block);
+        if there {
+            self.words[block as usize / 64] &= !(1 << (block % 64));
+            self.len -= 1;
+        }
+        there
+    }
+
+    /// Takes all blocks out.
+    pub(super) fn clear(&mut self) {
+        self.words.fill(0);
+        self.len = 0;
+    }
+
+    /// The first block at or behind `from`.
+    pub(super) fn next_from(&self, from: u32) -> Option<u32> {
+        let mut mask = u64::MAX << (from % 64);
+        for (index, word) in (from / 64..).zip(self.words.get(from as usize / 64..)?) {
+            let bits = word & mask;
+            if bits != 0 {
+                return Some(index * 64 + bits.trailing_zeros());
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Byte `index` of the set as a bitmap, lowest block first; blocks at or behind `end` count as absent.
+    pub(super) fn byte(&self, index: u32, end: u32) -> u8 {
+        let word = self.words.get(index as usize / 8).copied().unwrap_or(0);
+        let byte = word.to_le_bytes()[index as usize % 8];
+        let keep = end.saturating_sub(index * 8).min(8);
+        byte & u8::try_from((1u16 << keep) - 1).expect("eight bits")
+    }
+}
+
+/// An object's number as an index into memory.
+pub(super) fn index(number: u64) -> usize {
     usize::try_from(number).expect("below SESSION_OBJECTS_MAX")
 }
 
@@ -111,6 +201,29 @@ mod tests {
     use super::*;
     use base::Chance;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn blocks_behave_as_a_set() {
+        for seed in 0..50 {
+            let mut chance = Chance::from_seed(seed);
+            let blocks = 1 + chance.below(200) as u32;
+            let (mut set, mut model) = (BlockSet::full(blocks), (0..blocks).collect::<BTreeSet<_>>());
+            for _ in 0..200 {
+                let block = chance.below(blocks.into()) as u32;
+                if chance.hits(400_000) {
+                    assert_eq!(set.insert(block), model.insert(block), "seed {seed}");
+                } else {
+                    assert_eq!(set.remove(block), model.remove(&block), "seed {seed}");
+                }
+                let from = chance.below(250) as u32;
+                assert_eq!(set.next_from(from), model.range(from..).next().copied(), "seed {seed}");
+                assert_eq!(set.len() as usize, model.len(), "seed {seed}");
+                let end = chance.below(250) as u32;
+                let bit = set.byte(block / 8, end) >> (block % 8) & 1 == 1;
+                assert_eq!(bit, model.contains(&block) && block < end, "seed {seed}");
+            }
+        }
+    }
 
     #[test]
     fn behaves_as_a_set() {

@@ -11,21 +11,30 @@
 //! Machines handle indices and lengths; payload stays in the driver's buffers.
 
 mod bits;
-pub mod mutant;
+mod cache;
+mod members;
+mod mutant;
 mod packet;
+mod rate;
 mod receiver;
+mod repair;
 mod report;
+mod schedule;
 mod server;
+mod slots;
 mod stats;
 mod status;
+mod stream;
+mod window;
 
 pub use bits::ObjectSet;
+pub use mutant::Mutant;
 pub use packet::{
     BLOCK_HEADER_BYTES, BlockHeader, Key, Reject, Shape, TAG_BYTES, block_bytes_for, open_downstream,
     open_upstream, peek_receiver, seal, tag,
 };
 pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
-pub use report::{Cause, Lacking, NeedRange, ReceiverCounters, ReceiverId, Report, Upstream};
+pub use report::{Cause, Lacking, NeedBlocks, NeedRange, ReceiverCounters, ReceiverId, Report, Upstream};
 pub use server::{Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use status::{Downstream, Echo, ObjectRange, Status};

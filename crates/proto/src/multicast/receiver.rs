@@ -1,12 +1,20 @@
 //! The receiver's machine: places what comes, finds what is missing, and reports it without being loud.
 //! Source: `formats/multicast.md`, section 8.
 
+use std::collections::VecDeque;
+
+use base::limits::SESSION_OBJECTS_MAX;
 use base::{Chance, Duration, Instant};
 
+use super::bits::ObjectSet;
 use super::mutant::Mutant;
-use super::packet::{Reject, Shape};
-use super::report::{ReceiverCounters, ReceiverId};
-use super::status::{Downstream, ObjectRange};
+use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape};
+use super::report::{Cause, Lacking, ReceiverCounters, ReceiverId, Report, Upstream};
+use super::server::micros;
+use super::slots::{Slots, View};
+use super::status::{Downstream, ObjectRange, Status};
+use super::stream::Stream;
+use super::window::Window;
 
 /// What a receiver is made of.
 #[derive(Debug, Clone)]
@@ -93,94 +101,413 @@ pub enum ReceiverEvent {
     Ended,
 }
 
-/// See the module.
+/// The server speaks at least this often; who hears less asks with growing back-off.
+const SILENCE: Duration = Duration::from_millis(450);
+/// First and longest time between attempts to reach a silent server.
+const PROBE_MIN: Duration = Duration::from_millis(20);
+const PROBE_MAX: Duration = Duration::from_secs(5);
+/// Report interval until the server names one.
+const REPORT_INTERVAL_FIRST: Duration = Duration::from_millis(5);
+/// Receivers that have nothing to ask for say so at least this often.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+/// Time from a report to its effect, besides the round trip.
+const ANSWER: Duration = Duration::from_millis(2);
+const LEAVES: u8 = 2;
+const LEAVE_SPACING: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Takes part.
+    Open,
+    /// Says goodbye: so many LEAVEs are left.
+    Leaving(u8),
+    /// The server ended the session.
+    Ended,
+}
+
+/// The receiver's machine for one session. See the module.
 #[derive(Debug)]
-pub struct Receiver {}
+pub struct Receiver {
+    config: ReceiverConfig,
+    phase: Phase,
+    /// Wanted and not verified.
+    lacking: ObjectSet,
+    /// Those of `lacking` that multicast should bring and of which nothing is here.
+    open: ObjectSet,
+    /// Those dropped for want of room since they were last begun.
+    refused: ObjectSet,
+    slots: Slots,
+    stream: Stream,
+    interval: Duration,
+    rtt: Duration,
+    /// What the server will send whole, as it said last.
+    pending: Vec<ObjectRange>,
+    heard_at: Instant,
+    progress_at: Instant,
+    silent: bool,
+    stalled: bool,
+    epoch_seen: u32,
+    tick_at: Instant,
+    /// Back-off while the server is silent.
+    probe: Duration,
+    reported_at: Instant,
+    /// Whole objects are not asked for again before this, so that an answer can come.
+    window_at: Instant,
+    asked: Option<ObjectSet>,
+    outgoing: VecDeque<Vec<u8>>,
+    events: VecDeque<ReceiverEvent>,
+    counters: ReceiverCounters,
+}
 
 impl Receiver {
     /// A receiver that wants nothing yet, and joins at once.
+    ///
+    /// # Panics
+    /// If `config` breaks the bounds given at its fields.
     #[must_use]
     pub fn new(now: Instant, config: ReceiverConfig) -> Self {
-        todo!("{now:?} {config:?}")
+        let objects = config.shape.objects;
+        assert!((1..=SESSION_OBJECTS_MAX).contains(&objects) && config.shape.heads <= objects);
+        Self {
+            phase: Phase::Open,
+            lacking: ObjectSet::new(objects),
+            open: ObjectSet::new(objects),
+            refused: ObjectSet::new(objects),
+            slots: Slots::new(config.buffer_bytes, config.object_bytes_mean, config.mutant),
+            stream: Stream::new(config.shape.heads, config.mutant),
+            interval: REPORT_INTERVAL_FIRST,
+            rtt: Duration::from_millis(10),
+            pending: Vec::new(),
+            heard_at: now,
+            progress_at: now,
+            silent: false,
+            stalled: false,
+            epoch_seen: config.shape.epoch,
+            tick_at: now,
+            probe: Duration::ZERO,
+            reported_at: now,
+            window_at: now,
+            asked: config.mutant.is(Mutant::AsksOnce).then(|| ObjectSet::new(objects)),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: ReceiverCounters::default(),
+            config,
+        }
     }
 
-    /// Wants these objects from now on, but for those satisfied already.
+    /// Wants these objects from now on.
     pub fn want(&mut self, now: Instant, objects: ObjectRange) {
-        todo!("{now:?} {objects:?}")
+        for object in objects.first..objects.end() {
+            if self.lacking.insert(object) {
+                self.open.insert(object);
+            }
+        }
+        self.progress_at = now;
+        self.hurry(now);
     }
 
-    /// The object was got otherwise, or is not needed. If part of it was here, its slot is free now and returned: the driver drops the buffer.
+    /// The object was got otherwise, or is not needed. If part of it was here, its slot is free now and returned: the
+    /// driver drops the buffer.
     pub fn satisfied(&mut self, object: u64) -> Option<Slot> {
-        todo!("{object}")
+        self.lacking.remove(object);
+        self.open.remove(object);
+        let slot = self.slots.find(object)?;
+        self.slots.free(slot);
+        Some(slot)
     }
 
     /// Number of objects wanted and not verified yet, those to fetch by unicast included.
     #[must_use]
-    pub fn lacking(&self) -> u64 {
-        todo!()
+    pub const fn lacking(&self) -> u64 {
+        self.lacking.len()
     }
 
     /// The first object at or behind `from` that is wanted and not verified yet.
     #[must_use]
     pub fn next_lacking(&self, from: u64) -> Option<u64> {
-        todo!("{from}")
+        self.lacking.next_from(from)
     }
 
     /// Takes in a packet and says where its payload goes.
     pub fn handle_input(&mut self, now: Instant, packet: &Downstream<'_>) -> Disposition {
-        todo!("{now:?} {packet:?}")
+        self.heard_at = now;
+        self.probe = Duration::ZERO;
+        if std::mem::replace(&mut self.silent, false) {
+            self.events.push_back(ReceiverEvent::Resumed);
+            self.hurry(now);
+        }
+        match packet {
+            Downstream::Block(header, _) => return self.take_block(now, header),
+            Downstream::Status(status) => self.take_status(now, status),
+            Downstream::Bye => {
+                if std::mem::replace(&mut self.phase, Phase::Ended) != Phase::Ended {
+                    self.events.push_back(ReceiverEvent::Ended);
+                }
+            }
+        }
+        Disposition::Control
     }
 
     /// Counts a datagram that could not be opened.
     pub fn handle_reject(&mut self, why: Reject) {
-        todo!("{why:?}")
+        if let Reject::Epoch(epoch) = why
+            && std::mem::replace(&mut self.epoch_seen, epoch) != epoch
+        {
+            self.events.push_back(ReceiverEvent::NewEpoch { epoch });
+        }
     }
 
     /// The digest of what lies in `slot` was right or not. If not, the slot is free: the driver drops the buffer.
     pub fn verified(&mut self, now: Instant, slot: Slot, ok: bool) {
-        todo!("{now:?} {slot:?} {ok}")
+        let Some(object) = self.slots.object_of(slot) else { return };
+        if ok || self.config.mutant.is(Mutant::AcceptsWrongDigest) {
+            self.lacking.remove(object);
+            self.counters.objects_verified += 1;
+        } else {
+            self.slots.free(slot);
+            self.events.push_back(ReceiverEvent::FetchByUnicast { object });
+        }
+        self.progress_at = now;
     }
 
     /// The driver is done with the buffer of a verified object.
     pub fn release(&mut self, slot: Slot) {
-        todo!("{slot:?}")
+        self.slots.free(slot);
     }
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        todo!("{now:?}")
+        if now < self.tick_at || self.phase == Phase::Ended {
+            return;
+        }
+        if let Phase::Leaving(left) = self.phase {
+            self.say_leave(now, left);
+            return;
+        }
+        self.stream.settle(now);
+        self.watch(now);
+        if self.probe > Duration::ZERO || now.since(self.heard_at) >= SILENCE || self.stream.is_unheard() {
+            self.say_join(now);
+        } else {
+            self.report(now);
+            let spread = self.config.chance.below(nanos(self.interval).max(1));
+            self.tick_at = now + self.interval / 2 + Duration::from_nanos(spread);
+        }
     }
 
     /// When to call [`Self::handle_timeout`] at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        todo!()
+        match self.phase {
+            Phase::Open | Phase::Leaving(1..) => Some(self.tick_at),
+            Phase::Leaving(0) | Phase::Ended => None,
+        }
     }
 
     /// The next packet to send to the server, if any. It lacks only its tag (see [`super::seal`]).
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
-        todo!("{now:?}")
+    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        self.outgoing.pop_front()
     }
 
     /// The next thing that happened.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
-        todo!()
+        self.events.pop_front()
     }
 
     /// Leaves: what is left to transmit is LEAVE, twice.
     pub fn leave(&mut self, now: Instant) {
-        todo!("{now:?}")
+        if self.phase == Phase::Open {
+            self.phase = Phase::Leaving(LEAVES);
+            self.tick_at = now;
+        }
     }
 
-    /// Whether the last LEAVE was handed out.
+    /// Whether the last LEAVE was handed out, or none is needed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        todo!()
+        matches!(self.phase, Phase::Leaving(0) | Phase::Ended) && self.outgoing.is_empty()
     }
 
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> ReceiverCounters {
-        todo!()
+        let blocks_lost = self.stream.lost();
+        ReceiverCounters { blocks_lost, free_bytes: self.slots.free_bytes(), ..self.counters }
     }
+
+    fn take_block(&mut self, now: Instant, header: &BlockHeader) -> Disposition {
+        self.stream.block(now, header);
+        self.counters.newest_timestamp_us = header.timestamp_us;
+        let object = header.object;
+        if !self.lacking.contains(object) {
+            return Disposition::Unwanted;
+        }
+        let disposition = match self.slots.find(object) {
+            Some(slot) => self.slots.place(slot, header, &self.config.shape),
+            None => self.begin(header),
+        };
+        match disposition {
+            Disposition::Place { .. } => self.progress(now, object),
+            Disposition::Duplicate => self.counters.blocks_duplicate += 1,
+            Disposition::BufferFull => {
+                self.counters.blocks_refused += 1;
+                self.refused.insert(object);
+            }
+            Disposition::Unwanted | Disposition::Control => {}
+        }
+        disposition
+    }
+
+    /// Takes the first block of an object of which nothing is here. Single resent blocks are for others: the object
+    /// will come whole.
+    fn begin(&mut self, header: &BlockHeader) -> Disposition {
+        if !self.open.contains(header.object) || header.repair {
+            return Disposition::Unwanted;
+        }
+        let blocks = self.config.shape.blocks(header.object_bytes);
+        let Some(slot) = self.slots.begin(header, blocks) else { return Disposition::BufferFull };
+        self.open.remove(header.object);
+        match self.slots.place(slot, header, &self.config.shape) {
+            Disposition::Place { slot, offset, .. } => {
+                Disposition::Place { slot, offset, begins: Some(header.object_bytes) }
+            }
+            other => other,
+        }
+    }
+
+    /// A new block of `object` was placed.
+    fn progress(&mut self, now: Instant, object: u64) {
+        self.counters.blocks_received += 1;
+        self.progress_at = now;
+        if std::mem::replace(&mut self.stalled, false) {
+            self.events.push_back(ReceiverEvent::Resumed);
+        }
+        if let Some((slot, bytes)) = self.slots.complete(object) {
+            self.refused.remove(object);
+            self.events.push_back(ReceiverEvent::Complete { object, slot, bytes });
+        }
+    }
+
+    fn take_status(&mut self, now: Instant, status: &Status) {
+        self.stream.status(now, status);
+        self.counters.newest_timestamp_us = status.timestamp_us;
+        self.interval = status.report_interval.max(Duration::from_micros(100));
+        self.pending.clone_from(&status.pending);
+        if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
+            let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
+            let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));
+            self.rtt = (self.rtt * 7 + sample) / 8;
+        }
+        if status.idle && !self.lacking.is_empty() {
+            self.hurry(now);
+        }
+    }
+
+    /// Reports soon, but not all receivers at once.
+    fn hurry(&mut self, now: Instant) {
+        let spread = self.config.chance.below(nanos(self.interval).max(1));
+        self.tick_at = self.tick_at.min(now + Duration::from_nanos(spread));
+    }
+
+    /// Tells the driver of silence and of stalls.
+    fn watch(&mut self, now: Instant) {
+        if !self.silent && now.since(self.heard_at) >= self.config.silent_after {
+            self.silent = true;
+            self.events.push_back(ReceiverEvent::Silent { since: self.heard_at });
+        }
+        let wants = !self.open.is_empty() || self.slots.are_filling();
+        let since = now.since(self.progress_at);
+        if !self.silent && !self.stalled && wants && since >= self.config.stalled_after {
+            self.stalled = true;
+            self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
+        }
+    }
+
+    /// Reports what is lacking, if that is news for the server; or that this receiver is still here.
+    fn report(&mut self, now: Instant) {
+        let room = usize::from(self.config.shape.block_bytes) + BLOCK_HEADER_BYTES;
+        let mut lacking = Lacking::default();
+        let retry = self.rtt + self.interval + ANSWER;
+        if !self.config.mutant.is(Mutant::DropsBlockNeeds) {
+            let view = View { stream: &self.stream, refused: &self.refused };
+            self.slots.lacking_blocks(now, retry, &view, room, &mut lacking);
+        }
+        if now >= self.window_at || self.config.mutant.is(Mutant::ForgetsBackOff) {
+            let window = self.window();
+            if window.is_news(&self.pending) || self.config.mutant.is(Mutant::ForgetsBackOff) {
+                window.write(room, &mut lacking);
+                self.window_at = now + retry;
+            }
+        }
+        if let Some(asked) = &mut self.asked {
+            lacking
+                .whole
+                .retain(|need| (need.objects.first..need.objects.end()).any(|object| asked.insert(object)));
+        }
+        let keepalive = KEEPALIVE.max(self.interval * 4);
+        if !lacking.is_empty() || now.since(self.reported_at) >= keepalive {
+            self.reported_at = now;
+            let report = self.header(now);
+            self.send(&Upstream::Need(report, lacking));
+        }
+    }
+
+    /// What to ask for next: as many objects as there is room for, in the order in which the server would send them.
+    fn window(&self) -> Window {
+        let shape = &self.config.shape;
+        let mut window = Window::new(self.slots.room_for(self.open.len()), self.open.len());
+        let cursor = self.stream.cursor().max(shape.heads);
+        for (start, end) in [(0, shape.heads), (cursor, shape.objects), (shape.heads, cursor)] {
+            window.collect(&self.open, start, end, |object| self.cause(object));
+        }
+        window
+    }
+
+    /// Why `object` is lacked, of which nothing is here.
+    fn cause(&self, object: u64) -> Cause {
+        if self.refused.contains(object) {
+            Cause::BufferFull
+        } else if self.stream.went_by(object) {
+            Cause::Lost
+        } else {
+            Cause::Late
+        }
+    }
+
+    fn say_join(&mut self, now: Instant) {
+        let report = self.header(now);
+        self.send(&Upstream::Join(report));
+        self.probe = (self.probe * 2).clamp(PROBE_MIN, PROBE_MAX);
+        let spread = self.config.chance.below(nanos(self.probe) / 2);
+        self.tick_at = now + self.probe + Duration::from_nanos(spread);
+    }
+
+    fn say_leave(&mut self, now: Instant, left: u8) {
+        let report = self.header(now);
+        self.send(&Upstream::Leave(report));
+        self.phase = Phase::Leaving(left - 1);
+        self.tick_at = now + LEAVE_SPACING;
+    }
+
+    fn header(&self, now: Instant) -> Report {
+        let newest_age_us = u32::try_from(now.since(self.heard_at).as_micros()).unwrap_or(u32::MAX);
+        Report {
+            receiver: self.config.receiver,
+            timestamp_us: micros(now),
+            seen: self.stream.settled(),
+            counters: ReceiverCounters { newest_age_us, ..self.counters() },
+        }
+    }
+
+    fn send(&mut self, packet: &Upstream) {
+        // A driver that does not drain them loses the oldest.
+        if self.outgoing.len() == 4 {
+            self.outgoing.pop_front();
+        }
+        self.outgoing.push_back(packet.encode(&self.config.shape));
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

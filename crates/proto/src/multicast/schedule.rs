@@ -1,0 +1,199 @@
+//! Which object goes out whole next: heads first, then ascending from the cursor, only what somebody lacks.
+//! What is wanted is a bit per object. The next form counts how many want it.
+
+use std::collections::VecDeque;
+
+use super::bits::{ObjectSet, index};
+use super::mutant::Mutant;
+use super::packet::Shape;
+use super::report::Cause;
+use super::status::{ObjectRange, STATUS_RANGES_MAX};
+
+/// Sequence of block 0 of an object that never went out.
+const NEVER: u64 = u64::MAX;
+
+/// The objects to be sent whole.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    heads: u64,
+    objects: u64,
+    /// Wanted and not planned.
+    wanted: ObjectSet,
+    /// Planned: to be sent in this order, each pinned in the cache.
+    planned: ObjectSet,
+    planned_heads: VecDeque<u64>,
+    planned_data: VecDeque<u64>,
+    /// Where planning goes on.
+    ahead: u64,
+    /// Where sending goes on.
+    cursor: u64,
+    /// Sequence of block 0 in the last pass over each object.
+    pass_first: Vec<u64>,
+    full: ObjectSet,
+    lost: ObjectSet,
+    mutant: Mutant,
+}
+
+impl Schedule {
+    pub(super) fn new(shape: &Shape, mutant: Mutant) -> Self {
+        let set = || ObjectSet::new(shape.objects);
+        Self {
+            heads: shape.heads,
+            objects: shape.objects,
+            wanted: set(),
+            planned: set(),
+            planned_heads: VecDeque::new(),
+            planned_data: VecDeque::new(),
+            ahead: shape.heads,
+            cursor: shape.heads,
+            pass_first: vec![NEVER; usize::try_from(shape.objects).expect("SESSION_OBJECTS_MAX")],
+            full: set(),
+            lost: set(),
+            mutant,
+        }
+    }
+
+    /// Somebody lacks `object` of `blocks` blocks though all before sequence `seen` had time to arrive. False if it
+    /// is wanted already, or if a part of its last pass is still on its way: then its sender will ask for the other
+    /// part as blocks.
+    pub(super) fn ask(&mut self, object: u64, blocks: u32, seen: u64, cause: Cause) -> bool {
+        let first = self.pass_first[index(object)];
+        let passed =
+            first == NEVER || first + u64::from(blocks) <= seen || self.mutant.is(Mutant::IgnoresSequence);
+        if self.is_pending(object) || !passed {
+            return false;
+        }
+        self.wanted.insert(object);
+        match cause {
+            Cause::Late => {}
+            Cause::BufferFull => _ = self.full.insert(object),
+            Cause::Lost => _ = self.lost.insert(object),
+        }
+        true
+    }
+
+    /// Whether block `block` of the last pass over `object` went out before sequence `seen`.
+    pub(super) fn has_passed(&self, object: u64, block: u32, seen: u64) -> bool {
+        let first = self.pass_first[index(object)];
+        first != NEVER && (first + u64::from(block) < seen || self.mutant.is(Mutant::IgnoresSequence))
+    }
+
+    /// Whether the whole object will be sent.
+    pub(super) fn is_pending(&self, object: u64) -> bool {
+        self.wanted.contains(object) || self.planned.contains(object)
+    }
+
+    /// Whether nothing is wanted.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.wanted.is_empty() && self.planned.is_empty()
+    }
+
+    /// Moves the next wanted object to the plan.
+    pub(super) fn plan(&mut self) -> Option<u64> {
+        let head = self.wanted.next_from(0).filter(|&head| head < self.heads);
+        let object = match head {
+            Some(head) if !self.mutant.is(Mutant::HeadsLast) => head,
+            _ => self.next_data().or(head)?,
+        };
+        self.wanted.remove(object);
+        self.planned.insert(object);
+        if object < self.heads && !self.mutant.is(Mutant::HeadsLast) {
+            self.planned_heads.push_back(object);
+        } else {
+            self.ahead = (object + 1).max(self.heads);
+            self.planned_data.push_back(object);
+        }
+        Some(object)
+    }
+
+    fn next_data(&self) -> Option<u64> {
+        let wrap = self.heads + u64::from(self.mutant.is(Mutant::WrapsOneTooFar));
+        self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(wrap))
+    }
+
+    /// Whether a wanted head waits to be planned.
+    pub(super) fn wants_head(&self) -> bool {
+        self.wanted.next_from(0).is_some_and(|object| object < self.heads)
+    }
+
+    /// The next planned head and the next planned object of the others.
+    pub(super) fn fronts(&self) -> (Option<u64>, Option<u64>) {
+        (self.planned_heads.front().copied(), self.planned_data.front().copied())
+    }
+
+    /// Takes a front off the plan.
+    pub(super) fn take(&mut self, object: u64) {
+        if self.planned_heads.front() == Some(&object) {
+            self.planned_heads.pop_front();
+        } else if self.planned_data.front() == Some(&object) {
+            self.planned_data.pop_front();
+            self.cursor = object.max(self.heads);
+        }
+        self.planned.remove(object);
+    }
+
+    /// A pass over `object` begins with this sequence. If it went out before: why it goes again.
+    pub(super) fn begin_pass(&mut self, object: u64, sequence: u64) -> Option<Cause> {
+        let again = std::mem::replace(&mut self.pass_first[index(object)], sequence) != NEVER;
+        let (full, lost) = (self.full.remove(object), self.lost.remove(object));
+        if self.mutant.is(Mutant::NeverClearsPending) {
+            self.wanted.insert(object);
+        }
+        again.then_some(if full {
+            Cause::BufferFull
+        } else if lost {
+            Cause::Lost
+        } else {
+            Cause::Late
+        })
+    }
+
+    /// Where the stream is.
+    pub(super) const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Nobody wants anything any more. What is planned stays.
+    pub(super) fn forget(&mut self) {
+        self.wanted = ObjectSet::new(self.objects);
+    }
+
+    /// What is pending, in the order of sending, as far as it fits a STATUS.
+    pub(super) fn pending(&self) -> Vec<ObjectRange> {
+        let mut ranges = Ranges::default();
+        let planned = self.planned_heads.iter().chain(&self.planned_data);
+        if !planned.copied().all(|object| ranges.push(object, 1)) {
+            return ranges.list;
+        }
+        for (start, end) in [(0, self.heads), (self.ahead, self.objects), (self.heads, self.ahead)] {
+            let mut at = start;
+            while let Some(first) = self.wanted.next_from(at).filter(|&first| first < end) {
+                at = self.wanted.next_gap_from(first).min(end);
+                if !ranges.push(first, at - first) {
+                    return ranges.list;
+                }
+            }
+        }
+        ranges.list
+    }
+}
+
+/// Collects ascending runs, joined where they touch.
+#[derive(Default)]
+struct Ranges {
+    list: Vec<ObjectRange>,
+}
+
+impl Ranges {
+    /// False if there was no room.
+    fn push(&mut self, first: u64, count: u64) -> bool {
+        let count = u32::try_from(count).expect("SESSION_OBJECTS_MAX");
+        let full = self.list.len() == STATUS_RANGES_MAX;
+        match self.list.last_mut() {
+            Some(last) if last.end() == first => last.count += count,
+            _ if full => return false,
+            _ => self.list.push(ObjectRange { first, count }),
+        }
+        true
+    }
+}
