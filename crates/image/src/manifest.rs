@@ -35,6 +35,10 @@ pub struct Manifest {
     pub image: String,
     /// Number of the version, from 1 on; 0 in a draft that was not published.
     pub number: u64,
+    /// Random digits that the repository draws when it publishes, so that after a lost reply it knows its own record
+    /// from another writer's of equal content. Empty in a draft.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub nonce: String,
     /// The version that this one was made from.
     #[serde(default)]
     pub parent: Option<Parent>,

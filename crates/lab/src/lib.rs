@@ -1,1 +1,29 @@
-//! Placeholder of the house: see the crate's description.
+//! The lab: a star of hosts in network namespaces around one switch, on one machine, for tests, demo and benchmarks.
+//!
+//! Each host is a namespace with one interface `eth0`; a veth pair leads to the namespace of the switch, a Linux bridge.
+//! Everything is done by the well-kept tools `ip`, `tc`, `nft` and `ethtool` (iproute2, nftables, ethtool). The tool
+//! needs root and Linux; it touches nothing outside the namespaces that it made.
+//!
+//! ```no_run
+//! # fn main() -> lab::Result<()> {
+//! let star = lab::Star::build(&lab::StarOptions { hosts: 5, rate_bits_per_second: Some(1_000_000_000), ..Default::default() })?;
+//! let status = star.host(1).command("curl").arg(format!("http://{}:8080/", star.host(0).ipv4())).status();
+//! star.cut(1)?;
+//! println!("{:?}", star.traffic()?);
+//! # Ok(()) }
+//! ```
+
+pub mod boot;
+mod error;
+mod host;
+mod link;
+mod name;
+mod star;
+mod tool;
+
+pub use error::{Error, ErrorKind, Result};
+pub use host::Host;
+pub use link::{Count, Traffic};
+pub use name::sweep;
+pub use star::{HOSTS_MAX, Star, StarOptions};
+pub use tool::{available, available_or_skip};

@@ -1,1 +1,25 @@
-//! Placeholder of the house: see the crate's description.
+//! The repository: versioned images over any object store, as formats/repository.md lays it out.
+//!
+//! Objects (chunks and tree nodes) are write-once and named by their digest. A version appears by one create-if-absent
+//! of its manifest under the next number; tags move by numbered records that are created only if absent, too; removal
+//! leaves a tombstone, so that no number is ever used twice. There is no lock, no database and no other mutable state.
+//!
+//! Outside everything blocks; `object_store` and its futures stay inside.
+
+mod backend;
+mod error;
+mod folder;
+mod layout;
+mod location;
+mod names;
+mod record;
+mod repository;
+mod tags;
+mod versions;
+
+pub use error::{Error, ErrorKind, Result};
+pub use location::Location;
+pub use names::{ImageName, Reference, TagName};
+pub use repository::Repository;
+pub use tags::Tag;
+pub use versions::{Removed, Stamp};

@@ -15,6 +15,7 @@ pub fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
         features: Vec::new(),
         image: "debian".to_owned(),
         number: 7,
+        nonce: String::new(),
         parent: None,
         root,
         chunk_bytes: chunk.bytes(),

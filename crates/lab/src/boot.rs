@@ -1,0 +1,160 @@
+//! Booting a disk in QEMU by its own boot loader (UEFI firmware from Debian's `ovmf`), until its login prompt.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Firmware and its empty settings, as Debian's package `ovmf` installs them.
+const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+const FIRMWARE_SETTINGS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+/// Most that is kept of what the console says.
+const CONSOLE_BYTES_MAX: usize = 1 << 20;
+/// How much of the console an error shows.
+const TAIL_BYTES: usize = 2000;
+
+/// How to boot.
+#[derive(Debug, Clone)]
+pub struct BootOptions {
+    /// What the serial console says when the machine is up.
+    pub prompt: String,
+    /// How long that may take.
+    pub timeout: Duration,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
+    /// Processors of the machine.
+    pub processors: u32,
+}
+
+impl Default for BootOptions {
+    fn default() -> Self {
+        Self {
+            prompt: "login:".to_owned(),
+            timeout: Duration::from_secs(180),
+            memory_bytes: 1 << 30,
+            processors: 2,
+        }
+    }
+}
+
+/// A boot that reached its prompt.
+#[derive(Debug, Clone)]
+pub struct Boot {
+    /// From the start of the emulator to the prompt, firmware and boot loader included.
+    pub until_prompt: Duration,
+    /// What the serial console said until then.
+    pub console: String,
+}
+
+/// Boots `disk` until its prompt, then switches the machine off. Nothing is written to `disk`.
+///
+/// # Errors
+/// `Unavailable` if emulator or firmware is not installed; `TimedOut` with the end of what the console said; `Tool`
+/// if the emulator ends before the prompt.
+pub fn until_login(disk: &Path, options: &BootOptions) -> Result<Boot> {
+    let firmware = Path::new(FIRMWARE);
+    if !firmware.exists() {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("firmware `{FIRMWARE}` (package ovmf) is missing"),
+        ));
+    }
+    let started = now();
+    let mut machine = Machine::start(disk, options)?;
+    let console = machine.console();
+    let text = wait_for(&console, options, started);
+    machine.stop();
+    let until_prompt = now() - started;
+    text.map(|console| Boot { until_prompt, console }).map_err(|error| add_name(error, disk))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a boot takes real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+struct Machine(Child);
+
+impl Machine {
+    fn start(disk: &Path, options: &BootOptions) -> Result<Self> {
+        let mut command = Command::new("qemu-system-x86_64");
+        // Hardware helps where it can be had; the emulation works everywhere.
+        command.args(["-machine", "q35", "-accel", "kvm", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
+        command.arg("-smp").arg(options.processors.to_string());
+        command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
+        command.arg("-drive").arg(drive("if=pflash,format=raw,readonly=on", Path::new(FIRMWARE)));
+        command.arg("-drive").arg(drive("if=pflash,format=raw,snapshot=on", Path::new(FIRMWARE_SETTINGS)));
+        command.arg("-drive").arg(drive("if=virtio,format=raw,snapshot=on", disk));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let started = command.spawn();
+        started
+            .map(Self)
+            .map_err(|e| Error::from_source(ErrorKind::Unavailable, "start `qemu-system-x86_64`", e))
+    }
+
+    /// What the machine's serial console says, piece by piece. Ends with the machine.
+    fn console(&mut self) -> Receiver<Vec<u8>> {
+        let stdout = self.0.stdout.take().expect("stdout is piped");
+        let (sender, receiver) = sync_channel(16);
+        std::thread::spawn(move || pump(stdout, &sender));
+        receiver
+    }
+
+    fn stop(&mut self) {
+        // It may have ended by itself, which is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// `options,file=PATH`, where a comma in the path is doubled (`man 1 qemu-system`).
+fn drive(options: &str, path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    format!("{options},file={}", path.to_string_lossy().replace(',', ",,"))
+}
+
+fn pump(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
+    let mut piece = [0; 4096];
+    while let Ok(count @ 1..) = stdout.read(&mut piece) {
+        if sender.send(piece[..count].to_vec()).is_err() {
+            return;
+        }
+    }
+}
+
+fn wait_for(console: &Receiver<Vec<u8>>, options: &BootOptions, started: Instant) -> Result<String> {
+    let (mut text, prompt) = (Vec::new(), options.prompt.as_bytes());
+    loop {
+        let left = options.timeout.saturating_sub(now() - started);
+        match console.recv_timeout(left) {
+            Ok(piece) => text.extend_from_slice(&piece),
+            Err(RecvTimeoutError::Timeout) => return Err(no_prompt(ErrorKind::TimedOut, "in time", &text)),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(no_prompt(ErrorKind::Tool, "before the emulator ended", &text));
+            }
+        }
+        if text.windows(prompt.len()).any(|window| window == prompt) {
+            return Ok(String::from_utf8_lossy(&text).into_owned());
+        }
+        text.drain(..text.len().saturating_sub(CONSOLE_BYTES_MAX));
+    }
+}
+
+fn no_prompt(kind: ErrorKind, when: &str, text: &[u8]) -> Error {
+    let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned();
+    Error::new(kind, format!("no login prompt {when}; the console ended with:\n{tail}"))
+}
+
+fn add_name(error: Error, disk: &Path) -> Error {
+    Error::from_source(error.kind(), format!("boot `{}`", disk.display()), error)
+}

@@ -1,0 +1,87 @@
+//! A host of the star: its addresses, and ways to run something in it.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::Command;
+use std::thread::JoinHandle;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Length in bits of the network part of [`Host::ipv4`].
+pub(crate) const IPV4_PREFIX_BITS: u32 = 16;
+/// Length in bits of the network part of [`Host::ipv6`].
+pub(crate) const IPV6_PREFIX_BITS: u32 = 64;
+
+/// A host of a star. It does not keep the lab standing.
+#[derive(Debug, Clone)]
+pub struct Host {
+    index: u32,
+    namespace: String,
+}
+
+impl Host {
+    pub(crate) fn new(index: u32, namespace: String) -> Self {
+        Self { index, namespace }
+    }
+
+    /// Its place in the star, from 0. Host 0 is the server by convention, and no frame towards it is lost on purpose.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its network namespace, as `ip netns` names it.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Address of its `eth0` in 10.77.0.0/16.
+    #[must_use]
+    pub fn ipv4(&self) -> Ipv4Addr {
+        let [_, _, high, low] = (self.index + 1).to_be_bytes();
+        Ipv4Addr::new(10, 77, high, low)
+    }
+
+    /// Address of its `eth0` in fd77::/64.
+    #[must_use]
+    pub fn ipv6(&self) -> Ipv6Addr {
+        Ipv6Addr::from((0xfd77_u128 << 112) + u128::from(self.index + 1))
+    }
+
+    /// A command that runs `program` in this host. Whatever still runs there when the lab is dropped is killed.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace, program]);
+        command
+    }
+
+    /// Runs `work` on a thread of this process that sees this host's network (though not its `/sys`).
+    ///
+    /// # Errors
+    /// `Io` if the lab is gone.
+    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+        run_in(&self.namespace, work)
+    }
+}
+
+/// Runs `work` on a thread inside a network namespace.
+pub(crate) fn run_in<T: Send + 'static>(
+    namespace: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    let path = Path::new("/run/netns").join(namespace);
+    let fault = |e| Error::from_source(ErrorKind::Io, format!("enter namespace `{}`", path.display()), e);
+    let file = File::open(&path).map_err(fault)?;
+    // The file is known to be a namespace, and root may enter it, so that nothing is left to fail in the thread.
+    Ok(std::thread::spawn(move || {
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("root enters its namespaces");
+        work()
+    }))
+}

@@ -1,0 +1,97 @@
+//! The links of the star: rate, buffer, loss, offloads and counters.
+//!
+//! `man 8 tc-tbf` shapes: it counts frames with their 14-byte Ethernet header, without preamble and gap, and a segmented
+//! super-frame as the frames that it stands for. `man 8 nft`'s bridge family loses frames inside the switch.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::tool::{feed, query, run};
+use crate::{Error, ErrorKind, Result};
+
+/// Frames and their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Bytes with Ethernet headers. Where offloads are on, a super-frame counts one header.
+    pub bytes: u64,
+    /// Frames. Where offloads are on, a super-frame counts as one.
+    pub packets: u64,
+}
+
+/// What one host sent and received since the lab was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// What the host sent and its link let through.
+    pub sent: Count,
+    /// What the switch sent to the host.
+    pub received: Count,
+    /// Frames towards the host that found the buffer of its switch port full.
+    pub overflowed: u64,
+}
+
+/// The interface of the switch that leads to host `index`.
+pub(crate) fn port(index: u32) -> String {
+    format!("port{index}")
+}
+
+/// Shapes what `device` sends.
+pub(crate) fn shape(
+    namespace: &str,
+    device: &str,
+    rate_bits_per_second: u64,
+    buffer_bytes: u64,
+) -> Result<()> {
+    // One super-frame must fit the bucket, or the kernel takes it apart at the cost of a processor; a millisecond of
+    // the rate keeps late timers from costing throughput.
+    let burst = (rate_bits_per_second / 8 / 1000).max(128 * 1024);
+    let (rate, burst, limit) =
+        (rate_bits_per_second.to_string(), burst.to_string(), buffer_bytes.max(burst).to_string());
+    let shaper = ["tbf", "rate", &rate, "burst", &burst, "limit", &limit];
+    run("tc", &[&["-n", namespace, "qdisc", "replace", "dev", device, "root"], &shaper[..]].concat())
+        .map(drop)
+}
+
+/// Makes frames of `device` cross the switch one by one, so that what is lost is a frame and not 64 KiB of them.
+/// Checksum offload stays: nothing is computed on a link that is memory.
+pub(crate) fn switch_off_segmentation(namespace: &str, device: &str) -> Result<()> {
+    let offloads = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
+    run("ip", &[&["netns", "exec", namespace, "ethtool", "-K", device], &offloads[..]].concat()).map(drop)
+}
+
+/// Loses frames towards host `i` with probability `loss_per_million[i]`, each receiver and frame for itself.
+pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
+    let mut rules = String::from(
+        "table bridge lab {}\ndelete table bridge lab\n\
+         table bridge lab { chain loss { type filter hook forward priority 0; }; }\n",
+    );
+    for (index, loss) in loss_per_million.iter().enumerate().filter(|(_, loss)| **loss > 0) {
+        let rule = format!("oifname \"port{index}\" numgen random mod 1000000 < {loss} drop");
+        writeln!(rules, "add rule bridge lab loss {rule}").expect("strings take whatever is written");
+    }
+    feed("ip", &["netns", "exec", switch, "nft", "-f", "-"], &rules).map(drop)
+}
+
+/// The traffic of hosts `0..hosts`, read at the ports of the switch.
+pub(crate) fn traffic(switch: &str, hosts: u32) -> Result<Vec<Traffic>> {
+    let links = query("ip", &["-n", switch, "-s", "-j", "link", "show"])?;
+    let queues = query("tc", &["-n", switch, "-s", "-j", "qdisc", "show"])?;
+    (0..hosts).map(|index| port_traffic(&links, &queues, &port(index))).collect()
+}
+
+fn port_traffic(links: &Value, queues: &Value, port: &str) -> Result<Traffic> {
+    let stats = &find(links, "ifname", port)["stats64"];
+    let count = |direction: &str| {
+        let number = |field| stats[direction][field].as_u64();
+        Some(Count { bytes: number("bytes")?, packets: number("packets")? })
+    };
+    let (from_host, to_host) = count("rx").zip(count("tx")).ok_or_else(|| {
+        Error::new(ErrorKind::Tool, format!("read the counters of `{port}`: `ip -s -j link` shows none"))
+    })?;
+    let overflowed = find(queues, "dev", port)["drops"].as_u64().unwrap_or(0);
+    Ok(Traffic { sent: from_host, received: to_host, overflowed })
+}
+
+fn find<'a>(list: &'a Value, key: &str, value: &str) -> &'a Value {
+    list.as_array().into_iter().flatten().find(|entry| entry[key] == value).unwrap_or(&Value::Null)
+}

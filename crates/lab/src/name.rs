@@ -1,0 +1,105 @@
+//! Names of namespaces, which carry their owner, so that a lab whose owner was killed can be recognised and removed.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal};
+
+use crate::tool::run;
+use crate::{Error, ErrorKind, Result};
+
+const PREFIX: &str = "dclab";
+/// Where `ip netns` keeps names (`man 8 ip-netns`).
+const NAMES: &str = "/run/netns";
+
+/// A process: its number, and when it started, since numbers are used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    pid: u32,
+    /// In clock ticks since boot: field 22 of `/proc/PID/stat`.
+    started: u64,
+}
+
+/// The name of one lab: `dclab-PID-STARTED-SERIAL`. Its namespaces add `-sw` (the switch) or `-h3` (host 3).
+#[derive(Debug, Clone)]
+pub struct LabName(String);
+
+impl LabName {
+    /// A name that no other lab on this machine has.
+    pub fn new() -> Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let pid = std::process::id();
+        let started = started(pid)
+            .ok_or_else(|| Error::new(ErrorKind::Io, format!("read the start time in `/proc/{pid}/stat`")))?;
+        Ok(Self(format!("{PREFIX}-{pid}-{started}-{}", SERIAL.fetch_add(1, Ordering::Relaxed))))
+    }
+
+    pub fn switch(&self) -> String {
+        format!("{}-sw", self.0)
+    }
+
+    pub fn host(&self, index: u32) -> String {
+        format!("{}-h{index}", self.0)
+    }
+}
+
+/// Removes labs whose owner is gone, with the processes left in them, and returns how many namespaces that were.
+///
+/// # Errors
+/// `Tool` if a namespace can't be removed.
+pub fn sweep() -> Result<usize> {
+    let Ok(entries) = std::fs::read_dir(NAMES) else { return Ok(0) };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let orphans: Vec<String> = names.filter(|name| owner(name).is_some_and(|owner| !alive(owner))).collect();
+    for name in &orphans {
+        remove(name)?;
+    }
+    Ok(orphans.len())
+}
+
+/// Ends the processes in a namespace and removes it. One that is already gone is no error, since two may sweep at once.
+pub fn remove(namespace: &str) -> Result<()> {
+    for pid in run("ip", &["netns", "pids", namespace]).unwrap_or_default().split_whitespace() {
+        let pid =
+            pid.parse().ok().filter(|&pid| pid != std::process::id().cast_signed()).and_then(Pid::from_raw);
+        // One that ended by itself meanwhile is what is wanted.
+        let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+    }
+    match run("ip", &["netns", "del", namespace]) {
+        Err(_) if !Path::new(NAMES).join(namespace).exists() => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+fn owner(namespace: &str) -> Option<Owner> {
+    let mut parts = namespace.split('-');
+    (parts.next() == Some(PREFIX)).then_some(())?;
+    Some(Owner { pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? })
+}
+
+fn alive(owner: Owner) -> bool {
+    started(owner.pid) == Some(owner.started)
+}
+
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets and may hold anything; 20 fields on stands the time.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_their_owner() {
+        let name = LabName::new().unwrap();
+        assert!(alive(owner(&name.switch()).unwrap()));
+        assert_eq!(owner(&name.switch()), owner(&name.host(3)));
+        let gone = Owner { started: 1, ..owner(&name.switch()).unwrap() };
+        assert!(!alive(gone), "a process number that was used again is not the owner");
+        for foreign in ["", "dclab", "dclab-x-1-0-sw", "other-1-2-0-sw"] {
+            assert_eq!(owner(foreign), None, "{foreign}");
+        }
+    }
+}

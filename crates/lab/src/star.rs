@@ -1,0 +1,238 @@
+//! Building a star, changing it while it stands, and tearing it down.
+
+use std::fmt::Write as _;
+
+use crate::host::{IPV4_PREFIX_BITS, IPV6_PREFIX_BITS, run_in};
+use crate::link::{self, port};
+use crate::name::{LabName, remove, sweep};
+use crate::tool::{available, feed, run};
+use crate::{Error, ErrorKind, Host, Result, Traffic};
+
+/// Most hosts that a star can have, the server among them.
+pub const HOSTS_MAX: u32 = 1000;
+
+/// What a star is to be like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StarOptions {
+    /// Number of hosts, host 0 (the server, by convention) among them: 1 to [`HOSTS_MAX`].
+    pub hosts: u32,
+    /// Rate of every link in both directions; not shaped if `None`.
+    pub rate_bits_per_second: Option<u64>,
+    /// Buffer before each shaped direction of a link, as a switch port has one; frames that find it full are lost.
+    pub buffer_bytes: u64,
+    /// Probability in millionths that a frame towards host 1 or higher is lost, for each host and frame by itself.
+    pub loss_per_million: u32,
+    /// Whether the switch learns from IGMP and MLD reports who wants which group, and asks for them.
+    pub snooping: bool,
+    /// Largest packet in bytes: 1280 to 9000.
+    pub mtu_bytes: u32,
+    /// TCP's congestion control between the hosts, so that it does not depend on the machine's own setting.
+    pub congestion_control: String,
+}
+
+impl Default for StarOptions {
+    fn default() -> Self {
+        Self {
+            hosts: 2,
+            rate_bits_per_second: None,
+            buffer_bytes: 1 << 20,
+            loss_per_million: 0,
+            snooping: true,
+            mtu_bytes: 1500,
+            congestion_control: "cubic".to_owned(),
+        }
+    }
+}
+
+/// A lab that stands. Dropping it ends every process in it and removes it.
+#[derive(Debug)]
+pub struct Star {
+    switch: String,
+    hosts: Vec<Host>,
+    loss_per_million: Vec<u32>,
+    segmentation_off: bool,
+}
+
+impl Star {
+    /// Builds a star, after removing labs whose owner is gone.
+    ///
+    /// # Errors
+    /// `Unavailable` without root or tools; `Invalid` for options out of range; `Tool` with what a tool said.
+    pub fn build(options: &StarOptions) -> Result<Self> {
+        available()?;
+        check(options)?;
+        sweep()?;
+        let name = LabName::new()?;
+        let mut star = Self {
+            switch: name.switch(),
+            hosts: (0..options.hosts).map(|index| Host::new(index, name.host(index))).collect(),
+            loss_per_million: vec![0; options.hosts as usize],
+            segmentation_off: false,
+        };
+        // From here on a failure drops the star, and with it what already stands.
+        star.add_namespaces()?;
+        star.add_switch(options)?;
+        star.hosts.iter().try_for_each(|host| configure(host, options))?;
+        star.shape(options)?;
+        for index in 1..options.hosts {
+            star.loss_per_million[index as usize] = options.loss_per_million;
+        }
+        star.apply_loss()?;
+        Ok(star)
+    }
+
+    /// Host `index`.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    #[must_use]
+    pub fn host(&self, index: u32) -> &Host {
+        &self.hosts[index as usize]
+    }
+
+    /// All hosts, ascending.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Pulls the cable of a host out of the switch.
+    ///
+    /// # Errors
+    /// `Tool` with what `ip` said.
+    pub fn cut(&self, index: u32) -> Result<()> {
+        self.set_port(index, "down")
+    }
+
+    /// Plugs it in again.
+    ///
+    /// # Errors
+    /// `Tool` with what `ip` said.
+    pub fn heal(&self, index: u32) -> Result<()> {
+        self.set_port(index, "up")
+    }
+
+    /// Changes the probability that a frame towards host `index` is lost.
+    ///
+    /// # Errors
+    /// `Tool` with what `nft` or `ethtool` said.
+    pub fn set_loss(&mut self, index: u32, loss_per_million: u32) -> Result<()> {
+        self.loss_per_million[index as usize] = loss_per_million;
+        self.apply_loss()
+    }
+
+    /// What each host sent and received since the lab was built, by index.
+    ///
+    /// # Errors
+    /// `Tool` if the counters can't be read.
+    pub fn traffic(&self) -> Result<Vec<Traffic>> {
+        link::traffic(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"))
+    }
+
+    fn namespaces(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.switch.as_str()).chain(self.hosts.iter().map(Host::namespace))
+    }
+
+    fn add_namespaces(&self) -> Result<()> {
+        let lines: String = self.namespaces().map(|namespace| format!("netns add {namespace}\n")).collect();
+        feed("ip", &["-batch", "-"], &lines)?;
+        self.namespaces().try_for_each(skip_duplicate_address_detection)
+    }
+
+    fn add_switch(&self, options: &StarOptions) -> Result<()> {
+        let StarOptions { mtu_bytes: mtu, snooping, .. } = options;
+        let snooping = u8::from(*snooping);
+        // Version 3, since version 2 lets hosts suppress each other's reports, which a bridge with snooping needs of
+        // each port. A bridge floods until its first queries had time to be answered: one second here, not ten,
+        // since the querier is switched on after its interval is set.
+        let mut lines = format!(
+            "link add br0 type bridge mcast_snooping {snooping} mcast_igmp_version 3 mcast_mld_version 2 \
+             mcast_query_response_interval 100\n\
+             link set br0 type bridge mcast_querier {snooping}\n"
+        );
+        for host in &self.hosts {
+            let (port, namespace) = (port(host.index()), host.namespace());
+            writeln!(lines, "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {namespace}")
+                .and_then(|()| writeln!(lines, "link set {port} master br0 up"))
+                .expect("strings take whatever is written");
+        }
+        lines.push_str("link set br0 up\n");
+        feed("ip", &["-n", &self.switch, "-batch", "-"], &lines).map(drop)
+    }
+
+    fn shape(&self, options: &StarOptions) -> Result<()> {
+        let Some(rate) = options.rate_bits_per_second else { return Ok(()) };
+        self.hosts.iter().try_for_each(|host| {
+            link::shape(&self.switch, &port(host.index()), rate, options.buffer_bytes)?;
+            link::shape(host.namespace(), "eth0", rate, options.buffer_bytes)
+        })
+    }
+
+    fn apply_loss(&mut self) -> Result<()> {
+        if self.loss_per_million.iter().all(|loss| *loss == 0) && !self.segmentation_off {
+            return Ok(());
+        }
+        if !self.segmentation_off {
+            for host in &self.hosts {
+                link::switch_off_segmentation(&self.switch, &port(host.index()))?;
+                link::switch_off_segmentation(host.namespace(), "eth0")?;
+            }
+            self.segmentation_off = true;
+        }
+        link::lose(&self.switch, &self.loss_per_million)
+    }
+
+    fn set_port(&self, index: u32, state: &str) -> Result<()> {
+        run("ip", &["-n", &self.switch, "link", "set", &port(index), state]).map(drop)
+    }
+}
+
+impl Drop for Star {
+    fn drop(&mut self) {
+        for namespace in self.namespaces() {
+            // Nobody is left to tell; the next lab on this machine sweeps again.
+            let _ = remove(namespace);
+        }
+    }
+}
+
+fn check(options: &StarOptions) -> Result<()> {
+    let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+    match options {
+        StarOptions { hosts, .. } if !(1..=HOSTS_MAX).contains(hosts) => {
+            invalid(format!("a star has 1 to {HOSTS_MAX} hosts, not {hosts}"))
+        }
+        StarOptions { mtu_bytes, .. } if !(1280..=9000).contains(mtu_bytes) => {
+            invalid(format!("an MTU lies between 1280 and 9000 bytes, not at {mtu_bytes}"))
+        }
+        StarOptions { loss_per_million, .. } if *loss_per_million > 1_000_000 => {
+            invalid(format!("{loss_per_million} millionths are more than all frames"))
+        }
+        StarOptions { rate_bits_per_second: Some(0), .. } => invalid("a rate of nothing".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Makes new interfaces of a namespace usable at once by IPv6: nobody else gives out addresses here.
+fn skip_duplicate_address_detection(namespace: &str) -> Result<()> {
+    const SETTING: &str = "/proc/sys/net/ipv6/conf/default/accept_dad";
+    let written = run_in(namespace, || std::fs::write(SETTING, "0"))?.join().expect("writing does not panic");
+    written.map_err(|e| Error::from_source(ErrorKind::Io, format!("write `{SETTING}` in `{namespace}`"), e))
+}
+
+fn configure(host: &Host, options: &StarOptions) -> Result<()> {
+    let [.., high, low] = host.index().to_be_bytes();
+    let (ipv4, ipv6, congestion) = (host.ipv4(), host.ipv6(), &options.congestion_control);
+    // The congestion control stands in the routes, since a namespace may not choose it by sysctl.
+    let lines = format!(
+        "link set lo up\n\
+         link set eth0 address 02:dc:00:00:{high:02x}:{low:02x}\n\
+         link set eth0 up\n\
+         addr add {ipv4}/{IPV4_PREFIX_BITS} dev eth0 noprefixroute\n\
+         addr add {ipv6}/{IPV6_PREFIX_BITS} dev eth0 nodad noprefixroute\n\
+         route add 10.77.0.0/{IPV4_PREFIX_BITS} dev eth0 src {ipv4} congctl {congestion}\n\
+         route add fd77::/{IPV6_PREFIX_BITS} dev eth0 congctl {congestion}\n\
+         route add 224.0.0.0/4 dev eth0 src {ipv4}\n"
+    );
+    feed("ip", &["-n", host.namespace(), "-batch", "-"], &lines).map(drop)
+}

@@ -1,0 +1,208 @@
+//! What a folder needs beyond the object store's trait: many objects made durable by one barrier.
+//!
+//! A file that was renamed or linked to its name without a flush can come back from a power cut empty, under the name
+//! of an object that later captures would then count on. So an object gets its name only after its bytes are on the
+//! disk: it is written to a file without a name (`O_TMPFILE`), a batch of such files is flushed by one `syncfs`, and
+//! then they are linked. A process that dies leaves nothing behind. One flush for a batch, not one for each object,
+//! because a flush costs a journal commit: 90 KB objects go in 2 to 3 times as fast (examples/durable_put.rs).
+//!
+//! `syncfs` reports lost writes since Linux 5.8; open(2), linkat(2), syncfs(2).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result, from_io};
+
+/// Most bytes and files that wait for one flush. Twice as many may be open, while one batch is flushed and the next
+/// fills; together they stay below the usual limit of 1024 open files.
+const BATCH_BYTES: u64 = 16 << 20;
+const BATCH_FILES: usize = 256;
+
+/// The folder that a repository lies in.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// Open from the start: `syncfs` tells of writes that were lost since then.
+    handle: File,
+    /// Whether the filesystem can hold files without names.
+    takes_unnamed: bool,
+    intake: Mutex<Intake>,
+    /// Held while a batch is flushed and linked. Taken before `intake`.
+    flushing: Mutex<()>,
+}
+
+/// Objects that were put and wait for their flush.
+#[derive(Debug, Default)]
+struct Intake {
+    waiting: Vec<Unnamed>,
+    bytes: u64,
+    /// Names of all that wait or are being flushed.
+    names: HashSet<PathBuf>,
+    /// A flush failed: what was written before may be lost, and nobody knows whose it was.
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct Unnamed {
+    file: File,
+    name: PathBuf,
+    bytes: u64,
+}
+
+impl Folder {
+    /// The folder `root`, which exists.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let failed = |error| from_io(format!("open folder `{}`", root.display()), error);
+        let handle = File::open(root).map_err(failed)?;
+        let root = root.canonicalize().map_err(failed)?;
+        let takes_unnamed = Path::new("/proc/self/fd").exists() && unnamed(&root).is_ok();
+        Ok(Self { root, handle, takes_unnamed, intake: Mutex::default(), flushing: Mutex::default() })
+    }
+
+    /// Whether [`Self::put`] works here. Where it does not (NFS), every object is flushed by itself.
+    pub(crate) fn takes_unnamed(&self) -> bool {
+        self.takes_unnamed
+    }
+
+    /// Takes in the object `bytes`, which has its name and is durable after the next [`Self::settle`].
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let failed = |error: std::io::Error| from_io(format!("write `{name}`"), error);
+        let mut file = unnamed(&self.root).map_err(|error| failed(error.into()))?;
+        file.write_all(bytes).map_err(failed)?;
+        let full = {
+            let mut intake = self.intake();
+            let name = self.root.join(name);
+            intake.names.insert(name.clone());
+            intake.take_in(Unnamed { file, name, bytes: bytes.len() as u64 });
+            intake.is_full()
+        };
+        if full { self.name_batch(true) } else { Ok(()) }
+    }
+
+    /// Whether an object of this name was put and waits for its flush.
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.intake().names.contains(&self.root.join(name))
+    }
+
+    /// Makes everything put before durable, under its name. Also what other processes linked into this folder.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.name_waiting()?;
+        self.flush()
+    }
+
+    /// Gives everything that waits its name, after flushing it.
+    pub(crate) fn name_waiting(&self) -> Result<()> {
+        self.name_batch(false)
+    }
+
+    /// The same, if `only_full` just for a batch that is still full once no other flush is under way.
+    fn name_batch(&self, only_full: bool) -> Result<()> {
+        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = {
+            let mut intake = self.intake();
+            if intake.lost {
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    "an earlier flush failed, objects may be lost: open the repository again",
+                ));
+            }
+            if intake.waiting.is_empty() || (only_full && !intake.is_full()) {
+                return Ok(());
+            }
+            intake.bytes = 0;
+            std::mem::take(&mut intake.waiting)
+        };
+        self.flush()?;
+        self.link(batch)
+    }
+
+    fn flush(&self) -> Result<()> {
+        rustix::fs::syncfs(&self.handle).map_err(|error| {
+            // The kernel reports a lost write once: nothing that was put before can be trusted from now on.
+            self.intake().lost = true;
+            from_io(format!("flush folder `{}`", self.root.display()), error)
+        })
+    }
+
+    /// Gives flushed files their names. What could not be linked waits again: its bytes are safe.
+    fn link(&self, batch: Vec<Unnamed>) -> Result<()> {
+        let mut outcome = Ok(());
+        for object in batch {
+            let linked = match outcome {
+                Ok(()) => object.link(),
+                Err(_) => Err(Errno::AGAIN),
+            };
+            let mut intake = self.intake();
+            match linked {
+                Ok(()) => {
+                    intake.names.remove(&object.name);
+                }
+                Err(error) => {
+                    if outcome.is_ok() {
+                        outcome = Err(from_io(format!("link `{}`", object.name.display()), error));
+                    }
+                    intake.take_in(object);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn intake(&self) -> MutexGuard<'_, Intake> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Intake {
+    fn take_in(&mut self, object: Unnamed) {
+        self.bytes += object.bytes;
+        self.waiting.push(object);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.waiting.len() >= BATCH_FILES
+    }
+}
+
+impl Unnamed {
+    /// Links the file to its name. A file of that name and length is the same object; one of another length is what a
+    /// filesystem made of it in a crash, and gives way.
+    fn link(&self) -> rustix::io::Result<()> {
+        match self.link_once() {
+            Err(Errno::NOENT) => {
+                let folder = self.name.parent().expect("an object lies in a folder");
+                std::fs::create_dir_all(folder)
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                self.link_once()
+            }
+            Err(Errno::EXIST) if !self.is_there() => {
+                rustix::fs::unlink(&self.name)?;
+                self.link_once()
+            }
+            other => other,
+        }
+        .or_else(|error| if error == Errno::EXIST { Ok(()) } else { Err(error) })
+    }
+
+    fn link_once(&self) -> rustix::io::Result<()> {
+        let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        rustix::fs::linkat(CWD, unnamed, CWD, &self.name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    fn is_there(&self) -> bool {
+        self.name.metadata().is_ok_and(|found| found.len() == self.bytes)
+    }
+}
+
+/// A new file without a name in `folder`.
+fn unnamed(folder: &Path) -> rustix::io::Result<File> {
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    rustix::fs::open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode).map(File::from)
+}

@@ -1,0 +1,200 @@
+//! A repository: opening and creating one, and the objects in it. Versions and tags are in modules of their own.
+
+use std::sync::Arc;
+
+use base::limits::OBJECT_BYTES_MAX;
+use bytes::Bytes;
+use image::{ObjectRef, ObjectSink, ObjectSource};
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Backend, Created};
+use crate::error::{Error, ErrorKind, Result, from_io, from_store};
+use crate::folder::Folder;
+use crate::layout;
+use crate::location::Location;
+use crate::record::{self, RECORD_BYTES_MAX};
+
+const FORMAT: &str = "diskcast-repository";
+
+/// The body of the record `format`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Format {
+    /// 128 random bits: which repository it is, wherever it is copied.
+    id: String,
+}
+
+/// Versioned images in an object store. Calls block; any number of threads and processes may make them at once.
+#[derive(Debug)]
+pub struct Repository {
+    pub(crate) backend: Backend,
+    name: String,
+    id: String,
+}
+
+impl Repository {
+    /// Makes a repository at `location`, and its folder if need be. `Exists` if there is one.
+    pub fn create(location: &Location) -> Result<Self> {
+        if let Location::Folder(path) = location {
+            std::fs::create_dir_all(path)
+                .map_err(|error| from_io(format!("create folder `{location}`"), error))?;
+        }
+        Self::create_on(backend(location)?, location.to_string())
+    }
+
+    /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer.
+    pub fn open(location: &Location) -> Result<Self> {
+        Self::open_on(backend(location)?, location.to_string())
+    }
+
+    /// Opens the repository at `location`, or makes one if there is none.
+    pub fn open_or_create(location: &Location) -> Result<Self> {
+        if *location == Location::Memory {
+            return Self::create(location);
+        }
+        let opened = match Self::open(location) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::create(location),
+            result => return result,
+        };
+        match opened {
+            // Another process made it at this moment.
+            Err(error) if error.kind() == ErrorKind::Exists => Self::open(location),
+            result => result,
+        }
+    }
+
+    /// Opens the repository in `store`, or makes one if there is none, after proving that the store can refuse to
+    /// replace a record. `name` is for errors. What the store acknowledges must be durable.
+    pub fn over(store: Arc<dyn ObjectStore>, name: &str) -> Result<Self> {
+        let backend = Backend::new(store, None);
+        if backend.size(&layout::format())?.is_none() {
+            return Self::create_on(backend, name.to_owned());
+        }
+        let repository = Self::open_on(backend, name.to_owned())?;
+        repository.prove_create_only()?;
+        Ok(repository)
+    }
+
+    /// 32 hexadecimal digits that tell this repository from every other, wherever it is copied.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where it lies, for people.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes every object that was put through this value durable. Publishing does it first.
+    pub fn settle(&self) -> Result<()> {
+        self.backend.settle()
+    }
+
+    fn create_on(backend: Backend, name: String) -> Result<Self> {
+        let id = record::nonce()?;
+        let bytes = record::seal(FORMAT, &Format { id: id.clone() });
+        if backend.create(&layout::format(), &bytes)? == Created::Taken {
+            return Err(Error::new(ErrorKind::Exists, format!("`{name}` is a repository already")));
+        }
+        let repository = Self { backend, name, id };
+        repository.prove_create_only()?;
+        Ok(repository)
+    }
+
+    fn open_on(backend: Backend, name: String) -> Result<Self> {
+        let bytes =
+            backend.read(&layout::format(), RECORD_BYTES_MAX).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::from_source(
+                    ErrorKind::NotFound,
+                    format!("`{name}` is no repository: it has no record `format`"),
+                    error,
+                ),
+                _ => error,
+            })?;
+        let Format { id } = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
+        Ok(Self { backend, name, id })
+    }
+
+    /// Creates `format` a second time with other bytes that mean the same: a store that lets that pass ignores
+    /// conditions, and two writers would overwrite each other's versions there.
+    fn prove_create_only(&self) -> Result<()> {
+        #[derive(Serialize)]
+        struct Probe<'a> {
+            id: &'a str,
+            probe: String,
+        }
+        let bytes = record::seal(FORMAT, &Probe { id: &self.id, probe: record::nonce()? });
+        match self.backend.create(&layout::format(), &bytes)? {
+            Created::Taken => Ok(()),
+            Created::Ours => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("`{}` replaces records that it was told to create only if absent", self.name),
+            )),
+        }
+    }
+}
+
+fn backend(location: &Location) -> Result<Backend> {
+    match location {
+        Location::Memory => Ok(Backend::new(Arc::new(InMemory::new()), None)),
+        Location::Folder(path) => {
+            let folder = Folder::open(path)?;
+            let store = LocalFileSystem::new_with_prefix(path)
+                .map_err(|error| from_store(format!("open folder `{location}`"), error))?;
+            Ok(Backend::new(Arc::new(store.with_fsync(true)), Some(folder)))
+        }
+    }
+}
+
+impl ObjectSource for Repository {
+    /// Reads one object in one go. Its length is checked, its content is the caller's to verify.
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        self.read_object(object).map_err(into_image)
+    }
+}
+
+impl ObjectSink for Repository {
+    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+        let path = layout::object(object.kind, &object.digest);
+        // An object of another length is damaged, and a capture that has the right bytes heals it.
+        let found = || Ok(self.backend.size(&path)? == Some(u64::from(object.len)));
+        if self.backend.waits(&path) { Ok(true) } else { found().map_err(into_image) }
+    }
+
+    /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called.
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        self.backend.put(&layout::object(object.kind, &object.digest), bytes).map_err(into_image)
+    }
+}
+
+impl Repository {
+    pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Bytes> {
+        let path = layout::object(object.kind, &object.digest);
+        let bytes = self.backend.read(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)))?;
+        if bytes.len() as u64 != u64::from(object.len) {
+            let found = bytes.len();
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("`{path}` has {found} bytes instead of {}", object.len),
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+/// An error of ours as one of `image`, whose seams the repository fills.
+fn into_image(error: Error) -> image::Error {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => image::ErrorKind::NotFound,
+        ErrorKind::Corrupt => image::ErrorKind::Corrupt,
+        ErrorKind::Unsupported => image::ErrorKind::Unsupported,
+        ErrorKind::Refused => image::ErrorKind::Refused,
+        ErrorKind::Full => image::ErrorKind::Full,
+        ErrorKind::Io | ErrorKind::Exists | ErrorKind::Invalid => image::ErrorKind::Io,
+    };
+    image::Error::from_source(kind, "use the repository", error)
+}

@@ -1,0 +1,139 @@
+//! Tags: names that move from version to version. Every move is a record of its own, numbered and created only if
+//! absent; the newest says where the tag is. formats/repository.md, "Tags".
+
+use base::Digest;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Created;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::names::{ImageName, LATEST, Reference, TagName};
+use crate::record::{self, RECORD_BYTES_MAX};
+use crate::repository::Repository;
+use crate::versions::{RACES_MAX, Stamp, next};
+
+const TAG: &str = "tag";
+
+/// Where a tag is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// The tag.
+    pub name: TagName,
+    /// The number of the version that it names.
+    pub version: u64,
+    /// When it was put there, RFC 3339.
+    pub created: String,
+    /// Who put it there.
+    pub creator: String,
+}
+
+/// The body of one move.
+#[derive(Debug, Serialize, Deserialize)]
+struct Move {
+    image: String,
+    tag: String,
+    /// Which move it is, from 1; the record's own name.
+    number: u64,
+    /// Where the tag goes; nowhere if it is taken away.
+    target: Option<Target>,
+    created: String,
+    creator: String,
+    nonce: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Target {
+    version: u64,
+    /// Digest of the version's manifest.
+    manifest: String,
+}
+
+impl Repository {
+    /// Puts `tag` on version `version` of `image`, from wherever it was. `NotFound` if there is no such version.
+    pub fn tag(&self, image: &ImageName, tag: &TagName, version: u64, stamp: &Stamp) -> Result<()> {
+        if tag.as_str() == LATEST {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("`{image}:{LATEST}` always means the newest version and cannot be set"),
+            ));
+        }
+        let manifest = self.sealed(&Reference::Version(image.clone(), version))?.0.digest().to_hex();
+        self.move_tag(image, tag, Some(Target { version, manifest }), stamp)
+    }
+
+    /// Takes `tag` away. `NotFound` if there is no such tag.
+    pub fn untag(&self, image: &ImageName, tag: &TagName, stamp: &Stamp) -> Result<()> {
+        self.tagged(image, tag)?;
+        self.move_tag(image, tag, None, stamp)
+    }
+
+    /// All tags of `image` in the order of their names. `NotFound` if there is no such image.
+    pub fn tags(&self, image: &ImageName) -> Result<Vec<Tag>> {
+        if self.numbers(image)?.live.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no image `{image}`")));
+        }
+        let mut tags = Vec::new();
+        for name in self.backend.folders(&layout::tags_of(image))? {
+            let Ok(name) = name.parse::<TagName>() else { continue };
+            tags.extend(
+                self.newest_move(image, &name)?.and_then(|newest| tag_of(name, newest)).map(|(tag, _)| tag),
+            );
+        }
+        Ok(tags)
+    }
+
+    /// Where `tag` is, and the digest of the manifest there.
+    pub(crate) fn tagged(&self, image: &ImageName, tag: &TagName) -> Result<(Tag, Digest)> {
+        let newest = self.newest_move(image, tag)?.and_then(|newest| tag_of(tag.clone(), newest));
+        newest.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`")))
+    }
+
+    fn move_tag(
+        &self,
+        image: &ImageName,
+        tag: &TagName,
+        target: Option<Target>,
+        stamp: &Stamp,
+    ) -> Result<()> {
+        let records = layout::tag_records(image, tag);
+        for _ in 0..RACES_MAX {
+            let number = next(self.newest_number(&records)?.unwrap_or(0), image)?;
+            let bytes = record::seal(
+                TAG,
+                &Move {
+                    image: image.to_string(),
+                    tag: tag.to_string(),
+                    number,
+                    target: target.clone(),
+                    created: stamp.created.clone(),
+                    creator: stamp.creator.clone(),
+                    nonce: record::nonce()?,
+                },
+            );
+            if self.backend.create(&layout::tag_record(image, tag, number), &bytes)? == Created::Ours {
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorKind::Io, format!("too many others move `{image}:{tag}`")))
+    }
+
+    fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<Move>> {
+        let Some(number) = self.newest_number(&layout::tag_records(image, tag))? else { return Ok(None) };
+        let path = layout::tag_record(image, tag, number);
+        let newest: Move = record::unseal(TAG, path.as_ref(), &self.backend.read(&path, RECORD_BYTES_MAX)?)?;
+        let wants = (image.as_str(), tag.as_str(), number);
+        let has_digest =
+            newest.target.as_ref().is_none_or(|target| target.manifest.parse::<Digest>().is_ok());
+        if (newest.image.as_str(), newest.tag.as_str(), newest.number) != wants || !has_digest {
+            return Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the record of another move")));
+        }
+        Ok(Some(newest))
+    }
+}
+
+/// What a move says of its tag; `None` if it took the tag away.
+fn tag_of(name: TagName, newest: Move) -> Option<(Tag, Digest)> {
+    let target = newest.target?;
+    let manifest = target.manifest.parse().ok()?;
+    Some((Tag { name, version: target.version, created: newest.created, creator: newest.creator }, manifest))
+}

@@ -1,0 +1,256 @@
+//! Versions: manifests under numbers that are never used twice. formats/repository.md, "Versions".
+
+use base::limits::MANIFEST_BYTES_MAX;
+use bytes::Bytes;
+use image::{Manifest, Sealed, SigningKey};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Created;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::names::{ImageName, Reference};
+use crate::record;
+use crate::repository::Repository;
+
+const REMOVED: &str = "removed";
+
+/// Most races for a number that one writer loses before it gives up. Each loss is another writer's success.
+pub(crate) const RACES_MAX: u32 = 1000;
+
+/// Who did something, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp {
+    /// RFC 3339.
+    pub created: String,
+    /// A person or a program.
+    pub creator: String,
+}
+
+/// What [`Repository::remove`] took away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removed {
+    /// This version; its data stays until the repository is pruned.
+    Version(u64),
+    /// The tag; the version that it named stays.
+    Tag,
+}
+
+/// The numbers of an image's versions.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// Those that are not removed, ascending.
+    pub(crate) live: Vec<u64>,
+    /// The highest that was ever used, 0 if none was.
+    highest: u64,
+}
+
+/// The body of a tombstone.
+#[derive(Debug, Serialize, Deserialize)]
+struct Tombstone {
+    image: String,
+    number: u64,
+    created: String,
+    creator: String,
+    nonce: String,
+}
+
+impl Repository {
+    /// Publishes `draft` as the next version of `image`: makes all objects that were put durable, then takes the next
+    /// number by creating the manifest under it, signed by `key` if there is one. `Refused` if the root of the tree was
+    /// never put.
+    pub fn publish(
+        &self,
+        image: &ImageName,
+        mut draft: Manifest,
+        key: Option<&SigningKey>,
+    ) -> Result<Manifest> {
+        self.backend.settle()?;
+        if let Some(root) = draft.root.child.object()
+            && self.backend.size(&layout::object(root.kind, &root.digest))? != Some(u64::from(root.len))
+        {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("publish `{image}`: its root {root} is not stored"),
+            ));
+        }
+        draft.image = image.to_string();
+        draft.nonce = record::nonce()?;
+        for _ in 0..RACES_MAX {
+            draft.number = next(self.numbers(image)?.highest, image)?;
+            let bytes = draft.encode(key).map_err(|error| from_image(format!("publish `{image}`"), error))?;
+            if self.backend.create(&layout::version(image, draft.number), &bytes)? == Created::Ours {
+                return Ok(draft);
+            }
+        }
+        Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
+    }
+
+    /// The manifest that `reference` names. `NotFound` if there is none or it is removed.
+    pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
+        self.sealed(reference).map(|(sealed, _)| sealed.manifest)
+    }
+
+    /// The same with its digest and signatures, and its bytes as they are stored, to be sent on as they are.
+    pub fn sealed(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
+        let image = reference.image();
+        let (number, digest) = match reference {
+            Reference::Version(_, number) => (*number, None),
+            Reference::Newest(_) => (self.newest(image)?, None),
+            Reference::Tagged(_, tag) => {
+                let (tag, digest) = self.tagged(image, tag)?;
+                (tag.version, Some(digest))
+            }
+        };
+        if self.is_removed(image, number)? {
+            return Err(Error::new(ErrorKind::NotFound, format!("`{image}@{number}` was removed")));
+        }
+        let (sealed, bytes) = self.read_manifest(image, number)?;
+        if digest.is_some_and(|digest| digest != sealed.digest()) {
+            let text = format!("`{reference}` names version {number} with another manifest than is stored");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok((sealed, bytes))
+    }
+
+    /// The names of all images that have a version, ascending.
+    pub fn images(&self) -> Result<Vec<ImageName>> {
+        let mut images = Vec::new();
+        for name in self.backend.folders(&layout::versions())? {
+            let Ok(image) = name.parse::<ImageName>() else { continue };
+            if !self.numbers(&image)?.live.is_empty() {
+                images.push(image);
+            }
+        }
+        Ok(images)
+    }
+
+    /// The numbers of all versions of `image` that are not removed, ascending. `NotFound` if there are none.
+    pub fn versions(&self, image: &ImageName) -> Result<Vec<u64>> {
+        let live = self.numbers(image)?.live;
+        if live.is_empty() { Err(no_image(image)) } else { Ok(live) }
+    }
+
+    /// Removes the version `image@number`, or the tag `image:tag`. A version leaves a tombstone; its data stays until
+    /// the repository is pruned. `Refused` for a bare image, and for a version that a tag names.
+    pub fn remove(&self, reference: &Reference, stamp: &Stamp) -> Result<Removed> {
+        match reference {
+            Reference::Newest(image) => {
+                let text = format!("remove `{image}`: expected `{image}@version` or `{image}:tag`");
+                Err(Error::new(ErrorKind::Refused, text))
+            }
+            Reference::Tagged(image, tag) => self.untag(image, tag, stamp).map(|()| Removed::Tag),
+            Reference::Version(image, number) => {
+                self.remove_version(image, *number, stamp).map(|()| Removed::Version(*number))
+            }
+        }
+    }
+
+    fn remove_version(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<()> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no version `{image}@{number}`"));
+        if !self.versions(image)?.contains(&number) {
+            return Err(missing());
+        }
+        if let Some(tag) = self.tags(image)?.into_iter().find(|tag| tag.version == number) {
+            let text =
+                format!("`{image}@{number}` carries the tag `{}`: move or remove the tag first", tag.name);
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let tombstone = Tombstone {
+            image: image.to_string(),
+            number,
+            created: stamp.created.clone(),
+            creator: stamp.creator.clone(),
+            nonce: record::nonce()?,
+        };
+        match self.backend.create(&layout::removed(image, number), &record::seal(REMOVED, &tombstone))? {
+            Created::Ours => Ok(()),
+            Created::Taken => Err(missing()),
+        }
+    }
+
+    fn newest(&self, image: &ImageName) -> Result<u64> {
+        self.numbers(image)?.live.last().copied().ok_or_else(|| no_image(image))
+    }
+
+    /// Whether there is a tombstone. Its content says who and when; a damaged one is one all the same.
+    fn is_removed(&self, image: &ImageName, number: u64) -> Result<bool> {
+        Ok(self.backend.size(&layout::removed(image, number))?.is_some())
+    }
+
+    pub(crate) fn read_manifest(&self, image: &ImageName, number: u64) -> Result<(Sealed, Bytes)> {
+        let path = layout::version(image, number);
+        let bytes =
+            self.backend.read(&path, u64::from(MANIFEST_BYTES_MAX)).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::from_source(
+                    ErrorKind::NotFound,
+                    format!("there is no version `{image}@{number}`"),
+                    error,
+                ),
+                _ => error,
+            })?;
+        let sealed = Sealed::open(&bytes).map_err(|error| from_image(format!("read `{path}`"), error))?;
+        let manifest = &sealed.manifest;
+        if (manifest.image.as_str(), manifest.number) != (image.as_str(), number) {
+            let text = format!(
+                "`{path}` holds the manifest of `{}@{}`",
+                manifest.image.escape_debug(),
+                manifest.number
+            );
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok((sealed, bytes))
+    }
+
+    pub(crate) fn numbers(&self, image: &ImageName) -> Result<Numbers> {
+        let mut live = self.numbers_in(&layout::versions_of(image))?;
+        // Tombstones after versions: a version that is removed in between is listed with its tombstone.
+        let removed = self.numbers_in(&layout::removed_of(image))?;
+        let highest = live.last().max(removed.last()).copied().unwrap_or(0);
+        live.retain(|number| removed.binary_search(number).is_err());
+        Ok(Numbers { live, highest })
+    }
+
+    /// The highest number of a record in `folder`.
+    pub(crate) fn newest_number(&self, folder: &Path) -> Result<Option<u64>> {
+        Ok(self.numbers_in(folder)?.last().copied())
+    }
+
+    /// The numbers of the records in `folder`, ascending. What is no numbered record is passed over.
+    fn numbers_in(&self, folder: &Path) -> Result<Vec<u64>> {
+        let mut numbers: Vec<u64> = self
+            .backend
+            .list(folder)?
+            .iter()
+            .filter_map(|found| layout::number_of(&found.location))
+            .collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}
+
+/// The number after `highest`. A stranger's record of the highest number there is must not wrap it around.
+pub(crate) fn next(highest: u64, what: &ImageName) -> Result<u64> {
+    highest
+        .checked_add(1)
+        .ok_or_else(|| Error::new(ErrorKind::Refused, format!("`{what}` has used up all numbers")))
+}
+
+fn no_image(image: &ImageName) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"))
+}
+
+/// An error of `image` as one of ours.
+pub(crate) fn from_image(context: String, error: image::Error) -> Error {
+    let kind = match error.kind() {
+        image::ErrorKind::NotFound => ErrorKind::NotFound,
+        image::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        image::ErrorKind::Refused => ErrorKind::Refused,
+        image::ErrorKind::Full => ErrorKind::Full,
+        image::ErrorKind::Io => ErrorKind::Io,
+        image::ErrorKind::Corrupt | image::ErrorKind::Incomplete | image::ErrorKind::Verification => {
+            ErrorKind::Corrupt
+        }
+    };
+    Error::from_source(kind, context, error)
+}
