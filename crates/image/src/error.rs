@@ -30,3 +30,24 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub(crate) fn corrupt(context: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, context)
 }
+/// The kind under which an error of `disk` goes on.
+pub(crate) fn kind_of_disk(error: &disk::Error) -> ErrorKind {
+    match error.kind() {
+        disk::ErrorKind::Io => ErrorKind::Io,
+        disk::ErrorKind::NotFound => ErrorKind::NotFound,
+        disk::ErrorKind::Malformed => ErrorKind::Corrupt,
+        disk::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        disk::ErrorKind::Refused => ErrorKind::Refused,
+        disk::ErrorKind::Full => ErrorKind::Full,
+    }
+}
+
+/// The error of `disk` beneath `context`.
+pub(crate) fn from_disk(error: disk::Error, context: impl Into<String>) -> Error {
+    Error::from_source(kind_of_disk(&error), context, error)
+}
+
+/// The same error once more, for a second place that has to report it: its whole chain as text.
+pub(crate) fn restate(error: &Error) -> Error {
+    Error::new(error.kind(), base::fault::chain(error))
+}

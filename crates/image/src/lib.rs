@@ -4,11 +4,15 @@
 //! names them; a [`Manifest`] names the tree. Formats are specified in `formats/image.md`.
 //! Knows disks below it, and of stores and networks only that they are an [`ObjectSource`] or an [`ObjectSink`].
 
+mod buffer;
+pub mod capture;
 pub mod catalogue;
 pub mod chunk;
+mod draft;
 pub mod envelope;
 pub mod error;
 pub mod extents;
+pub mod install;
 pub mod layout;
 pub mod leaf;
 pub mod manifest;
@@ -17,12 +21,15 @@ pub mod object;
 pub mod progress;
 mod records;
 pub mod tree;
+mod workers;
 
+pub use capture::{CaptureOptions, Captured, KnownChunks, capture};
 pub use catalogue::{Catalogue, CatalogueBuilder};
 pub use chunk::{Decoder, Encoder};
 pub use envelope::Sealed;
 pub use error::{Error, ErrorKind, Result};
 pub use extents::{ChunkExtents, ChunkSize, Run};
+pub use install::{FreeSpace, InstallOptions, InstallReport, Installer, Offer, install};
 pub use layout::Layout;
 pub use leaf::{ChunkRef, Leaf};
 pub use manifest::Manifest;

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
+pub mod disks;
+
 use base::{Chance, Digest};
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{

@@ -1,0 +1,27 @@
+//! Buffers that devices can be read into and written from without a copy.
+
+/// Alignment of every buffer in bytes: what `O_DIRECT` asks for at most.
+const ALIGNMENT: usize = 4096;
+
+/// A buffer whose first byte lies at a multiple of 4096.
+pub(crate) struct AlignedBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBuffer {
+    /// A buffer of `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let bytes = vec![0; len + ALIGNMENT];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT);
+        assert!(start < ALIGNMENT, "pointers to bytes can be aligned");
+        Self { bytes, start, len }
+    }
+
+    /// The first `len` bytes.
+    pub(crate) fn front(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.len);
+        &mut self.bytes[self.start..self.start + len]
+    }
+}

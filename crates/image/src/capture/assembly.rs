@@ -1,0 +1,97 @@
+//! Where chunks that were encoded in parallel get back into order and become a tree.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::Result;
+use crate::leaf::Leaf;
+use crate::manifest::Statistics;
+use crate::tree::{Root, TreeBuilder};
+use crate::workers::FirstError;
+
+/// How far a worker may be ahead of the slowest one, in chunks.
+const AHEAD_MAX: u64 = 1024;
+
+/// Takes leaves in any order, by consecutive tickets, and builds the tree in the order of the tickets.
+pub(super) struct Assembly<'a> {
+    state: Mutex<State<'a>>,
+    moved: Condvar,
+}
+
+struct State<'a> {
+    next: u64,
+    waiting: BTreeMap<u64, (u64, Leaf)>,
+    builder: TreeBuilder<'a>,
+    statistics: Statistics,
+}
+
+impl<'a> Assembly<'a> {
+    pub(super) fn new(builder: TreeBuilder<'a>) -> Self {
+        let statistics = Statistics::default();
+        let state = State { next: 0, waiting: BTreeMap::new(), builder, statistics };
+        Self { state: Mutex::new(state), moved: Condvar::new() }
+    }
+
+    /// Takes chunk `index`, the `ticket`-th that is not free. Waits while it is too far ahead; returns at once when
+    /// `group` was stopped.
+    pub(super) fn deliver(&self, ticket: u64, index: u64, leaf: Leaf, group: &FirstError) -> Result<()> {
+        let mut state = self.lock();
+        while ticket >= state.next + AHEAD_MAX && !group.is_stopped() {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.waiting.insert(ticket, (index, leaf));
+        let before = state.next;
+        state.drain()?;
+        if state.next != before {
+            self.moved.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Wakes those who wait, after the group was stopped.
+    pub(super) fn wake(&self) {
+        drop(self.lock());
+        self.moved.notify_all();
+    }
+
+    /// The tree and the statistics, once all was delivered.
+    pub(super) fn finish(self) -> Result<(Root, Statistics)> {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        assert!(state.waiting.is_empty(), "every ticket was delivered");
+        let (root, mut statistics) = (state.builder.finish()?, state.statistics);
+        statistics.allocated_bytes = statistics.zero_bytes + statistics.data_bytes;
+        statistics.free_chunks = root.chunk_count - statistics.zero_chunks - statistics.data_chunks;
+        Ok((root, statistics))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<'a>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State<'_> {
+    fn drain(&mut self) -> Result<()> {
+        while let Some((index, leaf)) = self.waiting.remove(&self.next) {
+            self.next += 1;
+            self.count(&leaf);
+            self.builder.push(index, &leaf)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, leaf: &Leaf) {
+        let statistics = &mut self.statistics;
+        match leaf {
+            Leaf::Free => {}
+            Leaf::Zero(extents) => {
+                statistics.zero_chunks += 1;
+                statistics.zero_bytes += u64::from(extents.len_bytes());
+            }
+            Leaf::Data(extents, chunk) => {
+                statistics.data_chunks += 1;
+                statistics.data_bytes += u64::from(extents.len_bytes());
+                statistics.encoded_bytes += u64::from(chunk.encoded_len);
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Capture: reads what is allocated on a disk, encodes it, and stores it as objects under a tree.
+//!
+//! Every worker takes the next chunk, reads, hashes, encodes and stores it, all by itself: one buffer per worker,
+//! no queue between stages, and all cores busy as long as there is something to encode.
+
+mod assembly;
+mod plan;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use base::limits::{CHUNK_BYTES_DEFAULT, DISK_SECTORS_MAX, PIPELINE_BYTES_DEFAULT};
+use base::{Digest, Extent};
+use disk::{DiskMap, ReadAt};
+
+use crate::buffer::AlignedBuffer;
+use crate::catalogue::Catalogue;
+use crate::chunk::{Encoder, PlainHasher, is_zero};
+use crate::error::from_disk;
+use crate::extents::{ChunkExtents, ChunkSize};
+use crate::layout::Layout;
+use crate::leaf::{ChunkRef, Leaf};
+use crate::manifest::Statistics;
+use crate::object::ObjectSink;
+use crate::progress::{Progress, Stage};
+use crate::tree::{Root, TreeBuilder};
+use crate::workers::{FirstError, thread_count};
+use crate::{Error, ErrorKind, Result};
+use assembly::Assembly;
+use plan::{Plan, Planned};
+
+/// The zstd level at which system files get smaller than by zlib level 4 in 1 MiB pieces, at several times its speed.
+pub const LEVEL_DEFAULT: i32 = 1;
+
+/// How to capture.
+#[derive(Debug, Clone)]
+pub struct CaptureOptions {
+    /// Size of a chunk.
+    pub chunk: ChunkSize,
+    /// Level of zstd.
+    pub level: i32,
+    /// Worker threads; 0 for as many as this machine can use.
+    pub threads: usize,
+    /// Memory for chunks and encoders in bytes. One worker runs whatever it is.
+    pub memory_bytes: u64,
+    /// Chunks that need not be encoded again.
+    pub known: KnownChunks,
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        Self {
+            chunk: ChunkSize::from_bytes(CHUNK_BYTES_DEFAULT).expect("the default is a good size"),
+            level: LEVEL_DEFAULT,
+            threads: 0,
+            memory_bytes: PIPELINE_BYTES_DEFAULT,
+            known: KnownChunks::default(),
+        }
+    }
+}
+
+/// The chunks of a version that others are made from, by plain digest: equal content keeps its object, whatever
+/// zstd would make of it today.
+#[derive(Debug, Clone, Default)]
+pub struct KnownChunks(HashMap<Digest, ChunkRef>);
+
+impl KnownChunks {
+    /// The chunks of `catalogue`.
+    pub fn of(catalogue: &Catalogue) -> Result<Self> {
+        let mut known = HashMap::new();
+        for run in catalogue.leaves() {
+            if let Leaf::Data(_, chunk) = run?.leaf {
+                known.insert(chunk.plain, chunk);
+            }
+        }
+        Ok(Self(known))
+    }
+}
+
+/// What came of a capture: everything but the words of a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured {
+    /// How the image is cut.
+    pub layout: Layout,
+    /// The tree, whose nodes and chunks the sink holds.
+    pub root: Root,
+    /// What was counted.
+    pub statistics: Statistics,
+}
+
+/// Captures what `map` calls allocated of the disk `source` into `sink`. Peak memory is about
+/// `options.memory_bytes`.
+///
+/// `Refused` if the map's window is empty, lies outside the disk or is no multiple of its logical sector; `Io` with
+/// the chunk and its offset if reading fails; else what the sink says. After an error some objects may be stored.
+pub fn capture(
+    source: &dyn ReadAt,
+    map: &DiskMap,
+    sink: &dyn ObjectSink,
+    options: &CaptureOptions,
+    progress: &dyn Progress,
+) -> Result<Captured> {
+    let DiskMap { window, allocated, .. } = map;
+    let window = *window;
+    let layout = layout_of(source, window, options.chunk)?;
+    Encoder::new(options.level)?;
+    progress.begin(Stage::Capture, allocated.within(window).map(Extent::len_bytes).sum());
+    let builder = TreeBuilder::new(layout.chunk, layout.chunk_count(), sink);
+    let job = Job {
+        source,
+        start_bytes: window.offset_bytes(),
+        layout,
+        sink,
+        options,
+        progress,
+        plan: Mutex::new((0..).zip(Plan::new(layout, window.start, allocated))),
+        assembly: Assembly::new(builder),
+        group: FirstError::default(),
+    };
+    // A chunk, its frame and its object; zstd's own tables grow with the chunk up to some MiB.
+    let bytes_each = 3 * u64::from(layout.chunk.bytes()) + (2 << 20);
+    std::thread::scope(|scope| {
+        for _ in 0..thread_count(options.threads, options.memory_bytes, bytes_each) {
+            scope.spawn(|| job.work());
+        }
+    });
+    if let Some(error) = job.group.take() {
+        return Err(error);
+    }
+    let (root, statistics) = job.assembly.finish()?;
+    Ok(Captured { layout, root, statistics })
+}
+
+fn layout_of(source: &dyn ReadAt, window: Extent, chunk: ChunkSize) -> Result<Layout> {
+    let geometry = source.geometry();
+    let unit = u64::from(geometry.logical_sector_bytes);
+    let end = window.start.checked_add(window.count).filter(|&end| end <= DISK_SECTORS_MAX);
+    let fits = end.is_some_and(|end| end <= geometry.size_bytes / 512);
+    if window.is_empty() || !fits || !(window.offset_bytes() | window.len_bytes()).is_multiple_of(unit) {
+        let (name, size) = (source.name(), geometry.size_bytes);
+        let text = format!("{window:?} is no part of `{name}`, which has {size} bytes in sectors of {unit}");
+        return Err(Error::new(ErrorKind::Refused, text));
+    }
+    Ok(Layout { chunk, size_sectors: window.count, logical_sector_bytes: geometry.logical_sector_bytes })
+}
+
+/// What all workers share.
+struct Job<'a> {
+    source: &'a dyn ReadAt,
+    /// Offset of the image on the source.
+    start_bytes: u64,
+    layout: Layout,
+    sink: &'a dyn ObjectSink,
+    options: &'a CaptureOptions,
+    progress: &'a dyn Progress,
+    plan: Mutex<std::iter::Zip<std::ops::RangeFrom<u64>, Plan<'a>>>,
+    assembly: Assembly<'a>,
+    group: FirstError,
+}
+
+/// Wakes the other workers when one is gone before its time, even by a panic.
+struct WakeOthers<'a, 'b>(&'a Job<'b>);
+
+impl Drop for WakeOthers<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.group.stop();
+        }
+        if self.0.group.is_stopped() {
+            self.0.assembly.wake();
+        }
+    }
+}
+
+impl Job<'_> {
+    fn work(&self) {
+        let _wake = WakeOthers(self);
+        if let Err(error) = self.encode_all() {
+            self.group.fail(error);
+        }
+    }
+
+    fn encode_all(&self) -> Result<()> {
+        let mut worker = Worker::new(self.layout.chunk, self.options.level)?;
+        while !self.group.is_stopped() {
+            let next = self.plan.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((ticket, Planned { index, extents })) = next else { break };
+            let bytes = u64::from(extents.len_bytes());
+            let leaf = worker.leaf(self, index, extents)?;
+            self.assembly.deliver(ticket, index, leaf, &self.group)?;
+            self.progress.advance(Stage::Capture, bytes);
+        }
+        Ok(())
+    }
+
+    /// Whether the source knows that chunk `index` holds zeros without reading it.
+    fn is_hole(&self, index: u64, extents: &ChunkExtents) -> bool {
+        let mut runs = self.layout.extents_of(index, extents);
+        runs.all(|run| self.source.is_hole(self.start_bytes + run.offset_bytes(), run.len_bytes()))
+    }
+
+    /// Fills `plain` with the allocated sectors of chunk `index`, one run behind the other.
+    fn read(&self, index: u64, extents: &ChunkExtents, plain: &mut [u8]) -> Result<()> {
+        let mut rest = plain;
+        for extent in self.layout.extents_of(index, extents) {
+            let len = usize::try_from(extent.len_bytes()).expect("a run lies inside a chunk");
+            let (run, behind) = rest.split_at_mut(len);
+            let offset = self.start_bytes + extent.offset_bytes();
+            let read = self.source.read_exact_at(run, offset);
+            read.map_err(|e| from_disk(e, format!("capture chunk {index}, {len} bytes at offset {offset}")))?;
+            rest = behind;
+        }
+        Ok(())
+    }
+}
+
+/// What one worker keeps from chunk to chunk.
+struct Worker {
+    buffer: AlignedBuffer,
+    hasher: PlainHasher,
+    encoder: Encoder,
+}
+
+impl Worker {
+    fn new(chunk: ChunkSize, level: i32) -> Result<Self> {
+        let buffer = AlignedBuffer::new(chunk.bytes() as usize);
+        Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)? })
+    }
+
+    /// Reads chunk `index` and makes its leaf; its object, if it has one, is in the sink afterwards.
+    fn leaf(&mut self, job: &Job<'_>, index: u64, extents: ChunkExtents) -> Result<Leaf> {
+        if job.is_hole(index, &extents) {
+            return Ok(Leaf::Zero(extents));
+        }
+        let plain = self.buffer.front(extents.len_bytes() as usize);
+        job.read(index, &extents, plain)?;
+        if is_zero(plain) {
+            return Ok(Leaf::Zero(extents));
+        }
+        let digest = self.hasher.digest(&extents, plain);
+        if let Some(known) = job.options.known.0.get(&digest)
+            && job.sink.contains(&known.object())?
+        {
+            return Ok(Leaf::Data(extents, *known));
+        }
+        let (chunk, object) = self.encoder.encode(&extents, plain, digest)?;
+        let stored = job.sink.put(&chunk.object(), object);
+        stored.map_err(|e| Error::from_source(e.kind(), format!("store chunk {index}"), e))?;
+        Ok(Leaf::Data(extents, chunk))
+    }
+}

@@ -1,0 +1,60 @@
+//! From what a survey and a capture found to a manifest.
+
+use disk::{DiskMap, Filesystem, Partition};
+
+use crate::capture::Captured;
+use crate::manifest::{DiskRecord, FORMAT, FilesystemRecord, Manifest, Origin, PartitionRecord};
+
+impl Manifest {
+    /// The draft of a version of `image`: number 0, which whoever publishes it replaces; no parent, no labels.
+    /// `created` is RFC 3339.
+    #[must_use]
+    pub fn draft(image: &str, map: &DiskMap, captured: &Captured, created: &str) -> Self {
+        Self {
+            format: FORMAT,
+            features: Vec::new(),
+            image: image.to_owned(),
+            number: 0,
+            nonce: String::new(),
+            parent: None,
+            root: captured.root,
+            chunk_bytes: captured.layout.chunk.bytes(),
+            size_sectors: captured.layout.size_sectors,
+            logical_sector_bytes: captured.layout.logical_sector_bytes,
+            physical_sector_bytes: map.geometry.physical_sector_bytes,
+            origin: Origin { disk_sectors: map.geometry.size_bytes / 512, start_sector: map.window.start },
+            disk: DiskRecord {
+                table: map.table.as_str().to_owned(),
+                id: map.disk_id.clone(),
+                partitions: map.partitions.iter().map(partition).collect(),
+            },
+            labels: std::collections::BTreeMap::new(),
+            created: created.to_owned(),
+            creator: String::new(),
+            statistics: captured.statistics,
+            warnings: map.warnings.clone(),
+            cipher: "none".to_owned(),
+        }
+    }
+}
+
+fn partition(found: &Partition) -> PartitionRecord {
+    PartitionRecord {
+        number: found.number,
+        start_sector: found.extent.start,
+        sectors: found.extent.count,
+        type_id: found.type_id.clone(),
+        name: found.name.clone(),
+        uuid: found.uuid.clone(),
+        filesystem: found.filesystem.as_ref().map(filesystem),
+    }
+}
+
+fn filesystem(found: &Filesystem) -> FilesystemRecord {
+    FilesystemRecord {
+        kind: found.kind.to_owned(),
+        uuid: found.uuid.clone(),
+        label: found.label.clone(),
+        understood: found.understood,
+    }
+}

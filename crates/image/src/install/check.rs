@@ -1,0 +1,92 @@
+//! Reading a target: what is right before an install is kept, what is wrong after one is an error.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::progress::Stage;
+use crate::{Error, ErrorKind, Result};
+
+use super::blank::{Blank, for_each_blank};
+use super::plan::PlannedChunk;
+use super::shared::{Shared, State};
+use super::writer::Writer;
+
+/// Offsets that an error names.
+const OFFSETS_SHOWN: usize = 8;
+
+/// Runs `each` on all chunks, in order, by `threads` threads.
+fn for_each_chunk(
+    shared: &Shared,
+    threads: usize,
+    each: impl Fn(&mut Writer, u64, &PlannedChunk) -> Result<()> + Sync,
+) -> Result<()> {
+    let next = AtomicU64::new(shared.plan.heads);
+    let work = || -> Result<()> {
+        let mut writer = Writer::new(shared)?;
+        while !shared.group.is_stopped() {
+            let id = next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = shared.plan.chunk(id) else { break };
+            each(&mut writer, id, chunk)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| work().unwrap_or_else(|error| shared.group.fail(error)));
+        }
+    });
+    shared.group.take().map_or(Ok(()), Err)
+}
+
+/// Marks the chunks that the target holds already. What cannot be read counts as wrong: it will be written.
+pub(super) fn keep_what_is_right(shared: &Shared, threads: usize) -> Result<()> {
+    shared.progress.begin(Stage::Resume, shared.plan.bytes());
+    for_each_chunk(shared, threads, |writer, id, chunk| {
+        let found =
+            writer.wrong_places(shared, chunk, |buf, offset| shared.target.read_exact_at(buf, offset));
+        if found.is_ok_and(|wrong| wrong.is_empty()) && shared.change(id, State::Needed, State::Done) {
+            shared.counters.kept.fetch_add(chunk.bytes(), Ordering::Relaxed);
+        }
+        shared.progress.advance(Stage::Resume, chunk.bytes());
+        Ok(())
+    })
+}
+
+/// Reads back all content and all allocated zeros, past the cache where the target allows.
+/// `Verification` with offsets if anything differs.
+pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
+    shared.progress.begin(Stage::Verify, shared.plan.bytes());
+    let read = |buf: &mut [u8], offset: u64| {
+        if !shared.target.read_back_at(buf, offset)? {
+            shared.counters.through_cache.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let wrong = Mutex::new(Vec::new());
+    let note = |offsets: Vec<u64>| wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(offsets);
+    for_each_chunk(shared, threads, |writer, _, chunk| {
+        note(writer.wrong_places(shared, chunk, read)?);
+        shared.counters.verified.fetch_add(chunk.bytes(), Ordering::Relaxed);
+        shared.progress.advance(Stage::Verify, chunk.bytes());
+        Ok(())
+    })?;
+    let mut writer = Writer::new(shared)?;
+    for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, |kind, extent| {
+        if kind == Blank::Zero {
+            note(writer.first_nonzero(shared, extent, read)?.into_iter().collect());
+            shared.counters.verified.fetch_add(extent.len_bytes(), Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    wrong.sort_unstable();
+    let shown: Vec<String> = wrong.iter().take(OFFSETS_SHOWN).map(u64::to_string).collect();
+    let more = if wrong.len() > OFFSETS_SHOWN { ", …" } else { "" };
+    let (count, name) = (wrong.len(), shared.target.name());
+    let text = format!("`{name}` does not hold what was written to it in {count} chunks, at offsets");
+    Err(Error::new(ErrorKind::Verification, format!("{text} {}{more}", shown.join(", "))))
+}

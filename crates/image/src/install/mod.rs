@@ -1,0 +1,347 @@
+//! Install: puts a version on a target. Only what both digests of a chunk confirm is ever written.
+//!
+//! Objects are pushed by a receiver ([`Installer::offer`]) or pulled from a source ([`install`]). Worker threads
+//! decode and write; one more thread makes zeros and frees space meanwhile. [`Installer::finish`] returns when the
+//! target is durable and was read back.
+
+mod blank;
+mod check;
+mod plan;
+mod shared;
+mod writer;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use base::limits::PIPELINE_BYTES_DEFAULT;
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use disk::WriteAt;
+
+use crate::catalogue::Catalogue;
+use crate::error::from_disk;
+use crate::manifest::Manifest;
+use crate::object::{ObjectSource, Verified};
+use crate::progress::{Progress, Stage};
+use crate::workers::thread_count;
+use crate::{Error, ErrorKind, Result};
+use plan::Plan;
+use shared::{Shared, State};
+use writer::Writer;
+
+/// What happens to space that the image does not use, inside it and behind its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FreeSpace {
+    /// Keeps what it held.
+    #[default]
+    Skip,
+    /// Holds zeros.
+    Zero,
+    /// Is discarded, where the target knows that; then what it holds is open.
+    Discard,
+}
+
+/// How to install.
+#[derive(Debug, Clone, Copy)]
+pub struct InstallOptions {
+    /// What happens to free space.
+    pub free: FreeSpace,
+    /// Whether to read everything back, past the page cache where the target allows, and compare.
+    pub verify: bool,
+    /// Whether to look first which chunks the target holds already.
+    pub resume: bool,
+    /// Worker threads; 0 for as many as this machine can use.
+    pub threads: usize,
+    /// Memory for objects that wait and for buffers, in bytes. One worker runs whatever it is.
+    pub memory_bytes: u64,
+}
+
+impl Default for InstallOptions {
+    fn default() -> Self {
+        let memory_bytes = PIPELINE_BYTES_DEFAULT;
+        Self { free: FreeSpace::Skip, verify: true, resume: false, threads: 0, memory_bytes }
+    }
+}
+
+/// What an install did, in bytes of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InstallReport {
+    /// Content written.
+    pub written_bytes: u64,
+    /// Content that was right already.
+    pub kept_bytes: u64,
+    /// Zeros written: allocated ones, and free space if asked for.
+    pub zeroed_bytes: u64,
+    /// Free space discarded.
+    pub discarded_bytes: u64,
+    /// Free space left as it was.
+    pub skipped_bytes: u64,
+    /// Content and allocated zeros read back and found right.
+    pub verified_bytes: u64,
+    /// Whether all that was read back came from the medium; false if some came from the page cache, or nothing was.
+    pub past_cache: bool,
+}
+
+/// What came of an offer.
+#[derive(Debug)]
+pub enum Offer {
+    /// The object is right and will be written.
+    Taken,
+    /// The object is not needed: a node, or here already.
+    Known,
+    /// There is no room for it now. Only from [`Installer::try_offer`].
+    Full,
+    /// These are not the bytes of that object; it is still needed.
+    Wrong(Error),
+}
+
+/// An install that takes objects as they come, in any order.
+pub struct Installer {
+    shared: Arc<Shared>,
+    options: InstallOptions,
+    threads: usize,
+    queue: Option<Sender<Item>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Installer {
+    /// Begins to install the version of `catalogue` on `target`: checks sizes, looks for what is right already if
+    /// asked to, and starts the threads.
+    ///
+    /// `Refused`, with nothing written, if the target is too small or can't address the image's sectors; `Corrupt` if
+    /// the tree contradicts itself.
+    pub fn begin(
+        catalogue: Arc<Catalogue>,
+        target: Arc<dyn WriteAt>,
+        options: InstallOptions,
+        progress: Arc<dyn Progress>,
+    ) -> Result<Self> {
+        preflight(&catalogue, &*target)?;
+        let chunk_bytes = u64::from(catalogue.layout().chunk.bytes());
+        // A buffer for a chunk, the decoder's tables, and as much again for objects that wait.
+        let threads = thread_count(options.threads, options.memory_bytes, 2 * (chunk_bytes + (256 << 10)));
+        let waiting = usize::try_from(options.memory_bytes / 2 / chunk_bytes).unwrap_or(usize::MAX);
+        let (queue, objects) = crossbeam_channel::bounded(waiting.clamp(threads, 4096));
+        let shared = Arc::new(Shared::new(Plan::of(&catalogue)?, catalogue, target, progress));
+        if options.resume {
+            check::keep_what_is_right(&shared, threads)?;
+        }
+        let kept = shared.counters.kept.load(Ordering::Relaxed);
+        shared.progress.begin(Stage::Install, shared.plan.bytes() - kept);
+        let mut installer = Self { shared, options, threads, queue: Some(queue), workers: Vec::new() };
+        for _ in 0..threads {
+            let objects = objects.clone();
+            installer.spawn(move |shared| write_all(shared, &objects));
+        }
+        installer.spawn(move |shared| blank::make_all(shared, options.free));
+        Ok(installer)
+    }
+
+    /// The numbers of the objects that are still needed, as ascending ranges with gaps between them.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Range<u64>> {
+        self.shared.missing()
+    }
+
+    /// Whether object `id` is still needed.
+    #[must_use]
+    pub fn needs(&self, id: u64) -> bool {
+        self.shared.is_needed(id)
+    }
+
+    /// Takes the bytes of object `id`; waits while there is no room. The object is verified before this returns.
+    /// Errors are those of the install: it can't go on.
+    pub fn offer(&self, id: u64, bytes: Bytes) -> Result<Offer> {
+        self.take(id, bytes, |queue, item| {
+            queue.send(item).map_err(|unsent| TrySendError::Disconnected(unsent.into_inner()))
+        })
+    }
+
+    /// The same without waiting: [`Offer::Full`] if there is no room, and the object is still needed.
+    pub fn try_offer(&self, id: u64, bytes: Bytes) -> Result<Offer> {
+        if self.queue.as_ref().is_some_and(Sender::is_full) && self.shared.is_needed(id) {
+            return self.healthy().map(|()| Offer::Full);
+        }
+        self.take(id, bytes, Sender::try_send)
+    }
+
+    fn take(
+        &self,
+        id: u64,
+        bytes: Bytes,
+        send: impl FnOnce(&Sender<Item>, Item) -> std::result::Result<(), TrySendError<Item>>,
+    ) -> Result<Offer> {
+        self.healthy()?;
+        let Some(chunk) = self.shared.plan.chunk(id).filter(|_| self.shared.is_needed(id)) else {
+            return Ok(Offer::Known);
+        };
+        let object = match chunk.object.verified(bytes) {
+            Ok(object) => object,
+            Err(error) => return Ok(Offer::Wrong(error)),
+        };
+        if !self.shared.change(id, State::Needed, State::Taken) {
+            return Ok(Offer::Known);
+        }
+        let queue = self.queue.as_ref().expect("the queue is open until the end");
+        match send(queue, (id, object)) {
+            Ok(()) => Ok(Offer::Taken),
+            Err(TrySendError::Full(_)) => {
+                self.shared.change(id, State::Taken, State::Needed);
+                Ok(Offer::Full)
+            }
+            Err(TrySendError::Disconnected(_)) => {
+                self.healthy()?;
+                Err(Error::new(ErrorKind::Io, "the threads of the install are gone"))
+            }
+        }
+    }
+
+    fn healthy(&self) -> Result<()> {
+        self.shared.group.restated().map_or(Ok(()), Err)
+    }
+
+    /// Fetches all that is missing from `source`, verifies and writes it. Stops at the first error.
+    pub fn pull(&self, source: &dyn ObjectSource) -> Result<()> {
+        let shared = &*self.shared;
+        let missing = shared.missing();
+        let ids = std::sync::Mutex::new(missing.into_iter().flatten());
+        let next = || ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+        let work = || -> Result<()> {
+            let mut writer = Writer::new(shared)?;
+            while !shared.group.is_stopped() {
+                let Some(id) = next() else { break };
+                let chunk = shared.plan.chunk(id).expect("chunks are missing, not nodes");
+                let object = chunk.object.verified(source.fetch(&chunk.object)?)?;
+                if shared.change(id, State::Needed, State::Taken) {
+                    write_one(shared, &mut writer, id, &object)?;
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(|| work().unwrap_or_else(|error| shared.group.fail(error)));
+            }
+        });
+        self.healthy()
+    }
+
+    /// Waits until all that was taken is written and durable, and reads it back if asked to.
+    ///
+    /// `Incomplete` if objects are missing; `Verification` if the target does not hold what was written; else the
+    /// first error of any thread. After an error the target holds a part of the image.
+    pub fn finish(mut self) -> Result<InstallReport> {
+        self.join();
+        let shared = &*self.shared;
+        if let Some(error) = shared.group.take() {
+            return Err(error);
+        }
+        match shared.unfinished() {
+            0 => {}
+            count => return Err(Error::new(ErrorKind::Incomplete, format!("{count} chunks never came"))),
+        }
+        shared.target.sync().map_err(|e| from_disk(e, format!("make `{}` durable", shared.target.name())))?;
+        if self.options.verify {
+            check::verify(shared, self.threads)?;
+        }
+        Ok(self.report())
+    }
+
+    fn report(&self) -> InstallReport {
+        let counters = &self.shared.counters;
+        let count = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        InstallReport {
+            written_bytes: count(&counters.written),
+            kept_bytes: count(&counters.kept),
+            zeroed_bytes: count(&counters.zeroed),
+            discarded_bytes: count(&counters.discarded),
+            skipped_bytes: count(&counters.skipped),
+            verified_bytes: count(&counters.verified),
+            past_cache: self.options.verify && !counters.through_cache.load(Ordering::Relaxed),
+        }
+    }
+
+    fn spawn(&mut self, job: impl FnOnce(&Shared) -> Result<()> + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        self.workers.push(std::thread::spawn(move || {
+            if let Err(error) = job(&shared) {
+                shared.group.fail(error);
+            }
+        }));
+    }
+
+    fn join(&mut self) {
+        self.queue = None;
+        for worker in std::mem::take(&mut self.workers) {
+            if worker.join().is_err() {
+                self.shared.group.fail(Error::new(ErrorKind::Io, "a thread of the install panicked"));
+            }
+        }
+    }
+}
+
+impl Drop for Installer {
+    /// Stops the threads and waits for them, so that nobody writes to the target afterwards.
+    fn drop(&mut self) {
+        self.shared.group.stop();
+        self.join();
+    }
+}
+
+/// What waits to be written: the number of an object, and the object.
+type Item = (u64, Verified);
+
+/// Puts the version of `manifest`, whose objects `source` has, on `target`. See [`Installer`] for the errors.
+pub fn install(
+    manifest: &Manifest,
+    source: &dyn ObjectSource,
+    target: Arc<dyn WriteAt>,
+    options: InstallOptions,
+    progress: Arc<dyn Progress>,
+) -> Result<InstallReport> {
+    let catalogue = Arc::new(Catalogue::load(manifest, source)?);
+    let installer = Installer::begin(catalogue, target, options, progress)?;
+    installer.pull(source)?;
+    installer.finish()
+}
+
+/// `Refused` unless the image fits on `target` and its extents can be addressed there.
+fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
+    let (layout, geometry, name) = (catalogue.layout(), target.geometry(), target.name());
+    let refuse = |text: String| Err(Error::new(ErrorKind::Refused, text));
+    if geometry.size_bytes < layout.size_bytes() {
+        let (has, needs) = (geometry.size_bytes, layout.size_bytes());
+        return refuse(format!("`{name}` has {has} bytes, the image needs {needs}"));
+    }
+    if geometry.logical_sector_bytes > layout.logical_sector_bytes {
+        let (has, needs) = (geometry.logical_sector_bytes, layout.logical_sector_bytes);
+        return refuse(format!(
+            "`{name}` has sectors of {has} bytes, the image is of a disk with sectors of {needs}"
+        ));
+    }
+    Ok(())
+}
+
+/// Writes objects from the queue until it is closed. After a failure it only empties the queue, so that nobody waits.
+fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
+    let mut writer = Writer::new(shared)?;
+    for (id, object) in objects {
+        if !shared.group.is_stopped()
+            && let Err(error) = write_one(shared, &mut writer, id, &object)
+        {
+            shared.group.fail(error);
+        }
+    }
+    Ok(())
+}
+
+fn write_one(shared: &Shared, writer: &mut Writer, id: u64, object: &Verified) -> Result<()> {
+    let chunk = shared.plan.chunk(id).expect("only chunks are taken");
+    writer.write(shared, chunk, object)?;
+    shared.change(id, State::Taken, State::Done);
+    shared.counters.written.fetch_add(chunk.bytes(), Ordering::Relaxed);
+    shared.progress.advance(Stage::Install, chunk.bytes());
+    Ok(())
+}

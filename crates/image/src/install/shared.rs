@@ -1,0 +1,101 @@
+//! What the threads of an install share: the plan, the target, and which objects are done.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use disk::WriteAt;
+
+use crate::catalogue::Catalogue;
+use crate::progress::Progress;
+use crate::workers::FirstError;
+
+use super::plan::Plan;
+
+/// Where one chunk object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Not here.
+    Needed = 0,
+    /// Here and verified, not yet written.
+    Taken = 1,
+    /// On the target.
+    Done = 2,
+}
+
+/// Bytes of the target by what became of them.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) written: AtomicU64,
+    pub(super) kept: AtomicU64,
+    pub(super) zeroed: AtomicU64,
+    pub(super) discarded: AtomicU64,
+    pub(super) skipped: AtomicU64,
+    pub(super) verified: AtomicU64,
+    pub(super) through_cache: AtomicBool,
+}
+
+pub(super) struct Shared {
+    pub(super) plan: Plan,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) target: Arc<dyn WriteAt>,
+    pub(super) progress: Arc<dyn Progress>,
+    pub(super) group: FirstError,
+    pub(super) counters: Counters,
+    states: Vec<AtomicU8>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        plan: Plan,
+        catalogue: Arc<Catalogue>,
+        target: Arc<dyn WriteAt>,
+        progress: Arc<dyn Progress>,
+    ) -> Self {
+        let states = plan.chunks.iter().map(|_| AtomicU8::new(State::Needed as u8)).collect();
+        let (group, counters) = (FirstError::default(), Counters::default());
+        Self { plan, catalogue, target, progress, group, counters, states }
+    }
+
+    /// Moves object `id` from one state to another; false if it was in neither or in another.
+    pub(super) fn change(&self, id: u64, from: State, to: State) -> bool {
+        let state = self.index(id).map(|index| &self.states[index]);
+        let exchange = |state: &AtomicU8| {
+            state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        state.is_some_and(exchange)
+    }
+
+    /// Whether object `id` is a chunk that is not here.
+    pub(super) fn is_needed(&self, id: u64) -> bool {
+        self.index(id).is_some_and(|index| self.is(index, State::Needed))
+    }
+
+    /// How many chunk objects are not on the target.
+    pub(super) fn unfinished(&self) -> usize {
+        (0..self.states.len()).filter(|&index| !self.is(index, State::Done)).count()
+    }
+
+    /// The numbers of the objects that are not here, as ascending ranges with gaps between them.
+    pub(super) fn missing(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for id in (0..self.states.len()).filter(|&index| self.is(index, State::Needed)) {
+            let id = self.plan.heads + id as u64;
+            match ranges.last_mut() {
+                Some(last) if last.end == id => last.end = id + 1,
+                _ => ranges.push(id..id + 1),
+            }
+        }
+        ranges
+    }
+
+    fn index(&self, id: u64) -> Option<usize> {
+        let index = usize::try_from(id.checked_sub(self.plan.heads)?).ok()?;
+        (index < self.states.len()).then_some(index)
+    }
+
+    fn is(&self, index: usize, state: State) -> bool {
+        self.states[index].load(Ordering::Acquire) == state as u8
+    }
+}

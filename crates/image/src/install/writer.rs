@@ -1,0 +1,97 @@
+//! What one thread does with a chunk: verify, decode, write; or read it back and compare.
+
+use base::Extent;
+
+use crate::buffer::AlignedBuffer;
+use crate::chunk::{Decoder, is_zero};
+use crate::error::from_disk;
+use crate::object::Verified;
+use crate::{Error, Result};
+
+use super::plan::PlannedChunk;
+use super::shared::Shared;
+
+/// What one thread keeps from chunk to chunk.
+pub(super) struct Writer {
+    decoder: Decoder,
+    buffer: AlignedBuffer,
+}
+
+impl Writer {
+    pub(super) fn new(shared: &Shared) -> Result<Self> {
+        let buffer = AlignedBuffer::new(shared.plan.layout.chunk.bytes() as usize);
+        Ok(Self { decoder: Decoder::new()?, buffer })
+    }
+
+    /// Decodes `object` and writes it to all its places. Nothing is written unless both digests are right.
+    pub(super) fn write(&mut self, shared: &Shared, chunk: &PlannedChunk, object: &Verified) -> Result<()> {
+        let plain = self.buffer.front(chunk.extents.len_bytes() as usize);
+        let decoded = self.decoder.decode(object, &chunk.extents, chunk.plain, plain);
+        decoded.map_err(|e| {
+            let first = chunk.places().next().unwrap_or_default();
+            Error::from_source(e.kind(), format!("decode chunk {first} from {}", chunk.object), e)
+        })?;
+        for index in chunk.places() {
+            let mut from = 0;
+            for extent in shared.plan.layout.extents_of(index, &chunk.extents) {
+                let to = from + len_of(extent);
+                let offset = extent.offset_bytes();
+                let written = shared.target.write_all_at(&plain[from..to], offset);
+                written.map_err(|e| from_disk(e, format!("write chunk {index} at offset {offset}")))?;
+                from = to;
+            }
+        }
+        Ok(())
+    }
+
+    /// The places of `chunk` where `read` finds other content.
+    pub(super) fn wrong_places(
+        &mut self,
+        shared: &Shared,
+        chunk: &PlannedChunk,
+        mut read: impl FnMut(&mut [u8], u64) -> disk::Result<()>,
+    ) -> Result<Vec<u64>> {
+        let plain = self.buffer.front(chunk.extents.len_bytes() as usize);
+        let mut wrong = Vec::new();
+        for index in chunk.places() {
+            let mut from = 0;
+            for extent in shared.plan.layout.extents_of(index, &chunk.extents) {
+                let to = from + len_of(extent);
+                let offset = extent.offset_bytes();
+                let done = read(&mut plain[from..to], offset);
+                done.map_err(|e| from_disk(e, format!("read back chunk {index} at offset {offset}")))?;
+                from = to;
+            }
+            if self.decoder.plain_digest(&chunk.extents, plain) != chunk.plain {
+                wrong.push(shared.plan.layout.chunk_offset(index));
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// The offset of the first piece of `extent` where `read` finds anything but zeros.
+    pub(super) fn first_nonzero(
+        &mut self,
+        shared: &Shared,
+        extent: Extent,
+        mut read: impl FnMut(&mut [u8], u64) -> disk::Result<()>,
+    ) -> Result<Option<u64>> {
+        let step = u64::from(shared.plan.layout.chunk.bytes());
+        let end = extent.offset_bytes() + extent.len_bytes();
+        let mut offset = extent.offset_bytes();
+        while offset < end && !shared.group.is_stopped() {
+            let len = step.min(end - offset);
+            let piece = self.buffer.front(usize::try_from(len).expect("at most a chunk"));
+            read(piece, offset).map_err(|e| from_disk(e, format!("read back zeros at offset {offset}")))?;
+            if !is_zero(piece) {
+                return Ok(Some(offset));
+            }
+            offset += len;
+        }
+        Ok(None)
+    }
+}
+
+fn len_of(extent: Extent) -> usize {
+    usize::try_from(extent.len_bytes()).expect("a run lies inside a chunk")
+}

@@ -1,0 +1,52 @@
+//! Worker threads: how many, and how the first that fails stops the others.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::Error;
+use crate::error::restate;
+
+/// How many threads to run: `asked`, or twice the cores if that is 0, so that some compute while others wait for a
+/// disk; never more than fit `memory_bytes` at `bytes_each`, but at least one.
+pub(crate) fn thread_count(asked: usize, memory_bytes: u64, bytes_each: u64) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let asked = if asked == 0 { 2 * cores } else { asked };
+    let affordable = usize::try_from(memory_bytes / bytes_each).unwrap_or(usize::MAX);
+    asked.min(affordable).max(1)
+}
+
+/// The first error of a group of threads.
+#[derive(Default)]
+pub(crate) struct FirstError {
+    stopped: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl FirstError {
+    /// Whether a thread failed, or somebody asked all to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Asks all threads to stop.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Keeps `error` if it is the first, and asks all to stop.
+    pub(crate) fn fail(&self, error: Error) {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.stop();
+    }
+
+    /// The first error once more.
+    pub(crate) fn restated(&self) -> Option<Error> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(restate)
+    }
+
+    /// The first error itself.
+    pub(crate) fn take(&self) -> Option<Error> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

@@ -1,0 +1,145 @@
+//! Random disks, and disks that fail.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{Chance, Extent, ExtentSet};
+use disk::device::MemoryDisk;
+use disk::{DiskMap, Error, ErrorKind, Geometry, ReadAt, Result, TableKind, WriteAt};
+
+/// A disk with some content, and a map of what is allocated of it.
+pub struct Sample {
+    pub bytes: Vec<u8>,
+    pub map: DiskMap,
+}
+
+/// Text, noise, zeros and repetitions in random places, allocated at random in units of `unit_sectors`.
+pub fn sample(chance: &mut Chance, sectors: u64, unit_sectors: u64) -> Sample {
+    let mut bytes = vec![0; usize::try_from(sectors * 512).unwrap()];
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = bytes.len().min(at + 512 * usize::try_from(1 + chance.below(400)).unwrap());
+        match chance.below(4) {
+            0 => {}
+            1 => chance.fill(&mut bytes[at..end]),
+            2 => bytes[at..end].fill(b'x'),
+            _ => (at..end).for_each(|i| bytes[i] = b"the quick brown fox "[i % 20]),
+        }
+        at = end;
+    }
+    let mut allocated = ExtentSet::new();
+    let mut start = 0;
+    while start < sectors {
+        let count = (unit_sectors * (1 + chance.below(300))).min(sectors - start);
+        if chance.hits(600_000) {
+            allocated.insert(Extent::new(start, count));
+        }
+        start += count + unit_sectors * chance.below(3);
+    }
+    Sample { bytes, map: map(sectors, u32::try_from(unit_sectors * 512).unwrap(), allocated) }
+}
+
+/// The map of a whole disk.
+pub fn map(sectors: u64, sector_bytes: u32, allocated: ExtentSet) -> DiskMap {
+    DiskMap {
+        geometry: Geometry {
+            size_bytes: sectors * 512,
+            logical_sector_bytes: sector_bytes,
+            physical_sector_bytes: sector_bytes,
+        },
+        table: TableKind::None,
+        disk_id: None,
+        partitions: Vec::new(),
+        window: Extent::new(0, sectors),
+        allocated,
+        warnings: Vec::new(),
+    }
+}
+
+/// A disk that fails to read or write one sector, loses or spoils a write, or runs full.
+pub struct FaultyDisk {
+    pub disk: MemoryDisk,
+    pub fault: Fault,
+    pub written: AtomicU64,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Fault {
+    None,
+    ReadFails(u64),
+    WriteFails(u64),
+    FullAfter(u64),
+    SpoilsWritesOf(u64),
+    LosesZeros,
+    SyncFails,
+}
+
+impl FaultyDisk {
+    pub fn new(bytes: Vec<u8>, sector_bytes: u32, fault: Fault) -> Self {
+        Self { disk: MemoryDisk::with_sectors(bytes, sector_bytes), fault, written: AtomicU64::new(0) }
+    }
+}
+
+fn hit(at: u64, offset: u64, len: u64) -> bool {
+    (offset..offset + len).contains(&at)
+}
+
+impl ReadAt for FaultyDisk {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        match self.fault {
+            Fault::ReadFails(at) if hit(at, offset, buf.len() as u64) => {
+                Err(Error::new(ErrorKind::Io, "unreadable sector"))
+            }
+            _ => self.disk.read_exact_at(buf, offset),
+        }
+    }
+
+    fn name(&self) -> &str {
+        "faulty"
+    }
+}
+
+impl WriteAt for FaultyDisk {
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let len = buf.len() as u64;
+        let before = self.written.fetch_add(len, Ordering::Relaxed);
+        let unit = u64::from(self.geometry().logical_sector_bytes);
+        assert!(offset.is_multiple_of(unit) && len.is_multiple_of(unit), "a write of whole sectors");
+        match self.fault {
+            Fault::WriteFails(at) if hit(at, offset, len) => {
+                Err(Error::new(ErrorKind::Io, "unwritable sector"))
+            }
+            Fault::FullAfter(limit) if before + len > limit => {
+                Err(Error::new(ErrorKind::Full, "no room left"))
+            }
+            Fault::SpoilsWritesOf(at) if hit(at, offset, len) => {
+                let mut spoiled = buf.to_vec();
+                spoiled[usize::try_from(at - offset).unwrap()] ^= 0x10;
+                self.disk.write_all_at(&spoiled, offset)
+            }
+            _ => self.disk.write_all_at(buf, offset),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        if self.fault == Fault::LosesZeros { Ok(()) } else { self.disk.write_zeroes(offset, len) }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.disk.discard(offset, len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        match self.fault {
+            Fault::SyncFails => Err(Error::new(ErrorKind::Io, "cache not flushed")),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.read_exact_at(buf, offset).map(|()| true)
+    }
+}

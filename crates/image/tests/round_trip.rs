@@ -1,0 +1,307 @@
+//! Capture and install together: what is allocated comes back, the rest is treated as asked, faults are errors.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
+
+mod common;
+
+use std::sync::Arc;
+
+use base::{Chance, Extent, ExtentSet};
+use bytes::Bytes;
+use common::disks::{Fault, FaultyDisk, Sample, map, sample};
+use common::small;
+use disk::ReadAt;
+use disk::device::MemoryDisk;
+use image::{
+    CaptureOptions, Catalogue, ErrorKind, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
+    MemoryObjects, NoProgress, ObjectSource, Offer, capture, install,
+};
+
+fn options() -> CaptureOptions {
+    CaptureOptions { chunk: small(), threads: 3, ..CaptureOptions::default() }
+}
+
+fn captured(sample: &Sample, objects: &MemoryObjects) -> Manifest {
+    let disk = MemoryDisk::with_sectors(sample.bytes.clone(), sample.map.geometry.logical_sector_bytes);
+    let captured = capture(&disk, &sample.map, objects, &options(), &NoProgress).unwrap();
+    let mut manifest = Manifest::draft("test", &sample.map, &captured, "2026-11-20T14:00:00Z");
+    manifest.number = 1;
+    Manifest::decode(&manifest.encode(None).unwrap()).unwrap()
+}
+
+fn noise(chance: &mut Chance, bytes: usize) -> Vec<u8> {
+    let mut noise = vec![0; bytes];
+    chance.fill(&mut noise);
+    noise
+}
+
+fn range(extent: Extent) -> std::ops::Range<usize> {
+    let start = usize::try_from(extent.offset_bytes()).unwrap();
+    start..start + usize::try_from(extent.len_bytes()).unwrap()
+}
+
+#[test]
+fn what_is_allocated_comes_back_and_free_space_is_treated_as_asked() {
+    for seed in 0..40 {
+        let mut chance = Chance::from_seed(seed);
+        let unit = if chance.hits(500_000) { 1 } else { 8 };
+        let sectors = 8 * (1 + chance.below(1500));
+        let sample = sample(&mut chance, sectors, unit);
+        let objects = MemoryObjects::new();
+        let manifest = captured(&sample, &objects);
+        let tail = 4096 * usize::try_from(chance.below(40)).unwrap();
+        for free in [FreeSpace::Skip, FreeSpace::Zero, FreeSpace::Discard] {
+            let before = noise(&mut chance, sample.bytes.len() + tail);
+            let fault = Fault::None;
+            let target = Arc::new(FaultyDisk::new(before.clone(), manifest.logical_sector_bytes, fault));
+            let options = InstallOptions { free, threads: 3, ..InstallOptions::default() };
+            let report = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap();
+            let after = target.disk.contents();
+            let whole = Extent::new(0, after.len() as u64 / 512);
+            for run in sample.map.allocated.runs() {
+                assert!(after[range(*run)] == sample.bytes[range(*run)], "seed {seed}: {run:?} differs");
+            }
+            for gap in sample.map.allocated.gaps_within(whole).runs().iter().map(|gap| range(*gap)) {
+                let good = match free {
+                    FreeSpace::Skip => after[gap.clone()] == before[gap],
+                    FreeSpace::Zero => after[gap].iter().all(|&byte| byte == 0),
+                    FreeSpace::Discard => true,
+                };
+                assert!(good, "seed {seed}: free space with {free:?}");
+            }
+            let handled =
+                report.written_bytes + report.zeroed_bytes + report.discarded_bytes + report.skipped_bytes;
+            assert_eq!(handled, after.len() as u64, "seed {seed}: {report:?}");
+            assert_eq!(report.verified_bytes, manifest.statistics.allocated_bytes, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn capturing_again_gives_the_same_root_and_nothing_new() {
+    let mut chance = Chance::from_seed(5);
+    let sample = sample(&mut chance, 20_000, 8);
+    let objects = MemoryObjects::new();
+    let first = captured(&sample, &objects);
+    let count = objects.count();
+    assert_eq!(captured(&sample, &objects).root, first.root);
+    assert_eq!(objects.count(), count);
+    // Chunks of a base keep their objects even where the encoder has changed.
+    let known = KnownChunks::of(&Catalogue::load(&first, &objects).unwrap()).unwrap();
+    let disk = MemoryDisk::with_sectors(sample.bytes.clone(), 4096);
+    let other_level = CaptureOptions { level: 9, known, ..options() };
+    let again = capture(&disk, &sample.map, &objects, &other_level, &NoProgress).unwrap();
+    assert_eq!((again.root, objects.count()), (first.root, count));
+}
+
+#[test]
+fn one_partition_is_an_image_of_its_own() {
+    let mut chance = Chance::from_seed(6);
+    let mut sample = sample(&mut chance, 9000, 1);
+    sample.map.window = Extent::new(1000, 3000);
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    assert_eq!((manifest.size_sectors, manifest.origin.start_sector), (3000, 1000));
+    let target = Arc::new(MemoryDisk::new(vec![7; 3000 * 512]));
+    install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress)).unwrap();
+    for run in sample.map.allocated.within(sample.map.window) {
+        let there = range(Extent::new(run.start - 1000, run.count));
+        assert!(target.contents()[there] == sample.bytes[range(run)], "{run:?}");
+    }
+}
+
+#[test]
+fn objects_may_be_offered_in_any_order_twice_and_wrong() {
+    for seed in 0..20 {
+        let mut chance = Chance::from_seed(seed);
+        let sectors = 8 * (1 + chance.below(2000));
+        let sample = sample(&mut chance, sectors, 8);
+        let objects = MemoryObjects::new();
+        let manifest = captured(&sample, &objects);
+        let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+        let target = Arc::new(MemoryDisk::with_sectors(vec![1; sample.bytes.len()], 4096));
+        let options = InstallOptions { threads: 2, memory_bytes: 1 << 20, ..InstallOptions::default() };
+        let installer =
+            Installer::begin(catalogue.clone(), target.clone(), options, Arc::new(NoProgress)).unwrap();
+        let mut ids: Vec<u64> = (0..catalogue.objects().len() as u64 + 3)
+            .chain(installer.missing().into_iter().flatten())
+            .collect();
+        let mut turns = 0;
+        while !ids.is_empty() {
+            let at = usize::try_from(chance.below(ids.len() as u64)).unwrap();
+            let id = ids[at];
+            let Some(object) = catalogue.objects().get(usize::try_from(id).unwrap()) else {
+                assert!(matches!(installer.offer(id, Bytes::new()).unwrap(), Offer::Known));
+                ids.swap_remove(at);
+                continue;
+            };
+            let bytes = objects.fetch(object).unwrap();
+            let mut wrong = bytes.to_vec();
+            wrong[usize::try_from(chance.below(bytes.len() as u64)).unwrap()] ^= 1;
+            let needed = installer.needs(id);
+            match installer.try_offer(id, wrong.into()).unwrap() {
+                Offer::Wrong(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+                Offer::Known => assert!(!needed),
+                Offer::Full => {}
+                Offer::Taken => panic!("seed {seed}: a wrong object was taken"),
+            }
+            turns += 1;
+            let offered =
+                if turns % 2 == 0 { installer.offer(id, bytes) } else { installer.try_offer(id, bytes) };
+            match offered.unwrap() {
+                Offer::Full => {}
+                Offer::Wrong(error) => panic!("seed {seed}: {error}"),
+                Offer::Taken | Offer::Known => drop(ids.swap_remove(at)),
+            }
+        }
+        assert!(installer.missing().is_empty());
+        installer.finish().unwrap();
+        for run in sample.map.allocated.runs() {
+            assert!(target.contents()[range(*run)] == sample.bytes[range(*run)], "seed {seed}: {run:?}");
+        }
+    }
+}
+
+#[test]
+fn resuming_fetches_only_what_is_not_right_yet() {
+    let mut chance = Chance::from_seed(11);
+    let sample = sample(&mut chance, 30_000, 8);
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+    let target = Arc::new(MemoryDisk::with_sectors(noise(&mut chance, sample.bytes.len()), 4096));
+    let begin = |resume| {
+        let options = InstallOptions { resume, ..InstallOptions::default() };
+        Installer::begin(catalogue.clone(), target.clone(), options, Arc::new(NoProgress)).unwrap()
+    };
+    // A third arrives, and then the machine dies.
+    let first = begin(false);
+    let ids: Vec<u64> = first.missing().into_iter().flatten().collect();
+    for id in ids.iter().filter(|id| *id % 3 == 0) {
+        let object = &catalogue.objects()[usize::try_from(*id).unwrap()];
+        assert!(matches!(first.offer(*id, objects.fetch(object).unwrap()).unwrap(), Offer::Taken));
+    }
+    assert_eq!(first.finish().unwrap_err().kind(), ErrorKind::Incomplete);
+    let second = begin(true);
+    let left: Vec<u64> = second.missing().into_iter().flatten().collect();
+    assert!(left.iter().all(|id| id % 3 != 0), "what was written is not needed again");
+    assert!(!left.is_empty());
+    second.pull(&objects).unwrap();
+    let report = second.finish().unwrap();
+    assert_eq!(report.kept_bytes + report.written_bytes, manifest.statistics.data_bytes);
+    let third = begin(true);
+    assert!(third.missing().is_empty());
+    assert_eq!(third.finish().unwrap().written_bytes, 0);
+}
+
+/// A disk of noise with `zeros` in the middle, all of it allocated.
+fn plain_sample() -> Sample {
+    let mut bytes = noise(&mut Chance::from_seed(2), 64 << 16);
+    bytes[20 << 16..30 << 16].fill(0);
+    let sectors = bytes.len() as u64 / 512;
+    Sample { bytes, map: map(sectors, 512, ExtentSet::of(Extent::new(0, sectors))) }
+}
+
+#[test]
+fn faults_of_the_target_are_errors_that_say_where() {
+    let sample = plain_sample();
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let at = 40 * 65_536 + 1000;
+    let chunk_offset = (40 * 65_536).to_string();
+    let cases = [
+        (Fault::WriteFails(at), ErrorKind::Io, "chunk 40"),
+        (Fault::FullAfter(1 << 20), ErrorKind::Full, "write chunk"),
+        (Fault::SpoilsWritesOf(at), ErrorKind::Verification, &*chunk_offset),
+        (Fault::LosesZeros, ErrorKind::Verification, "1310720"),
+        (Fault::SyncFails, ErrorKind::Io, "durable"),
+        (Fault::ReadFails(at), ErrorKind::Io, "chunk 40"),
+    ];
+    for (fault, kind, word) in cases {
+        let target = Arc::new(FaultyDisk::new(vec![1; sample.bytes.len()], 512, fault));
+        let error = install(&manifest, &objects, target, InstallOptions::default(), Arc::new(NoProgress))
+            .unwrap_err();
+        let text = base::fault::chain(&error);
+        assert_eq!(error.kind(), kind, "{fault:?}: {text}");
+        assert!(text.contains(word), "{fault:?}: {text}");
+    }
+}
+
+#[test]
+fn offers_after_a_failure_fail_and_never_hang() {
+    let sample = plain_sample();
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+    let target = Arc::new(FaultyDisk::new(vec![1; sample.bytes.len()], 512, Fault::FullAfter(1 << 18)));
+    let options = InstallOptions { threads: 1, memory_bytes: 1 << 17, ..InstallOptions::default() };
+    let installer = Installer::begin(catalogue.clone(), target, options, Arc::new(NoProgress)).unwrap();
+    let offers = installer.missing().into_iter().flatten().map(|id| {
+        let object = &catalogue.objects()[usize::try_from(id).unwrap()];
+        installer.offer(id, objects.fetch(object).unwrap()).map_err(|error| error.kind())
+    });
+    let last = offers.last().unwrap();
+    assert_eq!(last.unwrap_err(), ErrorKind::Full);
+    assert_eq!(installer.finish().unwrap_err().kind(), ErrorKind::Full);
+}
+
+#[test]
+fn unreadable_sources_say_where() {
+    let sample = plain_sample();
+    let disk = FaultyDisk::new(sample.bytes.clone(), 512, Fault::ReadFails(12 * 65_536 + 7));
+    let error = capture(&disk, &sample.map, &MemoryObjects::new(), &options(), &NoProgress).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("chunk 12, 65536 bytes at offset 786432"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let sample = plain_sample();
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let targets = [
+        MemoryDisk::new(vec![9; sample.bytes.len() - 512]),
+        MemoryDisk::with_sectors(vec![9; sample.bytes.len()], 4096),
+    ];
+    for target in targets.map(Arc::new) {
+        let options = InstallOptions::default();
+        let error = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        assert!(target.contents().iter().all(|&byte| byte == 9));
+    }
+    let disk = MemoryDisk::new(sample.bytes.clone());
+    for window in [Extent::new(0, 0), Extent::new(8, 1 << 40), Extent::new(u64::MAX, 8)] {
+        let map = disk::DiskMap { window, ..sample.map.clone() };
+        let error = capture(&disk, &map, &MemoryObjects::new(), &options(), &NoProgress).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    }
+    assert_eq!(disk.geometry().size_bytes, 64 << 16);
+}
+
+#[test]
+fn bad_objects_of_a_source_never_reach_the_target() {
+    let sample = plain_sample();
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let catalogue = Catalogue::load(&manifest, &objects).unwrap();
+    for (id, object) in catalogue.objects().iter().enumerate() {
+        let good = objects.fetch(object).unwrap();
+        let mut flipped = good.to_vec();
+        let middle = flipped.len() / 2;
+        flipped[middle] ^= 4;
+        let cases = [Some(flipped.into()), Some(good.slice(1..)), Some(Bytes::new()), None];
+        for bad in cases {
+            let kind = if bad.is_some() { ErrorKind::Corrupt } else { ErrorKind::NotFound };
+            objects.tamper(object, bad);
+            let target = Arc::new(MemoryDisk::new(vec![9; sample.bytes.len()]));
+            let options = InstallOptions { threads: 2, ..InstallOptions::default() };
+            let error =
+                install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap_err();
+            assert_eq!(error.kind(), kind, "object {id}: {error}");
+            let after = target.contents();
+            let right = |at: usize| after[at] == 9 || after[at] == sample.bytes[at];
+            assert!((0..after.len()).all(right), "object {id}: something unverified was written");
+        }
+        objects.tamper(object, Some(good));
+    }
+}
