@@ -81,8 +81,9 @@ struct Machine(Child);
 impl Machine {
     fn start(disk: &Path, options: &BootOptions) -> Result<Self> {
         let mut command = Command::new("qemu-system-x86_64");
-        // Hardware helps where it can be had; the emulation works everywhere.
-        command.args(["-machine", "q35", "-accel", "kvm", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        // Emulation in software works everywhere. KVM inside of a virtual machine may be offered and then stop at the
+        // firmware's first unusual instruction.
+        command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
         command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
         command.arg("-smp").arg(options.processors.to_string());
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);

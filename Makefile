@@ -1,0 +1,31 @@
+# The few verbs of this repository. `make help` explains them; CONTRIBUTING.md says more.
+
+SHELL := bash
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.PHONY: help demo test check sim bench dependencies
+
+help: ## explains these verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: dependencies ## captures a Debian disk, multicasts it to five hosts, verifies and boots it (full as root, less without)
+	cargo build --release --package diskcast-cli --package diskcast-lab
+	target/release/diskcast-demo
+
+test: dependencies ## runs every test: unit, golden, simulation, real filesystems, the network lab, the programs
+	cargo test --workspace
+
+check: dependencies ## formatting, lints and the repository's own rules
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- --deny warnings
+	cargo xtask tidy
+
+sim: ## simulates one run of many receivers and faults; SEED=7 names it, the same seed gives the same trace
+	cargo run --release --quiet --package diskcast-sim -- --seed $(or $(SEED),1)
+
+bench: dependencies ## measures every named figure; LIST=1 lists them, ONLY='fetch.*' measures some
+	cargo build --release --package diskcast-cli --package diskcast-lab
+	cargo run --release --quiet --package diskcast-bench -- $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)')
+
+dependencies:
+	@tools/install-dependencies.sh

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Makes a real Debian disk as a raw image: GPT; an EFI system partition with systemd-boot, kernel and initrd; an ext4
+# root; a swap partition. It boots by its own boot loader on UEFI firmware, to a login prompt on its serial console
+# (root, no password). Nothing is mounted, no loop device is needed. Needs root, and the tools of install-dependencies.sh.
+#
+# Packages come from wherever this machine's own apt takes Debian's from. A disk that this script already made from the
+# same arguments is kept.
+#
+# Follows: Discoverable Partitions (type GUIDs by sgdisk's codes), the Boot Loader Specification (type 1 entries).
+set -euo pipefail
+
+usage='usage: tools/debian-disk.sh [--size MIB] [--packages "NAME NAME"] DISK'
+disk_mib=2048
+packages=
+while [ $# -gt 1 ]; do
+    case $1 in
+        --size) disk_mib=$2; shift 2 ;;
+        --packages) packages=$2; shift 2 ;;
+        *) echo "$usage" >&2; exit 2 ;;
+    esac
+done
+disk=${1:?$usage}
+
+# One MiB is left before the first and behind the last partition, for the tables.
+esp_mib=128
+swap_mib=256
+root_mib=$((disk_mib - esp_mib - swap_mib - 2))
+root_uuid=6d3a7a6e-0e0c-4c7e-9f61-64697363617a
+swap_uuid=6d3a7a6e-0e0c-4c7e-9f61-737761700a7a
+esp_serial=D15CCA57
+
+made_from="$(sha256sum <"$0") $disk_mib $packages"
+if [ -e "$disk" ] && [ "$(cat "$disk.made-from" 2>/dev/null)" = "$made_from" ]; then
+    exit 0
+fi
+
+mkdir -p "$(dirname "$disk")"
+work=$(mktemp -d "$(dirname "$disk")/debian-disk.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# The machine's own sources of Debian, whichever files and formats they stand in, as one-line sources.
+sources() {
+    apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Origin: Debian' 'Created-By: Packages' | sort -u
+}
+
+make_root() {
+    [ -n "$(sources)" ] || { echo "apt knows no source of Debian here; run apt-get update first" >&2; exit 1; }
+    # A mirror kept at one date has an index that is past its own; what this machine's apt accepts is accepted here.
+    apt-config dump Acquire::Check-Valid-Until >"$work/apt.conf"
+    sources | mmdebstrap --quiet --variant=minbase --aptopt="$work/apt.conf" \
+        --include="linux-image-cloud-amd64 initramfs-tools systemd-sysv systemd-boot udev dbus e2fsprogs dosfstools $packages" \
+        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+        --customize-hook='chroot "$1" passwd --quiet --delete root' \
+        "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$work/root"
+    echo diskcast-demo >"$work/root/etc/hostname"
+    cat >"$work/root/etc/fstab" <<-FSTAB
+	UUID=$root_uuid / ext4 defaults 0 1
+	UUID=${esp_serial:0:4}-${esp_serial:4} /boot/efi vfat defaults 0 2
+	UUID=$swap_uuid none swap defaults 0 0
+	FSTAB
+    mkdir -p "$work/root/boot/efi"
+}
+
+make_esp() {
+    local esp=$work/esp.img
+    mkdir -p "$work/esp/EFI/BOOT" "$work/esp/loader/entries"
+    cp "$work"/root/usr/lib/systemd/boot/efi/systemd-bootx64.efi "$work/esp/EFI/BOOT/BOOTX64.EFI"
+    cp "$work"/root/boot/vmlinuz-* "$work/esp/vmlinuz"
+    cp "$work"/root/boot/initrd.img-* "$work/esp/initrd.img"
+    echo 'timeout 0' >"$work/esp/loader/loader.conf"
+    cat >"$work/esp/loader/entries/debian.conf" <<-ENTRY
+	title Debian
+	linux /vmlinuz
+	initrd /initrd.img
+	options root=UUID=$root_uuid rw console=ttyS0
+	ENTRY
+    truncate -s "${esp_mib}M" "$esp"
+    mkfs.vfat -F 32 -n EFI -i "$esp_serial" "$esp" >/dev/null
+    mcopy -i "$esp" -s "$work"/esp/* ::
+}
+
+make_rest() {
+    truncate -s "${root_mib}M" "$work/root.img"
+    mkfs.ext4 -q -L root -U "$root_uuid" -d "$work/root" "$work/root.img"
+    truncate -s "${swap_mib}M" "$work/swap.img"
+    mkswap --quiet --label swap --uuid "$swap_uuid" "$work/swap.img"
+}
+
+assemble() {
+    local image=$work/disk.img
+    truncate -s "${disk_mib}M" "$image"
+    sgdisk --new "1:0:+${esp_mib}M" --typecode 1:ef00 --change-name 1:EFI \
+        --new "2:0:+${root_mib}M" --typecode 2:8304 --change-name 2:root \
+        --new "3:0:+${swap_mib}M" --typecode 3:8200 --change-name 3:swap "$image" >/dev/null
+    local at=1
+    for part in esp root swap; do
+        dd if="$work/$part.img" of="$image" bs=1M seek="$at" conv=notrunc,sparse status=none
+        at=$((at + $(stat -c %s "$work/$part.img") / 1048576))
+    done
+    sync "$image"
+    mv "$image" "$disk"
+    echo "$made_from" >"$disk.made-from"
+}
+
+rm -f "$disk.made-from"
+make_root
+make_esp
+make_rest
+assemble

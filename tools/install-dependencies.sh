@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building, testing, measuring and demonstrating diskcast need and that this machine
+# lacks. Written for Debian 12; does nothing where all is there. Rust comes by rustup, as rust-toolchain.toml says.
+set -euo pipefail
+
+packages=(
+    build-essential ca-certificates git make            # building
+    iproute2 nftables ethtool                           # the lab: namespaces, links, loss
+    e2fsprogs dosfstools mtools gdisk fdisk util-linux  # disks and filesystems to test against
+    mmdebstrap                                          # a real Debian disk
+    qemu-system-x86 ovmf                                # booting it
+)
+
+missing=()
+for package in "${packages[@]}"; do
+    status=$(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing+=("$package")
+done
+
+if [ ${#missing[@]} -gt 0 ]; then
+    if [ "$(id -u)" != 0 ]; then
+        echo "Not root, so not installed: ${missing[*]}" >&2
+        echo "What needs them is left out or fails. To install: sudo tools/install-dependencies.sh" >&2
+    else
+        echo "Installing ${missing[*]}" >&2
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update --quiet=2 >&2
+        apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}" >&2
+    fi
+fi
+
+# rustup's programs stand in the home folder, which a bare shell may not search.
+if ! PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin" command -v cargo >/dev/null; then
+    echo "There is no cargo here. Install rustup (its site is rustup.rs; a newer Debian has it as a package), then run this" >&2
+    echo "again: the first use of cargo installs the toolchain that rust-toolchain.toml names." >&2
+    exit 1
+fi
