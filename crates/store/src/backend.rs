@@ -8,11 +8,15 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{
-    GetOptions, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
+    GetOptions, GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode,
+    PutOptions,
 };
 
 use crate::error::{Error, ErrorKind, Result, from_store};
 use crate::folder::Folder;
+
+/// Records that a listing holds at a time.
+const LIST_BATCH: usize = 1024;
 
 /// An object store, and the folder that it is if it is one.
 #[derive(Debug)]
@@ -115,32 +119,40 @@ impl Backend {
         }
     }
 
-    /// All records below `folder`, in no order.
-    pub(crate) fn list(&self, folder: &Path) -> Result<Vec<ObjectMeta>> {
-        wait(self.store.list(Some(folder)).try_collect())
-            .map_err(|error| from_store(format!("list `{folder}`"), error))
-    }
-
     /// Calls `each` for every record below `folder`, in no order, without holding them all.
-    pub(crate) fn for_each(&self, folder: &Path, each: &mut (dyn FnMut(ObjectMeta) + Send)) -> Result<()> {
-        let walk = async {
-            let mut records = self.store.list(Some(folder));
-            while let Some(record) = records.next().await {
-                each(record?);
+    pub(crate) fn for_each(&self, folder: &Path, each: &mut dyn FnMut(ObjectMeta)) -> Result<()> {
+        // The store looks at the thread that calls it for a runtime, so this call must not be made on the caller's.
+        let mut records = wait(async { self.store.list(Some(folder)) });
+        loop {
+            let batch: Vec<ObjectMeta> = wait(records.by_ref().take(LIST_BATCH).try_collect())
+                .map_err(|error| from_store(format!("list `{folder}`"), error))?;
+            if batch.is_empty() {
+                return Ok(());
             }
-            Ok(())
-        };
-        wait(walk).map_err(|error: object_store::Error| from_store(format!("list `{folder}`"), error))
+            batch.into_iter().for_each(&mut *each);
+        }
     }
 
     /// The names of the folders in `folder`, ascending.
     pub(crate) fn folders(&self, folder: &Path) -> Result<Vec<String>> {
-        let found = wait(self.store.list_with_delimiter(Some(folder)))
-            .map_err(|error| from_store(format!("list `{folder}`"), error))?;
-        let mut names: Vec<String> =
-            found.common_prefixes.iter().filter_map(|path| path.filename().map(str::to_owned)).collect();
+        let mut names: Vec<String> = self
+            .look_into(folder)?
+            .common_prefixes
+            .iter()
+            .filter_map(|path| path.filename().map(str::to_owned))
+            .collect();
         names.sort();
         Ok(names)
+    }
+
+    /// The paths of the records in `folder`, without those in folders of it.
+    pub(crate) fn records(&self, folder: &Path) -> Result<Vec<Path>> {
+        Ok(self.look_into(folder)?.objects.into_iter().map(|found| found.location).collect())
+    }
+
+    fn look_into(&self, folder: &Path) -> Result<ListResult> {
+        wait(self.store.list_with_delimiter(Some(folder)))
+            .map_err(|error| from_store(format!("list `{folder}`"), error))
     }
 }
 

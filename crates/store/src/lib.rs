@@ -12,9 +12,11 @@ mod folder;
 mod layout;
 mod location;
 mod names;
+mod parallel;
 mod record;
 mod repository;
 mod tags;
+mod verify;
 mod versions;
 
 pub use error::{Error, ErrorKind, Result};
@@ -22,4 +24,5 @@ pub use location::Location;
 pub use names::{ImageName, Reference, TagName};
 pub use repository::Repository;
 pub use tags::Tag;
+pub use verify::{Damage, Scope, VerifyReport, Why};
 pub use versions::{Removed, Stamp};

@@ -187,7 +187,7 @@ impl Repository {
 }
 
 /// An error of ours as one of `image`, whose seams the repository fills.
-fn into_image(error: Error) -> image::Error {
+pub(crate) fn into_image(error: Error) -> image::Error {
     let kind = match error.kind() {
         ErrorKind::NotFound => image::ErrorKind::NotFound,
         ErrorKind::Corrupt => image::ErrorKind::Corrupt,

@@ -73,19 +73,27 @@ impl Repository {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no image `{image}`")));
         }
         let mut tags = Vec::new();
-        for name in self.backend.folders(&layout::tags_of(image))? {
-            let Ok(name) = name.parse::<TagName>() else { continue };
-            tags.extend(
-                self.newest_move(image, &name)?.and_then(|newest| tag_of(name, newest)).map(|(tag, _)| tag),
-            );
+        for name in self.tag_names(image)? {
+            tags.extend(self.tag_now(image, &name)?.map(|(tag, _)| tag));
         }
         Ok(tags)
     }
 
+    /// The names of all tags that `image` has or had, ascending.
+    pub(crate) fn tag_names(&self, image: &ImageName) -> Result<Vec<TagName>> {
+        let names = self.backend.folders(&layout::tags_of(image))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Where `tag` is now, and the digest of the manifest there; `None` if it is nowhere.
+    pub(crate) fn tag_now(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Tag, Digest)>> {
+        Ok(self.newest_move(image, tag)?.and_then(|newest| tag_of(tag.clone(), newest)))
+    }
+
     /// Where `tag` is, and the digest of the manifest there.
     pub(crate) fn tagged(&self, image: &ImageName, tag: &TagName) -> Result<(Tag, Digest)> {
-        let newest = self.newest_move(image, tag)?.and_then(|newest| tag_of(tag.clone(), newest));
-        newest.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`")))
+        self.tag_now(image, tag)?
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`")))
     }
 
     fn move_tag(

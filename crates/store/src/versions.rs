@@ -218,12 +218,8 @@ impl Repository {
 
     /// The numbers of the records in `folder`, ascending. What is no numbered record is passed over.
     fn numbers_in(&self, folder: &Path) -> Result<Vec<u64>> {
-        let mut numbers: Vec<u64> = self
-            .backend
-            .list(folder)?
-            .iter()
-            .filter_map(|found| layout::number_of(&found.location))
-            .collect();
+        let mut numbers: Vec<u64> =
+            self.backend.records(folder)?.iter().filter_map(layout::number_of).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }

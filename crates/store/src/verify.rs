@@ -1,0 +1,400 @@
+//! Verification: reads everything that versions name, holds it against the digests that name it, decodes every chunk,
+//! and says what is damaged and which versions that concerns. Uses all cores; memory is bounded but for 24 bytes a
+//! distinct chunk.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use base::Digest;
+use base::limits::{OBJECT_BYTES_MAX, TREE_HEIGHT_MAX};
+use image::node::Node;
+use image::{
+    Child, ChunkExtents, ChunkRef, ChunkSize, Decoder, Leaf, ObjectKind, ObjectRef, Progress, Root, Stage,
+};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::names::{ImageName, Reference};
+use crate::parallel::parallel;
+use crate::repository::Repository;
+use crate::versions::from_image;
+
+/// Leaf nodes whose chunks are verified together: bounds memory, and is enough work for many cores.
+const WINDOW_NODES: usize = 64;
+/// Unreferenced objects that are verified together.
+const WINDOW_OBJECTS: usize = 4096;
+
+/// What to verify.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// Every version and tag, and objects that no version names.
+    All,
+    /// One version.
+    Version(Reference),
+}
+
+/// What is wrong with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It is not there.
+    Missing,
+    /// It is not what was stored.
+    Corrupt,
+    /// The store failed, or the record is of a newer format.
+    Unreadable,
+}
+
+/// One record that is not right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Its path in the repository.
+    pub path: String,
+    /// What is wrong.
+    pub why: Why,
+    /// The same in words.
+    pub text: String,
+    /// The versions that cannot be installed for it. Empty if no version names the record.
+    pub versions: Vec<Reference>,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Versions looked at.
+    pub versions: u64,
+    /// Distinct objects read.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Objects that no version names: of a capture under way or given up, or of removed versions.
+    pub unreferenced: u64,
+    /// Files among the objects that are no objects.
+    pub strangers: u64,
+    /// What is not right, in the order of paths.
+    pub damaged: Vec<Damage>,
+}
+
+impl Repository {
+    /// Verifies `scope`. Damage is reported, not an error; errors are those of finding out what there is.
+    pub fn verify(&self, scope: &Scope, progress: &dyn Progress) -> Result<VerifyReport> {
+        let mut run = Run::new(self, progress);
+        match scope {
+            Scope::All => run.all()?,
+            Scope::Version(reference) => run.one(reference)?,
+        }
+        run.report()
+    }
+}
+
+struct Run<'a> {
+    repository: &'a Repository,
+    progress: &'a dyn Progress,
+    roots: Vec<(ImageName, u64, Root, ChunkSize)>,
+    versions: u64,
+    objects: AtomicU64,
+    bytes: AtomicU64,
+    unreferenced: u64,
+    strangers: u64,
+    nodes: HashSet<Digest>,
+    chunks: HashSet<ChunkKey>,
+    damaged: Mutex<HashMap<String, Damage>>,
+}
+
+/// Enough of a chunk's two digests to know it again.
+type ChunkKey = ([u8; 16], [u8; 8]);
+
+/// A node to look at: which, and of what chunks.
+type NodeItem = (ObjectRef, ChunkSize);
+
+impl<'a> Run<'a> {
+    fn new(repository: &'a Repository, progress: &'a dyn Progress) -> Self {
+        Self {
+            repository,
+            progress,
+            roots: Vec::new(),
+            versions: 0,
+            objects: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            unreferenced: 0,
+            strangers: 0,
+            nodes: HashSet::new(),
+            chunks: HashSet::new(),
+            damaged: Mutex::default(),
+        }
+    }
+
+    fn one(&mut self, reference: &Reference) -> Result<()> {
+        let (sealed, _) = self.repository.sealed(reference)?;
+        self.progress.begin(Stage::Verify, sealed.manifest.statistics.encoded_bytes);
+        let image = reference.image();
+        self.version(image, sealed.manifest.number);
+        self.trees();
+        Ok(())
+    }
+
+    fn all(&mut self) -> Result<()> {
+        self.progress.begin(Stage::Verify, self.stored_bytes()?);
+        for image in self.repository.images()? {
+            for number in self.repository.versions(&image)? {
+                self.version(&image, number);
+            }
+            self.tags(&image)?;
+        }
+        self.trees();
+        self.rest(ObjectKind::Chunk)?;
+        self.rest(ObjectKind::Node)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for kind in [ObjectKind::Chunk, ObjectKind::Node] {
+            self.repository.backend.for_each(&layout::objects(kind), &mut |found| bytes += found.size)?;
+        }
+        Ok(bytes)
+    }
+
+    fn version(&mut self, image: &ImageName, number: u64) {
+        self.versions += 1;
+        let read = self.repository.read_manifest(image, number).and_then(|(sealed, _)| {
+            let layout = sealed.manifest.layout();
+            let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+            Ok((sealed.manifest.root, layout.chunk))
+        });
+        match read {
+            Ok((root, size)) => self.roots.push((image.clone(), number, root, size)),
+            Err(error) => {
+                let concerned = vec![Reference::Version(image.clone(), number)];
+                self.damage(layout::version(image, number).to_string(), &error, concerned);
+            }
+        }
+    }
+
+    fn tags(&self, image: &ImageName) -> Result<()> {
+        for tag in self.repository.tag_names(image)? {
+            let reference = Reference::Tagged(image.clone(), tag.clone());
+            match self.repository.tag_now(image, &tag).and_then(|there| match there {
+                Some(_) => self.repository.sealed(&reference).map(drop),
+                None => Ok(()),
+            }) {
+                Ok(()) => {}
+                Err(error) => self.damage(layout::tag_records(image, &tag).to_string(), &error, Vec::new()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the trees of all roots, level by level from the highest, each distinct object once.
+    fn trees(&mut self) {
+        let mut levels: Vec<Vec<NodeItem>> = vec![Vec::new(); usize::from(TREE_HEIGHT_MAX)];
+        for (_, _, root, size) in &self.roots {
+            let node = root.child.object().map(|object| (object, *size));
+            levels[usize::from(root.height) - 1].extend(node);
+        }
+        for level in (1..TREE_HEIGHT_MAX).rev() {
+            let nodes = self.unseen(std::mem::take(&mut levels[usize::from(level)]));
+            let below = parallel(&nodes, || (), |(), item| self.node(item, level));
+            for (node, (_, size)) in below.into_iter().zip(&nodes) {
+                let Some(Node::Children(children)) = node else { continue };
+                let objects = children.iter().filter_map(Child::object).map(|object| (object, *size));
+                levels[usize::from(level) - 1].extend(objects);
+            }
+        }
+        let leaf_nodes = self.unseen(std::mem::take(&mut levels[0]));
+        for window in leaf_nodes.chunks(WINDOW_NODES) {
+            let read = parallel(window, || (), |(), item| self.node(item, 0));
+            let chunks = self.unseen_chunks(read.into_iter().flatten());
+            parallel(&chunks, Scratch::default, |scratch, (extents, chunk)| {
+                self.chunk(scratch, extents, chunk)
+            });
+        }
+    }
+
+    fn unseen(&mut self, mut nodes: Vec<NodeItem>) -> Vec<NodeItem> {
+        nodes.retain(|(object, _)| self.nodes.insert(object.digest));
+        nodes
+    }
+
+    fn unseen_chunks(&mut self, nodes: impl Iterator<Item = Node>) -> Vec<(ChunkExtents, ChunkRef)> {
+        let mut chunks = Vec::new();
+        for node in nodes {
+            let Node::Leaves(leaves) = node else { continue };
+            for leaf in leaves {
+                if let Leaf::Data(extents, chunk) = leaf
+                    && self.chunks.insert(key(&chunk))
+                {
+                    chunks.push((extents, chunk));
+                }
+            }
+        }
+        chunks
+    }
+
+    fn node(&self, (object, size): &NodeItem, level: u8) -> Option<Node> {
+        let read = self.object(object).and_then(|verified| Node::decode(&verified, level, *size));
+        self.or_damage(object, read)
+    }
+
+    fn chunk(&self, scratch: &mut Scratch, extents: &ChunkExtents, chunk: &ChunkRef) {
+        let object = chunk.object();
+        let decoded = self.object(&object).and_then(|verified| scratch.decode(&verified, extents, chunk));
+        self.or_damage(&object, decoded);
+    }
+
+    fn object(&self, object: &ObjectRef) -> image::Result<image::Verified> {
+        let bytes = self.repository.read_object(object).map_err(crate::repository::into_image)?;
+        self.count(bytes.len() as u64);
+        object.verified(bytes)
+    }
+
+    fn count(&self, bytes: u64) {
+        self.objects.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.progress.advance(Stage::Verify, bytes);
+    }
+
+    fn or_damage<T>(&self, object: &ObjectRef, result: image::Result<T>) -> Option<T> {
+        result
+            .map_err(|error| {
+                let path = layout::object(object.kind, &object.digest).to_string();
+                self.damage(path, &from_image(format!("verify {object}"), error), Vec::new());
+            })
+            .ok()
+    }
+
+    fn damage(&self, path: String, error: &Error, versions: Vec<Reference>) {
+        let why = match error.kind() {
+            ErrorKind::NotFound => Why::Missing,
+            ErrorKind::Corrupt => Why::Corrupt,
+            _ => Why::Unreadable,
+        };
+        let damage = Damage { path: path.clone(), why, text: base::fault::chain(error), versions };
+        self.damaged.lock().expect("no thread panics with this lock").entry(path).or_insert(damage);
+    }
+
+    /// Holds the objects that no version names against their names, in windows.
+    fn rest(&mut self, kind: ObjectKind) -> Result<()> {
+        let seen: HashSet<[u8; 16]> = match kind {
+            ObjectKind::Chunk => self.chunks.iter().map(|(encoded, _)| *encoded).collect(),
+            ObjectKind::Node => self.nodes.iter().map(front).collect(),
+        };
+        let (mut window, mut unreferenced, mut strangers) = (Vec::new(), 0, 0);
+        let this = &*self;
+        let check = |window: &mut Vec<ObjectRef>| {
+            parallel(window, || (), |(), object| this.or_damage(object, this.object(object)));
+            window.clear();
+        };
+        this.repository.backend.for_each(&layout::objects(kind), &mut |found| {
+            match layout::digest_of(kind, &found.location) {
+                None => strangers += 1,
+                Some(digest) if seen.contains(&front(&digest)) => {}
+                Some(digest) => {
+                    unreferenced += 1;
+                    let len = u32::try_from(found.size).unwrap_or(u32::MAX).min(OBJECT_BYTES_MAX);
+                    window.push(ObjectRef { kind, len, digest });
+                }
+            }
+            if window.len() >= WINDOW_OBJECTS {
+                check(&mut window);
+            }
+        })?;
+        check(&mut window);
+        self.unreferenced += unreferenced;
+        self.strangers += strangers;
+        Ok(())
+    }
+
+    fn report(self) -> Result<VerifyReport> {
+        let mut damaged = self.damaged.into_inner().expect("no thread panics with this lock");
+        if !damaged.is_empty() {
+            for (image, number, root, size) in &self.roots {
+                let concerned = Reference::Version(image.clone(), *number);
+                let mut visited = HashSet::new();
+                let level = root.height - 1;
+                self.repository.mark(&mut damaged, &mut visited, root.child, level, *size, &concerned);
+            }
+        }
+        let mut damaged: Vec<Damage> = damaged.into_values().collect();
+        damaged.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(VerifyReport {
+            versions: self.versions,
+            objects: self.objects.into_inner(),
+            bytes: self.bytes.into_inner(),
+            unreferenced: self.unreferenced,
+            strangers: self.strangers,
+            damaged,
+        })
+    }
+}
+
+impl Repository {
+    /// Adds `concerned` to all damage below `child`.
+    fn mark(
+        &self,
+        damaged: &mut HashMap<String, Damage>,
+        visited: &mut HashSet<Digest>,
+        child: Child,
+        level: u8,
+        size: ChunkSize,
+        concerned: &Reference,
+    ) {
+        let Some(object) = child.object().filter(|object| visited.insert(object.digest)) else { return };
+        mark_one(damaged, &object, concerned);
+        let read = self.read_object(&object).ok().and_then(|bytes| object.verified(bytes).ok());
+        match read.and_then(|verified| Node::decode(&verified, level, size).ok()) {
+            None => {}
+            Some(Node::Children(children)) => {
+                for child in children {
+                    self.mark(damaged, visited, child, level - 1, size, concerned);
+                }
+            }
+            Some(Node::Leaves(leaves)) => {
+                for leaf in leaves {
+                    if let Leaf::Data(_, chunk) = leaf {
+                        mark_one(damaged, &chunk.object(), concerned);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn mark_one(damaged: &mut HashMap<String, Damage>, object: &ObjectRef, concerned: &Reference) {
+    let path = layout::object(object.kind, &object.digest);
+    if let Some(damage) = damaged.get_mut(path.as_ref())
+        && damage.versions.last() != Some(concerned)
+    {
+        damage.versions.push(concerned.clone());
+    }
+}
+
+fn front(digest: &Digest) -> [u8; 16] {
+    *digest.0.first_chunk().expect("a digest has 32 bytes")
+}
+
+fn key(chunk: &ChunkRef) -> ChunkKey {
+    (front(&chunk.encoded), *chunk.plain.0.first_chunk().expect("a digest has 32 bytes"))
+}
+
+/// What one thread needs to decode chunks.
+#[derive(Default)]
+struct Scratch {
+    decoder: Option<Decoder>,
+    plain: Vec<u8>,
+}
+
+impl Scratch {
+    fn decode(
+        &mut self,
+        object: &image::Verified,
+        extents: &ChunkExtents,
+        chunk: &ChunkRef,
+    ) -> image::Result<()> {
+        let decoder = match &mut self.decoder {
+            Some(decoder) => decoder,
+            none => none.insert(Decoder::new()?),
+        };
+        self.plain.resize(extents.len_bytes() as usize, 0);
+        decoder.decode(object, extents, chunk.plain, &mut self.plain)
+    }
+}
