@@ -361,6 +361,8 @@ pub struct SessionStatistics {
     pub read_bytes: u64,
     /// Bytes of objects read more than once.
     pub reread_bytes: u64,
+    /// Objects that could not be read, or were damaged.
+    pub read_failures: u64,
     /// Objects in the session.
     pub objects: u64,
     /// Bytes of all its objects.
@@ -385,6 +387,8 @@ pub struct SessionStatistics {
     pub reports: u64,
     /// Packets received that were not from a receiver, or broken.
     pub rejected: u64,
+    /// Why nothing can be sent at the moment, in words.
+    pub trouble: Option<String>,
     /// Every receiver that ever joined, at most [`base::limits::SESSION_RECEIVERS_MAX`].
     pub receivers: Vec<ReceiverStatistics>,
 }
@@ -410,6 +414,8 @@ pub struct ReceiverStatistics {
     pub blocks_duplicate: u64,
     /// Blocks that it says were lost on their way.
     pub blocks_lost: u64,
+    /// Blocks that it says it had no buffer for.
+    pub blocks_refused: u64,
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ pub mod clock;
 pub mod error;
 mod hex;
 pub mod interface;
+pub mod multicast;
 #[cfg(test)]
 mod testbed;
 pub mod token;
 pub mod udp;
+mod waker;
 
 pub use error::{Error, ErrorKind, Result};

@@ -27,6 +27,9 @@ pub const SEND_BUFFER_BYTES: usize = 192 << 10;
 /// Receive buffer asked for, in bytes: what arrives at 10 Gbit/s while the reader sleeps for 13 ms.
 pub const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
+/// `ENOBUFS`: a queue discipline dropped what was sent.
+const NO_BUFFERS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
+
 /// Largest packet that UDP carries without fragments under `mtu` bytes of IP packet.
 #[must_use]
 pub fn packet_bytes_max(mtu: u32, group: IpAddr) -> u32 {
@@ -61,8 +64,10 @@ impl SendOptions {
 pub enum Sent {
     /// So many bytes went out.
     Bytes(usize),
-    /// Nothing went: the send buffer or the device's queue is full.
+    /// Nothing went: the send buffer is full. [`wait`] until it can be written.
     Blocked,
+    /// Nothing went: the device's queue was full and dropped it. Wait a moment.
+    Dropped,
 }
 
 /// A non-blocking UDP socket with offloads.
@@ -86,7 +91,8 @@ impl OffloadSocket {
         let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
         match self.state.try_send((&self.socket).into(), &transmit) {
             Ok(()) => Ok(Sent::Bytes(contents.len())),
-            Err(error) if is_full(&error) => Ok(Sent::Blocked),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Sent::Blocked),
+            Err(error) if error.raw_os_error() == Some(NO_BUFFERS) => Ok(Sent::Dropped),
             Err(error) => Err(error),
         }
     }
@@ -99,13 +105,14 @@ impl OffloadSocket {
             let piece = &packets[sent..packets.len().min(sent + per_call)];
             match self.send(destination, piece, packet_bytes) {
                 Ok(Sent::Bytes(bytes)) => sent += bytes,
-                Ok(Sent::Blocked) => break,
+                Ok(full) if sent == 0 => return Ok(full),
+                Ok(_) => break,
                 // The state has noticed that offload is refused: the same again, one by one.
                 Err(_) if piece.len() > packet_bytes && self.state.max_gso_segments() == 1 => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(if sent == 0 { Sent::Blocked } else { Sent::Bytes(sent) })
+        Ok(Sent::Bytes(sent))
     }
 
     fn run_max(&self, packet_bytes: usize) -> usize {
@@ -127,11 +134,6 @@ impl OffloadSocket {
         while let Ok(Some(_)) = self.state.recv_transport_error((&self.socket).into()) {}
         let _ = self.socket.take_error();
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    let full = rustix::io::Errno::NOBUFS.raw_os_error();
-    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(full)
 }
 
 /// Packets as they came in, and the buffers for them, reused from call to call.
@@ -477,6 +479,7 @@ mod tests {
             match sender.send(rest, packet_bytes).unwrap() {
                 Sent::Bytes(bytes) => rest = &rest[bytes..],
                 Sent::Blocked => assert!(wait(&[], Some(sender), PATIENCE).unwrap()),
+                Sent::Dropped => assert!(!wait(&[], None, Duration::from_millis(1)).unwrap()),
             }
         }
     }

@@ -1,0 +1,28 @@
+//! Drivers of multicast sessions: the machines of `proto::multicast` on sockets, with threads, buffers and a clock.
+
+pub mod receiver;
+pub mod server;
+
+use base::Digest;
+
+use crate::api::Key;
+
+/// Bytes of Ethernet (with its checksum), IP and UDP headers around a packet: what a rate cap counts besides it.
+fn overhead_bytes(ipv4: bool) -> u16 {
+    18 + 8 + if ipv4 { 20 } else { 40 }
+}
+
+/// The key of one receiver: nobody without the session's secret can make it from the number.
+fn receiver_key(secret: &[u8; 32], receiver: u32) -> Key {
+    let material = [b"diskcast receiver key".as_slice(), secret, &receiver.to_le_bytes()].concat();
+    Key(*Digest::of(&material).0.first_chunk().expect("a digest is longer than a key"))
+}
+
+impl From<Key> for proto::multicast::Key {
+    fn from(key: Key) -> Self {
+        Self(key.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

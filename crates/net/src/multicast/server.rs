@@ -1,0 +1,689 @@
+//! The server's driver: one thread drives the machine and its socket, others read objects ahead.
+//!
+//! The driving thread never waits for a disk: the machine asks for objects before their turn, readers get and verify
+//! them, and blocks leave from memory, a run of them in one call. When the link pushes back, the thread waits for room
+//! in the socket and goes on serving reports meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::{Instant, limits};
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use image::{ObjectRef, ObjectSource};
+use proto::multicast::{
+    Reject, Run, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES, Transmit, Upstream, block_bytes_for,
+    open_upstream, peek_receiver, seal, tag,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{overhead_bytes, receiver_key};
+use crate::api::{Key, ReceiverStatistics, SessionGrant, SessionId, SessionRequest, SessionStatistics};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::udp::{self, Arrivals, GroupSender, SendOptions, Sent};
+use crate::waker::Waker;
+
+/// Longest name of a receiver that is kept, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// Longest wait of the driving thread, so that it notices what nobody tells it.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Pause after the device's queue has dropped a run, or the system refused it.
+const DROPPED_PAUSE: Duration = Duration::from_micros(500);
+/// See [`DROPPED_PAUSE`].
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// How long an answer of the driving thread may take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// How many runs go out between two looks at the reports.
+const RUNS_PER_TURN: usize = 8;
+/// How long BYE is repeated at most when a session is stopped.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What a session is made of.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// `image@version`.
+    pub reference: String,
+    /// Number of this start of the server; never the same twice.
+    pub epoch: u32,
+    /// Group and port that blocks go to.
+    pub group: SocketAddr,
+    /// How they go there.
+    pub send: SendOptions,
+    /// Address that receivers report to, where it differs from the one that packets come from.
+    pub report_address: Option<IpAddr>,
+    /// Payload of a block; by default what fits the interface's MTU.
+    pub block_bytes: Option<u16>,
+    /// Cap of the rate on the wire; `None` sends as fast as the link takes it.
+    pub rate_bits_per_second: Option<u64>,
+    /// Memory for objects, in bytes.
+    pub cache_bytes: u64,
+    /// Threads that read objects ahead.
+    pub readers: usize,
+    /// A receiver that was not heard for so long has gone.
+    pub receiver_timeout: Duration,
+    /// The session ends itself after so long without a receiver.
+    pub deserted_after: Duration,
+}
+
+impl SessionConfig {
+    /// A session for `group` with the defaults of everything else.
+    #[must_use]
+    pub fn new(reference: impl Into<String>, epoch: u32, group: SocketAddr, send: SendOptions) -> Self {
+        Self {
+            reference: reference.into(),
+            epoch,
+            group,
+            send,
+            report_address: None,
+            block_bytes: None,
+            rate_bits_per_second: None,
+            cache_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
+            readers: 2,
+            receiver_timeout: Duration::from_secs(20),
+            deserted_after: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A running session. Dropping it ends it.
+pub struct SessionServer {
+    shared: Arc<Shared>,
+    driver: Option<JoinHandle<()>>,
+}
+
+/// What the threads of a session and its owner share.
+struct Shared {
+    config: SessionConfig,
+    session: SessionId,
+    shape: Shape,
+    group_key: Key,
+    secret: [u8; 32],
+    source: SocketAddr,
+    /// Names of the receivers admitted; a receiver's number is its index.
+    names: Mutex<Vec<String>>,
+    commands: Sender<Command>,
+    waker: Waker,
+    over: AtomicBool,
+    last: Mutex<Option<SessionStatistics>>,
+    read: ReadCounters,
+}
+
+/// What reading objects cost.
+#[derive(Default)]
+struct ReadCounters {
+    nanoseconds: AtomicU64,
+    bytes: AtomicU64,
+    bytes_again: AtomicU64,
+    failures: AtomicU64,
+}
+
+enum Command {
+    Statistics(Sender<SessionStatistics>),
+    Stop,
+}
+
+impl SessionServer {
+    /// Starts a session over `objects`, the first `heads` of which go first, and whose bytes come from `source`.
+    ///
+    /// # Errors
+    /// `Invalid` for no object, too many of them, or blocks that do not fit; `Io` where sockets or threads fail.
+    pub fn start(
+        config: SessionConfig,
+        objects: Vec<ObjectRef>,
+        heads: u64,
+        source: Arc<dyn ObjectSource>,
+    ) -> Result<Self> {
+        let clock = Clock::start();
+        let socket = GroupSender::open(config.group, &config.send)?;
+        let (session, group_key, secret) = draw_secrets()?;
+        let shape = shape_of(&config, session, objects.len() as u64, heads)?;
+        let object_bytes: Arc<[u32]> = objects.iter().map(|object| object.len).collect();
+        let packet_bytes = usize::from(shape.block_bytes) + proto::multicast::BLOCK_HEADER_BYTES + TAG_BYTES;
+        let machine = Server::new(
+            clock.now(),
+            ServerConfig {
+                shape,
+                object_bytes,
+                rate_bits_per_second: config.rate_bits_per_second,
+                overhead_bytes: overhead_bytes(config.group.is_ipv4()),
+                run_blocks_max: u16::try_from(socket.run_max(packet_bytes)).unwrap_or(1),
+                cache_bytes: config.cache_bytes,
+                receiver_timeout: config.receiver_timeout,
+                mutant: proto::multicast::Mutant::default(),
+            },
+        );
+        let (commands, orders) = unbounded();
+        let waker = Waker::new().map_err(|error| Error::from_source(ErrorKind::Io, "make a waker", error))?;
+        let shared = Arc::new(Shared {
+            source: socket.local()?,
+            config,
+            session,
+            shape,
+            group_key,
+            secret,
+            names: Mutex::default(),
+            commands,
+            waker,
+            over: AtomicBool::new(false),
+            last: Mutex::default(),
+            read: ReadCounters::default(),
+        });
+        let readers = start_readers(&shared, objects.into(), source)?;
+        let driver = Driver::new(Arc::clone(&shared), clock, machine, socket, readers);
+        let run = move || driver.run(&orders);
+        let spawned = std::thread::Builder::new().name("multicast-server".into()).spawn(run);
+        let driver =
+            spawned.map_err(|error| Error::from_source(ErrorKind::Io, "start a session's thread", error))?;
+        Ok(Self { shared, driver: Some(driver) })
+    }
+
+    /// Lets one more receiver take part.
+    ///
+    /// # Errors
+    /// `Refused` if the session is over, full, or its packets do not fit the receiver's MTU.
+    pub fn admit(&self, request: &SessionRequest) -> Result<SessionGrant> {
+        let shared = &self.shared;
+        let refused = |why: String| Err(Error::new(ErrorKind::Refused, why));
+        if self.is_over() {
+            return refused(format!("session {} is over", shared.session));
+        }
+        let block_bytes_max = block_bytes_for(request.mtu, shared.config.group.is_ipv6()).unwrap_or(0);
+        if block_bytes_max < shared.shape.block_bytes {
+            return refused(format!("the session's packets do not fit an MTU of {} bytes", request.mtu));
+        }
+        let mut names = lock(&shared.names);
+        if names.len() >= limits::SESSION_RECEIVERS_MAX {
+            return refused(format!("session {} has had {} receivers", shared.session, names.len()));
+        }
+        let receiver = u32::try_from(names.len()).expect("below SESSION_RECEIVERS_MAX");
+        names.push(request.receiver.chars().take(NAME_BYTES_MAX / 4).collect());
+        drop(names);
+        // The session lives while somebody is about to join.
+        shared.waker.wake();
+        let source = shared.source.ip();
+        let report = SocketAddr::new(shared.config.report_address.unwrap_or(source), shared.source.port());
+        Ok(SessionGrant {
+            session: shared.session,
+            epoch: shared.shape.epoch,
+            group: unscoped(shared.config.group),
+            source,
+            report,
+            receiver,
+            group_key: shared.group_key,
+            receiver_key: receiver_key(&shared.secret, receiver),
+            block_bytes: shared.shape.block_bytes,
+            object_count: shared.shape.objects,
+            heads: shared.shape.heads,
+        })
+    }
+
+    /// The session's name.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.shared.session
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn statistics(&self) -> SessionStatistics {
+        let (reply, answer) = bounded(1);
+        if self.shared.commands.send(Command::Statistics(reply)).is_ok() {
+            self.shared.waker.wake();
+            if let Ok(statistics) = answer.recv_timeout(ANSWER_PATIENCE) {
+                return statistics;
+            }
+        }
+        lock(&self.shared.last).clone().unwrap_or_else(|| self.shared.empty_statistics())
+    }
+
+    /// Whether it has ended: nobody can join any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.over.load(Ordering::Acquire)
+    }
+
+    /// Ends it with a farewell to its receivers, and returns its last statistics.
+    pub fn stop(mut self) -> SessionStatistics {
+        self.end();
+        self.statistics()
+    }
+
+    fn end(&mut self) {
+        let _ = self.shared.commands.send(Command::Stop);
+        self.shared.waker.wake();
+        if let Some(driver) = self.driver.take() {
+            let _ = driver.join();
+        }
+    }
+}
+
+impl Drop for SessionServer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn draw_secrets() -> Result<(SessionId, Key, [u8; 32])> {
+    let (mut id, mut key, mut secret) = ([0; 16], [0; 16], [0; 32]);
+    let random = SystemRandom::new();
+    let drawn = random.fill(&mut id).and(random.fill(&mut key)).and(random.fill(&mut secret));
+    drawn.map_err(|_| Error::new(ErrorKind::Io, "draw random keys from the system"))?;
+    Ok((SessionId(u128::from_be_bytes(id)), Key(key), secret))
+}
+
+fn shape_of(config: &SessionConfig, session: SessionId, objects: u64, heads: u64) -> Result<Shape> {
+    let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
+    let mtu = config.send.interface.mtu();
+    let fits = block_bytes_for(mtu, config.group.is_ipv6()).unwrap_or(0);
+    let block_bytes = config.block_bytes.unwrap_or(fits);
+    if block_bytes < limits::BLOCK_BYTES_MIN || block_bytes > fits {
+        let name = &config.send.interface.name;
+        return invalid(format!(
+            "blocks of {block_bytes} bytes do not fit interface `{name}` with an MTU of {mtu}"
+        ));
+    }
+    if objects == 0 || objects > limits::SESSION_OBJECTS_MAX || heads > objects {
+        return invalid(format!("a session of {objects} objects with {heads} heads"));
+    }
+    let low = u64::try_from(session.0 & u128::from(u64::MAX)).expect("64 bits");
+    Ok(Shape { session: low, epoch: config.epoch, objects, heads, block_bytes })
+}
+
+/// The address without the interface that this machine calls it by.
+fn unscoped(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
+
+impl Shared {
+    /// A report as its sender's key confirms it.
+    fn open(&self, packet: &[u8]) -> std::result::Result<Upstream, Reject> {
+        let receiver = peek_receiver(packet).ok_or(Reject::Length)?;
+        if receiver.0 as usize >= lock(&self.names).len() {
+            return Err(Reject::Tag);
+        }
+        open_upstream(&receiver_key(&self.secret, receiver.0).into(), &self.shape, packet)
+    }
+
+    fn empty_statistics(&self) -> SessionStatistics {
+        SessionStatistics {
+            session: self.session,
+            epoch: self.shape.epoch,
+            reference: self.config.reference.clone(),
+            group: unscoped(self.config.group),
+            running: !self.over.load(Ordering::Acquire),
+            runtime_ms: 0,
+            read_ms: self.read.nanoseconds.load(Ordering::Relaxed) / 1_000_000,
+            read_bytes: self.read.bytes.load(Ordering::Relaxed),
+            reread_bytes: self.read.bytes_again.load(Ordering::Relaxed),
+            read_failures: self.read.failures.load(Ordering::Relaxed),
+            objects: self.shape.objects,
+            image_bytes: 0,
+            blocks_in_image: 0,
+            blocks_sent: 0,
+            resent_late: 0,
+            resent_buffer_full: 0,
+            resent_lost: 0,
+            payload_bytes: 0,
+            packet_bytes: 0,
+            control_packets: 0,
+            reports: 0,
+            rejected: 0,
+            trouble: None,
+            receivers: Vec::new(),
+        }
+    }
+}
+
+/// An object that a reader got, or could not get.
+type Loaded = (u64, Option<Bytes>);
+
+/// Both ends of the readers' queues. What is in them is bounded by the machine: it asks for no more than its cache
+/// holds.
+struct Readers {
+    wanted: Sender<u64>,
+    loaded: Receiver<Loaded>,
+}
+
+fn start_readers(
+    shared: &Arc<Shared>,
+    objects: Arc<[ObjectRef]>,
+    source: Arc<dyn ObjectSource>,
+) -> Result<Readers> {
+    let (wanted, orders) = unbounded::<u64>();
+    let (deliver, loaded) = unbounded();
+    let seen = Arc::new(Mutex::new(vec![false; objects.len()]));
+    for number in 0..shared.config.readers.max(1) {
+        let (shared, objects, source) = (Arc::clone(shared), Arc::clone(&objects), Arc::clone(&source));
+        let (orders, deliver, seen) = (orders.clone(), deliver.clone(), Arc::clone(&seen));
+        let read = move || {
+            for id in &orders {
+                let bytes = shared.read.fetch(&objects, id, source.as_ref(), &seen);
+                if deliver.send((id, bytes)).is_err() {
+                    break;
+                }
+                shared.waker.wake();
+            }
+        };
+        let spawned = std::thread::Builder::new().name(format!("multicast-read-{number}")).spawn(read);
+        spawned
+            .map_err(|error| Error::from_source(ErrorKind::Io, "start a thread that reads ahead", error))?;
+    }
+    Ok(Readers { wanted, loaded })
+}
+
+impl ReadCounters {
+    /// Gets an object and holds it against its digest: a damaged repository is found here once, not by every receiver.
+    fn fetch(
+        &self,
+        objects: &[ObjectRef],
+        id: u64,
+        source: &dyn ObjectSource,
+        seen: &Mutex<Vec<bool>>,
+    ) -> Option<Bytes> {
+        let index = usize::try_from(id).ok()?;
+        let object = objects.get(index)?;
+        let clock = Clock::start();
+        let bytes = source.fetch(object).and_then(|bytes| object.verify(&bytes).map(|()| bytes)).ok();
+        let taken = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(taken, Ordering::Relaxed);
+        self.bytes.fetch_add(u64::from(object.len), Ordering::Relaxed);
+        if std::mem::replace(&mut lock(seen)[index], true) {
+            self.bytes_again.fetch_add(u64::from(object.len), Ordering::Relaxed);
+        }
+        self.failures.fetch_add(u64::from(bytes.is_none()), Ordering::Relaxed);
+        bytes
+    }
+}
+
+/// Packets that are on their way into the socket.
+#[derive(Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    packet_bytes: usize,
+    sent: usize,
+}
+
+impl Outgoing {
+    fn is_done(&self) -> bool {
+        self.sent >= self.bytes.len()
+    }
+}
+
+/// Why the driver waits.
+#[derive(Clone, Copy, PartialEq)]
+enum Waiting {
+    /// There is more to send at once.
+    No,
+    /// Nothing is to be sent until something happens.
+    ForWork,
+    /// The socket is full.
+    ForRoom,
+    /// The device dropped a run, or the system refused it.
+    For(Duration),
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    clock: Clock,
+    machine: Server,
+    socket: GroupSender,
+    readers: Readers,
+    cache: HashMap<u64, Bytes>,
+    outgoing: Outgoing,
+    arrivals: Arrivals,
+    gone: BTreeMap<u32, ReceiverStatistics>,
+    packet_bytes_sent: u64,
+    /// Since when nobody takes part, and how many had been admitted then.
+    deserted: Option<(Instant, usize)>,
+    ending: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl Driver {
+    fn new(
+        shared: Arc<Shared>,
+        clock: Clock,
+        machine: Server,
+        socket: GroupSender,
+        readers: Readers,
+    ) -> Self {
+        Self {
+            shared,
+            deserted: Some((clock.now(), 0)),
+            clock,
+            machine,
+            socket,
+            readers,
+            cache: HashMap::new(),
+            outgoing: Outgoing::default(),
+            arrivals: Arrivals::default(),
+            gone: BTreeMap::new(),
+            packet_bytes_sent: 0,
+            ending: None,
+            trouble: None,
+        }
+    }
+
+    fn run(mut self, commands: &Receiver<Command>) {
+        while !self.is_done() {
+            self.shared.waker.clear();
+            self.obey(commands);
+            self.take_loaded();
+            self.take_reports();
+            let now = self.clock.now();
+            if self.machine.poll_timeout().is_some_and(|due| due <= now) {
+                self.machine.handle_timeout(now);
+            }
+            self.heed_events();
+            self.end_if_deserted();
+            match self.send_some() {
+                Waiting::No => {}
+                waiting => self.wait(waiting),
+            }
+        }
+        self.shared.over.store(true, Ordering::Release);
+        *lock(&self.shared.last) = Some(self.statistics());
+    }
+
+    fn is_done(&self) -> bool {
+        let said = self.machine.is_ended() && self.outgoing.is_done();
+        self.ending.is_some_and(|since| said || self.clock.now().since(since) > FAREWELL)
+    }
+
+    fn obey(&mut self, commands: &Receiver<Command>) {
+        for command in commands.try_iter() {
+            match command {
+                Command::Statistics(reply) => drop(reply.send(self.statistics())),
+                Command::Stop => self.end(),
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let now = self.clock.now();
+        if self.ending.is_none() {
+            self.shared.over.store(true, Ordering::Release);
+            self.ending = Some(now);
+            self.machine.end(now);
+        }
+    }
+
+    fn end_if_deserted(&mut self) {
+        let Some((since, admitted)) = self.deserted else { return };
+        let admitted_now = lock(&self.shared.names).len();
+        if admitted_now > admitted {
+            self.deserted = Some((self.clock.now(), admitted_now));
+        } else if self.clock.now().since(since) > self.shared.config.deserted_after {
+            self.end();
+        }
+    }
+
+    fn take_loaded(&mut self) {
+        for (object, bytes) in self.readers.loaded.try_iter() {
+            self.machine.loaded(object, bytes.is_some());
+            if let Some(bytes) = bytes {
+                self.cache.insert(object, bytes);
+            }
+        }
+    }
+
+    fn take_reports(&mut self) {
+        // Whoever floods this port with reports does not keep blocks from being sent: one batch a turn.
+        if !self.socket.receive(&mut self.arrivals).unwrap_or(false) {
+            return;
+        }
+        let now = self.clock.now();
+        for (_, packet) in self.arrivals.packets() {
+            match self.shared.open(packet) {
+                Ok(report) => self.machine.handle_input(now, &report),
+                Err(why) => self.machine.handle_reject(why),
+            }
+        }
+    }
+
+    fn heed_events(&mut self) {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                ServerEvent::Load(object) => {
+                    let _ = self.readers.wanted.send(object);
+                }
+                ServerEvent::Evict(object) => drop(self.cache.remove(&object)),
+                ServerEvent::Joined(_) => self.deserted = None,
+                ServerEvent::Left(statistics) => {
+                    let gone = self.show_receiver(&statistics, true);
+                    self.gone.insert(gone.receiver, gone);
+                }
+                ServerEvent::Deserted => {
+                    self.deserted = Some((self.clock.now(), lock(&self.shared.names).len()));
+                }
+            }
+        }
+    }
+
+    /// Sends a few runs, or as many as the socket takes.
+    fn send_some(&mut self) -> Waiting {
+        for _ in 0..RUNS_PER_TURN {
+            if self.outgoing.is_done() && !self.next_outgoing() {
+                return Waiting::ForWork;
+            }
+            let rest = &self.outgoing.bytes[self.outgoing.sent..];
+            match self.socket.send(rest, self.outgoing.packet_bytes) {
+                Ok(Sent::Bytes(bytes)) => {
+                    self.outgoing.sent += bytes;
+                    self.packet_bytes_sent += bytes as u64;
+                    self.trouble = None;
+                }
+                Ok(Sent::Blocked) => return Waiting::ForRoom,
+                Ok(Sent::Dropped) => return Waiting::For(DROPPED_PAUSE),
+                Err(error) => {
+                    self.trouble = Some(format!("send to {}: {error}", self.socket.group()));
+                    return Waiting::For(REFUSED_PAUSE);
+                }
+            }
+        }
+        Waiting::No
+    }
+
+    /// Asks the machine what goes next and puts it into packets. False if nothing does.
+    fn next_outgoing(&mut self) -> bool {
+        let Some(transmit) = self.machine.poll_transmit(self.clock.now()) else { return false };
+        self.outgoing.bytes.clear();
+        self.outgoing.sent = 0;
+        match transmit {
+            Transmit::Control(mut packet) => {
+                seal(&self.shared.group_key.into(), &mut packet);
+                self.outgoing.packet_bytes = packet.len();
+                self.outgoing.bytes = packet;
+            }
+            Transmit::Blocks(run) => self.fill(&run),
+        }
+        true
+    }
+
+    /// Writes a run's packets one behind the other: header, payload, tag.
+    fn fill(&mut self, run: &Run) {
+        let shape = &self.shared.shape;
+        let object = self.cache.get(&run.first.object).expect("the machine sends what is loaded");
+        let key = self.shared.group_key.into();
+        let packets = &mut self.outgoing.bytes;
+        for index in 0..run.count {
+            let header = run.header(index);
+            let (offset, len) = shape.place(header.object_bytes, header.block);
+            let begin = packets.len();
+            packets.extend_from_slice(&header.encode(shape));
+            packets.extend_from_slice(&object[offset as usize..offset as usize + usize::from(len)]);
+            let tag = tag(&key, &packets[begin..]);
+            packets.extend_from_slice(&tag);
+            if index == 0 {
+                self.outgoing.packet_bytes = packets.len();
+            }
+        }
+    }
+
+    fn wait(&self, waiting: Waiting) {
+        let due = self.machine.poll_timeout().map_or(WAIT_MAX, |due| due.since(self.clock.now()));
+        let waiter: &dyn std::os::fd::AsFd = &self.shared.waker;
+        let ready = match waiting {
+            Waiting::For(pause) => udp::wait(&[waiter], None, due.min(pause)),
+            Waiting::ForRoom => udp::wait(&[waiter, &self.socket], Some(&self.socket), due.min(WAIT_MAX)),
+            Waiting::No | Waiting::ForWork => udp::wait(&[waiter, &self.socket], None, due.min(WAIT_MAX)),
+        };
+        // An error that the network reported also ends the wait; left alone, it would end every wait.
+        if ready.unwrap_or(true) {
+            self.socket.drain_errors();
+        }
+    }
+
+    fn show_receiver(&self, of: &proto::multicast::ReceiverStatistics, left: bool) -> ReceiverStatistics {
+        let name = lock(&self.shared.names).get(of.receiver.0 as usize).cloned().unwrap_or_default();
+        let runtime = of.runtime.as_secs_f64();
+        ReceiverStatistics {
+            receiver: of.receiver.0,
+            name,
+            joined_ms: milliseconds(of.joined.since(Instant::ZERO)),
+            runtime_ms: milliseconds(of.runtime),
+            left,
+            concurrency: if runtime > 0.0 { (of.concurrent.as_secs_f64() / runtime).min(1.0) } else { 0.0 },
+            blocks_received: of.counters.blocks_received,
+            blocks_duplicate: of.counters.blocks_duplicate,
+            blocks_lost: of.counters.blocks_lost,
+            blocks_refused: of.counters.blocks_refused,
+        }
+    }
+
+    fn statistics(&self) -> SessionStatistics {
+        let of = self.machine.statistics(self.clock.now());
+        let mut receivers = self.gone.clone();
+        receivers.extend(of.receivers.iter().map(|one| (one.receiver.0, self.show_receiver(one, false))));
+        SessionStatistics {
+            runtime_ms: milliseconds(self.clock.elapsed()),
+            image_bytes: of.image_bytes,
+            blocks_in_image: of.image_blocks,
+            blocks_sent: of.blocks_sent,
+            resent_late: of.resent.late,
+            resent_buffer_full: of.resent.buffer_full,
+            resent_lost: of.resent.lost,
+            payload_bytes: of.bytes_sent,
+            packet_bytes: self.packet_bytes_sent,
+            control_packets: of.control_sent,
+            reports: of.reports,
+            rejected: of.rejected,
+            trouble: self.trouble.clone(),
+            receivers: receivers.into_values().collect(),
+            ..self.shared.empty_statistics()
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

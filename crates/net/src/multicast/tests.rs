@@ -1,0 +1,283 @@
+//! Server and receivers as threads, over loopback and over a link between two namespaces.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use base::Chance;
+use bytes::Bytes;
+use crossbeam_channel::{Sender, unbounded as channel};
+use image::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource};
+
+use super::receiver::{Accept, Consumer, End, ReceiveOptions, Received, Wish, receive};
+use super::server::{SessionConfig, SessionServer};
+use crate::api::{Key, SessionGrant, SessionRequest};
+use crate::clock::Stop;
+use crate::error::{ErrorKind, Result};
+use crate::interface::{self, Interface};
+use crate::testbed;
+use crate::udp::SendOptions;
+
+/// Objects of many lengths, the empty one and exact multiples of common block sizes among them.
+fn objects(seed: u64, count: usize) -> (Vec<ObjectRef>, Arc<MemoryObjects>) {
+    let (mut chance, memory) = (Chance::from_seed(seed), MemoryObjects::new());
+    let mut names = Vec::new();
+    for index in 0..count {
+        let len = match index {
+            0 => 1,
+            1 => 8960,
+            2 => 1424 * 64,
+            _ => usize::try_from(chance.below(200_000)).unwrap(),
+        };
+        let mut bytes = vec![0; len];
+        chance.fill(&mut bytes);
+        let name = ObjectRef::of(ObjectKind::Chunk, &bytes);
+        memory.put(&name, bytes.into()).unwrap();
+        names.push(name);
+    }
+    (names, Arc::new(memory))
+}
+
+fn request(receiver: &str, mtu: u32) -> SessionRequest {
+    SessionRequest {
+        reference: "image@1".into(),
+        manifest: String::new(),
+        receiver: receiver.into(),
+        families: Vec::new(),
+        mtu,
+    }
+}
+
+fn start(
+    group: &str,
+    interface: &Interface,
+    names: &[ObjectRef],
+    source: Arc<dyn ObjectSource>,
+) -> SessionServer {
+    let send = SendOptions::on(interface.clone());
+    let config = SessionConfig::new("image@1", 1, group.parse().unwrap(), send);
+    SessionServer::start(config, names.to_vec(), 2, source).unwrap()
+}
+
+/// Wants everything, holds it against its digest, and is as difficult as asked.
+struct Collector<'a> {
+    names: &'a [ObjectRef],
+    got: HashMap<u64, Bytes>,
+    asked: bool,
+    /// Is full at every n-th offer.
+    full_every: usize,
+    offers: usize,
+    /// Finds this one spoilt once, and gets it by other means.
+    spoils: Option<u64>,
+    have: Vec<u64>,
+    /// Stops when this many are here.
+    stop_at: Option<(usize, Stop)>,
+}
+
+impl<'a> Collector<'a> {
+    fn new(names: &'a [ObjectRef]) -> Self {
+        let (got, have) = (HashMap::new(), Vec::new());
+        Self {
+            names,
+            got,
+            asked: false,
+            full_every: usize::MAX,
+            offers: 0,
+            spoils: None,
+            have,
+            stop_at: None,
+        }
+    }
+}
+
+impl Consumer for Collector<'_> {
+    fn wishes(&mut self) -> Result<Vec<Wish>> {
+        let mut wishes: Vec<_> = self.have.drain(..).map(Wish::Have).collect();
+        if !std::mem::replace(&mut self.asked, true) {
+            wishes.extend([Wish::Want(0..2), Wish::Want(2..self.names.len() as u64), Wish::Nothing]);
+        }
+        Ok(wishes)
+    }
+
+    fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept> {
+        self.offers += 1;
+        if self.offers.is_multiple_of(self.full_every) {
+            return Ok(Accept::Full);
+        }
+        self.names[usize::try_from(object).unwrap()].verify(bytes).unwrap();
+        if self.spoils == Some(object) {
+            return Ok(Accept::Bad);
+        }
+        assert!(self.got.insert(object, bytes.clone()).is_none(), "object {object} was handed on twice");
+        if let Some((count, stop)) = &self.stop_at
+            && self.got.len() >= *count
+        {
+            stop.stop();
+        }
+        Ok(Accept::Taken)
+    }
+
+    fn spoilt(&mut self, object: u64) {
+        assert_eq!(self.spoils.take(), Some(object));
+        self.got.insert(object, Bytes::new());
+        self.have.push(object);
+    }
+}
+
+fn fetch_all(grant: &SessionGrant, interface: &Interface, names: &[ObjectRef]) -> Received {
+    let mut collector = Collector::new(names);
+    let received = receive(grant, &ReceiveOptions::on(interface.clone()), &mut collector).unwrap();
+    assert_eq!(received.end, End::Complete, "{received:?}");
+    assert_eq!(collector.got.len(), names.len());
+    received
+}
+
+fn loopback() -> Interface {
+    interface::choose("lo").unwrap()
+}
+
+#[test]
+fn several_receivers_get_everything_and_it_is_sent_once() {
+    let (names, memory) = objects(1, 300);
+    let server = start("239.255.78.1:47801", &loopback(), &names, memory);
+    let grants: Vec<_> =
+        (0..3).map(|n| server.admit(&request(&format!("host {n}"), 65536)).unwrap()).collect();
+    thread::scope(|scope| {
+        for grant in &grants {
+            scope.spawn(|| fetch_all(grant, &loopback(), &names));
+        }
+    });
+    let statistics = server.stop();
+    assert_eq!(statistics.receivers.len(), 3, "{statistics:#?}");
+    assert_eq!(statistics.receivers[2].name, "host 2");
+    // Without loss everything goes once, or twice to who starts a moment later; never once for each.
+    assert!(statistics.payload_bytes < 2 * statistics.image_bytes, "{statistics:#?}");
+    assert!(!statistics.running && statistics.read_failures == 0, "{statistics:#?}");
+}
+
+#[test]
+fn a_receiver_that_is_full_and_spoils_objects_still_ends_right() {
+    let (names, memory) = objects(2, 100);
+    let server = start("239.255.78.2:47802", &loopback(), &names, memory);
+    let grant = server.admit(&request("difficult", 65536)).unwrap();
+    let mut collector = Collector { full_every: 3, spoils: Some(7), ..Collector::new(&names) };
+    let mut options = ReceiveOptions::on(loopback());
+    options.buffer_bytes = 600_000;
+    let received = receive(&grant, &options, &mut collector).unwrap();
+    assert_eq!(received.end, End::Complete, "{received:?} {:#?}", server.statistics());
+    assert_eq!(collector.got.len(), names.len());
+}
+
+#[test]
+fn over_a_link_with_both_families_and_a_late_joiner() {
+    for group in ["239.255.78.3:47803", "[ff12::7803]:47803"] {
+        let (names, memory) = objects(3, 200);
+        let (to_client, grants) = channel();
+        let (done, is_done) = channel();
+        let (ready, is_ready) = channel();
+        let tried = testbed::on_a_link(
+            || {
+                let group: SocketAddr = group.parse().unwrap();
+                let interface = interface::preferred().unwrap();
+                let server = start(&group.to_string(), &interface, &names, memory);
+                is_ready.recv().unwrap();
+                for name in ["early", "late"] {
+                    to_client.send(server.admit(&request(name, 1500)).unwrap()).unwrap();
+                }
+                assert_eq!(server.admit(&request("tiny", 1280)).unwrap_err().kind(), ErrorKind::Refused);
+                is_done.recv().unwrap();
+                server.stop();
+            },
+            |joined| {
+                joined.give();
+                ready.send(()).unwrap();
+                let interface = interface::preferred().unwrap();
+                let (early, late) = (grants.recv().unwrap(), grants.recv().unwrap());
+                let stop = Stop::new();
+                let half = names.len() / 2;
+                let mut cut = Collector { stop_at: Some((half, stop.clone())), ..Collector::new(&names) };
+                let options = ReceiveOptions { stop, ..ReceiveOptions::on(interface.clone()) };
+                let received = receive(&early, &options, &mut cut).unwrap();
+                assert_eq!(received.end, End::Stopped);
+                assert!(cut.got.len() >= half);
+                fetch_all(&late, &interface, &names);
+                done.send(()).unwrap();
+            },
+        );
+        if !tried {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_stranger_hears_nothing_and_says_so() {
+    let (names, memory) = objects(4, 10);
+    let server = start("239.255.78.4:47804", &loopback(), &names, memory);
+    let grant = server.admit(&request("stranger", 65536)).unwrap();
+    let mut options = ReceiveOptions::on(loopback());
+    options.silent_after = Duration::from_millis(300);
+    options.stalled_after = Duration::from_millis(300);
+    let strange = SessionGrant { group_key: Key([1; 16]), ..grant.clone() };
+    let received = receive(&strange, &options, &mut Collector::new(&names)).unwrap();
+    assert_eq!(received.end, End::Silent { heard: false });
+    let strange = SessionGrant { receiver_key: Key([1; 16]), ..grant };
+    let received = receive(&strange, &options, &mut Collector::new(&names)).unwrap();
+    assert_ne!(received.end, End::Complete);
+    assert!(server.statistics().rejected > 0);
+}
+
+#[test]
+fn a_session_that_ends_says_so_and_one_without_receivers_ends_itself() {
+    let (names, memory) = objects(5, 500);
+    let server = start("239.255.78.5:47805", &loopback(), &names, memory);
+    let grant = server.admit(&request("abandoned", 65536)).unwrap();
+    let (began, has_begun) = channel();
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            struct Slow(Sender<()>, bool);
+            impl Consumer for Slow {
+                fn wishes(&mut self) -> Result<Vec<Wish>> {
+                    Ok(if std::mem::replace(&mut self.1, true) { vec![] } else { vec![Wish::Want(0..500)] })
+                }
+                fn take(&mut self, _: u64, _: &Bytes) -> Result<Accept> {
+                    let _ = self.0.send(());
+                    Ok(Accept::Full)
+                }
+                fn spoilt(&mut self, _: u64) {}
+            }
+            receive(&grant, &ReceiveOptions::on(loopback()), &mut Slow(began, false)).unwrap().end
+        });
+        has_begun.recv().unwrap();
+        server.stop();
+        assert_eq!(receiver.join().unwrap(), End::Ended);
+    });
+
+    let (names, memory) = objects(6, 5);
+    let mut config =
+        SessionConfig::new("image@1", 1, "239.255.78.6:47806".parse().unwrap(), SendOptions::on(loopback()));
+    config.deserted_after = Duration::from_millis(10);
+    let server = SessionServer::start(config, names, 1, memory).unwrap();
+    while !server.is_over() {
+        thread::yield_now();
+    }
+    assert_eq!(server.admit(&request("too late", 65536)).unwrap_err().kind(), ErrorKind::Refused);
+}
+
+#[test]
+fn what_the_server_cannot_read_is_not_sent_as_something_else() {
+    let (names, memory) = objects(7, 20);
+    memory.tamper(&names[5], Some(Bytes::from_static(b"decayed")));
+    memory.tamper(&names[6], None);
+    let server = start("239.255.78.7:47807", &loopback(), &names, memory);
+    let grant = server.admit(&request("host", 65536)).unwrap();
+    let mut options = ReceiveOptions::on(loopback());
+    options.stalled_after = Duration::from_millis(500);
+    let mut collector = Collector::new(&names);
+    let received = receive(&grant, &options, &mut collector).unwrap();
+    assert_eq!(received.end, End::Stalled);
+    assert_eq!(collector.got.len(), 18);
+    assert!(server.stop().read_failures >= 2);
+}
