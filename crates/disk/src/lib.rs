@@ -6,6 +6,7 @@ pub mod device;
 pub mod error;
 mod file;
 mod filesystem;
+mod in_use;
 mod ioctl;
 pub mod map;
 pub mod preflight;

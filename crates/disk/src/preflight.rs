@@ -1,15 +1,20 @@
-//! What must hold before the first byte is written to a target.
+//! What must hold before the first byte is written to a target. Nothing here writes.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use base::units::show_bytes;
+use rustix::fs::OFlags;
 
 use crate::file::{Identity, device_geometry, identify, io_error};
+use crate::in_use::{is_read_only, use_of_device, use_of_file};
 use crate::{Error, ErrorKind, Geometry, Result};
 
 /// Checks that an image of geometry `needed` may be written to `target`, without writing anything. `source` is what the
 /// image is being captured from at the same time, if it is. A file that is missing or too short is fine, since
-/// opening it with a size makes it so. `Refused`, with the reason, if the target is no good; `NotFound`, `Io`.
+/// opening it with a size makes it so. `Refused`, with the reason, if the target is too small, has other sectors,
+/// is read-only, mounted, otherwise in use, or the source itself; `NotFound` if its folder is missing; `Io`.
 pub fn preflight(target: &Path, needed: Geometry, source: Option<Identity>) -> Result<()> {
     let identity = match identify(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return check_parent(target),
@@ -18,9 +23,22 @@ pub fn preflight(target: &Path, needed: Geometry, source: Option<Identity>) -> R
     if source == Some(identity) {
         return Err(refused(target, "is the source itself"));
     }
+    let in_use = match identity {
+        Identity::File { .. } => use_of_file(identity)?,
+        Identity::Device { rdev } => use_of_device(rdev, source)?,
+    };
+    if let Some(how) = in_use {
+        return Err(refused(target, &how));
+    }
     match identity {
-        Identity::File { .. } => Ok(()),
-        Identity::Device { .. } => check_size(target, needed),
+        Identity::File { .. } => check_writable(target, OFlags::empty()),
+        Identity::Device { rdev } => {
+            check_geometry(target, needed)?;
+            if is_read_only(rdev) {
+                return Err(refused(target, "is read-only"));
+            }
+            check_writable(target, OFlags::EXCL)
+        }
     }
 }
 
@@ -34,20 +52,32 @@ fn check_parent(target: &Path) -> Result<()> {
     std::fs::metadata(parent).map(drop).map_err(|e| io_error("look at the folder", parent, e))
 }
 
-fn check_size(target: &Path, needed: Geometry) -> Result<()> {
+/// Opening for writing changes nothing yet. Exclusively, it fails if the kernel itself uses a device.
+fn check_writable(target: &Path, flags: OFlags) -> Result<()> {
+    let opened =
+        OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(target);
+    opened.map(drop).map_err(|e| match e.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::BUSY) => refused(target, "is in use"),
+        Some(rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
+            refused(target, "is read-only, or you may not write it")
+        }
+        _ => io_error("open", target, e),
+    })
+}
+
+fn check_geometry(target: &Path, needed: Geometry) -> Result<()> {
     let file = std::fs::File::open(target).map_err(|e| io_error("open", target, e))?;
     let found = device_geometry(&file, target)?;
     if found.size_bytes < needed.size_bytes {
         let (has, wants) = (show_bytes(found.size_bytes), show_bytes(needed.size_bytes));
         let (bytes, least) = (found.size_bytes, needed.size_bytes);
-        return Err(refused(
-            target,
-            &format!("is too small: {has} ({bytes} bytes), image {wants} ({least} bytes)"),
-        ));
+        let why =
+            format!("is too small: it has {has} ({bytes} bytes), the image needs {wants} ({least} bytes)");
+        return Err(refused(target, &why));
     }
     if found.logical_sector_bytes != needed.logical_sector_bytes {
         let (has, wants) = (found.logical_sector_bytes, needed.logical_sector_bytes);
-        return Err(refused(target, &format!("has logical sectors of {has} bytes, the image {wants}")));
+        return Err(refused(target, &format!("has logical sectors of {has} bytes, the image of {wants}")));
     }
     Ok(())
 }

@@ -14,12 +14,22 @@ use tempfile::TempDir;
 
 /// A folder for one test.
 pub struct Bench {
+    /// Images: in memory if there is plenty, since they are written all over.
     dir: TempDir,
+    /// Trees of files with extended attributes, which a filesystem in memory may not take.
+    trees: TempDir,
 }
 
 impl Bench {
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
+        let memory = Path::new("/dev/shm");
+        let room = rustix::fs::statvfs(memory).is_ok_and(|stat| stat.f_bavail * stat.f_frsize > 2 << 30);
+        let dir = if room { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Self { dir: dir.unwrap(), trees: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn tree(&self, name: &str) -> PathBuf {
+        self.trees.path().join(name)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
