@@ -197,6 +197,7 @@ pub(super) fn index(number: u64) -> usize {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
 mod tests {
     use super::*;
     use base::Chance;

@@ -3,7 +3,7 @@
 use base::{Duration, Instant};
 
 /// A driver that wakes up late may make up for so much.
-const CATCH_UP: Duration = Duration::from_millis(1);
+const CATCH_UP_NS: u64 = 1_000_000;
 
 /// Spaces packets so that their bytes on the wire stay under a cap.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Pacer {
         let Some(rate) = self.bits_per_second else { return };
         let nanoseconds = u128::from(wire_bytes) * 8_000_000_000 / u128::from(rate);
         let took = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
-        let oldest = Instant(now.0.saturating_sub(CATCH_UP.as_nanos() as u64));
+        let oldest = Instant(now.0.saturating_sub(CATCH_UP_NS));
         self.next = self.next.max(oldest) + took;
     }
 }

@@ -72,6 +72,11 @@ impl Schedule {
         true
     }
 
+    /// Whether a pass over `object` ever began.
+    pub(super) fn ever_went_out(&self, object: u64) -> bool {
+        self.pass_first[index(object)] != NEVER
+    }
+
     /// Whether block `block` of the last pass over `object` went out before sequence `seen`.
     pub(super) fn has_passed(&self, object: u64, block: u32, seen: u64) -> bool {
         let first = self.pass_first[index(object)];

@@ -310,11 +310,13 @@ impl Server {
 
     fn take_block_needs(&mut self, seen: u64, need: &NeedBlocks) -> bool {
         let (object, blocks) = (need.object, self.blocks(need.object));
+        // Whoever has a part of what never went out was lied to by another member.
+        let mut news =
+            !self.schedule.ever_went_out(object) && self.schedule.ask(object, blocks, seen, need.cause);
         if self.schedule.is_pending(object) {
-            self.statistics.merged += 1;
-            return false;
+            self.statistics.merged += u64::from(!news);
+            return news;
         }
-        let mut news = false;
         for block in need.blocks() {
             news |= self.schedule.has_passed(object, block, seen)
                 && self.repairs.ask(object, blocks, block, seen, need.cause);
@@ -504,5 +506,5 @@ impl Server {
 
 /// A clock in microseconds, modulo 2^32.
 pub(super) fn micros(now: Instant) -> u32 {
-    u32::try_from(now.0 / 1000 & u64::from(u32::MAX)).expect("masked")
+    u32::try_from((now.0 / 1000) & u64::from(u32::MAX)).expect("masked")
 }

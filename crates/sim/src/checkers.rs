@@ -1,0 +1,196 @@
+//! What must always hold, stated apart from the machines: the checkers see everything that happens in the world, and
+//! believe no machine.
+
+use base::{Duration, Instant};
+use proto::multicast::{BlockHeader, Disposition, SessionStatistics};
+
+use crate::receiver_host::ReceiverHost;
+use crate::scenario::{Fault, Scenario};
+use crate::truth::Truth;
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The rule.
+    pub rule: &'static str,
+    /// When and where.
+    pub what: String,
+}
+
+/// What one receiver has, or has on its way, block by block of the image.
+#[derive(Debug, Clone)]
+struct Holding {
+    blocks: Vec<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Checkers {
+    violations: Vec<Violation>,
+    holdings: Vec<Holding>,
+    /// Blocks that went out at least once since the server started.
+    sent_once: Vec<u64>,
+    sent_first: u64,
+    /// Blocks sent, and those that nobody lacked, over all epochs.
+    pub sent: u64,
+    /// See `sent`.
+    pub useless: u64,
+    lies: bool,
+}
+
+impl Checkers {
+    pub fn new(truth: &Truth, hosts: usize) -> Self {
+        let empty = vec![0; truth.blocks().div_ceil(64)];
+        Self {
+            violations: Vec::new(),
+            holdings: vec![Holding { blocks: empty.clone() }; hosts],
+            sent_once: empty,
+            sent_first: 0,
+            sent: 0,
+            useless: 0,
+            lies: false,
+        }
+    }
+
+    /// Takes what was found.
+    pub fn into_violations(self) -> Vec<Violation> {
+        self.violations
+    }
+
+    /// Notes a breach of `rule`; of each rule the first few.
+    pub fn breach(&mut self, rule: &'static str, what: String) {
+        if self.violations.iter().filter(|violation| violation.rule == rule).count() < 3 {
+            self.violations.push(Violation { rule, what });
+        }
+    }
+
+    pub fn fault(&mut self, fault: Fault) {
+        self.lies |= matches!(fault, Fault::Lie { .. });
+    }
+
+    /// The server sends a block, of which `reaches` says to which hosts it will come.
+    pub fn block_sent(
+        &mut self,
+        truth: &Truth,
+        header: &BlockHeader,
+        hosts: &[ReceiverHost],
+        reaches: &[bool],
+    ) {
+        let block = truth.block(header.object, header.block);
+        let (word, bit) = (block / 64, 1 << (block % 64));
+        self.sent += 1;
+        self.sent_first += u64::from(self.sent_once[word] & bit == 0);
+        self.sent_once[word] |= bit;
+        // The server can't know yet that somebody who asked is down.
+        let mut useful =
+            hosts.iter().any(|host| host.life > 0 && host.machine.is_none() && host.done_at.is_none());
+        for ((holding, host), &reached) in self.holdings.iter_mut().zip(hosts).zip(reaches) {
+            if host.machine.is_none() || host.installed[header.object as usize] {
+                continue;
+            }
+            useful |= holding.blocks[word] & bit == 0;
+            if reached {
+                holding.blocks[word] |= bit;
+            }
+        }
+        self.useless += u64::from(!useful);
+    }
+
+    /// A block came to a host, which did this with it (`None`: it could not be opened).
+    pub fn block_came(&mut self, truth: &Truth, host: usize, header: &BlockHeader, did: Option<Disposition>) {
+        if !matches!(did, Some(Disposition::Place { .. } | Disposition::Duplicate)) {
+            let block = truth.block(header.object, header.block);
+            self.holdings[host].blocks[block / 64] &= !(1 << (block % 64));
+        }
+    }
+
+    /// A host lost all that is not on its disk.
+    pub fn host_forgot(&mut self, host: usize) {
+        self.holdings[host].blocks.fill(0);
+    }
+
+    /// The server began anew; `last` is what it said at the end.
+    pub fn server_gone(&mut self, now: Instant, last: Option<&SessionStatistics>) {
+        if let Some(last) = last
+            && last.blocks_sent != self.sent_first + last.resent.total()
+        {
+            let what =
+                format!("{now:?}: {last:?}, but {} blocks went out for the first time", self.sent_first);
+            self.breach("every resend is booked with its cause", what);
+        }
+        self.sent_once.fill(0);
+        self.sent_first = 0;
+    }
+
+    pub fn memory(&mut self, now: Instant, index: usize, host: &ReceiverHost) {
+        if host.buffered_bytes > host.buffer_bytes {
+            let what =
+                format!("{now:?}: host {index} holds {} of {} bytes", host.buffered_bytes, host.buffer_bytes);
+            self.breach("receiver memory is bounded", what);
+        }
+    }
+
+    pub fn server_memory(&mut self, now: Instant, bytes: u64, most: u64) {
+        if bytes > most {
+            self.breach("server memory is bounded", format!("{now:?}: {bytes} of {most} bytes"));
+        }
+    }
+
+    pub fn judged(&mut self, now: Instant, host: usize, object: u64, ok: bool) {
+        if !ok && !self.lies {
+            let what = format!("{now:?}: host {host}, object {object}, and nobody lied");
+            self.breach("what came is what was sent", what);
+        }
+    }
+
+    pub fn written(&mut self, now: Instant, truth: &Truth, host: usize, object: u64, content: &[u8]) {
+        if truth.objects[object as usize] != content {
+            self.breach("only what is right is written", format!("{now:?}: host {host}, object {object}"));
+        }
+    }
+
+    pub fn done(&mut self, now: Instant, index: usize, host: &ReceiverHost) {
+        if let Some(object) = host.installed.iter().position(|installed| !installed) {
+            let what = format!("{now:?}: host {index} is done without object {object}");
+            self.breach("who is done has the image", what);
+        }
+    }
+
+    /// At the end, when everybody had time to be done and to be missed.
+    pub fn end(&mut self, now: Instant, scenario: &Scenario, hosts: &[ReceiverHost], deserted: bool) {
+        for (index, host) in hosts.iter().enumerate() {
+            if host.done_at.is_none() {
+                let lacks = host.installed.iter().filter(|installed| !**installed).count();
+                self.breach("everybody ends", format!("{now:?}: host {index} lacks {lacks} objects"));
+            }
+            self.reports(index, host, scenario);
+        }
+        if !deserted {
+            self.breach("a session without receivers can end", format!("{now:?}"));
+        }
+        let most = useless_blocks_max(scenario, self.sent);
+        if self.useless > most {
+            let what = format!("{} of {} blocks, at most {most}", self.useless, self.sent);
+            self.breach("nothing is sent that nobody lacks", what);
+        }
+    }
+
+    /// Control traffic: a few reports, and so many for time and for losses.
+    fn reports(&mut self, index: usize, host: &ReceiverHost, scenario: &Scenario) {
+        let Some(done_at) = host.done_at else { return };
+        let most = reports_max(scenario, done_at.since(scenario.hosts[index].starts));
+        if host.reports > most {
+            let what = format!("host {index} sent {} reports, at most {most}", host.reports);
+            self.breach("control traffic is bounded", what);
+        }
+    }
+}
+
+fn useless_blocks_max(scenario: &Scenario, sent: u64) -> u64 {
+    sent / 50 + 20 * scenario.events.len() as u64
+}
+
+fn reports_max(scenario: &Scenario, time: Duration) -> u64 {
+    let interval_ms = (scenario.hosts.len() as u64 / 2).max(5);
+    20 + 10 * scenario.events.len() as u64 + time.as_millis() as u64 / interval_ms
+}

@@ -1,0 +1,75 @@
+//! What happens when: a queue of events in virtual time. Events at the same time come in the order of their entry.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use base::Instant;
+
+use crate::scenario::Fault;
+use crate::server_host::Sent;
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The server's timer.
+    ServerTimer,
+    /// An object comes from the server's repository.
+    Loaded { epoch: u32, object: u64 },
+    /// A datagram reaches the server.
+    ToServer(Arc<[u8]>),
+    /// A datagram reaches a receiver; `damaged` is what came if that differs from what was sent.
+    ToReceiver { host: usize, sent: Arc<Sent>, damaged: Option<Arc<[u8]>> },
+    /// A receiver's timer.
+    ReceiverTimer { host: usize, life: u32 },
+    /// A receiver's disk has written the oldest object given to it.
+    Written { host: usize, life: u32 },
+    /// A receiver starts.
+    Start { host: usize },
+    /// A receiver asks the server for a grant over the control connection.
+    Regrant { host: usize, life: u32 },
+    /// An object comes over the control connection.
+    Unicast { host: usize, life: u32, object: u64 },
+    /// A fault begins.
+    Begin(Fault),
+    /// A fault ends.
+    End(Fault),
+}
+
+/// The queue and the clock.
+#[derive(Debug, Default)]
+pub struct Queue {
+    now: Instant,
+    entered: u64,
+    heap: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
+    events: Vec<Option<Event>>,
+    unused: Vec<usize>,
+}
+
+type Slot = usize;
+
+impl Queue {
+    /// The time of the last event taken.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Enters an event at `at`, or now if that has passed.
+    pub fn push(&mut self, at: Instant, event: Event) {
+        let slot = self.unused.pop().unwrap_or_else(|| {
+            self.events.push(None);
+            self.events.len() - 1
+        });
+        self.events[slot] = Some(event);
+        self.entered += 1;
+        self.heap.push(Reverse((at.max(self.now), self.entered, slot)));
+    }
+
+    /// Takes the next event and sets the clock.
+    pub fn pop(&mut self) -> Option<Event> {
+        let Reverse((at, _, slot)) = self.heap.pop()?;
+        self.now = at;
+        self.unused.push(slot);
+        self.events[slot].take()
+    }
+}

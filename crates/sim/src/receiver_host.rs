@@ -1,0 +1,254 @@
+//! A receiver's host: its machine, its buffers, its disk, and how it crashes and comes back.
+
+use std::collections::VecDeque;
+
+use base::{Chance, Duration, Instant};
+use proto::multicast::{
+    Disposition, Downstream, Mutant, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId,
+    Reject, Shape, Slot, open_downstream,
+};
+
+use crate::scenario::Host;
+use crate::server_host::{Packet, Sent, group_key};
+use crate::truth::Truth;
+
+/// An object on its way to the disk.
+#[derive(Debug)]
+struct Job {
+    slot: Slot,
+    object: u64,
+    buffer: Vec<u8>,
+}
+
+/// What the world has to do for a host.
+#[derive(Debug)]
+pub enum Wish {
+    /// Send this to the server.
+    Send(Vec<u8>),
+    /// Say so when the disk has written what it was given last.
+    Written(Instant),
+    /// Fetch an object over the control connection.
+    Unicast(u64),
+    /// Ask for a grant.
+    Regrant,
+    /// An object passed or failed verification.
+    Judged { object: u64, ok: bool },
+    /// All is installed, or so the machine says.
+    Done,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ReceiverHost {
+    /// `None` while it is down or done.
+    pub machine: Option<Receiver>,
+    pub shape: Shape,
+    /// Counts starts, so that events of an earlier life can be told.
+    pub life: u32,
+    pub timer: Option<Instant>,
+    pub disk_bytes_per_second: u64,
+    /// What the disk holds, by object: survives crashes.
+    pub installed: Vec<bool>,
+    pub done_at: Option<Instant>,
+    pub silent: bool,
+    pub regrant_pending: bool,
+    pub buffered_bytes: u64,
+    pub buffer_bytes: u64,
+    pub stalls: u64,
+    pub reports: u64,
+    pub report_bytes: u64,
+    number: u32,
+    grants: u32,
+    buffers: Vec<Option<Vec<u8>>>,
+    disk: VecDeque<Job>,
+    disk_free_at: Instant,
+    mutant: Mutant,
+}
+
+impl ReceiverHost {
+    pub fn new(number: usize, host: &Host, truth: &Truth, mutant: Mutant) -> Self {
+        Self {
+            machine: None,
+            shape: truth.shape,
+            life: 0,
+            timer: None,
+            disk_bytes_per_second: host.disk_bytes_per_second,
+            installed: vec![false; truth.objects.len()],
+            done_at: None,
+            silent: false,
+            regrant_pending: false,
+            buffered_bytes: 0,
+            buffer_bytes: host.buffer_bytes,
+            stalls: 0,
+            reports: 0,
+            report_bytes: 0,
+            number: u32::try_from(number).expect("few hosts"),
+            grants: 0,
+            buffers: Vec::new(),
+            disk: VecDeque::new(),
+            disk_free_at: Instant::ZERO,
+            mutant,
+        }
+    }
+
+    /// Joins the session that the server has now, for what the disk does not hold.
+    pub fn join(&mut self, now: Instant, shape: Shape, chance: &mut Chance) {
+        assert!(self.disk.is_empty(), "joins with an idle disk");
+        self.grants += 1;
+        self.shape = shape;
+        self.buffers.clear();
+        (self.buffered_bytes, self.silent, self.timer) = (0, false, None);
+        let mut machine = Receiver::new(
+            now,
+            ReceiverConfig {
+                shape,
+                receiver: ReceiverId(self.number | self.grants << 16),
+                buffer_bytes: self.buffer_bytes,
+                object_bytes_mean: 4096,
+                silent_after: Duration::from_secs(1),
+                stalled_after: Duration::from_secs(2),
+                chance: chance.fork(),
+                mutant: self.mutant,
+            },
+        );
+        for (object, _) in (0..).zip(&self.installed).filter(|(_, installed)| !**installed) {
+            machine.want(now, ObjectRange { first: object, count: 1 });
+        }
+        self.machine = Some(machine);
+    }
+
+    /// Loses all but the disk.
+    pub fn crash(&mut self) {
+        self.life += 1;
+        self.machine = None;
+        self.buffers.clear();
+        self.disk.clear();
+        (self.buffered_bytes, self.timer, self.regrant_pending) = (0, None, false);
+    }
+
+    /// Whether the disk has nothing to do.
+    pub fn is_disk_idle(&self) -> bool {
+        self.disk.is_empty()
+    }
+
+    /// Takes in a packet.
+    pub fn receive(&mut self, now: Instant, sent: &Sent, damaged: Option<&[u8]>) -> Option<Disposition> {
+        let machine = self.machine.as_mut()?;
+        if let Some(bytes) = damaged {
+            self.receive_rubbish(bytes);
+            return None;
+        }
+        if sent.epoch != self.shape.epoch {
+            machine.handle_reject(Reject::Epoch(sent.epoch));
+            return None;
+        }
+        let disposition = match &sent.packet {
+            Packet::Block(header) => machine.handle_input(now, &Downstream::Block(*header, sent.payload())),
+            Packet::Control(packet) => machine.handle_input(now, packet),
+        };
+        if let Disposition::Place { slot, offset, begins } = disposition {
+            self.place(slot, offset, begins, sent.payload());
+        }
+        Some(disposition)
+    }
+
+    /// Takes in what nobody sent.
+    pub fn receive_rubbish(&mut self, bytes: &[u8]) {
+        let Some(machine) = &mut self.machine else { return };
+        match open_downstream(&group_key(self.shape.epoch), &self.shape, bytes) {
+            Ok(_) => panic!("a packet that nobody sent passes its tag"),
+            Err(why) => machine.handle_reject(why),
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn drain(&mut self, now: Instant, truth: &Truth) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        while let Some(event) = self.machine.as_mut().and_then(Receiver::poll_event) {
+            match event {
+                ReceiverEvent::Complete { object, slot, .. } => {
+                    self.judge(now, truth, object, slot, &mut wishes)
+                }
+                ReceiverEvent::FetchByUnicast { object } => wishes.push(Wish::Unicast(object)),
+                ReceiverEvent::Silent { .. } => {
+                    self.silent = true;
+                    wishes.push(Wish::Regrant);
+                }
+                ReceiverEvent::NewEpoch { .. } | ReceiverEvent::Ended => wishes.push(Wish::Regrant),
+                ReceiverEvent::Resumed => self.silent = false,
+                ReceiverEvent::Stalled { .. } => self.stalls += 1,
+            }
+        }
+        while let Some(packet) = self.machine.as_mut().and_then(Receiver::poll_transmit) {
+            self.reports += 1;
+            self.report_bytes += packet.len() as u64 + 8;
+            wishes.push(Wish::Send(packet));
+        }
+        self.finish(now, &mut wishes);
+        wishes
+    }
+
+    /// The disk has written the oldest object given to it, which is returned with its content.
+    pub fn written(&mut self) -> (u64, Vec<u8>) {
+        let job = self.disk.pop_front().expect("the disk writes what it was given");
+        self.buffered_bytes -= job.buffer.len() as u64;
+        self.installed[job.object as usize] = true;
+        if let Some(machine) = &mut self.machine {
+            machine.release(job.slot);
+        }
+        (job.object, job.buffer)
+    }
+
+    /// An object came over the control connection.
+    pub fn satisfied(&mut self, object: u64) {
+        self.installed[object as usize] = true;
+        if let Some(slot) = self.machine.as_mut().and_then(|machine| machine.satisfied(object)) {
+            self.drop_buffer(slot);
+        }
+    }
+
+    fn finish(&mut self, now: Instant, wishes: &mut Vec<Wish>) {
+        let Some(machine) = &mut self.machine else { return };
+        if machine.is_gone() {
+            self.machine = None;
+        } else if self.done_at.is_none() && machine.lacking() == 0 && self.disk.is_empty() {
+            self.done_at = Some(now);
+            machine.leave(now);
+            wishes.push(Wish::Done);
+        }
+    }
+
+    fn place(&mut self, slot: Slot, offset: u32, begins: Option<u32>, payload: &[u8]) {
+        let slot = slot.0 as usize;
+        if let Some(bytes) = begins {
+            self.buffers.resize_with(self.buffers.len().max(slot + 1), || None);
+            assert!(self.buffers[slot].is_none(), "a slot that begins is empty");
+            self.buffers[slot] = Some(vec![0; bytes as usize]);
+            self.buffered_bytes += u64::from(bytes);
+        }
+        let buffer = self.buffers[slot].as_mut().expect("a slot in use has a buffer");
+        buffer[offset as usize..][..payload.len()].copy_from_slice(payload);
+    }
+
+    fn judge(&mut self, now: Instant, truth: &Truth, object: u64, slot: Slot, wishes: &mut Vec<Wish>) {
+        let buffer = self.buffers[slot.0 as usize].as_ref().expect("a complete object has a buffer");
+        let ok = base::Digest::of(buffer) == truth.digests[object as usize];
+        self.machine.as_mut().expect("events come from a machine").verified(now, slot, ok);
+        wishes.push(Wish::Judged { object, ok });
+        if !ok {
+            self.drop_buffer(slot);
+            return;
+        }
+        let buffer = self.buffers[slot.0 as usize].take().expect("just seen");
+        let takes = Duration::from_nanos(buffer.len() as u64 * 1_000_000_000 / self.disk_bytes_per_second);
+        self.disk_free_at = self.disk_free_at.max(now) + takes;
+        self.disk.push_back(Job { slot, object, buffer });
+        wishes.push(Wish::Written(self.disk_free_at));
+    }
+
+    fn drop_buffer(&mut self, slot: Slot) {
+        if let Some(buffer) = self.buffers.get_mut(slot.0 as usize).and_then(Option::take) {
+            self.buffered_bytes -= buffer.len() as u64;
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A scenario: image, network, disks and faults, all chosen by one seed.
+
+use base::{Chance, Duration, Instant};
+use proto::multicast::Mutant;
+
+use crate::network::Link;
+
+/// Something that goes wrong for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Packets from and to a receiver are lost, so many of a million.
+    LossBurst {
+        /// Whose.
+        host: usize,
+        /// How many.
+        per_million: u32,
+    },
+    /// A receiver is cut off.
+    Partition {
+        /// Whose.
+        host: usize,
+    },
+    /// A receiver crashes; at the end it starts again, with what its disk holds.
+    Crash {
+        /// Which.
+        host: usize,
+    },
+    /// The server crashes; at the end it starts again, under a new epoch.
+    ServerCrash,
+    /// A receiver's disk writes only so many bytes a second.
+    SlowDisk {
+        /// Whose.
+        host: usize,
+        /// How many.
+        bytes_per_second: u64,
+    },
+    /// Packets to a receiver come twice, damaged or out of order.
+    Disorder {
+        /// Whose.
+        host: usize,
+    },
+    /// A member sends a block with wrong content to all.
+    Lie {
+        /// Of which object.
+        object: u64,
+    },
+    /// A stranger sends rubbish to all, and to the server.
+    Noise,
+}
+
+/// A fault and its time.
+#[derive(Debug, Clone, Copy)]
+pub struct Event {
+    /// When it begins.
+    pub at: Instant,
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// What it is.
+    pub fault: Fault,
+}
+
+/// One receiver.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// When it starts: receivers start skewed.
+    pub starts: Instant,
+    /// Its link.
+    pub link: Link,
+    /// What its disk writes.
+    pub disk_bytes_per_second: u64,
+    /// Its memory for objects.
+    pub buffer_bytes: u64,
+}
+
+/// Everything that a run depends on.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// What it was made from.
+    pub seed: u64,
+    /// Payload of a block.
+    pub block_bytes: u16,
+    /// Length of each object.
+    pub object_bytes: Vec<u32>,
+    /// The first so many objects go first.
+    pub heads: u64,
+    /// Cap of the server's rate.
+    pub bits_per_second: u64,
+    /// The server's memory for objects.
+    pub cache_bytes: u64,
+    /// What a read from the repository takes at most.
+    pub load_time_max: Duration,
+    /// The receivers.
+    pub hosts: Vec<Host>,
+    /// The faults.
+    pub events: Vec<Event>,
+    /// Everybody has to be done by then.
+    pub deadline: Instant,
+    /// A bug in a machine.
+    pub mutant: Mutant,
+}
+
+impl Scenario {
+    /// Mixed faults: skew of starts and at least five events.
+    #[must_use]
+    pub fn mixed(seed: u64) -> Self {
+        let mut chance = Chance::from_seed(seed);
+        let mut scenario = Self::calm_from(seed, &mut chance);
+        let lasts = scenario.transfer_time();
+        for host in &mut scenario.hosts {
+            host.starts = Instant::ZERO + part(&mut chance, lasts);
+            host.link.loss_per_million = pick(&mut chance, &[0, 0, 1000, 10_000, 30_000]);
+            host.link.jitter = Duration::from_micros(pick(&mut chance, &[0, 0, 50, 1000]));
+        }
+        let count = 5 + chance.below(8);
+        let mut servers_crash = 0;
+        while (scenario.events.len() as u64) < count {
+            let fault = scenario.fault(&mut chance);
+            servers_crash += u32::from(fault == Fault::ServerCrash);
+            if fault != Fault::ServerCrash || servers_crash < 3 {
+                let at = Instant::ZERO + part(&mut chance, lasts * 3 / 2);
+                let lasts = Duration::from_millis(5) + part(&mut chance, Duration::from_millis(800));
+                scenario.events.push(Event { at, lasts, fault });
+            }
+        }
+        scenario.deadline = Instant::ZERO + lasts * 40 + Duration::from_secs(60);
+        scenario
+    }
+
+    /// The same image and receivers without any fault, all starting at once.
+    #[must_use]
+    pub fn calm(seed: u64) -> Self {
+        Self::calm_from(seed, &mut Chance::from_seed(seed))
+    }
+
+    /// How long the server needs to send the image once.
+    #[must_use]
+    pub fn transfer_time(&self) -> Duration {
+        let headers = 48 + OVERHEAD_BYTES;
+        let per_block = u64::from(self.block_bytes) + u64::from(headers);
+        let blocks: u64 = self
+            .object_bytes
+            .iter()
+            .map(|&bytes| u64::from(bytes.div_ceil(self.block_bytes.into()).max(1)))
+            .sum();
+        Duration::from_nanos(blocks * per_block * 8_000_000_000 / self.bits_per_second)
+    }
+
+    fn calm_from(seed: u64, chance: &mut Chance) -> Self {
+        let block_bytes = 512;
+        let objects = 2 + chance.below(120);
+        let blocks_max = 1 + chance.below(16);
+        let longest = blocks_max * u64::from(block_bytes);
+        let object_bytes: Vec<u32> = (0..objects).map(|_| chance.below(longest + 1) as u32).collect();
+        let image_bytes: u64 = object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
+        let bits_per_second = 2_000_000 << chance.below(5);
+        let most = pick(chance, &[4, 4, 8, 8, 16, 64]);
+        let hosts = 1 + chance.below(most);
+        let hosts: Vec<Host> = (0..hosts)
+            .map(|_| Host {
+                starts: Instant::ZERO,
+                link: Link::new(
+                    Duration::from_micros(20 + chance.below(10_000)),
+                    bits_per_second * 2,
+                    256 << 10,
+                ),
+                disk_bytes_per_second: bits_per_second / 8 * (1 + chance.below(4)),
+                buffer_bytes: longest * 2 + chance.below(image_bytes + 1),
+            })
+            .collect();
+        Self {
+            seed,
+            block_bytes,
+            heads: objects.div_ceil(20),
+            bits_per_second,
+            cache_bytes: longest * 4 + chance.below(image_bytes + 1),
+            load_time_max: Duration::from_micros(chance.below(2000)),
+            hosts,
+            events: Vec::new(),
+            object_bytes,
+            deadline: Instant::ZERO + Duration::from_secs(60),
+            mutant: Mutant::None,
+        }
+    }
+
+    fn fault(&self, chance: &mut Chance) -> Fault {
+        let host = chance.below(self.hosts.len() as u64) as usize;
+        match chance.below(16) {
+            0..=2 => Fault::LossBurst { host, per_million: pick(chance, &[50_000, 300_000, 1_000_000]) },
+            3..=5 => Fault::Partition { host },
+            6..=8 => Fault::Crash { host },
+            9 => Fault::ServerCrash,
+            10..=12 => {
+                Fault::SlowDisk { host, bytes_per_second: self.bits_per_second / 8 / (2 + chance.below(20)) }
+            }
+            13 => Fault::Disorder { host },
+            14 => Fault::Lie { object: chance.below(self.object_bytes.len() as u64) },
+            _ => Fault::Noise,
+        }
+    }
+}
+
+/// What Ethernet, IP and UDP add to a packet.
+pub const OVERHEAD_BYTES: u16 = 42;
+
+fn pick<T: Copy>(chance: &mut Chance, from: &[T]) -> T {
+    from[chance.below(from.len() as u64) as usize]
+}
+
+fn part(chance: &mut Chance, of: Duration) -> Duration {
+    Duration::from_nanos(chance.below(of.as_nanos() as u64))
+}

@@ -1,0 +1,165 @@
+//! The server's host: its machine, its memory of objects, and how it restarts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::{Duration, Instant};
+use proto::multicast::{
+    BlockHeader, Downstream, Key, Mutant, ReceiverId, Server, ServerConfig, ServerEvent, SessionStatistics,
+    Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+};
+
+use crate::scenario::{OVERHEAD_BYTES, Scenario};
+use crate::truth::Truth;
+
+/// Receivers that are not heard for so long are gone.
+pub const RECEIVER_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// A packet to the group, opened once for all receivers.
+#[derive(Debug)]
+pub struct Sent {
+    pub epoch: u32,
+    pub bytes: Vec<u8>,
+    pub packet: Packet,
+}
+
+/// What is in it.
+#[derive(Debug)]
+pub enum Packet {
+    Block(BlockHeader),
+    Control(Downstream<'static>),
+}
+
+impl Sent {
+    /// Opens what was sealed; a block keeps its payload in `bytes`.
+    pub fn new(key: &Key, shape: &Shape, bytes: Vec<u8>) -> Self {
+        let packet = match open_downstream(key, shape, &bytes).expect("packets of the server can be opened") {
+            Downstream::Block(header, _) => Packet::Block(header),
+            Downstream::Status(status) => Packet::Control(Downstream::Status(status)),
+            Downstream::Bye => Packet::Control(Downstream::Bye),
+        };
+        Self { epoch: shape.epoch, bytes, packet }
+    }
+
+    /// A block's payload.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[proto::multicast::BLOCK_HEADER_BYTES..self.bytes.len() - proto::multicast::TAG_BYTES]
+    }
+}
+
+/// The key of the group under an epoch.
+pub fn group_key(epoch: u32) -> Key {
+    let mut key = [7; 16];
+    key[..4].copy_from_slice(&epoch.to_le_bytes());
+    Key(key)
+}
+
+/// The key of a receiver.
+pub fn receiver_key(receiver: ReceiverId) -> Key {
+    let mut key = [9; 16];
+    key[..4].copy_from_slice(&receiver.0.to_le_bytes());
+    Key(key)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ServerHost {
+    /// `None` while it is down.
+    pub machine: Option<Server>,
+    pub shape: Shape,
+    /// When its timer was set to fire last.
+    pub timer: Option<Instant>,
+    pub in_memory: BTreeSet<u64>,
+    pub deserted: bool,
+    cache_bytes: u64,
+    bits_per_second: u64,
+    mutant: Mutant,
+}
+
+impl ServerHost {
+    pub fn new(scenario: &Scenario, truth: &Truth) -> Self {
+        let mut host = Self {
+            machine: None,
+            shape: truth.shape,
+            timer: None,
+            in_memory: BTreeSet::new(),
+            deserted: false,
+            cache_bytes: scenario.cache_bytes,
+            bits_per_second: scenario.bits_per_second,
+            mutant: scenario.mutant,
+        };
+        host.start(Instant::ZERO, truth);
+        host
+    }
+
+    /// Starts under a new epoch.
+    pub fn start(&mut self, now: Instant, truth: &Truth) {
+        self.shape.epoch += 1;
+        self.in_memory.clear();
+        self.timer = None;
+        self.machine = Some(Server::new(
+            now,
+            ServerConfig {
+                shape: self.shape,
+                object_bytes: Arc::clone(&truth.object_bytes),
+                rate_bits_per_second: Some(self.bits_per_second),
+                overhead_bytes: OVERHEAD_BYTES,
+                run_blocks_max: 16,
+                cache_bytes: self.cache_bytes,
+                receiver_timeout: RECEIVER_TIMEOUT,
+                mutant: self.mutant,
+            },
+        ));
+    }
+
+    /// Takes in a datagram.
+    pub fn receive(&mut self, now: Instant, datagram: &[u8]) {
+        let Some(machine) = &mut self.machine else { return };
+        let key = peek_receiver(datagram).map(receiver_key).unwrap_or(Key([0; 16]));
+        match open_upstream(&key, &self.shape, datagram) {
+            Ok(packet) => machine.handle_input(now, &packet),
+            Err(why) => machine.handle_reject(why),
+        }
+    }
+
+    /// Sealed packets of what the machine sends now.
+    pub fn packets(&self, transmit: Transmit, truth: &Truth) -> Vec<Sent> {
+        let key = group_key(self.shape.epoch);
+        let sealed = |mut bytes: Vec<u8>| {
+            seal(&key, &mut bytes);
+            Sent::new(&key, &self.shape, bytes)
+        };
+        match transmit {
+            Transmit::Control(bytes) => vec![sealed(bytes)],
+            Transmit::Blocks(run) => (0..run.count)
+                .map(|index| {
+                    let header = run.header(index);
+                    let (offset, len) = self.shape.place(header.object_bytes, header.block);
+                    let mut bytes = header.encode(&self.shape).to_vec();
+                    let object = &truth.objects[header.object as usize];
+                    bytes.extend_from_slice(&object[offset as usize..][..usize::from(len)]);
+                    sealed(bytes)
+                })
+                .collect(),
+        }
+    }
+
+    /// What happened; returns the objects to load.
+    pub fn events(&mut self) -> Vec<u64> {
+        let mut loads = Vec::new();
+        while let Some(event) = self.machine.as_mut().and_then(Server::poll_event) {
+            match event {
+                ServerEvent::Load(object) => loads.push(object),
+                ServerEvent::Evict(object) => _ = self.in_memory.remove(&object),
+                ServerEvent::Deserted => self.deserted = true,
+                ServerEvent::Joined(_) => self.deserted = false,
+                ServerEvent::Left(_) => {}
+            }
+        }
+        loads
+    }
+
+    pub fn statistics(&self, now: Instant) -> Option<SessionStatistics> {
+        self.machine.as_ref().map(|machine| machine.statistics(now))
+    }
+}

@@ -1,0 +1,45 @@
+//! The image that everybody should end with.
+
+use std::sync::Arc;
+
+use base::{Chance, Digest};
+use proto::multicast::Shape;
+
+/// Objects and their digests.
+#[derive(Debug)]
+pub struct Truth {
+    pub shape: Shape,
+    pub objects: Vec<Vec<u8>>,
+    pub digests: Vec<Digest>,
+    pub object_bytes: Arc<[u32]>,
+    /// Number of the first block of each object, counted through the image; and the total at the end.
+    pub first_block: Vec<usize>,
+}
+
+impl Truth {
+    /// An image of objects of the given lengths, filled by chance.
+    pub fn new(shape: Shape, object_bytes: &[u32], chance: &mut Chance) -> Self {
+        let fill = |&bytes: &u32| {
+            let mut object = vec![0; bytes as usize];
+            chance.fill(&mut object);
+            object
+        };
+        let objects: Vec<Vec<u8>> = object_bytes.iter().map(fill).collect();
+        let mut first_block = vec![0];
+        for &bytes in object_bytes {
+            first_block.push(first_block[first_block.len() - 1] + shape.blocks(bytes) as usize);
+        }
+        let digests = objects.iter().map(|object| Digest::of(object)).collect();
+        Self { shape, objects, digests, object_bytes: object_bytes.into(), first_block }
+    }
+
+    /// Number of blocks of the image.
+    pub fn blocks(&self) -> usize {
+        self.first_block[self.objects.len()]
+    }
+
+    /// Number of a block, counted through the image.
+    pub fn block(&self, object: u64, block: u16) -> usize {
+        self.first_block[object as usize] + usize::from(block)
+    }
+}
