@@ -1,0 +1,196 @@
+//! The demo's disks: the source, targets full of random bytes, and what proves that they became the source.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base::{Chance, Extent};
+use disk::{DiskMap, ReadAt as _, SurveyOptions};
+
+use crate::Failure;
+
+/// How much is filled or compared at once.
+const PIECE_BYTES: u64 = 1 << 20;
+/// What the disk is made of without root: readable by all, and much like a system.
+const PLAIN_CONTENT: &str = "/usr/share";
+
+/// The source, and its map.
+pub struct Disk {
+    pub path: PathBuf,
+    pub map: DiskMap,
+}
+
+impl Disk {
+    fn open(path: PathBuf) -> Result<Self, Failure> {
+        let map = disk::survey(&disk::open_source(&path)?, &SurveyOptions::default())?;
+        Ok(Self { path, map })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.map.window.len_bytes()
+    }
+
+    /// What its filesystems use.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.map.allocated.sectors() * base::limits::SECTOR_BYTES
+    }
+}
+
+/// A target, and the seed of what it was filled with.
+pub struct Target {
+    pub path: PathBuf,
+    seed: u64,
+}
+
+/// A Debian disk that boots, beside the folder so that it is kept for the next time.
+pub fn debian(folder: &Path) -> Result<Disk, Failure> {
+    let path = folder.with_file_name("debian").join("disk.img");
+    tool(Command::new("tools/debian-disk.sh").arg(&path))?;
+    Disk::open(path)
+}
+
+/// A disk with a GPT and one ext4 of this machine's files, made without root.
+pub fn plain(folder: &Path) -> Result<Disk, Failure> {
+    let path = folder.join("plain.img");
+    let usage = tool(Command::new("du").args(["-sm", PLAIN_CONTENT]))?;
+    let used_mib: u64 = usage.split_whitespace().next().ok_or("`du` printed nothing")?.parse()?;
+    let mib = used_mib * 2 + 256;
+    File::create(&path)?.set_len((mib + 2) << 20)?;
+    tool(Command::new("sgdisk").arg(format!("--new=1:2048:+{mib}M")).arg("--typecode=1:8300").arg(&path))?;
+    let offset = ["-q", "-E", "offset=1048576", "-d", PLAIN_CONTENT];
+    tool(Command::new("mkfs.ext4").args(offset).arg(&path).arg(format!("{mib}M")))?;
+    Disk::open(path)
+}
+
+/// Makes `count` files of `bytes` bytes, each full of other random bytes.
+pub fn fill_targets(folder: &Path, count: u32, bytes: u64) -> Result<Vec<Target>, Failure> {
+    let targets: Vec<Target> = (1..=count)
+        .map(|host| Target { path: folder.join(format!("host-{host}.img")), seed: host.into() })
+        .collect();
+    on_each(&targets, |target| {
+        let file = File::create(&target.path)?;
+        let mut piece = vec![0; usize::try_from(PIECE_BYTES)?];
+        for offset in (0..bytes).step_by(usize::try_from(PIECE_BYTES)?) {
+            let piece = &mut piece[..usize::try_from(PIECE_BYTES.min(bytes - offset))?];
+            target.random_at(offset, piece);
+            file.write_all_at(piece, offset)?;
+        }
+        Ok(())
+    })?;
+    Ok(targets)
+}
+
+impl Target {
+    /// What it was filled with at `offset`, a multiple of `PIECE_BYTES`.
+    fn random_at(&self, offset: u64, piece: &mut [u8]) {
+        Chance::from_seed((self.seed << 48) + offset).fill(piece);
+    }
+}
+
+/// Compares each target with the source: what filesystems use must be the source's, all else what it was filled with.
+pub fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failure> {
+    let disk = disk::open_source(&source.path)?;
+    on_each(targets, |target| {
+        let file = File::open(&target.path)?;
+        let piece = usize::try_from(PIECE_BYTES)?;
+        let (mut expected, mut found, mut there) = (vec![0; piece], vec![0; piece], vec![0; piece]);
+        for offset in (0..source.bytes()).step_by(piece) {
+            let len = usize::try_from(PIECE_BYTES.min(source.bytes() - offset))?;
+            let (expected, found, there) = (&mut expected[..len], &mut found[..len], &mut there[..len]);
+            target.random_at(offset, expected);
+            disk.read_exact_at(there, offset)?;
+            file.read_exact_at(found, offset)?;
+            let window = Extent::new(offset / 512, len as u64 / 512);
+            for run in source.map.allocated.within(window) {
+                let range =
+                    usize::try_from(run.offset_bytes() - offset)?..usize::try_from(run.end() * 512 - offset)?;
+                expected[range.clone()].copy_from_slice(&there[range]);
+            }
+            if let Some(at) = (0..len).find(|&at| expected[at] != found[at]) {
+                let (path, at) = (target.path.display(), offset + at as u64);
+                return Err(format!("`{path}` differs at offset {at} from what it must be").into());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Runs the check of ext4 itself on every such partition.
+pub fn check_filesystem(source: &Disk, target: &Path) -> Result<(), Failure> {
+    for partition in &source.map.partitions {
+        if partition.filesystem.as_ref().is_some_and(|filesystem| filesystem.kind == "ext4") {
+            let device = format!("{}?offset={}", target.display(), partition.extent.offset_bytes());
+            tool(Command::new("e2fsck").args(["-f", "-n", &device]))?;
+        }
+    }
+    Ok(())
+}
+
+/// Does `work` for each target, all at once.
+fn on_each(targets: &[Target], work: impl Fn(&Target) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = targets.iter().map(|target| scope.spawn(|| work(target))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic on a disk of any content"))
+    })
+}
+
+/// Runs a tool to its end and returns what it printed. Users other than root often lack `/usr/sbin` in their path.
+fn tool(command: &mut Command) -> Result<String, Failure> {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.env("PATH", path).output().map_err(|error| format!("start `{name}`: {error}"))?;
+    if !output.status.success() {
+        let said = [output.stdout, output.stderr].concat();
+        return Err(format!("`{name}`: {}: {}", output.status, String::from_utf8_lossy(&said).trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::ExtentSet;
+
+    /// A source of random bytes, of which some are used.
+    fn source(folder: &Path) -> Disk {
+        let path = folder.join("source.img");
+        let mut bytes = vec![0; 3 * 1024 * 1024 + 512];
+        Chance::from_seed(77).fill(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        let mut disk = Disk::open(path).unwrap();
+        disk.map.allocated =
+            ExtentSet::from_iter([Extent::new(0, 8), Extent::new(2000, 100), Extent::new(6000, 145)]);
+        disk
+    }
+
+    fn install(source: &Disk, target: &Target) {
+        let (from, to) =
+            (std::fs::read(&source.path).unwrap(), File::options().write(true).open(&target.path).unwrap());
+        for run in source.map.allocated.runs() {
+            let range =
+                usize::try_from(run.offset_bytes()).unwrap()..usize::try_from(run.end() * 512).unwrap();
+            to.write_all_at(&from[range], run.offset_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found_in_used_and_in_free_space() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path());
+        let targets = fill_targets(folder.path(), 2, source.bytes()).unwrap();
+        assert!(compare_all(&source, &targets).is_err(), "nothing was installed yet");
+        targets.iter().for_each(|target| install(&source, target));
+        compare_all(&source, &targets).unwrap();
+        for wrong in [7, 2000 * 512 + 3, 6144 * 512 + 511, 9 * 512] {
+            let file = File::options().read(true).write(true).open(&targets[1].path).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, wrong).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], wrong).unwrap();
+            let said = compare_all(&source, &targets).unwrap_err().to_string();
+            assert!(said.contains("host-2") && said.contains(&format!("offset {wrong} ")), "{said}");
+            file.write_all_at(&byte, wrong).unwrap();
+        }
+    }
+}

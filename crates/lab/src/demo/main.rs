@@ -1,0 +1,151 @@
+//! `make demo`: the main job on real input. One disk is captured and served; four hosts fetch it at the same time by
+//! multicast, a fifth joins late; all five are compared with the source, one is checked and booted.
+//!
+//! As root the hosts are a lab and the disk is a Debian one. Without root all runs on loopback with a disk that is not
+//! made to boot, and the table says what was left out.
+
+mod disks;
+mod place;
+mod program;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use base::units::parse_bits_per_second;
+use clap::Parser;
+use lab::boot::BootOptions;
+
+use place::Place;
+use program::{Captured, Fetched, Server};
+use report::Report;
+
+/// Hosts that fetch from the start.
+const TOGETHER: u32 = 4;
+/// The one that joins late.
+const LATE: u32 = 5;
+const IMAGE: &str = "debian";
+
+/// Captures a disk, multicasts it to five hosts, verifies and boots it.
+#[derive(Parser)]
+struct Arguments {
+    /// Folder for disks and repository, which take about 13 GiB while the demo runs.
+    #[arg(long, default_value = "target")]
+    folder: PathBuf,
+    /// Rate of the lab's links.
+    #[arg(long, default_value = "1G", value_parser = |text: &str| parse_bits_per_second(text).ok_or("expected a rate such as 200M"))]
+    rate: u64,
+    /// Stay on loopback, even as root.
+    #[arg(long)]
+    loopback: bool,
+    /// Keep the restored disks.
+    #[arg(long)]
+    keep: bool,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the program's own voice")]
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(report) => {
+            println!("\n{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("the demo failed: {}", base::fault::chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<Report, Failure> {
+    let place = Place::choose(arguments.loopback, TOGETHER + 2, arguments.rate)?;
+    let folder = Folder::empty(&arguments.folder, arguments.keep)?;
+    step(&format!("{} hosts {}", TOGETHER + 1, place.describe()));
+    step("making the source disk (kept for the next time)");
+    let source = if place.is_lab() { disks::debian(&folder.0)? } else { disks::plain(&folder.0)? };
+
+    step(&format!("capturing {}", source.path.display()));
+    let captured = program::capture(&source.path, IMAGE, &folder.0)?;
+    step(&format!("filling {} target disks with random bytes", TOGETHER + 1));
+    let targets = disks::fill_targets(&folder.0, TOGETHER + 1, source.bytes())?;
+
+    let server = Server::start(&place, &folder.0)?;
+    let fetched = fetch_all(&place, &server, &targets, &captured)?;
+    let statistics = server.stop()?;
+
+    step("comparing all five disks with the source, used and free space");
+    disks::compare_all(&source, &targets)?;
+    step("checking the filesystem of the first");
+    disks::check_filesystem(&source, &targets[0].path)?;
+    let booted = place.is_lab().then(|| boot(&targets[TOGETHER as usize].path)).transpose()?;
+    Ok(Report { source, captured, fetched, statistics, booted, place: place.describe() })
+}
+
+/// Fetches on all hosts; the late one starts when the others have received a third of the image.
+fn fetch_all(
+    place: &Place,
+    server: &Server,
+    targets: &[disks::Target],
+    captured: &Captured,
+) -> Result<Vec<Fetched>, Failure> {
+    step(&format!("{TOGETHER} hosts fetch it together, another joins late"));
+    let before = place.received_bytes()?;
+    let start = |host: u32| server.fetch(place, host, IMAGE, &targets[host as usize - 1].path);
+    let mut jobs = (1..=TOGETHER).map(start).collect::<Result<Vec<_>, _>>()?;
+    while place.received_bytes()? - before < captured.image_bytes / 3
+        && !jobs.iter().any(program::Job::is_done)
+    {
+        std::thread::yield_now();
+    }
+    jobs.push(start(LATE)?);
+    jobs.into_iter().map(program::finish_fetch).collect()
+}
+
+fn boot(disk: &Path) -> Result<Duration, Failure> {
+    step("booting the late joiner's disk until its login prompt (emulated, so this takes a while)");
+    let options = BootOptions { timeout: Duration::from_secs(600), ..BootOptions::default() };
+    Ok(lab::boot::until_login(disk, &options)?.until_prompt)
+}
+
+#[expect(clippy::print_stderr, reason = "this is the program's own voice")]
+fn step(what: &str) {
+    eprintln!("==> {what}");
+}
+
+/// The demo's folder; what is large goes when the demo ends.
+struct Folder(PathBuf, bool);
+
+impl Folder {
+    fn empty(parent: &Path, keep: bool) -> Result<Self, Failure> {
+        let path = parent.join("demo");
+        if path.exists() {
+            std::fs::remove_dir_all(&path)?;
+        }
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path.canonicalize()?, keep))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.1 {
+            // What stays is named in the way; the next run empties the folder again.
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// A rate for people.
+fn per_second(bytes: u64, time: Duration) -> String {
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "three digits are shown"
+    )]
+    let rate = (bytes as f64 / time.as_secs_f64().max(1e-6)) as u64;
+    base::units::show_bytes_per_second(rate)
+}

@@ -1,0 +1,78 @@
+//! Where the demo's hosts are: in a lab, or all on this machine's loopback.
+
+use std::process::Command;
+
+use lab::{Star, StarOptions};
+
+use crate::Failure;
+
+/// Where hosts run. Host 0 is the server.
+pub enum Place {
+    /// Hosts of a star.
+    Lab { star: Star, rate_bits_per_second: u64 },
+    /// All on loopback, the server at a port that was free.
+    Loopback { port: u16, why: String },
+}
+
+impl Place {
+    /// A lab if one can be built here.
+    pub fn choose(loopback: bool, hosts: u32, rate_bits_per_second: u64) -> Result<Self, Failure> {
+        let why = match lab::available() {
+            _ if loopback => "as asked".to_owned(),
+            Err(error) => base::fault::chain(&error),
+            Ok(()) => {
+                let rate = Some(rate_bits_per_second);
+                let options = StarOptions { hosts, rate_bits_per_second: rate, ..StarOptions::default() };
+                return Ok(Self::Lab { star: Star::build(&options)?, rate_bits_per_second });
+            }
+        };
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Ok(Self::Loopback { port, why })
+    }
+
+    pub fn is_lab(&self) -> bool {
+        matches!(self, Self::Lab { .. })
+    }
+
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Lab { rate_bits_per_second, .. } => format!(
+                "in network namespaces, links of {:.1} Gbit/s, a switch that snoops",
+                std::time::Duration::from_nanos(*rate_bits_per_second).as_secs_f64()
+            ),
+            Self::Loopback { why, .. } => format!("on loopback ({why})"),
+        }
+    }
+
+    /// Address and port of the server.
+    pub fn server(&self) -> String {
+        match self {
+            Self::Lab { star, .. } => format!("{}:7717", star.host(0).ipv4()),
+            Self::Loopback { port, .. } => format!("127.0.0.1:{port}"),
+        }
+    }
+
+    /// A command on a host.
+    pub fn command(&self, host: u32, program: &str) -> Command {
+        match self {
+            Self::Lab { star, .. } => star.host(host).command(program),
+            Self::Loopback { .. } => Command::new(program),
+        }
+    }
+
+    /// What the first fetching host received so far; on loopback, all that went over it.
+    pub fn received_bytes(&self) -> Result<u64, Failure> {
+        match self {
+            Self::Lab { star, .. } => Ok(star.traffic()?[1].received.bytes),
+            Self::Loopback { .. } => loopback_bytes(&std::fs::read_to_string("/proc/net/dev")?),
+        }
+    }
+}
+
+/// The first number behind `lo:` in `/proc/net/dev`.
+fn loopback_bytes(table: &str) -> Result<u64, Failure> {
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix("lo:"));
+    let field =
+        line.and_then(|line| line.split_whitespace().next()).ok_or("/proc/net/dev has no line of `lo`")?;
+    Ok(field.parse()?)
+}

@@ -1,0 +1,215 @@
+//! Running the `diskcast` binary as a person would, and reading what it says with `--json`.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::Failure;
+use crate::place::Place;
+
+/// Seconds after which what runs hangs. `timeout` (coreutils) ends it, and passes on the signals that it gets itself.
+const PATIENCE: &str = "300";
+
+/// What a capture said.
+pub struct Captured {
+    /// From the start of the program to its end.
+    pub took: Duration,
+    /// Bytes of the image's encoded chunks.
+    pub image_bytes: u64,
+}
+
+/// What a fetch said.
+pub struct Fetched {
+    /// When the program was started.
+    pub began: Instant,
+    /// From then until all was received and verified.
+    pub received: Duration,
+    /// From then until all was written, read back and the program ended.
+    pub installed: Duration,
+    /// How the bytes came.
+    pub transport: String,
+}
+
+/// What the server said of a session that ended.
+pub struct Statistics {
+    /// Payload of all blocks, first and again.
+    pub payload_bytes: u64,
+    /// Bytes of all objects of the image.
+    pub image_bytes: u64,
+    /// Blocks sent again: for those who joined late, had no buffer, or lost them.
+    pub resent_blocks: [u64; 3],
+}
+
+/// Captures `source` as a version of `image` into the repository in `folder`.
+pub fn capture(source: &Path, image: &str, folder: &Path) -> Result<Captured, Failure> {
+    let mut command = Command::new("timeout");
+    command
+        .arg(PATIENCE)
+        .arg(program()?)
+        .args(["capture", "--json", "--repo"])
+        .arg(repository(folder))
+        .arg(source)
+        .arg(image);
+    let (output, took) = Job::start(&mut command)?.finish()?;
+    let said = record(&output, "captured")?;
+    Ok(Captured { took, image_bytes: number(&said, "encoded_bytes")? })
+}
+
+/// A server that runs on host 0.
+pub struct Server {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    url: String,
+    token: PathBuf,
+}
+
+impl Server {
+    /// Starts it and waits until it answers.
+    pub fn start(place: &Place, folder: &Path) -> Result<Self, Failure> {
+        let (program, token) = (program()?, folder.join("join.token"));
+        let mut command = place.command(0, &program.to_string_lossy());
+        command.args(["serve", "--json", "--listen", &place.server(), "--token-out"]).arg(&token);
+        command.arg("--repo").arg(repository(folder)).arg("--state").arg(folder.join("state"));
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut first = String::new();
+        lines.read_line(&mut first)?;
+        let said = record(&first, "serving")?;
+        let url = said["url"].as_str().ok_or("`serving` has no url")?.to_owned();
+        Ok(Self { child, lines, url, token })
+    }
+
+    /// Starts a fetch of `image` to `target` on `host`.
+    pub fn fetch(&self, place: &Place, host: u32, image: &str, target: &Path) -> Result<Job, Failure> {
+        let mut command = place.command(host, "timeout");
+        command.arg(PATIENCE).arg(program()?).args([
+            "fetch",
+            "--json",
+            "--yes",
+            "--receiver",
+            &format!("host-{host}"),
+            "--token-file",
+        ]);
+        Job::start(command.arg(&self.token).args([&self.url, image]).arg(target))
+    }
+
+    /// Asks the server to end and returns what it did in its multicast session, if there was one.
+    pub fn stop(mut self) -> Result<Option<Statistics>, Failure> {
+        // One that has ended by itself tells so when it is waited for.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let mut said = String::new();
+        self.lines.read_to_string(&mut said)?;
+        let status = self.child.wait()?;
+        if !status.success() {
+            return Err(format!("the server ended with {status}").into());
+        }
+        record(&said, "session_ended").ok().map(|ended| statistics(&ended["statistics"])).transpose()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // After `stop` it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn statistics(said: &Value) -> Result<Statistics, Failure> {
+    let [late, full, lost] =
+        ["resent_late", "resent_buffer_full", "resent_lost"].map(|name| number(said, name));
+    Ok(Statistics {
+        payload_bytes: number(said, "payload_bytes")?,
+        image_bytes: number(said, "image_bytes")?,
+        resent_blocks: [late?, full?, lost?],
+    })
+}
+
+/// Waits for a fetch and reads what it said.
+pub fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
+    let began = job.began;
+    let (output, installed) = job.finish()?;
+    let said = record(&output, "fetched")?;
+    let received = said["received_seconds"].as_f64().ok_or("`fetched` has no received_seconds")?;
+    let transport = said["transport"].as_str().ok_or("`fetched` has no transport")?.to_owned();
+    Ok(Fetched { began, received: Duration::from_secs_f64(received), installed, transport })
+}
+
+/// A program that runs, and is ended if nobody waits for it.
+pub struct Job {
+    name: String,
+    pid: Pid,
+    began: Instant,
+    /// Its output and when it ended; `None` once that was taken.
+    waiter: Option<JoinHandle<(std::io::Result<Output>, Instant)>>,
+}
+
+impl Job {
+    fn start(command: &mut Command) -> Result<Self, Failure> {
+        let arguments = command.get_args().map(|argument| argument.to_string_lossy());
+        let words = std::iter::once(command.get_program().to_string_lossy()).chain(arguments);
+        let name = words.collect::<Vec<_>>().join(" ");
+        let began = now();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let pid = Pid::from_child(&child);
+        let waiter = std::thread::spawn(move || (child.wait_with_output(), now()));
+        Ok(Self { name, pid, began, waiter: Some(waiter) })
+    }
+
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Its output and the time it took; a failure holds all that it said.
+    fn finish(mut self) -> Result<(String, Duration), Failure> {
+        let waiter = self.waiter.take().expect("only this takes it");
+        let (output, ended) = waiter.join().expect("waiting does not panic");
+        let output = output?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(format!("`{}`: {}: {said}", self.name, output.status).into());
+        }
+        Ok((String::from_utf8_lossy(&output.stdout).into_owned(), ended - self.began))
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.is_done() {
+            // It may end by itself at this moment, which is as good.
+            let _ = kill_process(self.pid, Signal::TERM);
+        }
+    }
+}
+
+/// The program beside this one.
+fn program() -> Result<PathBuf, Failure> {
+    Ok(std::env::current_exe()?.with_file_name("diskcast"))
+}
+
+fn repository(folder: &Path) -> PathBuf {
+    folder.join("repository")
+}
+
+/// The last line of JSON with this type.
+fn record(lines: &str, kind: &str) -> Result<Value, Failure> {
+    let mut records = lines.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = records.find(|record| record["type"] == kind);
+    found
+        .ok_or_else(|| format!("expected a line of JSON with type `{kind}` and got: {}", lines.trim()).into())
+}
+
+fn number(record: &Value, name: &str) -> Result<u64, Failure> {
+    record[name].as_u64().ok_or_else(|| format!("no number `{name}` in {record}").into())
+}
+
+#[expect(clippy::disallowed_methods, reason = "what a person waits for is real time")]
+fn now() -> Instant {
+    Instant::now()
+}

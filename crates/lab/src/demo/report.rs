@@ -1,0 +1,101 @@
+//! The demo's table.
+
+use std::fmt;
+use std::time::Duration;
+
+use base::units::{show_bytes, show_duration};
+
+use crate::disks::Disk;
+use crate::per_second;
+use crate::program::{Captured, Fetched, Statistics};
+
+/// All that the demo found.
+pub struct Report {
+    pub place: String,
+    pub source: Disk,
+    pub captured: Captured,
+    pub fetched: Vec<Fetched>,
+    pub statistics: Option<Statistics>,
+    /// Until the login prompt, where a disk was booted.
+    pub booted: Option<Duration>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sizes(f)?;
+        self.hosts(f)?;
+        self.server(f)?;
+        line(
+            f,
+            "verified",
+            "every disk: used space as on the source, free space untouched; a file system check is clean",
+        )?;
+        match self.booted {
+            Some(time) => {
+                line(f, "boot", &format!("{} until the login prompt, emulated", show_duration(time)))
+            }
+            None => {
+                line(f, "left out", &format!("links of a rate and booting: the hosts were {}", self.place))
+            }
+        }
+    }
+}
+
+impl Report {
+    fn sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (disk, allocated, image) =
+            (self.source.bytes(), self.source.allocated_bytes(), self.captured.image_bytes);
+        line(f, "disk", &show_bytes(disk))?;
+        line(f, "allocated", &show_bytes(allocated))?;
+        line(
+            f,
+            "image",
+            &format!("{}, {} of what is allocated", show_bytes(image), ratio(image, allocated)),
+        )?;
+        let took = self.captured.took;
+        line(
+            f,
+            "capture",
+            &format!("{}, {} of what is allocated", show_duration(took), per_second(allocated, took)),
+        )
+    }
+
+    fn hosts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n{:<10} {:>10} {:>10} {:>10} {:>12}  came by",
+            "host", "joined at", "received", "installed", "rate"
+        )?;
+        let first = self.fetched[0].began;
+        for (index, host) in self.fetched.iter().enumerate() {
+            let joined = show_duration(host.began - first);
+            let (received, installed) = (show_duration(host.received), show_duration(host.installed));
+            // What counts for a person: the disk's content over the time until it is there.
+            let rate = per_second(self.source.allocated_bytes(), host.installed);
+            let (name, transport) = (index + 1, &host.transport);
+            writeln!(f, "{name:<10} {joined:>10} {received:>10} {installed:>10} {rate:>12}  {transport}")?;
+        }
+        writeln!(f)
+    }
+
+    fn server(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Statistics { payload_bytes, image_bytes, resent_blocks: [late, full, lost] }) =
+            &self.statistics
+        else {
+            return line(f, "server", "no multicast session");
+        };
+        let (sent, again) = (ratio(*payload_bytes, *image_bytes), late + full + lost);
+        let causes = format!("joined late {late}, buffer full {full}, lost {lost}");
+        line(f, "server", &format!("sent {sent} images by multicast for {} hosts", self.fetched.len()))?;
+        line(f, "sent again", &format!("{again} blocks: {causes}"))
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
+    writeln!(f, "{name:<10} {value}")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn ratio(part: u64, whole: u64) -> String {
+    format!("{:.2}", part as f64 / whole.max(1) as f64)
+}
