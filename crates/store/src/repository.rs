@@ -198,3 +198,16 @@ pub(crate) fn into_image(error: Error) -> image::Error {
     };
     image::Error::from_source(kind, "use the repository", error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../../../golden/repository/v1/good/format");
+
+    #[test]
+    fn the_format_is_still_written_as_it_was() {
+        let format: Format = record::unseal(FORMAT, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::seal(FORMAT, &format), GOLDEN);
+    }
+}

@@ -145,3 +145,18 @@ fn tag_of(name: TagName, newest: Move) -> Option<(Tag, Digest)> {
     let manifest = target.manifest.parse().ok()?;
     Some((Tag { name, version: target.version, created: newest.created, creator: newest.creator }, manifest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str =
+        include_str!("../../../golden/repository/v1/good/tags/debian/stable/00000000000000000001");
+
+    #[test]
+    fn moves_are_still_written_as_they_were() {
+        let first: Move = record::unseal(TAG, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(first.target.as_ref().map(|target| target.version), Some(3));
+        assert_eq!(record::seal(TAG, &first), GOLDEN);
+    }
+}

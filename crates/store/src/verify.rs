@@ -136,7 +136,16 @@ impl<'a> Run<'a> {
     fn all(&mut self) -> Result<()> {
         self.progress.begin(Stage::Verify, self.stored_bytes()?);
         for image in self.repository.images()? {
-            for number in self.repository.versions(&image)? {
+            let numbers = self.repository.numbers(&image)?;
+            for (first, last) in numbers.lost {
+                let text = format!(
+                    "versions {first} to {last} of `{image}` have neither a manifest nor a tombstone"
+                );
+                let concerned = vec![Reference::Version(image.clone(), first)];
+                let path = layout::version(&image, first).to_string();
+                self.damage(path, &Error::new(ErrorKind::NotFound, text), concerned);
+            }
+            for number in numbers.live {
                 self.version(&image, number);
             }
             self.tags(&image)?;

@@ -41,6 +41,8 @@ pub enum Removed {
 pub(crate) struct Numbers {
     /// Those that are not removed, ascending.
     pub(crate) live: Vec<u64>,
+    /// First and last of numbers below the highest that have neither a version nor a tombstone: records were lost.
+    pub(crate) lost: Vec<(u64, u64)>,
     /// The highest that was ever used, 0 if none was.
     highest: u64,
 }
@@ -207,8 +209,13 @@ impl Repository {
         // Tombstones after versions: a version that is removed in between is listed with its tombstone.
         let removed = self.numbers_in(&layout::removed_of(image))?;
         let highest = live.last().max(removed.last()).copied().unwrap_or(0);
+        let mut used = [&live[..], &removed[..]].concat();
+        used.sort_unstable();
+        let lost = std::iter::once(0).chain(used.iter().copied()).zip(&used);
+        let lost = lost.filter(|&(before, &number)| number - before > 1);
+        let lost = lost.map(|(before, number)| (before + 1, number - 1)).collect();
         live.retain(|number| removed.binary_search(number).is_err());
-        Ok(Numbers { live, highest })
+        Ok(Numbers { live, lost, highest })
     }
 
     /// The highest number of a record in `folder`.
@@ -249,4 +256,18 @@ pub(crate) fn from_image(context: String, error: image::Error) -> Error {
         }
     };
     Error::from_source(kind, context, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str =
+        include_str!("../../../golden/repository/v1/good/removed/debian/00000000000000000002");
+
+    #[test]
+    fn tombstones_are_still_written_as_they_were() {
+        let tombstone: Tombstone = record::unseal(REMOVED, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::seal(REMOVED, &tombstone), GOLDEN);
+    }
 }

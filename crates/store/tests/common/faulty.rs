@@ -1,0 +1,163 @@
+//! An object store that fails on purpose: every fault that a network and a disk have, one after the other.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// What goes wrong with an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing is done, an error comes back.
+    Fails,
+    /// The store asks to come back later; nothing is done.
+    Throttled,
+    /// A put is done, and an error comes back.
+    ReplyLost,
+    /// A create is done, retried below because its reply was lost, and finds its own record: `AlreadyExists`.
+    RetriedBelow,
+    /// A get brings one changed bit.
+    WrongByte,
+    /// A get brings a record without its end.
+    CutShort,
+    /// A create replaces what is there, as stores do that know no conditions.
+    IgnoresConditions,
+}
+
+/// Decides what goes wrong: from the operation (`put`, `get`, `list`), the path, and how many operations there were.
+pub type Plan = Box<dyn FnMut(&'static str, &Path, u64) -> Option<Trouble> + Send>;
+
+/// A store over another one.
+pub struct Faulty {
+    inner: Arc<dyn ObjectStore>,
+    plan: Mutex<Plan>,
+    count: AtomicU64,
+}
+
+impl Faulty {
+    pub fn new(inner: Arc<dyn ObjectStore>, plan: Plan) -> Arc<Self> {
+        Arc::new(Self { inner, plan: Mutex::new(plan), count: AtomicU64::new(0) })
+    }
+
+    /// What goes wrong from now on.
+    pub fn set(&self, plan: Plan) {
+        *self.plan.lock().unwrap() = plan;
+        self.count.store(0, Relaxed);
+    }
+
+    fn trouble(&self, operation: &'static str, path: &Path) -> Option<Trouble> {
+        (self.plan.lock().unwrap())(operation, path, self.count.fetch_add(1, Relaxed))
+    }
+}
+
+/// Nothing goes wrong.
+pub fn no_trouble() -> Plan {
+    Box::new(|_, _, _| None)
+}
+
+fn failed(what: &'static str) -> Error {
+    Error::Generic { store: "faulty", source: what.into() }
+}
+
+fn spoil(bytes: &Bytes, trouble: Trouble) -> Bytes {
+    let mut bytes = bytes.to_vec();
+    match trouble {
+        Trouble::CutShort => bytes.truncate(bytes.len() / 2),
+        _ => {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        }
+    }
+    bytes.into()
+}
+
+#[async_trait]
+impl ObjectStore for Faulty {
+    async fn put_opts(&self, path: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+        match self.trouble("put", path) {
+            None => self.inner.put_opts(path, payload, options).await,
+            Some(Trouble::Throttled) => Err(failed("503 Slow Down")),
+            Some(Trouble::IgnoresConditions) => {
+                options.mode = PutMode::Overwrite;
+                self.inner.put_opts(path, payload, options).await
+            }
+            Some(Trouble::ReplyLost) => {
+                self.inner.put_opts(path, payload, options).await?;
+                Err(failed("connection reset"))
+            }
+            Some(Trouble::RetriedBelow) => {
+                self.inner.put_opts(path, payload.clone(), options.clone()).await?;
+                self.inner.put_opts(path, payload, options).await
+            }
+            Some(_) => Err(failed("input/output error")),
+        }
+    }
+
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
+        let trouble = self.trouble("get", path);
+        if matches!(trouble, Some(Trouble::Fails | Trouble::Throttled)) {
+            return Err(failed("input/output error"));
+        }
+        let head = options.head;
+        let mut found = self.inner.get_opts(path, options).await?;
+        if let Some(trouble) = trouble.filter(|_| !head) {
+            let (meta, range) = (found.meta.clone(), found.range.clone());
+            let bytes = spoil(&found.bytes().await?, trouble);
+            let payload = GetResultPayload::Stream(Box::pin(futures::stream::once(async { Ok(bytes) })));
+            found = GetResult {
+                payload,
+                meta,
+                range,
+                attributes: Default::default(),
+                extensions: Default::default(),
+            };
+        }
+        Ok(found)
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        Err(failed("no record is that large"))
+    }
+
+    fn delete_stream(&self, _: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        panic!("nothing here deletes")
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        match self.trouble("list", prefix.unwrap_or(&Path::default())) {
+            None => self.inner.list(prefix),
+            Some(_) => Box::pin(futures::stream::once(async { Err(failed("input/output error")) })),
+        }
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        match self.trouble("list", prefix.unwrap_or(&Path::default())) {
+            None => self.inner.list_with_delimiter(prefix).await,
+            Some(_) => Err(failed("input/output error")),
+        }
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        Err(failed("nothing here copies"))
+    }
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("faulty")
+    }
+}

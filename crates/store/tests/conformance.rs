@@ -1,0 +1,350 @@
+//! What a repository promises, held against every kind of store: each function here runs on a folder and in memory.
+//! To see one again: `cargo test -p diskcast-store --test conformance <name>`.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Barrier};
+
+use base::Digest;
+use bytes::Bytes;
+use common::{Place, image, publish, put_image, reference, stamp};
+use image::{
+    NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _, SigningKey, VerifyingKey,
+};
+use store::{ErrorKind, Removed, Repository, Scope, TagName};
+
+macro_rules! conformance {
+    ($($name:ident),* $(,)?) => {
+        mod folder {
+            $(#[test] fn $name() { super::$name(&super::common::in_folder()) })*
+        }
+        mod memory {
+            $(#[test] fn $name() { super::$name(&super::common::in_memory()) })*
+        }
+        mod folder_inside_a_runtime {
+            $(#[test] fn $name() {
+                // One worker and one blocking thread: whatever hands its work to the pool and waits stands still here.
+                let runtime = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(1).max_blocking_threads(1).build().unwrap();
+                let run = runtime.spawn_blocking(|| super::$name(&super::common::in_folder()));
+                runtime.block_on(run).unwrap();
+            })*
+        }
+    };
+}
+
+conformance![
+    objects_come_back_as_they_went,
+    an_object_is_there_from_its_put_on,
+    the_wrong_length_is_no_object,
+    what_was_never_put_is_not_found,
+    versions_count_up_from_one,
+    published_is_what_is_resolved,
+    a_signature_covers_the_number,
+    a_draft_without_its_tree_is_refused,
+    names_come_in_order,
+    numbers_are_never_used_twice,
+    a_removed_version_is_gone_and_its_data_stays,
+    tags_move,
+    a_tagged_version_is_kept,
+    latest_is_the_newest_version,
+    writers_race_for_numbers_and_all_win_one,
+    writers_race_for_a_tag_and_the_last_holds,
+    removers_race_and_one_wins,
+    a_good_repository_verifies,
+    verify_of_one_version_looks_at_no_other,
+];
+
+fn tag(name: &str) -> TagName {
+    name.parse().unwrap()
+}
+
+fn chunk(bytes: &'static [u8]) -> (ObjectRef, Bytes) {
+    (ObjectRef::of(ObjectKind::Chunk, bytes), Bytes::from_static(bytes))
+}
+
+fn objects_come_back_as_they_went(place: &Place) {
+    for kind in [ObjectKind::Chunk, ObjectKind::Node] {
+        for len in [1, 511, 8192, 90_000, 5_000_000] {
+            let bytes: Bytes = (0..len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into();
+            let object = ObjectRef::of(kind, &bytes);
+            place.repository.put(&object, bytes.clone()).unwrap();
+            place.repository.settle().unwrap();
+            assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
+        }
+    }
+}
+
+fn an_object_is_there_from_its_put_on(place: &Place) {
+    let (object, bytes) = chunk(b"not settled yet");
+    assert!(!place.repository.contains(&object).unwrap());
+    place.repository.put(&object, bytes.clone()).unwrap();
+    assert!(place.repository.contains(&object).unwrap());
+    assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
+    place.repository.put(&object, bytes).unwrap();
+    place.repository.settle().unwrap();
+    assert!(place.repository.contains(&object).unwrap());
+}
+
+fn the_wrong_length_is_no_object(place: &Place) {
+    let (object, bytes) = chunk(b"nine bytes");
+    place.repository.put(&object, bytes.slice(..4)).unwrap();
+    place.repository.settle().unwrap();
+    assert!(!place.repository.contains(&object).unwrap());
+    assert_eq!(place.repository.fetch(&object).unwrap_err().kind(), image::ErrorKind::Corrupt);
+    let longer = ObjectRef { len: 2, ..object };
+    assert_eq!(place.repository.fetch(&longer).unwrap_err().kind(), image::ErrorKind::Corrupt);
+    // Whoever has the right bytes heals it.
+    place.repository.put(&object, bytes.clone()).unwrap();
+    place.repository.settle().unwrap();
+    assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
+}
+
+fn what_was_never_put_is_not_found(place: &Place) {
+    let repository = &place.repository;
+    let object = ObjectRef { kind: ObjectKind::Node, len: 1, digest: Digest([7; 32]) };
+    assert_eq!(repository.fetch(&object).unwrap_err().kind(), image::ErrorKind::NotFound);
+    assert!(repository.images().unwrap().is_empty());
+    publish(repository, "debian", 1);
+    for text in ["alpine", "alpine@1", "debian@2", "debian:stable"] {
+        assert_eq!(repository.resolve(&reference(text)).unwrap_err().kind(), ErrorKind::NotFound, "{text}");
+        assert_eq!(
+            repository.verify(&Scope::Version(reference(text)), &NoProgress).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+    for text in ["alpine@1", "debian@2", "debian:stable"] {
+        assert_eq!(
+            repository.remove(&reference(text), &stamp()).unwrap_err().kind(),
+            ErrorKind::NotFound,
+            "{text}"
+        );
+    }
+    assert_eq!(repository.versions(&image("alpine")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(repository.tags(&image("alpine")).unwrap_err().kind(), ErrorKind::NotFound);
+    let tagged = repository.tag(&image("debian"), &tag("stable"), 2, &stamp());
+    assert_eq!(tagged.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+fn versions_count_up_from_one(place: &Place) {
+    for number in 1..=12 {
+        assert_eq!(publish(&place.repository, "debian", number).number, number);
+    }
+    assert_eq!(publish(&place.repository, "alpine", 1).number, 1);
+    assert_eq!(place.repository.versions(&image("debian")).unwrap(), (1..=12).collect::<Vec<_>>());
+}
+
+fn published_is_what_is_resolved(place: &Place) {
+    let published = publish(&place.repository, "debian", 5);
+    assert_eq!(published.image, "debian");
+    for text in ["debian", "debian@1", "debian:latest"] {
+        assert_eq!(place.repository.resolve(&reference(text)).unwrap(), published);
+    }
+    let (sealed, bytes) = place.repository.sealed(&reference("debian")).unwrap();
+    assert_eq!(image::Sealed::open(&bytes).unwrap().digest(), sealed.digest());
+}
+
+fn a_signature_covers_the_number(place: &Place) {
+    let key = SigningKey::from_bytes(&[3; 32]);
+    let (draft, _) = put_image(&place.repository, 1, 7);
+    place.repository.publish(&image("debian"), draft.clone(), None).unwrap();
+    let published = place.repository.publish(&image("debian"), draft, Some(&key)).unwrap();
+    let (sealed, _) = place.repository.sealed(&reference("debian@2")).unwrap();
+    assert_eq!(sealed.manifest, published);
+    assert!(sealed.is_signed_by(&VerifyingKey::from(&key)));
+    assert_eq!(place.repository.sealed(&reference("debian@1")).unwrap().0.signers().count(), 0);
+}
+
+fn a_draft_without_its_tree_is_refused(place: &Place) {
+    let (draft, _) = put_image(&image::MemoryObjects::new(), 1, 7);
+    let refused = place.repository.publish(&image("debian"), draft, None).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert!(place.repository.images().unwrap().is_empty());
+}
+
+fn names_come_in_order(place: &Place) {
+    for name in ["b", "a", "a-1", "a.1", "c_", "10", "9"] {
+        publish(&place.repository, name, 1);
+        place.repository.tag(&image("b"), &tag(name), 1, &stamp()).unwrap_or_default();
+    }
+    let names: Vec<String> = place.repository.images().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["10", "9", "a", "a-1", "a.1", "b", "c_"]);
+    let tags: Vec<String> =
+        place.repository.tags(&image("b")).unwrap().iter().map(|tag| tag.name.to_string()).collect();
+    assert_eq!(tags, ["10", "9", "a", "a-1", "a.1", "b", "c_"]);
+}
+
+fn numbers_are_never_used_twice(place: &Place) {
+    publish(&place.repository, "debian", 1);
+    publish(&place.repository, "debian", 2);
+    assert_eq!(place.repository.remove(&reference("debian@2"), &stamp()).unwrap(), Removed::Version(2));
+    assert_eq!(publish(&place.repository, "debian", 3).number, 3);
+    place.repository.remove(&reference("debian@1"), &stamp()).unwrap();
+    place.repository.remove(&reference("debian@3"), &stamp()).unwrap();
+    assert_eq!(publish(&place.repository, "debian", 4).number, 4);
+}
+
+fn a_removed_version_is_gone_and_its_data_stays(place: &Place) {
+    let (draft, chunks) = put_image(&place.repository, 1, 7);
+    place.repository.publish(&image("debian"), draft, None).unwrap();
+    let refused = place.repository.remove(&reference("debian"), &stamp()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused, "a bare image is too much to remove by accident");
+    place.repository.remove(&reference("debian@1"), &stamp()).unwrap();
+    for text in ["debian", "debian@1"] {
+        assert_eq!(place.repository.resolve(&reference(text)).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    assert!(place.repository.images().unwrap().is_empty());
+    let again = place.repository.remove(&reference("debian@1"), &stamp()).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::NotFound);
+    assert!(chunks.iter().all(|chunk| place.repository.contains(chunk).unwrap()));
+    let report = place.repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!((report.versions, report.damaged.len()), (0, 0));
+    assert_eq!(report.unreferenced, chunks.len() as u64 + 1);
+}
+
+fn tags_move(place: &Place) {
+    let repository = &place.repository;
+    for seed in 1..=3 {
+        publish(repository, "debian", seed);
+    }
+    for version in [1, 3, 2, 2] {
+        repository.tag(&image("debian"), &tag("stable"), version, &stamp()).unwrap();
+        assert_eq!(repository.resolve(&reference("debian:stable")).unwrap().number, version);
+    }
+    repository.tag(&image("debian"), &tag("testing"), 3, &stamp()).unwrap();
+    let tags = repository.tags(&image("debian")).unwrap();
+    let found: Vec<_> = tags.iter().map(|tag| (tag.name.as_str(), tag.version)).collect();
+    assert_eq!(found, [("stable", 2), ("testing", 3)]);
+    assert_eq!((tags[0].created.as_str(), tags[0].creator.as_str()), ("2026-11-20T14:00:00Z", "test"));
+
+    assert_eq!(repository.remove(&reference("debian:stable"), &stamp()).unwrap(), Removed::Tag);
+    assert_eq!(repository.resolve(&reference("debian:stable")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(repository.tags(&image("debian")).unwrap().len(), 1);
+    repository.tag(&image("debian"), &tag("stable"), 1, &stamp()).unwrap();
+    assert_eq!(repository.resolve(&reference("debian:stable")).unwrap().number, 1);
+}
+
+fn a_tagged_version_is_kept(place: &Place) {
+    publish(&place.repository, "debian", 1);
+    place.repository.tag(&image("debian"), &tag("stable"), 1, &stamp()).unwrap();
+    let refused = place.repository.remove(&reference("debian@1"), &stamp()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert!(refused.to_string().contains("stable"), "{refused}");
+    place.repository.remove(&reference("debian:stable"), &stamp()).unwrap();
+    place.repository.remove(&reference("debian@1"), &stamp()).unwrap();
+}
+
+fn latest_is_the_newest_version(place: &Place) {
+    publish(&place.repository, "debian", 1);
+    publish(&place.repository, "debian", 2);
+    assert_eq!(place.repository.resolve(&reference("debian:latest")).unwrap().number, 2);
+    let refused = place.repository.tag(&image("debian"), &tag("latest"), 1, &stamp()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+}
+
+/// Runs `work` in `count` threads that start together. In a folder every second thread has a handle of its own, as
+/// another process would.
+fn race<R: Send>(place: &Place, count: usize, work: impl Fn(usize, &Repository) -> R + Sync) -> Vec<R> {
+    let start = Barrier::new(count);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|at| {
+                let (start, work) = (&start, &work);
+                scope.spawn(move || {
+                    let own = (place.folder.is_some() && at % 2 == 1)
+                        .then(|| Repository::open(&place.location).unwrap());
+                    start.wait();
+                    work(at, own.as_ref().unwrap_or(&place.repository))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn writers_race_for_numbers_and_all_win_one(place: &Place) {
+    let (draft, _) = put_image(&place.repository, 1, 7);
+    // Other handles see objects only once they are durable.
+    place.repository.settle().unwrap();
+    // Drafts are equal to the last byte: only the nonce tells whose record is whose.
+    let numbers = race(place, 16, |_, repository| {
+        (0..4)
+            .map(|_| repository.publish(&image("debian"), draft.clone(), None).unwrap().number)
+            .collect::<Vec<_>>()
+    });
+    let mut numbers = numbers.concat();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=64).collect::<Vec<_>>());
+    let nonces: BTreeSet<String> = (1..=64)
+        .map(|number| place.repository.resolve(&reference(&format!("debian@{number}"))).unwrap().nonce)
+        .collect();
+    assert_eq!(nonces.len(), 64);
+}
+
+fn writers_race_for_a_tag_and_the_last_holds(place: &Place) {
+    (1..=8).for_each(|seed| drop(publish(&place.repository, "debian", seed)));
+    race(place, 8, |at, repository| {
+        repository.tag(&image("debian"), &tag("stable"), at as u64 + 1, &stamp()).unwrap();
+    });
+    let held = place.repository.resolve(&reference("debian:stable")).unwrap().number;
+    assert!((1..=8).contains(&held));
+    assert!(place.repository.verify(&Scope::All, &NoProgress).unwrap().damaged.is_empty());
+}
+
+fn removers_race_and_one_wins(place: &Place) {
+    publish(&place.repository, "debian", 1);
+    publish(&place.repository, "debian", 2);
+    let outcomes = race(place, 8, |_, repository| repository.remove(&reference("debian@1"), &stamp()));
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    for error in outcomes.into_iter().filter_map(Result::err) {
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}
+
+fn a_good_repository_verifies(place: &Place) {
+    let (draft, chunks) = put_image(&place.repository, 1, 1000);
+    place.repository.publish(&image("debian"), draft.clone(), None).unwrap();
+    place.repository.publish(&image("clone"), draft, None).unwrap();
+    place.repository.tag(&image("debian"), &tag("stable"), 1, &stamp()).unwrap();
+    let report = place.repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!(report.damaged, []);
+    // 1000 chunks have 4 nodes of leaves and one above.
+    assert_eq!((report.versions, report.objects), (2, chunks.len() as u64 + 5));
+    assert_eq!((report.unreferenced, report.strangers), (0, 0));
+    assert!(report.bytes > 4096 * chunks.len() as u64);
+}
+
+fn verify_of_one_version_looks_at_no_other(place: &Place) {
+    publish(&place.repository, "debian", 1);
+    let (draft, chunks) = put_image(&place.repository, 2, 4);
+    place.repository.publish(&image("debian"), draft, None).unwrap();
+    let report = place.repository.verify(&Scope::Version(reference("debian@2")), &NoProgress).unwrap();
+    assert_eq!((report.versions, report.objects), (1, chunks.len() as u64 + 1));
+}
+
+#[test]
+fn a_repository_is_made_once_and_opened_often() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = store::Location::Folder(folder.path().join("a/b"));
+    assert_eq!(Repository::open(&location).unwrap_err().kind(), ErrorKind::NotFound);
+    let barrier = Arc::new(Barrier::new(8));
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let (location, barrier) = (location.clone(), Arc::clone(&barrier));
+            std::thread::spawn(move || {
+                barrier.wait();
+                Repository::open_or_create(&location).unwrap().id().to_owned()
+            })
+        })
+        .collect();
+    let ids: BTreeSet<String> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert_eq!(ids.len(), 1, "all opened the same");
+    assert_eq!(Repository::create(&location).unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(Repository::open(&location).unwrap().id(), ids.first().unwrap());
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    assert!(Repository::open(&store::Location::Folder(file)).is_err());
+}

@@ -1,0 +1,156 @@
+//! A store that fails on purpose: nothing is lost, nothing is done twice, nothing wrong is taken for right.
+//! To see one again: `cargo test -p diskcast-store --test faults <name>`.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::faulty::{Faulty, Trouble, no_trouble};
+use common::{image, publish, put_image, reference, stamp};
+use image::{NoProgress, ObjectSink as _, ObjectSource as _};
+use object_store::memory::InMemory;
+use store::{ErrorKind, Repository, Scope, Why};
+
+fn repository() -> (Repository, Arc<Faulty>) {
+    let store = Faulty::new(Arc::new(InMemory::new()), no_trouble());
+    (Repository::over(store.clone(), "faulty").unwrap(), store)
+}
+
+#[test]
+fn a_lost_reply_is_found_to_be_success() {
+    for trouble in [Trouble::ReplyLost, Trouble::RetriedBelow] {
+        let (repository, store) = repository();
+        publish(&repository, "debian", 1);
+        let (draft, _) = put_image(&repository, 2, 7);
+        store.set(Box::new(move |operation, _, _| (operation == "put").then_some(trouble)));
+        let published = repository.publish(&image("debian"), draft, None).unwrap();
+        repository.tag(&image("debian"), &"stable".parse().unwrap(), 2, &stamp()).unwrap();
+        repository.remove(&reference("debian@1"), &stamp()).unwrap();
+        store.set(no_trouble());
+        assert_eq!(published.number, 2, "{trouble:?}: published once");
+        assert_eq!(repository.versions(&image("debian")).unwrap(), [2]);
+        assert_eq!(repository.resolve(&reference("debian:stable")).unwrap(), published);
+    }
+}
+
+#[test]
+fn a_lost_reply_does_not_claim_the_record_of_another() {
+    let (repository, store) = repository();
+    let (draft, _) = put_image(&repository, 1, 7);
+    let first = repository.publish(&image("debian"), draft.clone(), None).unwrap();
+    // The second writer's listing is of before: it tries number 1 with equal content, and its create fails unclearly.
+    let mut listings = 0;
+    let other = Repository::over(store.clone(), "faulty").unwrap();
+    store.set(Box::new(move |operation, path, _| {
+        listings += u64::from(operation == "list");
+        (operation == "put" && path.as_ref().starts_with("versions/") && listings <= 2)
+            .then_some(Trouble::RetriedBelow)
+    }));
+    let second = other.publish(&image("debian"), draft, None).unwrap();
+    store.set(no_trouble());
+    assert_eq!((first.number, second.number), (1, 2));
+    assert_ne!(first.nonce, second.nonce);
+    assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 2]);
+}
+
+#[test]
+fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds() {
+    for trouble in [Trouble::Fails, Trouble::Throttled, Trouble::ReplyLost] {
+        // The k-th operation fails; with enough of them none does and the loop ends.
+        for k in 0.. {
+            let (repository, store) = repository();
+            let (draft, _) = put_image(&repository, 1, 7);
+            let (mut hit, mut count) = (false, 0);
+            let (seen, report) = std::sync::mpsc::channel();
+            store.set(Box::new(move |_, _, _| {
+                let now = count == k && !hit;
+                count += 1;
+                if now {
+                    hit = true;
+                    seen.send(()).unwrap();
+                }
+                now.then_some(trouble)
+            }));
+            let first = repository.publish(&image("debian"), draft.clone(), None);
+            if report.try_recv().is_err() {
+                assert!(first.is_ok(), "nothing failed");
+                break;
+            }
+            store.set(no_trouble());
+            match first {
+                Ok(published) => assert_eq!(published.number, 1, "{trouble:?} {k}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Io, "{trouble:?} {k}: {error:?}");
+                    assert!(
+                        repository.images().unwrap().is_empty(),
+                        "{trouble:?} {k}: failed, but published"
+                    );
+                    assert_eq!(repository.publish(&image("debian"), draft, None).unwrap().number, 1);
+                }
+            }
+            assert!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_store_that_ignores_conditions_is_refused() {
+    let store = Faulty::new(Arc::new(InMemory::new()), Box::new(|_, _, _| Some(Trouble::IgnoresConditions)));
+    assert_eq!(Repository::over(store, "faulty").unwrap_err().kind(), ErrorKind::Unsupported);
+    let (_, store) = repository();
+    store.set(Box::new(|operation, _, _| (operation == "put").then_some(Trouble::IgnoresConditions)));
+    assert_eq!(Repository::over(store.clone(), "faulty").unwrap_err().kind(), ErrorKind::Unsupported);
+    store.set(no_trouble());
+    Repository::over(store, "faulty").unwrap();
+}
+
+#[test]
+fn wrong_bytes_are_noticed_wherever_they_come() {
+    for trouble in [Trouble::WrongByte, Trouble::CutShort] {
+        let (repository, store) = repository();
+        let (draft, chunks) = put_image(&repository, 1, 7);
+        repository.publish(&image("debian"), draft, None).unwrap();
+        repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
+        store.set(Box::new(move |operation, _, _| (operation == "get").then_some(trouble)));
+        for text in ["debian", "debian@1", "debian:stable"] {
+            assert_eq!(
+                repository.resolve(&reference(text)).unwrap_err().kind(),
+                ErrorKind::Corrupt,
+                "{text}"
+            );
+        }
+        assert_eq!(Repository::over(store.clone(), "faulty").unwrap_err().kind(), ErrorKind::Corrupt);
+        // The content of an object is verified by who uses it.
+        let fetched = repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
+        assert_eq!(fetched.unwrap_err().kind(), image::ErrorKind::Corrupt);
+        let chunk = format!("chunks/{}/{}", &chunks[0].digest.to_hex()[..2], chunks[0].digest);
+        let at = chunk.clone();
+        store.set(Box::new(move |operation, path, _| {
+            (operation == "get" && path.as_ref() == at).then_some(trouble)
+        }));
+        let damaged = repository.verify(&Scope::All, &NoProgress).unwrap().damaged;
+        assert_eq!(damaged.len(), 1, "{damaged:?}");
+        assert_eq!((damaged[0].path.as_str(), damaged[0].why), (chunk.as_str(), Why::Corrupt));
+        assert_eq!(damaged[0].versions, [reference("debian@1")]);
+    }
+}
+
+#[test]
+fn failures_on_the_way_keep_their_cause() {
+    let (repository, store) = repository();
+    let (draft, chunks) = put_image(&repository, 1, 7);
+    store.set(Box::new(|_, _, _| Some(Trouble::Fails)));
+    let errors = [
+        repository.fetch(&chunks[0]).map(drop).unwrap_err().to_string(),
+        base::fault::chain(&repository.fetch(&chunks[0]).unwrap_err()),
+        base::fault::chain(&repository.contains(&chunks[0]).unwrap_err()),
+        base::fault::chain(&repository.publish(&image("debian"), draft, None).unwrap_err()),
+        base::fault::chain(&repository.images().unwrap_err()),
+        base::fault::chain(&repository.verify(&Scope::All, &NoProgress).unwrap_err()),
+    ];
+    for error in &errors[1..] {
+        assert!(error.contains("input/output error"), "{error}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Bytes that somebody changed on purpose or by decay: every one is noticed, none makes a panic, none takes memory.
+//! To see one again: `cargo test -p diskcast-store --test hostile <name>`.
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::{image, put_image, reference, stamp};
+use futures::TryStreamExt as _;
+use futures::executor::block_on;
+use image::{NoProgress, ObjectSource as _};
+use object_store::memory::InMemory;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+use store::{Error, Location, Repository, Scope};
+
+/// A small repository with every kind of record.
+fn fill(repository: &Repository) {
+    for seed in 1..=3 {
+        let (draft, _) = put_image(repository, seed, 4);
+        repository.publish(&image("debian"), draft, None).unwrap();
+    }
+    repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
+    // A removed version with the objects of one that is not: its own records are of no use any more.
+    let (draft, _) = put_image(repository, 1, 4);
+    repository.publish(&image("old"), draft, None).unwrap();
+    repository.remove(&reference("old@1"), &stamp()).unwrap();
+}
+
+/// Whether damage to the record is noticed: a tombstone counts by being there, and what it removed does not count.
+fn matters(path: &str) -> bool {
+    !path.contains("removed/") && !path.contains("versions/old/")
+}
+
+/// Everything that reads, on whatever is there. Returns whether anything was found to be wrong.
+fn notices(repository: Result<Repository, Error>) -> bool {
+    let Ok(repository) = repository else { return true };
+    let read = [
+        repository.images().map(drop),
+        repository.versions(&image("debian")).map(drop),
+        repository.tags(&image("debian")).map(drop),
+        repository.resolve(&reference("debian")).map(drop),
+        repository.resolve(&reference("debian:stable")).map(drop),
+    ];
+    let verified = repository.verify(&Scope::All, &NoProgress);
+    let damaged = verified.as_ref().map_or(true, |report| !report.damaged.is_empty());
+    damaged || read.iter().any(Result::is_err)
+}
+
+#[test]
+fn flips_and_cuts_in_every_record_are_noticed() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    fill(&Repository::over(store.clone(), "memory").unwrap());
+    assert!(!notices(Repository::over(store.clone(), "memory")));
+    let records: Vec<_> = block_on(store.list(None).try_collect()).unwrap();
+    let mut kinds: Vec<_> = records.iter().filter_map(|record| record.location.parts().next()).collect();
+    kinds.sort();
+    kinds.dedup();
+    assert_eq!(kinds.len(), 6, "chunks format nodes removed tags versions: {kinds:?}");
+    for record in records {
+        let path = record.location;
+        if !matters(path.as_ref()) {
+            continue;
+        }
+        let good = block_on(async { store.get(&path).await.unwrap().bytes().await.unwrap() });
+        let step = (good.len() / 97).max(1);
+        let mut spoilt: Vec<(String, Bytes)> = Vec::new();
+        for at in (0..good.len()).step_by(step) {
+            let mut flipped = good.to_vec();
+            flipped[at] ^= 1 << (at % 8);
+            spoilt.push((format!("a bit of byte {at} flipped"), flipped.into()));
+            spoilt.push((format!("cut to {at} bytes"), good.slice(..at)));
+        }
+        spoilt.push(("a byte longer".to_owned(), [&good[..], b"x"].concat().into()));
+        for (how, bytes) in spoilt {
+            block_on(store.put(&path, bytes.into())).unwrap();
+            assert!(notices(Repository::over(store.clone(), "memory")), "`{path}` {how} was not noticed");
+        }
+        block_on(store.put(&path, good.into())).unwrap();
+    }
+    assert!(!notices(Repository::over(store, "memory")));
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => files.extend(files_below(&entry.path())),
+            false => files.push(entry.path()),
+        }
+    }
+    files
+}
+
+#[test]
+fn giants_and_folders_in_place_of_records_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::Folder(folder.path().to_owned());
+    fill(&Repository::create(&location).unwrap());
+    for path in files_below(folder.path()) {
+        if !matters(&path.to_string_lossy()) {
+            continue;
+        }
+        let good = std::fs::read(&path).unwrap();
+        // A terabyte of nothing: whoever trusts the length takes that memory.
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(notices(Repository::open(&location)), "giant {}", path.display());
+        std::fs::remove_file(&path).unwrap();
+        // Nobody can tell that the newest version was ever there; of all others the number is missed.
+        let newest = path.ends_with("debian/00000000000000000003");
+        assert_eq!(notices(Repository::open(&location)), !newest, "missing {}", path.display());
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(notices(Repository::open(&location)), !newest, "folder {}", path.display());
+        std::fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert!(notices(Repository::open(&location)), "link to itself {}", path.display());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, good).unwrap();
+    }
+    assert!(!notices(Repository::open(&location)));
+}
+
+#[test]
+fn strangers_among_the_records_are_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::Folder(folder.path().to_owned());
+    fill(&Repository::create(&location).unwrap());
+    for path in [
+        "README",
+        "versions/README",
+        "versions/Upper/00000000000000000001",
+        "versions/debian/notes.txt",
+        "versions/debian/00000000000000000009~",
+        "versions/debian/00000000000000000001#1",
+        "versions/debian/deeper/00000000000000000009",
+        "versions/debian/99999999999999999999",
+        "tags/debian/README",
+        "tags/debian/stable/latest",
+        "tags/debian/.hidden/00000000000000000001",
+        "removed/old/note",
+    ] {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "stranger").unwrap();
+    }
+    let repository = Repository::open(&location).unwrap();
+    assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 2, 3]);
+    assert_eq!(repository.images().unwrap(), [image("debian")]);
+    assert_eq!(repository.tags(&image("debian")).unwrap().len(), 1);
+    assert_eq!(common::publish(&repository, "debian", 4).number, 4);
+    assert!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged.is_empty());
+}
+
+#[test]
+fn the_highest_number_is_the_end_and_not_the_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::Folder(folder.path().to_owned());
+    let repository = Repository::create(&location).unwrap();
+    fill(&repository);
+    let highest = format!("{:020}", u64::MAX);
+    std::fs::write(folder.path().join("versions/debian").join(&highest), "").unwrap();
+    std::fs::write(folder.path().join("tags/debian/stable").join(&highest), "").unwrap();
+    let (draft, chunks) = put_image(&repository, 9, 4);
+    let refused = repository.publish(&image("debian"), draft, None).unwrap_err();
+    assert_eq!(refused.kind(), store::ErrorKind::Refused);
+    let refused = repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap_err();
+    assert_eq!(refused.kind(), store::ErrorKind::Refused);
+    assert!(chunks.iter().all(|chunk| repository.fetch(chunk).is_ok()));
+}

@@ -1,0 +1,223 @@
+//! Whatever dies, what was published is there: a writer killed at any moment, a machine that loses its power, a disk
+//! that is full. To see one again: `cargo test -p diskcast-store --test power <name>`.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{image, put_image};
+use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _};
+use store::{ErrorKind, Location, Repository, Scope};
+
+/// Set in the processes that these tests start of themselves.
+const WRITER: &str = "DISKCAST_TEST_WRITER";
+
+/// Not a test of its own: writes versions into the folder that its parent names, and says when one is published.
+#[test]
+fn writer() {
+    let Some(folder) = std::env::var_os(WRITER) else { return };
+    let repository = Repository::open(&Location::Folder(folder.into())).unwrap();
+    for seed in u64::from(std::process::id()) << 32.. {
+        let (draft, _) = put_image(&repository, seed, 600);
+        let version = repository.publish(&image("debian"), draft, None).unwrap().number;
+        use std::io::Write as _;
+        // Past the test harness, which would keep it until the end.
+        writeln!(std::io::stderr(), "published {version}").unwrap();
+    }
+}
+
+/// Starts a writer on `folder` and kills it with no warning after it reported `versions` versions and read some more
+/// bytes of the next. Returns the numbers that it reported.
+fn write_and_kill(folder: &Path, versions: usize) -> Vec<u64> {
+    let mut writer = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "writer", "--nocapture"])
+        .env(WRITER, folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(writer.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut published = lines.filter_map(|line| line.strip_prefix("published ")?.parse().ok());
+    let reported: Vec<u64> = published.by_ref().take(versions).collect();
+    assert_eq!(reported.len(), versions, "the writer died by itself");
+    writer.kill().unwrap();
+    let late: Vec<u64> = published.collect();
+    writer.wait().unwrap();
+    [reported, late].concat()
+}
+
+fn assert_holds(folder: &Path, reported: &[u64]) {
+    let repository = Repository::open(&Location::Folder(folder.into())).unwrap();
+    let versions = repository.versions(&image("debian")).unwrap();
+    let lost: Vec<_> = reported.iter().filter(|number| !versions.contains(number)).collect();
+    assert!(
+        lost.is_empty(),
+        "versions {lost:?} were reported as published and are gone; there are {versions:?}"
+    );
+    let report = repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!(report.damaged, [], "{} of {} objects", report.damaged.len(), report.objects);
+    // Nothing but objects lies among the objects.
+    assert_eq!(report.strangers, 0);
+    assert_eq!(unfinished(folder), Vec::<PathBuf>::new(), "files of objects that have no name yet");
+}
+
+/// Files below `chunks` and `nodes` whose names are no digests.
+fn unfinished(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.join("chunks"), folder.join("nodes")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
+            match entry.file_type().unwrap().is_dir() {
+                true => folders.push(entry.path()),
+                false if entry.file_name().len() == 64 => {}
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_killed_writer_leaves_only_what_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    Repository::create(&Location::Folder(folder.path().into())).unwrap();
+    let mut reported = Vec::new();
+    for round in 0..6 {
+        reported.extend(write_and_kill(folder.path(), 1 + round % 2));
+        assert_holds(folder.path(), &reported);
+    }
+}
+
+#[test]
+fn two_writers_killed_one_after_the_other_do_not_harm_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    Repository::create(&Location::Folder(folder.path().into())).unwrap();
+    let mut reported = std::thread::scope(|scope| {
+        let other = scope.spawn(|| write_and_kill(folder.path(), 2));
+        let mine = write_and_kill(folder.path(), 3);
+        [mine, other.join().unwrap()].concat()
+    });
+    reported.sort_unstable();
+    assert!(reported.is_sorted_by(|a, b| a < b), "a number was given twice: {reported:?}");
+    assert_holds(folder.path(), &reported);
+}
+
+/// A filesystem of its own, gone when dropped. `None` without the rights to mount, which CI has.
+struct Mounted {
+    folder: tempfile::TempDir,
+    device: Option<String>,
+}
+
+impl Mounted {
+    fn tmpfs(bytes: u64) -> Option<Self> {
+        let mounted = Self { folder: tempfile::tempdir().unwrap(), device: None };
+        let size = format!("size={bytes}");
+        mounted.mount(&["-t", "tmpfs", "-o", &size, "tmpfs"]).then_some(mounted)
+    }
+
+    /// An ext4 on a file, so that its power can be cut.
+    fn ext4(bytes: u64, image: &Path) -> Option<Self> {
+        std::fs::File::create(image).unwrap().set_len(bytes).unwrap();
+        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image).status();
+        let loop_device = Command::new("losetup").args(["--find", "--show"]).arg(image).output();
+        if !made.is_ok_and(|status| status.success()) {
+            return absent("mkfs.ext4");
+        }
+        let Some(loop_device) = loop_device.ok().filter(|output| output.status.success()) else {
+            return absent("losetup");
+        };
+        let device = String::from_utf8(loop_device.stdout).unwrap().trim().to_owned();
+        let mounted = Self { folder: tempfile::tempdir().unwrap(), device: Some(device.clone()) };
+        mounted.mount(&[&device]).then_some(mounted)
+    }
+
+    fn mount(&self, args: &[&str]) -> bool {
+        let mounted = Command::new("mount").args(args).arg(self.folder.path()).stderr(Stdio::null()).status();
+        mounted.is_ok_and(|status| status.success()) || absent::<()>("mount").is_some()
+    }
+
+    /// Stops the filesystem where it stands, without writing its journal or anything else: EXT4_IOC_SHUTDOWN with
+    /// NOLOGFLUSH, from perl, which every Debian has. Then lets go of `open`, which is on it, and mounts it again, as
+    /// the machine would that got power back.
+    fn lose_power<T>(&self, open: T) {
+        let script = "open my $f, '<', $ARGV[0] or die $!; my $how = pack 'L', 2; ioctl $f, 0x8004587d, $how or die $!";
+        run(Command::new("perl").args(["-e", script]).arg(self.folder.path()));
+        drop(open);
+        run(Command::new("umount").arg(self.folder.path()));
+        assert!(self.mount(&[self.device.as_deref().unwrap()]));
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let quietly = |command: &mut Command| drop(command.stderr(Stdio::null()).status());
+        quietly(Command::new("umount").arg("-l").arg(self.folder.path()));
+        if let Some(device) = &self.device {
+            quietly(Command::new("losetup").args(["-d", device]));
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// Skips a test on a machine that lacks `what`; fails it in CI, where nothing may be lacking.
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+fn absent<T>(what: &str) -> Option<T> {
+    assert!(std::env::var_os("CI").is_none(), "CI must be able to {what}");
+    eprintln!("skipped: cannot {what} here, needs root");
+    None
+}
+
+#[test]
+fn what_was_published_survives_a_power_cut() {
+    let files = tempfile::tempdir().unwrap();
+    let Some(mounted) = Mounted::ext4(256 << 20, &files.path().join("disk")) else { return };
+    let folder = mounted.folder.path().join("repository");
+    Repository::create(&Location::Folder(folder.clone())).unwrap();
+    let mut reported = Vec::new();
+    for round in 0..4u64 {
+        let repository = Repository::open(&Location::Folder(folder.clone())).unwrap();
+        let (draft, _) = put_image(&repository, round, 900);
+        reported.push(repository.publish(&image("debian"), draft, None).unwrap().number);
+        // More than a batch that is never published: some of it has its names, some has not.
+        for at in 0..300u64 {
+            let mut bytes = vec![0; 70_000];
+            base::Chance::from_seed(round << 32 | at).fill(&mut bytes);
+            repository.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into()).unwrap();
+        }
+        // Somebody else's flush brings the journal to the disk, and with it names of files that hold nothing yet.
+        let elsewhere = std::fs::File::create(mounted.folder.path().join("elsewhere")).unwrap();
+        elsewhere.sync_all().unwrap();
+        drop(elsewhere);
+        mounted.lose_power(repository);
+        assert_holds(&folder, &reported);
+    }
+}
+
+#[test]
+fn a_full_disk_is_called_full_and_harms_nothing() {
+    let Some(mounted) = Mounted::tmpfs(4 << 20) else { return };
+    let location = Location::Folder(mounted.folder.path().join("repository"));
+    let repository = Repository::create(&location).unwrap();
+    let (draft, _) = put_image(&repository, 1, 60);
+    repository.publish(&image("debian"), draft, None).unwrap();
+    let full = (0..100u8).find_map(|at| {
+        let bytes = vec![at; 90_000];
+        repository.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into()).err()
+    });
+    let full = full.expect("9 MB do not fit 4 MiB");
+    assert_eq!(full.kind(), image::ErrorKind::Full, "{full:?}");
+    // What was put before it was full takes the rest of the room; a version needs some, too.
+    if let Err(error) = repository.settle() {
+        assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
+    }
+    let report = Repository::open(&location).unwrap().verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!((report.versions, report.damaged), (1, Vec::new()));
+}
