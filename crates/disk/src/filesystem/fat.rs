@@ -15,6 +15,10 @@ const PIECE_BYTES: u64 = 3 << 18;
 /// Number of the first data cluster.
 const FIRST_CLUSTER: u64 = 2;
 
+/// Which bytes of the boot sector describe the layout.
+const LAYOUT_START: usize = 11;
+const LAYOUT_END: usize = 52;
+
 /// Reads FAT filesystems.
 pub(super) struct Fat;
 
@@ -83,6 +87,8 @@ struct Boot {
     table_sectors: u64,
     width: Width,
     mirrored: bool,
+    /// Sector of the copy of the boot sector (FAT32); 0 if there is none.
+    backup: u64,
     state: u8,
     serial: u32,
     label: Option<String>,
@@ -106,11 +112,13 @@ impl Boot {
         let (media, table_short) = (reader.u8()?, u64::from(reader.u16()?));
         reader.bytes(8)?;
         let total_long = u64::from(reader.u32()?);
-        let (mut table_sectors, mut flags) = (table_short, 0);
+        let (mut table_sectors, mut flags, mut backup) = (table_short, 0, 0);
         if table_short == 0 {
             table_sectors = u64::from(reader.u32()?);
             flags = reader.u16()?;
-            reader.bytes(22)?;
+            reader.bytes(8)?;
+            backup = u64::from(reader.u16()?);
+            reader.bytes(12)?;
         }
         let (_drive, state, extended) = (reader.u8()?, reader.u8()?, reader.u8()?);
         let (serial, label) = (reader.u32()?, text::label(reader.bytes(11)?));
@@ -125,6 +133,7 @@ impl Boot {
             table_sectors,
             width: Width::Fat32,
             mirrored: flags & 0x80 == 0,
+            backup,
             state,
             serial: if matches!(extended, 0x28 | 0x29) { serial } else { 0 },
             label: label.filter(|label| extended == 0x29 && label != "NO NAME"),
@@ -164,6 +173,9 @@ impl Boot {
         require((self.width == Width::Fat32) == (self.root_entries == 0), || {
             "its boot sector is neither that of FAT32 nor that of FAT12 or FAT16".to_owned()
         })?;
+        require((self.root_entries * 32).is_multiple_of(self.sector_bytes), || {
+            "its root folder does not fill whole sectors".to_owned()
+        })?;
         let most = if self.width == Width::Fat32 { 0x0FFF_FFF4 } else { 65_524 };
         let needed = self.width.table_bytes(self.clusters() + FIRST_CLUSTER);
         require(self.clusters() <= most && needed <= self.table_sectors * self.sector_bytes, || {
@@ -171,6 +183,21 @@ impl Boot {
         })?;
         require(self.mirrored, || "its tables are not mirrored".to_owned())?;
         require(self.state & 3 == 0, || "it was not unmounted cleanly".to_owned())
+    }
+}
+
+impl Boot {
+    /// Holds the layout against that in the copy of the boot sector, where there is one.
+    fn check_backup(&self, volume: &Volume) -> std::result::Result<(), Why> {
+        if self.backup == 0 || self.backup >= self.reserved_sectors {
+            return Ok(());
+        }
+        let (mut first, mut copy) = ([0; LAYOUT_END], [0; LAYOUT_END]);
+        volume.read(&mut first, 0)?;
+        volume.read(&mut copy, self.backup * self.sector_bytes)?;
+        require(first[LAYOUT_START..] == copy[LAYOUT_START..], || {
+            "its boot sector and the copy of it differ".to_owned()
+        })
     }
 }
 
@@ -257,6 +284,7 @@ impl AllocationReader for Fat {
     fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
         let boot = Boot::read(volume)?.ok_or_else(|| Why::Whole("it has no FAT boot sector".to_owned()))?;
         boot.check(volume)?;
+        boot.check_backup(volume)?;
         let scale = boot.sector_bytes / SECTOR_BYTES;
         let mut used = Coverage::default();
         used.add(units(0, boot.head_sectors(), scale));
