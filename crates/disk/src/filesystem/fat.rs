@@ -295,3 +295,17 @@ impl AllocationReader for Fat {
         Ok(Allocation { used, end_sectors: boot.total_sectors * scale })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_each_width() {
+        let entries = |width: Width, bytes: &[u8]| width.entries(bytes).collect::<Vec<_>>();
+        assert_eq!(entries(Width::Fat12, &[0x23, 0x61, 0x45, 0xFF, 0x0F, 0x00]), [0x123, 0x456, 0xFFF, 0]);
+        assert_eq!(entries(Width::Fat16, &[0x34, 0x12, 0xF8, 0xFF]), [0x1234, 0xFFF8]);
+        assert_eq!(entries(Width::Fat32, &[0x78, 0x56, 0x34, 0xF2]), [0x0234_5678], "four bits are reserved");
+        assert_eq!([Width::Fat12, Width::Fat16, Width::Fat32].map(|width| width.table_bytes(3)), [5, 6, 12]);
+    }
+}

@@ -45,3 +45,21 @@ pub(super) fn probe(volume: &Volume) -> Result<Vec<Filesystem>> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDisk;
+
+    #[test]
+    fn names_each_format_once() {
+        for (kind, offset, magic) in SIGNATURES {
+            let mut bytes = vec![0; 1 << 18];
+            let at = usize::try_from(offset).unwrap();
+            bytes[at..at + magic.len()].copy_from_slice(magic);
+            let found = probe(&Volume::whole(&MemoryDisk::new(bytes))).unwrap();
+            assert_eq!(found.iter().map(|filesystem| filesystem.kind).collect::<Vec<_>>(), [kind]);
+        }
+        assert!(probe(&Volume::whole(&MemoryDisk::new(vec![0; 512]))).unwrap().is_empty());
+    }
+}

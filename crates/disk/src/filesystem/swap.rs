@@ -88,3 +88,47 @@ impl AllocationReader for Swap {
         Ok(Allocation { used, end_sectors: volume.sectors() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::Extent;
+
+    use super::*;
+    use crate::device::MemoryDisk;
+
+    /// A swap space as mkswap makes it on a machine with these pages.
+    fn swap(page_bytes: usize, pages: u32, signature: &[u8]) -> MemoryDisk {
+        let mut bytes = vec![0x5A; page_bytes * pages as usize];
+        bytes[1024..1028].copy_from_slice(&1u32.to_le_bytes());
+        bytes[1028..1032].copy_from_slice(&(pages - 1).to_le_bytes());
+        bytes[1032..1068].fill(0);
+        bytes[page_bytes - 10..page_bytes - 10 + signature.len()].copy_from_slice(signature);
+        MemoryDisk::new(bytes)
+    }
+
+    #[test]
+    fn keeps_the_header_page_of_every_page_size() {
+        for page_bytes in [4096, 16_384, 65_536] {
+            let disk = swap(page_bytes, 10, b"SWAPSPACE2");
+            let volume = Volume::whole(&disk);
+            assert_eq!(Swap.probe(&volume).unwrap().unwrap().block_bytes as usize, page_bytes);
+            let used = Swap.allocated(&volume).ok().unwrap().used;
+            let set = used.into_set(1, Extent::new(0, volume.sectors()));
+            assert_eq!(set.runs(), [Extent::new(0, page_bytes as u64 / 512)]);
+        }
+    }
+
+    #[test]
+    fn hibernated_old_or_cut_is_taken_whole() {
+        let why = |disk: &MemoryDisk| match Swap.allocated(&Volume::whole(disk)) {
+            Err(Why::Whole(why)) => why,
+            _ => panic!("understood"),
+        };
+        for signature in HIBERNATED {
+            assert_eq!(why(&swap(4096, 10, signature)), "a hibernated system sleeps in this swap space");
+        }
+        assert!(why(&swap(4096, 10, b"SWAP-SPACE")).contains("version"));
+        let cut = MemoryDisk::new(swap(4096, 10, b"SWAPSPACE2").contents()[..9 * 4096].to_vec());
+        assert!(why(&cut).contains("more pages than there are"));
+    }
+}
