@@ -7,6 +7,7 @@ pub mod api;
 pub mod client;
 pub mod clock;
 pub mod error;
+pub mod fetch;
 mod hex;
 pub mod interface;
 pub mod multicast;

@@ -308,7 +308,8 @@ impl Driver<'_> {
             // Anybody can claim a new epoch: it is believed only while the old one is silent.
             Some(End::NewEpoch) if now.since(self.heard_at) < EPOCH_DOUBT => None,
             Some(end) => Some(end),
-            None => stuck.then_some(End::Stalled),
+            None if self.heard => stuck.then_some(End::Stalled),
+            None => stuck.then_some(End::Silent { heard: false }),
         }
     }
 
@@ -331,6 +332,11 @@ impl Driver<'_> {
     fn heed_wishes(&mut self) -> Result<()> {
         for wish in self.consumer.wishes()? {
             match wish {
+                Wish::Want(range) if range.end > self.shape.objects => {
+                    let context =
+                        format!("the session has {} objects, wanted are {range:?}", self.shape.objects);
+                    return Err(Error::new(ErrorKind::Invalid, context));
+                }
                 Wish::Want(range) => self.want(range),
                 Wish::Have(object) => {
                     if let Some(slot) = self.machine.satisfied(object) {

@@ -1,0 +1,312 @@
+//! Where a fetch's objects go: first into the tree, then, once that is whole, into the installer.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use image::{
+    Catalogue, CatalogueBuilder, ErrorKind as ImageErrorKind, InstallReport, Installer, ObjectRef,
+    ObjectSource, Offer, Sealed,
+};
+
+use super::{Begin, from_image};
+use crate::api::SessionGrant;
+use crate::clock::Stop;
+use crate::error::{Error, ErrorKind, Result};
+use crate::multicast::receiver::{Accept, Consumer, Wish};
+
+/// Nodes of the tree that are fetched at the same time by unicast.
+const NODES_AT_ONCE: usize = 8;
+
+/// Takes the objects of one version, from whatever transport, until it is installed.
+pub struct Intake {
+    name: String,
+    source: Arc<dyn ObjectSource>,
+    begin: Option<Begin>,
+    stage: Stage,
+    object_bytes_mean: u32,
+    /// What the session has been told: the tree's nodes below this number are wanted.
+    nodes_wanted: u64,
+    /// Whether the session has been told which chunks are wanted.
+    chunks_wanted: bool,
+    aside: Aside,
+    broken: bool,
+}
+
+/// How far it is.
+enum Stage {
+    /// Nodes of the tree are missing.
+    Tree(CatalogueBuilder),
+    /// The tree is whole; the install is being begun, which may read all of the target.
+    Beginning(JoinHandle<image::Result<(Arc<Catalogue>, Installer)>>),
+    /// Chunks are being written.
+    Chunks(Arc<Catalogue>, Installer),
+    /// It failed before.
+    Failed,
+}
+
+/// Objects that come by unicast, because they came damaged by multicast.
+struct Aside {
+    deliver: Sender<(u64, image::Result<Bytes>)>,
+    delivered: Receiver<(u64, image::Result<Bytes>)>,
+    /// One that the installer had no room for.
+    held: Option<(u64, Bytes)>,
+}
+
+impl Intake {
+    /// Takes the version of `sealed`; what damages on its way by multicast comes from `source`.
+    pub fn new(sealed: &Sealed, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
+        let manifest = &sealed.manifest;
+        let name = format!("{}@{}", manifest.image, manifest.number);
+        let builder = CatalogueBuilder::from_manifest(manifest)
+            .map_err(|error| from_image(error, format!("read the manifest of `{name}`")))?;
+        let statistics = &manifest.statistics;
+        let mean = statistics.encoded_bytes / statistics.data_chunks.max(1);
+        let object_bytes_mean = u32::try_from(mean).unwrap_or(u32::MAX).clamp(1 << 12, manifest.chunk_bytes);
+        let (deliver, delivered) = unbounded();
+        let aside = Aside { deliver, delivered, held: None };
+        let mut intake = Self {
+            name,
+            source,
+            begin: Some(begin),
+            stage: Stage::Tree(builder),
+            object_bytes_mean,
+            nodes_wanted: 0,
+            chunks_wanted: false,
+            aside,
+            broken: false,
+        };
+        intake.leave_tree_if_whole();
+        Ok(intake)
+    }
+
+    /// What an object has on average, in bytes.
+    pub fn object_bytes_mean(&self) -> u32 {
+        self.object_bytes_mean
+    }
+
+    /// Whether the fetch itself failed, and not just a session.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// A session begins, which knows nothing of what is wanted. Fails with the reason if it is not of this version.
+    pub fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
+        (self.nodes_wanted, self.chunks_wanted) = (0, false);
+        let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
+        let ours = (catalogue.objects().len() as u64, catalogue.heads());
+        let theirs = (grant.object_count, grant.heads);
+        let differs = || format!("the session has {theirs:?} objects and nodes, the version {ours:?}");
+        if ours == theirs { Ok(()) } else { Err(differs()) }
+    }
+
+    /// Gets all that is missing by unicast.
+    pub fn pull(&mut self, stop: &Stop) -> Result<()> {
+        while let Stage::Tree(builder) = &mut self.stage {
+            if stop.is_stopped() {
+                return Err(Error::new(ErrorKind::Stopped, format!("fetch the tree of `{}`", self.name)));
+            }
+            let needed: Vec<(u64, ObjectRef)> =
+                builder.needed().filter_map(|id| Some((id, builder.object(id)?))).collect();
+            for (id, bytes) in fetch_all(self.source.as_ref(), &needed, stop) {
+                let learned = bytes.and_then(|bytes| builder.learn(id, bytes));
+                learned.map_err(|error| from_image(error, format!("fetch the tree of `{}`", self.name)))?;
+            }
+            self.leave_tree_if_whole();
+        }
+        if let Stage::Beginning(_) = self.stage {
+            self.begin_chunks()?;
+        }
+        let Stage::Chunks(_, installer) = &self.stage else { return Err(self.failed_before()) };
+        installer.pull(self.source.as_ref()).map_err(|error| {
+            let context = format!("fetch `{}` by unicast", self.name);
+            if stop.is_stopped() {
+                Error::new(ErrorKind::Stopped, context)
+            } else {
+                from_image(error, context)
+            }
+        })
+    }
+
+    /// Waits until all is durable and verified.
+    pub fn finish(mut self) -> Result<InstallReport> {
+        if let Stage::Beginning(_) = self.stage {
+            self.begin_chunks()?;
+        }
+        match std::mem::replace(&mut self.stage, Stage::Failed) {
+            Stage::Chunks(_, installer) => {
+                installer.finish().map_err(|error| from_image(error, format!("install `{}`", self.name)))
+            }
+            _ => Err(self.failed_before()),
+        }
+    }
+
+    fn failed_before(&self) -> Error {
+        Error::new(ErrorKind::Io, format!("install `{}`: it failed before", self.name))
+    }
+
+    /// Begins the install, on a thread of its own, when the last node is here.
+    fn leave_tree_if_whole(&mut self) {
+        if !matches!(&self.stage, Stage::Tree(builder) if builder.is_complete()) {
+            return;
+        }
+        let Stage::Tree(builder) = std::mem::replace(&mut self.stage, Stage::Failed) else { return };
+        let begin = self.begin.take().expect("an install is begun once");
+        let beginning = std::thread::spawn(move || {
+            let catalogue = Arc::new(builder.finish()?);
+            let installer = begin(Arc::clone(&catalogue))?;
+            Ok((catalogue, installer))
+        });
+        self.stage = Stage::Beginning(beginning);
+    }
+
+    /// Waits until the install has begun.
+    fn begin_chunks(&mut self) -> Result<()> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Failed);
+        let Stage::Beginning(beginning) = stage else {
+            self.stage = stage;
+            return Ok(());
+        };
+        let context = || format!("begin to install `{}`", self.name);
+        let begun = beginning.join().map_err(|_| Error::new(ErrorKind::Io, context()))?;
+        let (catalogue, installer) = begun.map_err(|error| from_image(error, context()))?;
+        self.stage = Stage::Chunks(catalogue, installer);
+        Ok(())
+    }
+
+    /// What the session is to be told next.
+    fn new_wishes(&mut self) -> Result<Vec<Wish>> {
+        match &self.stage {
+            Stage::Tree(builder) => {
+                let fresh: Vec<u64> = builder.needed().filter(|id| *id >= self.nodes_wanted).collect();
+                self.nodes_wanted = fresh.last().map_or(self.nodes_wanted, |last| last + 1);
+                Ok(runs(&fresh).map(Wish::Want).collect())
+            }
+            Stage::Beginning(beginning) if !beginning.is_finished() => Ok(Vec::new()),
+            Stage::Beginning(_) => {
+                self.begin_chunks()?;
+                self.new_wishes()
+            }
+            Stage::Chunks(_, installer) if !std::mem::replace(&mut self.chunks_wanted, true) => {
+                Ok(installer.missing().into_iter().map(Wish::Want).chain([Wish::Nothing]).collect())
+            }
+            Stage::Chunks(..) => Ok(Vec::new()),
+            Stage::Failed => Err(self.failed_before()),
+        }
+    }
+
+    /// Takes an object; says whether it was right.
+    fn accept(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
+        match &mut self.stage {
+            Stage::Tree(builder) => {
+                match builder.learn(id, bytes.clone()) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ImageErrorKind::Corrupt => return Ok(Accept::Bad),
+                    Err(error) => return Err(from_image(error, format!("read the tree of `{}`", self.name))),
+                }
+                self.leave_tree_if_whole();
+                Ok(Accept::Taken)
+            }
+            // A node that came twice.
+            Stage::Beginning(_) => Ok(Accept::Taken),
+            Stage::Chunks(_, installer) => match installer.try_offer(id, bytes.clone()) {
+                Ok(Offer::Taken | Offer::Known) => Ok(Accept::Taken),
+                Ok(Offer::Full) => Ok(Accept::Full),
+                Ok(Offer::Wrong(_)) => Ok(Accept::Bad),
+                Err(error) => Err(from_image(error, format!("install `{}`", self.name))),
+            },
+            Stage::Failed => Err(self.failed_before()),
+        }
+    }
+
+    fn object(&self, id: u64) -> Option<ObjectRef> {
+        match &self.stage {
+            Stage::Tree(builder) => builder.object(id),
+            Stage::Chunks(catalogue, _) => catalogue.objects().get(usize::try_from(id).ok()?).copied(),
+            Stage::Beginning(_) | Stage::Failed => None,
+        }
+    }
+
+    /// Takes what came by unicast, as far as there is room. Returns what is here now.
+    fn take_asides(&mut self) -> Result<Vec<Wish>> {
+        let mut here = Vec::new();
+        loop {
+            let next = self.aside.held.take().map(|(id, bytes)| (id, Ok(bytes)));
+            let Some((id, bytes)) = next.or_else(|| self.aside.delivered.try_recv().ok()) else {
+                return Ok(here);
+            };
+            let context = |name: &str| format!("fetch object {id} of `{name}` by unicast");
+            let bytes = bytes.map_err(|error| from_image(error, context(&self.name)))?;
+            match self.accept(id, &bytes)? {
+                Accept::Taken => here.push(Wish::Have(id)),
+                Accept::Bad => return Err(Error::new(ErrorKind::Corrupt, context(&self.name))),
+                Accept::Full => {
+                    self.aside.held = Some((id, bytes));
+                    return Ok(here);
+                }
+            }
+        }
+    }
+
+    fn noting<T>(&mut self, result: Result<T>) -> Result<T> {
+        self.broken |= result.is_err();
+        result
+    }
+}
+
+impl Consumer for Intake {
+    fn wishes(&mut self) -> Result<Vec<Wish>> {
+        let wishes = self.take_asides().and_then(|mut wishes| {
+            wishes.extend(self.new_wishes()?);
+            Ok(wishes)
+        });
+        self.noting(wishes)
+    }
+
+    fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept> {
+        let accepted = self.accept(object, bytes);
+        self.noting(accepted)
+    }
+
+    fn spoilt(&mut self, object: u64) {
+        let Some(name) = self.object(object) else { return };
+        let (source, deliver) = (Arc::clone(&self.source), self.aside.deliver.clone());
+        // Damage is rare, and bounded by the buffers that objects came in: a thread for each is enough.
+        std::thread::spawn(move || {
+            let _ = deliver.send((object, source.fetch(&name)));
+        });
+    }
+}
+
+/// Fetches `objects`, several at a time.
+fn fetch_all(
+    source: &dyn ObjectSource,
+    objects: &[(u64, ObjectRef)],
+    stop: &Stop,
+) -> Vec<(u64, image::Result<Bytes>)> {
+    let (next, fetched) = (AtomicUsize::new(0), std::sync::Mutex::new(Vec::with_capacity(objects.len())));
+    let work = || {
+        while let Some((id, object)) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let bytes = source.fetch(object);
+            let failed = bytes.is_err();
+            fetched.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((*id, bytes));
+            if failed || stop.is_stopped() {
+                return next.store(objects.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..NODES_AT_ONCE.min(objects.len()) {
+            scope.spawn(work);
+        }
+    });
+    fetched.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Ascending numbers as runs.
+fn runs(numbers: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
+    numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1)
+}

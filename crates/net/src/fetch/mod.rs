@@ -1,0 +1,335 @@
+//! A fetch: from a server to an installed image, over whatever works.
+//!
+//! Multicast first, unless told otherwise; unicast finishes whatever multicast could not. Every wait is bounded, each
+//! change of plan has a reason that is told, and what was received once is never fetched again: the installer
+//! knows what it holds by digest, whichever session, epoch or transport it came from.
+
+mod intake;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{fault, limits};
+use bytes::Bytes;
+use image::{Catalogue, InstallReport, Installer, ObjectRef, ObjectSource, Sealed};
+use proto::multicast::ReceiverCounters;
+
+use crate::api::{Family, SessionGrant, SessionRequest};
+use crate::client::Client;
+use crate::clock::{Clock, Stop};
+use crate::error::{Error, ErrorKind, Result};
+use crate::interface::{self, Interface};
+use crate::multicast::receiver::{End, ReceiveOptions, Received, receive};
+use intake::Intake;
+
+/// How often a session is joined again in a row without a single object coming of it.
+const FRUITLESS_JOINS_MAX: u32 = 3;
+
+/// Which ways may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Multicast if it works on this network, unicast for what is left.
+    #[default]
+    Auto,
+    /// Multicast only: if it does not work, the fetch fails.
+    Multicast,
+    /// Unicast only.
+    Unicast,
+}
+
+/// How to fetch.
+#[derive(Clone)]
+pub struct FetchOptions {
+    /// Which ways may be used.
+    pub transport: Transport,
+    /// Interface of the multicast group, by name or address; by default the one that leads to the server.
+    pub interface: Option<String>,
+    /// What this machine calls itself in the server's statistics.
+    pub name: String,
+    /// Whether to join the group for the server's address only (RFC 4607).
+    pub source_specific: bool,
+    /// Memory for objects that are not complete or not taken yet, in bytes.
+    pub buffer_bytes: u64,
+    /// Without any packet for so long, multicast has failed.
+    pub silent_after: Duration,
+    /// Without anything new for so long, multicast has failed.
+    pub stalled_after: Duration,
+    /// Ends the fetch. The client's own [`Stop`] should be the same one.
+    pub stop: Stop,
+    /// Hears of every change of plan, in words.
+    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl FetchOptions {
+    /// The defaults, for a machine called `name`.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            transport: Transport::Auto,
+            interface: None,
+            name: name.into(),
+            source_specific: false,
+            buffer_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
+            silent_after: Duration::from_secs(3),
+            stalled_after: Duration::from_secs(10),
+            stop: Stop::new(),
+            tell: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// What a fetch did.
+#[derive(Debug, Clone)]
+pub struct FetchReport {
+    /// `image@version`.
+    pub reference: String,
+    /// Bytes of objects that came by multicast.
+    pub multicast_bytes: u64,
+    /// Bytes of objects that came by unicast.
+    pub unicast_bytes: u64,
+    /// Why unicast was used, if it was.
+    pub unicast_reason: Option<String>,
+    /// Sessions joined.
+    pub sessions: u32,
+    /// What the last session's receiver counted.
+    pub counters: ReceiverCounters,
+    /// From the begin until every object was here and verified.
+    pub received: Duration,
+    /// From the begin until all was written, durable and, if asked for, read back.
+    pub installed: Duration,
+    /// What was done to the target.
+    pub install: InstallReport,
+}
+
+/// Begins the install once the tree is known. It may take its time; it runs on a thread of its own.
+pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> image::Result<Installer> + Send>;
+
+/// The manifest of `image`, `image:tag` or `image@version`, as the server has it.
+///
+/// # Errors
+/// Those of the client; `Corrupt` or `Unsupported` if this program can't read it.
+pub fn manifest(client: &Client, reference: &str) -> Result<Sealed> {
+    let bytes = client.manifest(reference)?;
+    Sealed::open(&bytes).map_err(|error| from_image(error, format!("read the manifest of `{reference}`")))
+}
+
+/// Fetches the version of `sealed` from the server of `client` and installs it with the installer that `begin` makes.
+///
+/// # Errors
+/// Those of the client, of the installer, and `Stopped`. `Unreachable` if only multicast was allowed and it failed.
+pub fn fetch(
+    client: &Arc<Client>,
+    sealed: &Sealed,
+    begin: Begin,
+    options: &FetchOptions,
+) -> Result<FetchReport> {
+    let clock = Clock::start();
+    let source = Arc::new(Counted { client: Arc::clone(client), bytes: AtomicU64::new(0) });
+    let mut fetch = Fetch {
+        reference: format!("{}@{}", sealed.manifest.image, sealed.manifest.number),
+        client,
+        sealed,
+        options,
+        intake: Intake::new(sealed, begin, Arc::clone(&source) as Arc<dyn ObjectSource>)?,
+        multicast_bytes: 0,
+        sessions: 0,
+        counters: ReceiverCounters::default(),
+    };
+    let unicast_reason = match options.transport {
+        Transport::Unicast => Some("asked for".to_owned()),
+        Transport::Auto | Transport::Multicast => fetch.by_multicast()?,
+    };
+    if let Some(reason) = &unicast_reason {
+        if options.transport == Transport::Multicast {
+            return Err(Error::new(ErrorKind::Unreachable, format!("fetch by multicast: {reason}")));
+        }
+        (options.tell)(&format!("going on by unicast: {reason}"));
+        fetch.intake.pull(&options.stop)?;
+    }
+    let received = clock.elapsed();
+    let Fetch { reference, multicast_bytes, sessions, counters, intake, .. } = fetch;
+    let install = intake.finish()?;
+    let unicast_bytes = source.bytes.load(Ordering::Relaxed);
+    let spoilt = || (unicast_bytes > 0).then(|| "objects came damaged by multicast".to_owned());
+    let unicast_reason = unicast_reason.or_else(spoilt);
+    let installed = clock.elapsed();
+    let report = FetchReport {
+        reference,
+        multicast_bytes,
+        unicast_bytes,
+        unicast_reason,
+        sessions,
+        counters,
+        received,
+        installed,
+        install,
+    };
+    Ok(report)
+}
+
+struct Fetch<'a> {
+    reference: String,
+    client: &'a Arc<Client>,
+    sealed: &'a Sealed,
+    options: &'a FetchOptions,
+    intake: Intake,
+    multicast_bytes: u64,
+    sessions: u32,
+    counters: ReceiverCounters,
+}
+
+/// What to do after a session.
+enum Next {
+    /// All is here.
+    Done,
+    /// Join with this grant.
+    Join(SessionGrant),
+    /// Multicast does not work, because.
+    Unicast(String),
+}
+
+impl Fetch<'_> {
+    /// Takes part in sessions until all is here (`None`) or multicast turns out not to work (why).
+    fn by_multicast(&mut self) -> Result<Option<String>> {
+        let interface = match self.interface() {
+            Ok(interface) => interface,
+            Err(error) => return Ok(Some(fault::chain(&error))),
+        };
+        let mut next = self.ask(&interface)?;
+        let mut fruitless = 0;
+        loop {
+            let grant = match next {
+                Next::Done => return Ok(None),
+                Next::Unicast(reason) => return Ok(Some(reason)),
+                Next::Join(_) if fruitless > FRUITLESS_JOINS_MAX => {
+                    return Ok(Some(format!("{fruitless} sessions in a row brought nothing")));
+                }
+                Next::Join(grant) => grant,
+            };
+            let bytes_before = self.multicast_bytes;
+            next = match self.take_part(&grant, &interface)? {
+                Ok(End::Complete) => Next::Done,
+                Ok(end) => self.after(end, &grant, &interface)?,
+                Err(reason) => Next::Unicast(reason),
+            };
+            fruitless = if self.multicast_bytes > bytes_before { 0 } else { fruitless + 1 };
+        }
+    }
+
+    fn interface(&self) -> Result<Interface> {
+        match &self.options.interface {
+            Some(choice) => interface::choose(choice),
+            None => Ok(interface::towards(self.client.address()?)?.0),
+        }
+    }
+
+    /// Asks the server for a place in a session.
+    fn ask(&self, interface: &Interface) -> Result<Next> {
+        let has = |ipv4| interface.address(ipv4).is_some();
+        let families = [(Family::V4, has(true)), (Family::V6, has(false))];
+        let request = SessionRequest {
+            reference: self.reference.clone(),
+            manifest: self.sealed.digest().to_hex(),
+            receiver: self.options.name.clone(),
+            families: families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect(),
+            mtu: interface.mtu(),
+        };
+        match self.client.join_session(&request) {
+            Ok(grant) => Ok(Next::Join(grant)),
+            // These mean that there is no session for us, not that there is no server.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound | ErrorKind::Invalid) =>
+            {
+                Ok(Next::Unicast(fault::chain(&error)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Receives one session. The inner error says why that is not possible; the outer one ends the fetch.
+    fn take_part(
+        &mut self,
+        grant: &SessionGrant,
+        interface: &Interface,
+    ) -> Result<std::result::Result<End, String>> {
+        if let Err(reason) = self.intake.begin_session(grant) {
+            return Ok(Err(reason));
+        }
+        self.sessions += 1;
+        let options = ReceiveOptions {
+            interface: interface.clone(),
+            source_specific: self.options.source_specific,
+            buffer_bytes: self.options.buffer_bytes,
+            object_bytes_mean: self.intake.object_bytes_mean(),
+            silent_after: self.options.silent_after,
+            stalled_after: self.options.stalled_after,
+            stop: self.options.stop.clone(),
+        };
+        match receive(grant, &options, &mut self.intake) {
+            Ok(Received { end, bytes, counters, .. }) => {
+                self.multicast_bytes += bytes;
+                self.counters = counters;
+                Ok(Ok(end))
+            }
+            Err(error) if self.intake.is_broken() => Err(error),
+            Err(error) => Ok(Err(fault::chain(&error))),
+        }
+    }
+
+    /// What to do after a session that ended before all was here.
+    fn after(&self, end: End, grant: &SessionGrant, interface: &Interface) -> Result<Next> {
+        let why = match end {
+            End::Complete => return Ok(Next::Done),
+            End::Stopped => {
+                return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}`", self.reference)));
+            }
+            End::Stalled => {
+                return Ok(Next::Unicast("the session goes on, but nothing new comes".to_owned()));
+            }
+            End::NewEpoch => "the server started anew".to_owned(),
+            End::Ended => "the session ended".to_owned(),
+            End::Silent { heard: true } => format!("group {} fell silent", grant.group),
+            End::Silent { heard: false } => format!("nothing came from group {}", grant.group),
+        };
+        (self.options.tell)(&format!("{why}; asking the server"));
+        // Waits, within the client's patience, for a server that is being started again.
+        match self.ask(interface)? {
+            Next::Join(new) if (new.session, new.epoch) == (grant.session, grant.epoch) => {
+                Ok(Next::Unicast(why))
+            }
+            next => Ok(next),
+        }
+    }
+}
+
+/// The server as a source, which counts what it gave.
+struct Counted {
+    client: Arc<Client>,
+    bytes: AtomicU64,
+}
+
+impl ObjectSource for Counted {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        let bytes = self.client.fetch(object)?;
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+}
+
+/// An error of `image` as one of this crate.
+pub(crate) fn from_image(error: image::Error, context: impl Into<String>) -> Error {
+    let kind = match error.kind() {
+        image::ErrorKind::Io => ErrorKind::Io,
+        image::ErrorKind::NotFound => ErrorKind::NotFound,
+        image::ErrorKind::Corrupt => ErrorKind::Corrupt,
+        image::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        image::ErrorKind::Refused => ErrorKind::Refused,
+        image::ErrorKind::Full => ErrorKind::Full,
+        image::ErrorKind::Incomplete => ErrorKind::Unreachable,
+        image::ErrorKind::Verification => ErrorKind::Verification,
+    };
+    Error::from_source(kind, context, error)
+}

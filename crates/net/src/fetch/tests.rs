@@ -1,0 +1,372 @@
+//! Fetches from a small server of this file: over multicast, over unicast, and through what goes wrong.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+
+use base::{Chance, Extent, ExtentSet};
+use disk::device::MemoryDisk;
+use disk::{DiskMap, Geometry, TableKind, WriteAt};
+use image::manifest::{DiskRecord, FORMAT, Origin};
+use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, capture};
+
+use super::*;
+use crate::api::ProblemKind;
+use crate::client::ClientOptions;
+use crate::multicast::server::{SessionConfig, SessionServer};
+use crate::token::JoinToken;
+use crate::udp::SendOptions;
+
+const SECTORS: u64 = 48 << 11;
+
+/// An image of noise with a gap, in memory.
+struct Version {
+    content: Vec<u8>,
+    sealed: Sealed,
+    encoded: Bytes,
+    objects: MemoryObjects,
+}
+
+impl Version {
+    fn new(seed: u64) -> Arc<Self> {
+        let mut content = vec![0; usize::try_from(SECTORS * 512).unwrap()];
+        Chance::from_seed(seed).fill(&mut content);
+        let geometry =
+            Geometry { size_bytes: SECTORS * 512, logical_sector_bytes: 512, physical_sector_bytes: 512 };
+        let gap = Extent::new(5000, 9000);
+        let mut allocated = ExtentSet::of(Extent::new(0, SECTORS));
+        allocated.remove(gap);
+        content[range(gap)].fill(0);
+        let map = DiskMap {
+            geometry,
+            table: TableKind::None,
+            disk_id: None,
+            partitions: Vec::new(),
+            window: Extent::new(0, SECTORS),
+            allocated,
+            warnings: Vec::new(),
+        };
+        let objects = MemoryObjects::new();
+        let disk = MemoryDisk::new(content.clone());
+        let captured = capture(&disk, &map, &objects, &CaptureOptions::default(), &NoProgress).unwrap();
+        let origin = Origin { disk_sectors: SECTORS, start_sector: 0 };
+        let manifest = Manifest {
+            format: FORMAT,
+            features: Vec::new(),
+            image: "noise".into(),
+            number: 1,
+            nonce: String::new(),
+            parent: None,
+            root: captured.root,
+            chunk_bytes: captured.layout.chunk.bytes(),
+            size_sectors: SECTORS,
+            logical_sector_bytes: 512,
+            physical_sector_bytes: 512,
+            origin,
+            disk: DiskRecord::default(),
+            labels: BTreeMap::new(),
+            created: "2026-11-20T00:00:00Z".into(),
+            creator: "test".into(),
+            statistics: captured.statistics,
+            warnings: Vec::new(),
+            cipher: "none".into(),
+        };
+        let encoded = manifest.encode(None).unwrap();
+        let sealed = Sealed::open(&encoded).unwrap();
+        Arc::new(Self { content, sealed, encoded, objects })
+    }
+}
+
+fn range(extent: Extent) -> std::ops::Range<usize> {
+    let start = usize::try_from(extent.offset_bytes()).unwrap();
+    start..start + usize::try_from(extent.len_bytes()).unwrap()
+}
+
+/// What a server of these tests does wrong.
+#[derive(Default)]
+struct Faults {
+    /// Offers no sessions.
+    no_sessions: bool,
+    /// Gives a group that nothing is sent to.
+    dead_group: bool,
+    /// Caps the rate of sessions, in bits per second, so that there is time to break them.
+    rate: Option<u64>,
+    /// Answers nothing at all to the next so many requests.
+    mute: u32,
+}
+
+struct State {
+    version: Arc<Version>,
+    group: SocketAddr,
+    session: Mutex<Option<SessionServer>>,
+    epoch: Mutex<u32>,
+    faults: Mutex<Faults>,
+    requests: Mutex<HashMap<String, u32>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+/// A server on loopback without TLS.
+struct TestServer {
+    state: Arc<State>,
+    address: String,
+}
+
+impl TestServer {
+    fn start(version: &Arc<Version>, port: u16, faults: Faults) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(State {
+            version: Arc::clone(version),
+            group: SocketAddr::new("239.255.79.1".parse().unwrap(), port),
+            session: Mutex::default(),
+            epoch: Mutex::new(0),
+            faults: Mutex::new(faults),
+            requests: Mutex::default(),
+        });
+        let serving = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let state = Arc::clone(&serving);
+                thread::spawn(move || state.serve(stream.unwrap()));
+            }
+        });
+        Self { state, address }
+    }
+
+    fn client(&self) -> Arc<Client> {
+        let token = JoinToken { fingerprint: None, secret: "secret".parse().unwrap() };
+        let options = ClientOptions { patience: Duration::from_secs(20), ..ClientOptions::default() };
+        Arc::new(Client::connect(&self.address, &token, options).unwrap())
+    }
+
+    fn requests(&self, kind: &str) -> u32 {
+        lock(&self.state.requests).get(kind).copied().unwrap_or(0)
+    }
+}
+
+impl State {
+    fn serve(&self, mut stream: TcpStream) {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut line = String::new();
+        while reader.read_line(&mut line).unwrap_or(0) > 0 {
+            let mut body_bytes = 0;
+            let mut header = String::new();
+            while reader.read_line(&mut header).unwrap_or(0) > 2 {
+                let lower = header.to_lowercase();
+                body_bytes =
+                    lower.strip_prefix("content-length: ").map_or(body_bytes, |n| n.trim().parse().unwrap());
+                header.clear();
+            }
+            let mut body = vec![0; body_bytes];
+            reader.read_exact(&mut body).unwrap();
+            let Some(answer) = self.answer(line.split(' ').nth(1).unwrap(), &body) else { return };
+            let (status, body) = match answer {
+                Ok(body) => (200, body),
+                Err(kind) => {
+                    (kind.status(), serde_json::to_vec(&kind.with("as the test wants it")).unwrap().into())
+                }
+            };
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
+            if stream.write_all(&[head.as_bytes(), &body].concat()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    }
+
+    fn answer(&self, path: &str, body: &[u8]) -> Option<std::result::Result<Bytes, ProblemKind>> {
+        let parts: Vec<_> = path.split('/').skip(3).collect();
+        *lock(&self.requests).entry(parts[0].to_owned()).or_default() += 1;
+        if lock(&self.faults).mute > 0 {
+            lock(&self.faults).mute -= 1;
+            return None;
+        }
+        Some(match parts[..] {
+            ["manifests", _] => Ok(self.version.encoded.clone()),
+            ["objects", kind, hex] => {
+                let kind = if kind == "nodes" { ObjectKind::Node } else { ObjectKind::Chunk };
+                let object = ObjectRef { kind, len: 0, digest: hex.parse().unwrap() };
+                self.version.objects.fetch(&object).map_err(|_| ProblemKind::NotFound)
+            }
+            ["sessions"] => self.admit(&serde_json::from_slice(body).unwrap()),
+            _ => Err(ProblemKind::Invalid),
+        })
+    }
+
+    fn admit(&self, request: &SessionRequest) -> std::result::Result<Bytes, ProblemKind> {
+        if lock(&self.faults).no_sessions {
+            return Err(ProblemKind::Refused);
+        }
+        let mut session = lock(&self.session);
+        let running = session.take().filter(|session| !session.is_over());
+        let server = running.unwrap_or_else(|| self.new_session());
+        let mut grant = server.admit(request).map_err(|_| ProblemKind::Unavailable)?;
+        if lock(&self.faults).dead_group {
+            grant.group.set_port(9);
+        }
+        *session = Some(server);
+        Ok(serde_json::to_vec(&grant).unwrap().into())
+    }
+
+    fn new_session(&self) -> SessionServer {
+        let catalogue = Catalogue::load(&self.version.sealed.manifest, &self.version.objects).unwrap();
+        let send = SendOptions::on(interface::choose("lo").unwrap());
+        let mut epoch = lock(&self.epoch);
+        *epoch += 1;
+        let source: Arc<dyn ObjectSource> = Arc::clone(&self.version) as Arc<dyn ObjectSource>;
+        let mut config = SessionConfig::new("noise@1", *epoch, self.group, send);
+        config.rate_bits_per_second = lock(&self.faults).rate;
+        SessionServer::start(config, catalogue.objects().to_vec(), catalogue.heads(), source).unwrap()
+    }
+}
+
+impl ObjectSource for Version {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        self.objects.fetch(object)
+    }
+}
+
+fn options() -> FetchOptions {
+    let mut options = FetchOptions::new("test host");
+    options.silent_after = Duration::from_millis(500);
+    options
+}
+
+/// A target full of other noise, and how to begin an install on it.
+fn target(resume: bool) -> (Arc<MemoryDisk>, Begin) {
+    let mut noise = vec![0; usize::try_from(SECTORS * 512).unwrap()];
+    Chance::from_seed(99).fill(&mut noise);
+    let disk = Arc::new(MemoryDisk::new(noise));
+    let target: Arc<dyn WriteAt> = Arc::clone(&disk) as Arc<dyn WriteAt>;
+    let install = InstallOptions { resume, ..InstallOptions::default() };
+    let begin = move |catalogue| Installer::begin(catalogue, target, install, Arc::new(NoProgress));
+    (disk, Box::new(begin))
+}
+
+fn assert_installed(disk: &MemoryDisk, version: &Version) {
+    let contents = disk.contents();
+    for part in [Extent::new(0, 5000), Extent::between(14_000, SECTORS)] {
+        assert!(contents[range(part)] == version.content[range(part)], "{part:?} differs");
+    }
+}
+
+fn fetch_from(server: &TestServer, options: &FetchOptions) -> (Arc<MemoryDisk>, Result<FetchReport>) {
+    let (disk, begin) = target(false);
+    let client = server.client();
+    let sealed = manifest(&client, "noise").unwrap();
+    (disk, fetch(&client, &sealed, begin, options))
+}
+
+#[test]
+fn multicast_brings_everything_where_it_works() {
+    let version = Version::new(1);
+    let server = TestServer::start(&version, 47_901, Faults::default());
+    let (disk, report) = fetch_from(&server, &options());
+    let report = report.unwrap();
+    assert_installed(&disk, &version);
+    assert_eq!((report.unicast_bytes, report.sessions, &report.unicast_reason), (0, 1, &None), "{report:?}");
+    assert!(report.multicast_bytes >= 40 << 20 && report.install.verified_bytes > 0, "{report:?}");
+    assert_eq!(server.requests("objects"), 0);
+}
+
+#[test]
+fn where_multicast_does_not_work_unicast_does_and_says_why() {
+    let version = Version::new(2);
+    let cases = [
+        (Faults { no_sessions: true, ..Faults::default() }, Transport::Auto, "as the test wants it"),
+        (Faults { dead_group: true, ..Faults::default() }, Transport::Auto, "nothing came from group"),
+        (Faults::default(), Transport::Unicast, "asked for"),
+    ];
+    for (index, (faults, transport, reason)) in (0..).zip(cases) {
+        let server = TestServer::start(&version, 47_902 + index, faults);
+        let (disk, report) = fetch_from(&server, &FetchOptions { transport, ..options() });
+        let report = report.unwrap();
+        assert_installed(&disk, &version);
+        assert_eq!(report.multicast_bytes, 0);
+        assert!(report.unicast_reason.as_deref().unwrap().contains(reason), "{report:?}");
+    }
+    let server = TestServer::start(&version, 47_905, Faults { no_sessions: true, ..Faults::default() });
+    let (_, report) = fetch_from(&server, &FetchOptions { transport: Transport::Multicast, ..options() });
+    assert_eq!(report.unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+/// Ends the server's session once some of the image went out, `times` times.
+fn break_sessions(server: &TestServer, times: u32) {
+    for _ in 0..times {
+        loop {
+            let mut session = lock(&server.state.session);
+            if session.as_ref().is_some_and(|session| session.statistics().payload_bytes > 3 << 20) {
+                drop(session.take());
+                break;
+            }
+            drop(session);
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_starts_anew_costs_nothing_that_is_here_already() {
+    let version = Version::new(3);
+    let faults = Faults { rate: Some(200_000_000), ..Faults::default() };
+    let server = TestServer::start(&version, 47_906, faults);
+    thread::scope(|scope| {
+        scope.spawn(|| break_sessions(&server, 3));
+        let (disk, report) = fetch_from(&server, &options());
+        let report = report.unwrap();
+        assert_installed(&disk, &version);
+        assert_eq!((report.sessions, report.unicast_bytes), (4, 0), "{report:?}");
+        let encoded = version.sealed.manifest.statistics.encoded_bytes;
+        assert!(report.multicast_bytes < encoded + (1 << 20), "{report:?}");
+    });
+}
+
+#[test]
+fn a_server_that_is_away_for_a_while_is_waited_for() {
+    let version = Version::new(4);
+    let server = TestServer::start(&version, 47_907, Faults { mute: 4, ..Faults::default() });
+    let (disk, report) = fetch_from(&server, &options());
+    assert_eq!(report.unwrap().unicast_bytes, 0);
+    assert_installed(&disk, &version);
+}
+
+#[test]
+fn what_the_target_holds_already_is_not_fetched_again() {
+    let version = Version::new(5);
+    let server = TestServer::start(&version, 47_908, Faults::default());
+    let (disk, begin) = target(true);
+    let half = version.content.len() / 2;
+    disk.write_all_at(&version.content[..half], 0).unwrap();
+    let client = server.client();
+    let report = fetch(&client, &version.sealed, begin, &options()).unwrap();
+    assert_installed(&disk, &version);
+    assert!(report.multicast_bytes + report.unicast_bytes < 26 << 20, "{report:?}");
+    assert!(report.install.kept_bytes > 7 << 20, "{report:?}");
+}
+
+#[test]
+fn a_stopped_fetch_ends_and_an_install_that_cannot_begin_is_an_error() {
+    let version = Version::new(6);
+    let server = TestServer::start(&version, 47_909, Faults { rate: Some(50_000_000), ..Faults::default() });
+    let options = options();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            break_sessions(&server, 1);
+            options.stop.stop();
+        });
+        let (_, report) = fetch_from(&server, &options);
+        assert_eq!(report.unwrap_err().kind(), ErrorKind::Stopped);
+    });
+
+    let server = TestServer::start(&version, 47_910, Faults::default());
+    let small = Arc::new(MemoryDisk::new(vec![0; 512]));
+    let begin =
+        move |catalogue| Installer::begin(catalogue, small, InstallOptions::default(), Arc::new(NoProgress));
+    let refused = fetch(&server.client(), &version.sealed, Box::new(begin), &self::options());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Refused);
+}
