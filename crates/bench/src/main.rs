@@ -1,3 +1,131 @@
-//! Placeholder of the house: see the crate description.
+//! `make bench`: measures the named figures beside the tools that users have today, prints a line for each and appends
+//! a JSON line to `bench/results.jsonl`. After a full run `docs/measurements.md` and its plots are made from that file;
+//! `--report` makes them again.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-fn main() {}
+mod capture;
+mod context;
+mod fetch;
+mod figure;
+mod frisbee;
+mod install;
+mod load;
+mod plain;
+mod report;
+mod room;
+
+use std::process::ExitCode;
+
+use context::Context;
+use figure::Figure;
+
+/// What fails a measurement: said to the developer as it comes.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Figures that are measured together, in one run, on one workload.
+struct Group {
+    /// What it measures, with the bar in words.
+    figures: &'static [(&'static str, &'static str)],
+    measure: fn(&Context) -> Result<Vec<Figure>>,
+}
+
+const GROUPS: &[Group] = &[
+    capture::GROUP,
+    install::GROUP,
+    fetch::GROUP,
+    fetch::INSTALLED,
+    frisbee::TABLE_1,
+    frisbee::TABLE_2,
+    frisbee::TABLE_5,
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--list"] => list(),
+        ["--report"] => Context::new().and_then(|context| report::write(&context)),
+        [] => measure("*"),
+        ["--only", pattern] => measure(pattern),
+        _ => Err("usage: diskcast-bench [--list | --only PATTERN | --report]".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", base::fault::chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "one shape for all verbs")]
+fn list() -> Result<()> {
+    for (name, what) in GROUPS.iter().flat_map(|group| group.figures) {
+        println!("{name:<28} {what}");
+    }
+    Ok(())
+}
+
+fn measure(pattern: &str) -> Result<()> {
+    let wanted = |group: &&Group| group.figures.iter().any(|(name, _)| matches(pattern, name));
+    let groups: Vec<_> = GROUPS.iter().filter(wanted).collect();
+    if groups.is_empty() {
+        return Err(format!("no figure is called `{pattern}`; `make bench LIST=1` lists them").into());
+    }
+    let context = Context::new()?;
+    let mut missed = Vec::new();
+    for group in groups {
+        match (group.measure)(&context) {
+            Ok(figures) => {
+                for figure in figures {
+                    println!("{}", figure.line());
+                    context.record(&figure)?;
+                }
+            }
+            Err(error) => {
+                let names: Vec<_> = group.figures.iter().map(|(name, _)| *name).collect();
+                eprintln!("error: {} not measured: {}", names.join(", "), base::fault::chain(&*error));
+                missed.extend(names);
+            }
+        }
+    }
+    if pattern == "*" {
+        report::write(&context)?;
+    }
+    if missed.is_empty() { Ok(()) } else { Err(format!("{} figures were not measured", missed.len()).into()) }
+}
+
+/// Whether `name` fits `pattern`, in which `*` stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((head, tail)) => name.strip_prefix(head).is_some_and(|rest| {
+            (0..=rest.len()).any(|skip| rest.is_char_boundary(skip) && matches(tail, &rest[skip..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match() {
+        for (pattern, name) in
+            [("*", "a.b"), ("fetch.*", "fetch.1_host"), ("*.1_host", "fetch.1_host"), ("a", "a")]
+        {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        assert!(!matches("fetch.*", "install.memory"));
+        assert!(!matches("fetch", "fetch.1_host"));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = GROUPS.iter().flat_map(|group| group.figures).map(|(name, _)| name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

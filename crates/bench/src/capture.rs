@@ -1,0 +1,74 @@
+//! Figures of `diskcast capture` on a disk of system files: rate, size and memory, beside zlib as imagezip uses it and the
+//! limit that zstd and BLAKE3 set.
+
+use std::process::Command;
+
+use image::capture::LEVEL_DEFAULT;
+
+use crate::context::{Context, json_line, said, timed};
+use crate::figure::{Bar, Figure, median};
+use crate::plain::Plain;
+use crate::{Group, Result, load};
+
+pub const GROUP: Group = Group {
+    figures: &[
+        (
+            "capture.rate",
+            "allocated MB/s; at least 8 x imagezip (60 MB/s, and zlib -4 on one core in this run)",
+        ),
+        ("capture.size_vs_zlib4", "image bytes over those of zlib level 4 in 1 MiB pieces; at most 1"),
+        ("capture.vs_limit", "capture.rate over what zstd and BLAKE3 reach on all cores; at least 0.85"),
+        ("capture.memory", "peak MiB; at most 256"),
+    ],
+    measure,
+};
+
+const RUNS: usize = 5;
+/// What Frisbee's imagezip reaches on one core of such a machine, in MB/s: zlib level 4 bounds it.
+const IMAGEZIP: f64 = 60.0;
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let disk = load::system_disk(context)?;
+    let plain = Plain::read(&disk, base::limits::CHUNK_BYTES_DEFAULT)?;
+    let (zlib_rate, zlib_bytes) = plain.zlib4();
+    let (mut rates, mut limits, mut shares, mut memory, mut image_bytes) =
+        (vec![], vec![], vec![], vec![], 0);
+    for _ in 0..RUNS {
+        let limit = plain.encode_limit(LEVEL_DEFAULT)?.0 / 1e6;
+        let repo = tempfile::tempdir_in(&context.scratch)?;
+        said(Command::new("sync").arg("-f").arg(&context.scratch))?;
+        let usage = timed(context.diskcast(repo.path()).arg("capture").arg(&disk).arg("bench"))?;
+        let captured = json_line(&usage.output, "captured")?;
+        let rate = plain.bytes() as f64 / usage.seconds / 1e6;
+        image_bytes = captured["encoded_bytes"].as_u64().ok_or("no encoded_bytes in the capture's report")?;
+        rates.push(rate);
+        limits.push(limit);
+        shares.push(rate / limit);
+        memory.push(usage.peak_bytes as f64 / f64::from(1 << 20));
+    }
+    let workload = format!(
+        "ext4 disk of system files, {} allocated, page cache",
+        base::units::show_bytes(plain.bytes())
+    );
+    let sink = "repository in a folder of the local disk, durable";
+    let bar = 8.0 * IMAGEZIP.max(zlib_rate / 1e6);
+    let level = format!("level {LEVEL_DEFAULT}, 256 KiB, all cores, in memory");
+    Ok(vec![
+        Figure::new("capture.rate", &rates, "MB/s", Bar::AtLeast(bar))
+            .peer("zlib", "level 4, 1 MiB pieces, one core", zlib_rate / 1e6, "MB/s")
+            .on(&workload, sink),
+        Figure::new(
+            "capture.size_vs_zlib4",
+            &[image_bytes as f64 / zlib_bytes as f64],
+            "ratio",
+            Bar::AtMost(1.0),
+        )
+        .peer("zlib", "level 4, 1 MiB pieces", zlib_bytes as f64 / 1e6, "MB")
+        .on(&workload, sink),
+        Figure::new("capture.vs_limit", &shares, "ratio", Bar::AtLeast(0.85))
+            .peer("zstd + 2 x BLAKE3", &level, median(&limits), "MB/s")
+            .on(&workload, sink),
+        Figure::new("capture.memory", &memory, "MiB", Bar::AtMost(256.0)).on(&workload, sink),
+    ])
+}

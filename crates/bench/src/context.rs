@@ -1,0 +1,133 @@
+//! Where a benchmark runs: the binary under test, a folder for its files, commit and machine, and its notebook.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde::Serialize;
+use wait4::Wait4;
+
+use crate::Result;
+use crate::figure::Figure;
+
+/// The place of a run.
+pub struct Context {
+    /// The project's root.
+    pub root: PathBuf,
+    /// Scratch folder on the disk below `target/`, kept between runs for prepared disks.
+    pub scratch: PathBuf,
+    /// The release binary under test.
+    pub diskcast: PathBuf,
+    commit: String,
+    machine: String,
+}
+
+/// A figure as the notebook keeps it.
+#[derive(Serialize)]
+struct Entry<'a> {
+    #[serde(flatten)]
+    figure: &'a Figure,
+    commit: &'a str,
+    machine: &'a str,
+    date: String,
+}
+
+/// What a finished program took.
+pub struct Usage {
+    /// Wall-clock seconds from start to end.
+    pub seconds: f64,
+    /// Peak resident memory in bytes.
+    pub peak_bytes: u64,
+    /// What it printed to standard output.
+    pub output: String,
+}
+
+impl Context {
+    pub fn new() -> Result<Self> {
+        let root =
+            Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/bench lies two down");
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let diskcast = target.join("release/diskcast");
+        if !diskcast.exists() {
+            return Err("target/release/diskcast is not built; `make bench` builds it".into());
+        }
+        let scratch = target.join("bench");
+        std::fs::create_dir_all(&scratch)?;
+        std::fs::create_dir_all(root.join("bench"))?;
+        let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root))?;
+        Ok(Self { root: root.to_owned(), scratch, diskcast, commit, machine: machine()? })
+    }
+
+    /// The binary under test, on the repository `repo`, printing JSON lines.
+    pub fn diskcast(&self, repo: &Path) -> Command {
+        let mut command = Command::new(&self.diskcast);
+        command.arg("--repo").arg(repo).arg("--json");
+        command
+    }
+
+    /// The notebook: every figure ever measured here, a JSON line each.
+    pub fn notebook(&self) -> PathBuf {
+        self.root.join("bench/results.jsonl")
+    }
+
+    /// Appends a figure to the notebook.
+    pub fn record(&self, figure: &Figure) -> Result<()> {
+        let date = said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?;
+        let entry = Entry { figure, commit: &self.commit, machine: &self.machine, date };
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(self.notebook())?;
+        writeln!(file, "{}", serde_json::to_string(&entry)?)?;
+        Ok(())
+    }
+}
+
+fn machine() -> Result<String> {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo")?;
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let memory = std::fs::read_to_string("/proc/meminfo")?;
+    let kib: u64 = memory.split_whitespace().nth(1).unwrap_or("0").parse()?;
+    let kernel = said(Command::new("uname").arg("-r"))?;
+    let cores = std::thread::available_parallelism()?;
+    Ok(format!("{cores} x {}, {} GiB, Linux {kernel}", model.trim_start_matches([':', ' ', '\t']), kib >> 20))
+}
+
+/// What `command` printed, trimmed; an error with its words if it failed.
+pub fn said(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{command:?}: {}: {}", output.status, words.trim()).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Runs `command` to its end and tells what it took; an error with its words if it failed.
+pub fn timed(command: &mut Command) -> Result<Usage> {
+    let start = Instant::now();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    let mut output = String::new();
+    let mut errors = child.stderr.take().expect("piped");
+    let words = std::thread::spawn(move || std::io::read_to_string(&mut errors).unwrap_or_default());
+    std::io::Read::read_to_string(&mut child.stdout.take().expect("piped"), &mut output)?;
+    let ended = child.wait4()?;
+    let seconds = start.elapsed().as_secs_f64();
+    if !ended.status.success() {
+        let words = words.join().unwrap_or_default();
+        return Err(format!("{command:?}: {}: {}", ended.status, words.trim()).into());
+    }
+    Ok(Usage { seconds, peak_bytes: ended.rusage.maxrss, output })
+}
+
+/// The last JSON line of type `kind` in `output`.
+pub fn json_line(output: &str, kind: &str) -> Result<serde_json::Value> {
+    let lines = output.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    lines
+        .into_iter()
+        .find(|line| line["type"] == kind)
+        .ok_or_else(|| format!("no line of type `{kind}` in: {output}").into())
+}

@@ -1,0 +1,153 @@
+//! A named figure: one number that diskcast promises, with its bar, and what peers reached in the same run.
+
+use serde::{Deserialize, Serialize};
+
+/// What a value is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bar {
+    /// The value is to be this or more.
+    AtLeast(f64),
+    /// The value is to be this or less.
+    AtMost(f64),
+    /// Shown, not judged.
+    Shown,
+}
+
+impl Bar {
+    fn holds(self, value: f64) -> Option<bool> {
+        match self {
+            Self::AtLeast(bar) => Some(value >= bar),
+            Self::AtMost(bar) => Some(value <= bar),
+            Self::Shown => None,
+        }
+    }
+}
+
+/// What another program, or a computed limit, reached on the same workload in the same run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Peer {
+    /// Program and version, or what the limit is made of.
+    pub name: String,
+    /// How it was called.
+    pub flags: String,
+    /// What it reached.
+    pub value: f64,
+    /// Unit of `value`.
+    pub unit: String,
+}
+
+/// One measured number.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Figure {
+    /// Dotted name, as issues and documents call it.
+    pub name: String,
+    /// The measured value; the median where there were several runs.
+    pub value: f64,
+    /// Unit of `value`: `MB/s` (10^6 bytes), `MiB`, `s`, `ratio`.
+    pub unit: String,
+    /// What it is held against.
+    pub bar: Bar,
+    /// Whether it holds; nothing where it is only shown.
+    pub holds: Option<bool>,
+    /// Peers' values from the same run.
+    pub peers: Vec<Peer>,
+    /// On what it was measured.
+    pub workload: String,
+    /// Where the bytes went.
+    pub sink: String,
+    /// Values of the single runs, in the order they were taken.
+    pub runs: Vec<f64>,
+    /// Further numbers of the same run, for tables and plots.
+    #[serde(default)]
+    pub details: serde_json::Value,
+}
+
+impl Figure {
+    /// A figure of the median of `runs`.
+    pub fn new(name: &str, runs: &[f64], unit: &str, bar: Bar) -> Self {
+        let value = median(runs);
+        Self {
+            name: name.to_owned(),
+            value,
+            unit: unit.to_owned(),
+            bar,
+            holds: bar.holds(value),
+            peers: Vec::new(),
+            workload: String::new(),
+            sink: String::new(),
+            runs: runs.to_vec(),
+            details: serde_json::Value::Null,
+        }
+    }
+
+    /// Adds a peer's value.
+    pub fn peer(mut self, name: &str, flags: &str, value: f64, unit: &str) -> Self {
+        let peer = Peer { name: name.to_owned(), flags: flags.to_owned(), value, unit: unit.to_owned() };
+        self.peers.push(peer);
+        self
+    }
+
+    /// Says on what it was measured, and where the bytes went.
+    pub fn on(mut self, workload: &str, sink: &str) -> Self {
+        workload.clone_into(&mut self.workload);
+        sink.clone_into(&mut self.sink);
+        self
+    }
+
+    /// Adds further numbers of the same run.
+    pub fn with(mut self, details: serde_json::Value) -> Self {
+        self.details = details;
+        self
+    }
+
+    /// The line that people read.
+    pub fn line(&self) -> String {
+        let bar = match self.bar {
+            Bar::AtLeast(bar) => format!(">= {}", show(bar)),
+            Bar::AtMost(bar) => format!("<= {}", show(bar)),
+            Bar::Shown => String::new(),
+        };
+        let verdict = match self.holds {
+            Some(true) => "holds",
+            Some(false) => "FALLS SHORT",
+            None => "shown",
+        };
+        let peers: Vec<_> = self
+            .peers
+            .iter()
+            .map(|peer| format!("{} {} {}", peer.name, show(peer.value), peer.unit))
+            .collect();
+        let value = format!("{} {}", show(self.value), self.unit);
+        format!("{:<28} {value:>14}  {bar:<10} {verdict:<12} {}", self.name, peers.join("; "))
+    }
+}
+
+/// The middle one; the mean of the middle two where they are even in number; NaN of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => f64::NAN,
+        (length, middle) if length % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+fn show(value: f64) -> String {
+    if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.3}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_bars() {
+        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median(&[1.0, 2.0]) - 1.5).abs() < 1e-9);
+        assert!(median(&[]).is_nan());
+        assert_eq!(Figure::new("a", &[f64::NAN], "s", Bar::AtMost(1.0)).holds, Some(false));
+        assert_eq!(Figure::new("a", &[0.9, 1.1, 1.0], "s", Bar::AtLeast(1.0)).holds, Some(true));
+    }
+}

@@ -1,0 +1,93 @@
+//! Figures of `diskcast install`: into nothing, beside the decoder's limit and imageunzip, and into a file, beside dd.
+
+use std::path::Path;
+use std::process::Command;
+
+use image::capture::LEVEL_DEFAULT;
+
+use crate::context::{Context, said, timed};
+use crate::figure::{Bar, Figure, median};
+use crate::plain::Plain;
+use crate::{Group, Result, load};
+
+pub const GROUP: Group = Group {
+    figures: &[
+        ("install.rate_null", "plain MB/s into a null target; at least 7 x imageunzip's 210 MB/s"),
+        ("install.vs_limit", "install.rate_null over what zstd and BLAKE3 reach on all cores; at least 0.85"),
+        (
+            "install.rate_file",
+            "MB/s into a file, durable, over the lesser of dd with fdatasync and the decoder; at least 0.8",
+        ),
+        ("install.memory", "peak MiB; at most 256"),
+    ],
+    measure,
+};
+
+const RUNS: usize = 5;
+/// What Frisbee's imageunzip reaches on such a machine, in MB/s.
+const IMAGEUNZIP: f64 = 210.0;
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let disk = load::system_disk(context)?;
+    let plain = Plain::read(&disk, base::limits::CHUNK_BYTES_DEFAULT)?;
+    let encoded = plain.encode_limit(LEVEL_DEFAULT)?.1;
+    let bytes = plain.bytes() as f64;
+    drop(plain);
+    let repo = tempfile::tempdir_in(&context.scratch)?;
+    timed(context.diskcast(repo.path()).arg("capture").arg(&disk).arg("bench"))?;
+    let target = repo.path().join("target.img");
+    let (mut null, mut shares, mut file, mut memory, mut limits, mut dd) =
+        (vec![], vec![], vec![], vec![], vec![], vec![]);
+    for _ in 0..RUNS {
+        let limit = encoded.decode_limit()? / 1e6;
+        let into_null = timed(context.diskcast(repo.path()).args(["install", "bench", "null:"]))?;
+        let copied = bytes / dd_seconds(&disk, &target)? / 1e6;
+        let into_file = timed(
+            context.diskcast(repo.path()).args(["install", "bench", "--yes", "--no-verify"]).arg(&target),
+        )?;
+        std::fs::remove_file(&target)?;
+        let rate = bytes / into_null.seconds / 1e6;
+        null.push(rate);
+        shares.push(rate / limit);
+        file.push(bytes / into_file.seconds / 1e6 / copied.min(limit));
+        memory.push(into_null.peak_bytes.max(into_file.peak_bytes) as f64 / f64::from(1 << 20));
+        limits.push(limit);
+        dd.push(copied);
+    }
+    let workload = "image of the ext4 disk of system files, repository in a folder, page cache";
+    let level = "256 KiB, all cores, in memory";
+    Ok(vec![
+        Figure::new("install.rate_null", &null, "MB/s", Bar::AtLeast(7.0 * IMAGEUNZIP))
+            .on(workload, "null, verifying"),
+        Figure::new("install.vs_limit", &shares, "ratio", Bar::AtLeast(0.85))
+            .peer("zstd + 2 x BLAKE3", level, median(&limits), "MB/s")
+            .on(workload, "null, verifying"),
+        Figure::new("install.rate_file", &file, "ratio", Bar::AtLeast(0.8))
+            .peer("dd", "bs=4M conv=fdatasync, the same bytes", median(&dd), "MB/s")
+            .peer("zstd + 2 x BLAKE3", level, median(&limits), "MB/s")
+            .on(workload, "sparse file on the local disk, synced, not read back"),
+        Figure::new("install.memory", &memory, "MiB", Bar::AtMost(256.0)).on(workload, "null, and file"),
+    ])
+}
+
+/// How long dd takes to write as many bytes as the disk has allocated, durably, onto a new file.
+fn dd_seconds(disk: &Path, target: &Path) -> Result<f64> {
+    let _ = std::fs::remove_file(target);
+    said(Command::new("sync").arg("-f").arg(target.parent().unwrap_or(target)))?;
+    let allocated = {
+        let source = disk::open_source(disk)?;
+        disk::survey(&source, &disk::SurveyOptions::default())?.allocated.sectors()
+            * base::limits::SECTOR_BYTES
+    };
+    let flags = ["bs=4M", "conv=fdatasync", "iflag=count_bytes,fullblock"];
+    let usage = timed(
+        Command::new("dd")
+            .arg(format!("if={}", disk.display()))
+            .arg(format!("of={}", target.display()))
+            .arg(format!("count={allocated}"))
+            .args(flags),
+    )?;
+    std::fs::remove_file(target)?;
+    Ok(usage.seconds)
+}

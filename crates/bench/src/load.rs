@@ -1,0 +1,96 @@
+//! Workloads: disks of system files, a Debian disk that boots, and incompressible bytes. Made once, kept below `target/bench`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base::Chance;
+
+use crate::Result;
+use crate::context::{Context, said};
+
+/// How much of `/usr` goes onto the disk of system files, in bytes.
+const SYSTEM_BYTES: u64 = 1400 << 20;
+
+/// A 4 GiB GPT disk with one ext4 filesystem as mkfs makes it today, holding about 1.4 GiB of this machine's `/usr`.
+pub fn system_disk(context: &Context) -> Result<PathBuf> {
+    let disk = context.scratch.join("system.img");
+    if disk.exists() {
+        return Ok(disk);
+    }
+    let staged = context.scratch.join("system.files");
+    stage(&staged)?;
+    let partial = context.scratch.join("system.partial");
+    std::fs::File::create(&partial)?.set_len(4 << 30)?;
+    said(Command::new("sgdisk").args(["--new=1:2048:0", "--typecode=1:8300"]).arg(&partial))?;
+    let blocks = ((4u64 << 30) - (2 << 20)) / 4096;
+    said(
+        Command::new("mkfs.ext4")
+            .args(["-q", "-F", "-E", "offset=1048576", "-d"])
+            .arg(&staged)
+            .arg(&partial)
+            .arg(blocks.to_string()),
+    )?;
+    std::fs::remove_dir_all(&staged)?;
+    std::fs::rename(&partial, &disk)?;
+    Ok(disk)
+}
+
+/// Copies files of `/usr`, in order of their names, until there are enough.
+fn stage(folder: &Path) -> Result<()> {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder)?;
+    let listing = said(Command::new("find").args([
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/share",
+        "-xdev",
+        "-type",
+        "f",
+        "-printf",
+        "%p\t%s\n",
+    ]))?;
+    let mut files: Vec<(&str, u64)> = listing
+        .lines()
+        .filter_map(|line| line.rsplit_once('\t'))
+        .filter_map(|(path, size)| Some((path, size.parse().ok()?)))
+        .collect();
+    files.sort_unstable();
+    let mut total = 0;
+    let chosen: Vec<&str> = files
+        .iter()
+        .take_while(|(_, size)| {
+            total += size;
+            total < SYSTEM_BYTES
+        })
+        .map(|(path, _)| *path)
+        .collect();
+    let names = folder.with_extension("names");
+    std::fs::write(&names, chosen.join("\0"))?;
+    let copy = "tar --null --no-recursion -T \"$0\" -C / -P -cf - | tar -P --transform \"s,^,$1,\" -xf -";
+    said(Command::new("bash").args(["-o", "pipefail", "-c", copy]).arg(&names).arg(folder))?;
+    std::fs::remove_file(&names)?;
+    Ok(())
+}
+
+/// The Debian disk of the demo, which boots by its own boot loader.
+pub fn debian_disk(context: &Context) -> Result<PathBuf> {
+    let disk = context.scratch.join("debian.img");
+    said(Command::new(context.root.join("tools/debian-disk.sh")).arg(&disk))?;
+    Ok(disk)
+}
+
+/// A raw file of `bytes` bytes that no compressor makes smaller.
+pub fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
+    let disk = context.scratch.join(format!("random-{}M.img", bytes >> 20));
+    if disk.metadata().is_ok_and(|found| found.len() == bytes) {
+        return Ok(disk);
+    }
+    let mut chance = Chance::from_seed(bytes);
+    let mut piece = vec![0; 1 << 20];
+    let mut file = std::fs::File::create(&disk)?;
+    for _ in 0..bytes >> 20 {
+        chance.fill(&mut piece);
+        std::io::Write::write_all(&mut file, &piece)?;
+    }
+    Ok(disk)
+}

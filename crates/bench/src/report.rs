@@ -1,0 +1,162 @@
+//! `docs/measurements.md` and its plots, made from the newest entry of every figure in the notebook.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use plotters::prelude::*;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::context::Context;
+use crate::figure::{Bar, Figure};
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(flatten)]
+    figure: Figure,
+    commit: String,
+    machine: String,
+    date: String,
+}
+
+const INTRODUCTION: &str = "\
+# Measurements
+
+Made by `make bench` from the newest entry of each figure in `bench/results.jsonl`. A figure holds its value against a
+bar; what other programs reached on the same workload stands beside it, from the same run. Rates count 10^6 bytes.
+The network is a lab of namespaces on one machine: server, switch and hosts share its cores.
+";
+
+/// Writes the page and its plots.
+pub fn write(context: &Context) -> Result<()> {
+    let text = std::fs::read_to_string(context.notebook())?;
+    let mut newest: BTreeMap<String, Entry> = BTreeMap::new();
+    for line in text.lines() {
+        let entry: Entry = serde_json::from_str(line)?;
+        newest.insert(entry.figure.name.clone(), entry);
+    }
+    let last = newest.values().max_by_key(|entry| entry.date.clone()).ok_or("the notebook is empty")?;
+    let mut page = format!("{INTRODUCTION}\nMachine: {}.\n", last.machine);
+    let mut groups: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    for (name, entry) in &newest {
+        groups.entry(name.split('.').next().unwrap_or(name)).or_default().push(entry);
+    }
+    let plots = context.root.join("docs/plots");
+    std::fs::create_dir_all(&plots)?;
+    for (group, entries) in groups {
+        section(&mut page, group, &entries)?;
+        let file = plots.join(format!("{group}.svg"));
+        if plot(&file, &entries)? {
+            write!(page, "\n![{group}: share of each bar](plots/{group}.svg)\n")?;
+        }
+    }
+    std::fs::write(context.root.join("docs/measurements.md"), page)?;
+    Ok(())
+}
+
+fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
+    write!(
+        page,
+        "\n## {group}\n\n| figure | value | bar | holds | peers in the same run | workload and sink | commit |\n"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|---|")?;
+    for Entry { figure, commit, .. } in entries {
+        let bar = match figure.bar {
+            Bar::AtLeast(bar) => format!("≥ {bar:.3}"),
+            Bar::AtMost(bar) => format!("≤ {bar:.3}"),
+            Bar::Shown => "shown".to_owned(),
+        };
+        let holds = figure.holds.map_or("–", |holds| if holds { "yes" } else { "**no**" });
+        let peers: Vec<_> = figure
+            .peers
+            .iter()
+            .map(|peer| format!("{} ({}): {:.3} {}", peer.name, peer.flags, peer.value, peer.unit))
+            .collect();
+        let Figure { name, value, unit, workload, sink, .. } = figure;
+        let peers = peers.join("<br>");
+        writeln!(
+            page,
+            "| `{name}` | {value:.3} {unit} | {bar} | {holds} | {peers} | {workload}; {sink} | {commit} |"
+        )?;
+    }
+    for Entry { figure, .. } in entries {
+        table(page, figure)?;
+    }
+    Ok(())
+}
+
+/// A figure whose details are a list of rows gets a table of its own.
+fn table(page: &mut String, figure: &Figure) -> Result<()> {
+    let Some(rows) = figure.details.as_array().filter(|rows| !rows.is_empty()) else { return Ok(()) };
+    let Some(columns) = rows[0].as_object().map(|row| row.keys().cloned().collect::<Vec<_>>()) else {
+        return Ok(());
+    };
+    write!(page, "\n`{}`:\n\n| {} |\n|{}\n", figure.name, columns.join(" | "), "---|".repeat(columns.len()))?;
+    for row in rows {
+        let cells: Vec<_> = columns.iter().map(|column| cell(&row[column])).collect();
+        writeln!(page, "| {} |", cells.join(" | "))?;
+    }
+    Ok(())
+}
+
+fn cell(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Number(number) if number.is_f64() => {
+            format!("{:.2}", number.as_f64().unwrap_or(f64::NAN))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Bars that reach 1 where a figure just holds: value over bar, or bar over value where less is better.
+fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
+    let shares: Vec<(&str, f64)> = entries
+        .iter()
+        .filter_map(|entry| match entry.figure.bar {
+            Bar::AtLeast(bar) => Some((entry.figure.name.as_str(), entry.figure.value / bar)),
+            Bar::AtMost(bar) => Some((entry.figure.name.as_str(), bar / entry.figure.value)),
+            Bar::Shown => None,
+        })
+        .collect();
+    if shares.is_empty() {
+        return Ok(false);
+    }
+    let rows = i32::try_from(shares.len())?;
+    let widest = shares.iter().map(|(_, share)| *share).fold(1.2, f64::max);
+    let area = SVGBackend::new(file, (760, u32::try_from(60 + 28 * rows)?)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .margin(10)
+        .x_label_area_size(28)
+        .y_label_area_size(200)
+        .build_cartesian_2d(0.0..widest * 1.05, (0..rows - 1).into_segmented())?;
+    let name_of = |row: &SegmentValue<i32>| match row {
+        SegmentValue::CenterOf(row) => {
+            usize::try_from(*row).ok().and_then(|row| shares.get(row)).map_or("", |(name, _)| name).to_owned()
+        }
+        _ => String::new(),
+    };
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .x_desc("margin: 1 is the bar, more is better")
+        .y_label_formatter(&name_of)
+        .y_labels(shares.len())
+        .draw()?;
+    chart.draw_series(shares.iter().enumerate().map(|(row, (_, share))| {
+        let row = i32::try_from(row).expect("few figures");
+        let colour = if *share >= 1.0 { RGBColor(46, 125, 50) } else { RGBColor(198, 40, 40) };
+        let corners = [(0.0, SegmentValue::Exact(row)), (*share, SegmentValue::Exact(row + 1))];
+        let mut bar = Rectangle::new(corners, colour.filled());
+        bar.set_margin(4, 4, 0, 0);
+        bar
+    }))?;
+    chart.draw_series(LineSeries::new(
+        [(1.0, SegmentValue::Exact(0)), (1.0, SegmentValue::Exact(rows))],
+        BLACK.stroke_width(2),
+    ))?;
+    area.present()?;
+    Ok(true)
+}
