@@ -31,7 +31,7 @@ fi
 
 # rustup's programs stand in the home folder, which a bare shell may not search.
 if ! PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin" command -v cargo >/dev/null; then
-    echo "There is no cargo here. Install rustup (its site is rustup.rs; a newer Debian has it as a package), then run this" >&2
+    echo "There is no cargo here. Install rustup (a newer Debian has it as a package), then run this" >&2
     echo "again: the first use of cargo installs the toolchain that rust-toolchain.toml names." >&2
     exit 1
 fi
