@@ -1,1 +1,22 @@
-//! Placeholder of the house: see the crate's description.
+//! `diskcast serve` without its words: one process that offers all images of a repository.
+//!
+//! HTTP with TLS carries lists, manifests and any object by unicast; multicast sessions start with their first client
+//! and end after their last. The API is specified in formats/api.md. Nothing here prints or reads the environment.
+
+mod api;
+pub mod authority;
+mod clock;
+pub mod error;
+pub mod event;
+pub mod identity;
+mod listener;
+pub mod metrics;
+mod publications;
+mod serve;
+mod sessions;
+pub mod state;
+pub mod statistics;
+
+pub use error::{Error, ErrorKind, Result};
+pub use serve::{ServeOptions, Server, serve};
+pub use sessions::MulticastOptions;

@@ -1,0 +1,54 @@
+//! Who asks, and whether they may: the bearer token of a request.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use net::api::ProblemKind;
+
+use super::{App, Failure};
+use crate::authority::{Claims, Rejection, Right};
+use crate::clock;
+
+/// A token that this server made and that is still good.
+pub struct Access(Claims);
+
+impl Access {
+    /// Whether lists show the image.
+    pub fn sees(&self, image: &str) -> bool {
+        self.0.covers(image)
+    }
+
+    /// `Denied` unless the token grants `right` for the image.
+    pub fn needs(&self, right: Right, image: &str) -> Result<(), Failure> {
+        self.needs_anywhere(right)?;
+        if self.sees(image) {
+            return Ok(());
+        }
+        Err(Failure::new(ProblemKind::Denied, format!("the token is not good for the image `{}`", image.escape_debug())))
+    }
+
+    /// `Denied` unless the token grants `right` for some image.
+    pub fn needs_anywhere(&self, right: Right) -> Result<(), Failure> {
+        if self.0.right >= right { Ok(()) } else { Err(Failure::new(ProblemKind::Denied, "the token does not allow writing")) }
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Access {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let header = parts.headers.get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+        let secret = header.and_then(|header| {
+            let (scheme, secret) = header.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+        });
+        let unauthorized = |detail: &str| Failure::new(ProblemKind::Unauthorized, detail);
+        let secret = secret.ok_or_else(|| unauthorized("the request has no bearer token"))?;
+        app.authority.check(secret, clock::unix_seconds()).map(Self).map_err(|rejection| match rejection {
+            Rejection::Unknown => unauthorized("the token is not from this server"),
+            Rejection::Expired(_) => Failure::new(ProblemKind::Denied, "the token has expired"),
+        })
+    }
+}

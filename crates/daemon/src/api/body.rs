@@ -1,0 +1,85 @@
+//! Bodies of requests and answers, bounded in size, in time, and together in memory.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_LENGTH;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use net::api::ProblemKind;
+use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::{App, BODY_TIME_MAX, Failure, MEMORY_BYTES, PIECE_BYTES};
+
+/// Largest JSON body of a request.
+const JSON_BYTES_MAX: u32 = 16 << 10;
+
+/// The body of a request, of at most `bytes_max` bytes, and the place in memory that it takes.
+pub async fn receive(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: u32,
+) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
+    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let announced = announced.ok_or_else(|| Failure::new(ProblemKind::Invalid, "the request has no Content-Length"))?;
+    if announced > bytes_max as usize {
+        let detail = format!("the body has {announced} bytes, at most {bytes_max} are taken here");
+        return Err(Failure::new(ProblemKind::Invalid, detail));
+    }
+    let memory = reserve(app, announced).await;
+    match timeout(BODY_TIME_MAX, axum::body::to_bytes(body, announced)).await {
+        Ok(Ok(bytes)) => Ok((bytes, memory)),
+        Ok(Err(_)) => Err(Failure::new(ProblemKind::Invalid, "the body broke off")),
+        Err(_) => Err(Failure::new(ProblemKind::Invalid, "the body came too slowly")),
+    }
+}
+
+/// The JSON body of a request.
+pub async fn receive_json<T: DeserializeOwned>(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<T, Failure> {
+    let (bytes, _memory) = receive(app, headers, body, JSON_BYTES_MAX).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Failure::new(ProblemKind::Invalid, format!("the body is not what is expected here: {error}")))
+}
+
+/// Waits until there is room for `bytes` more in memory.
+pub async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
+    let pieces = bytes.clamp(1, MEMORY_BYTES / 4).div_ceil(PIECE_BYTES);
+    let pieces = u32::try_from(pieces).expect("clamped");
+    app.memory.clone().acquire_many_owned(pieces).await.expect("the semaphore is never closed")
+}
+
+/// An answer that keeps its place in memory until it is sent.
+pub struct Held {
+    bytes: Option<Bytes>,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl Held {
+    pub fn new(bytes: Bytes, memory: OwnedSemaphorePermit) -> Self {
+        Self { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), _memory: memory }
+    }
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}

@@ -1,0 +1,134 @@
+//! Images, versions and manifests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::{CONTENT_TYPE, ETAG};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base::limits::{MANIFEST_BYTES_MAX, SECTOR_BYTES};
+use bytes::Bytes;
+use image::{Catalogue, Manifest, ObjectSink};
+use net::api::{IDEMPOTENCY_KEY, ImageSummary, Images, OBJECT_TYPE, ProblemKind, VersionSummary, Versions};
+use store::{ImageName, Reference, Repository};
+
+use super::access::Access;
+use super::{App, Failure, body};
+use crate::authority::Right;
+use crate::event::Event;
+use crate::listener::Peer;
+
+pub async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Images>, Failure> {
+    let images = app.blocking(move |app| -> Result<_, Failure> {
+        let names = app.repository.images()?;
+        let visible = names.into_iter().filter(|name| access.sees(name.as_str()));
+        visible.map(|name| summary(&app.repository, &name)).collect::<Result<Vec<_>, _>>()
+    });
+    Ok(Json(Images { images: images.await? }))
+}
+
+fn summary(repository: &Repository, name: &ImageName) -> Result<ImageSummary, Failure> {
+    let versions = repository.versions(name)?;
+    let tags = repository.tags(name)?.into_iter().map(|tag| (tag.name.to_string(), tag.version));
+    Ok(ImageSummary {
+        name: name.to_string(),
+        latest: versions.last().copied().unwrap_or(0),
+        versions: versions.len() as u64,
+        tags: tags.collect::<BTreeMap<_, _>>(),
+    })
+}
+
+pub async fn versions(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+) -> Result<Json<Versions>, Failure> {
+    access.needs(Right::Read, &image)?;
+    let versions = app.blocking(move |app| -> Result<_, Failure> {
+        let name: ImageName = image.parse()?;
+        let numbers = app.repository.versions(&name)?.into_iter();
+        numbers.map(|number| version(&app.repository, &name, number)).collect::<Result<Vec<_>, _>>()
+    });
+    Ok(Json(Versions { versions: versions.await? }))
+}
+
+fn version(repository: &Repository, name: &ImageName, number: u64) -> Result<VersionSummary, Failure> {
+    let (sealed, _) = repository.sealed(&Reference::Version(name.clone(), number))?;
+    let found = &sealed.manifest;
+    Ok(VersionSummary {
+        number,
+        manifest: sealed.digest().to_hex(),
+        created: found.created.clone(),
+        disk_bytes: found.size_sectors * SECTOR_BYTES,
+        allocated_bytes: found.statistics.allocated_bytes,
+        encoded_bytes: found.statistics.encoded_bytes,
+    })
+}
+
+pub async fn manifest(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(reference): Path<String>,
+) -> Result<Response, Failure> {
+    let reference: Reference = reference.parse()?;
+    access.needs(Right::Read, reference.image().as_str())?;
+    let (sealed, bytes) = app.blocking(move |app| app.repository.sealed(&reference)).await?;
+    Ok(answer(StatusCode::OK, &sealed.digest().to_hex(), bytes))
+}
+
+fn answer(status: StatusCode, digest: &str, bytes: Bytes) -> Response {
+    let headers = [(CONTENT_TYPE, OBJECT_TYPE.to_owned()), (ETAG, format!("\"{digest}\""))];
+    (status, headers, bytes).into_response()
+}
+
+/// Publishes a draft. Repeated under the same key it answers with the version that the first one made.
+pub async fn publish(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    access.needs(Right::Write, &image)?;
+    let name: ImageName = image.parse()?;
+    let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.as_bytes().to_vec()).filter(|key| key.len() <= 128);
+    let key = key.ok_or_else(|| Failure::new(ProblemKind::Invalid, format!("a header {IDEMPOTENCY_KEY} is needed")))?;
+    let (draft, _memory) = body::receive(&app, &headers, body, MANIFEST_BYTES_MAX).await?;
+    let slot = app.publications.slot(name.as_str(), key);
+    let mut published = slot.lock().await;
+    let reference = match published.clone() {
+        Some(number) => Reference::Version(name, number),
+        None => {
+            let version = app.blocking(move |app| publish_draft(&app.repository, name, &draft)).await?;
+            *published = Some(version.number);
+            (app.log)(&Event::Published { reference: format!("{}@{}", version.image, version.number), peer });
+            Reference::Version(version.image.parse()?, version.number)
+        }
+    };
+    let (sealed, bytes) = app.blocking(move |app| app.repository.sealed(&reference)).await?;
+    Ok(answer(StatusCode::CREATED, &sealed.digest().to_hex(), bytes))
+}
+
+/// A version appears only if all that it needs is here.
+fn publish_draft(repository: &Repository, name: ImageName, draft: &[u8]) -> Result<Manifest, Failure> {
+    let draft = Manifest::decode(draft)?;
+    let catalogue = Catalogue::load(&draft, repository).map_err(missing)?;
+    for object in catalogue.objects() {
+        if !repository.contains(object)? {
+            return Err(Failure::new(ProblemKind::Refused, format!("{object} of this version was never sent")));
+        }
+    }
+    Ok(repository.publish(&name, draft, None)?)
+}
+
+/// An object that the draft names and that is not here is no fault of the path that was asked for.
+fn missing(error: image::Error) -> Failure {
+    match error.kind() {
+        image::ErrorKind::NotFound => Failure::new(ProblemKind::Refused, base::fault::chain(&error)),
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,25 @@
+//! What those who run the server ask: is it alive, can it serve, what did it do. No token is needed, no name is told.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+
+use super::{App, Failure};
+use crate::metrics;
+
+pub async fn health() -> &'static str {
+    "ok\n"
+}
+
+/// Ready while the repository can be read.
+pub async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure> {
+    app.blocking(|app| app.repository.images()).await?;
+    Ok("ready\n")
+}
+
+pub async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let text = app.metrics.text(&app.sessions.totals());
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+}

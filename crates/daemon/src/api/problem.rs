@@ -1,0 +1,98 @@
+//! Errors as answers: `application/problem+json` (RFC 9457).
+
+use std::error::Error;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use net::api::{PROBLEM_TYPE, Problem, ProblemKind};
+
+/// Why a request is not answered with what was asked for.
+#[derive(Debug)]
+pub struct Failure {
+    problem: Problem,
+    /// For the server's log only.
+    cause: Option<String>,
+}
+
+/// Travels with an answer to the log, but not to the client.
+#[derive(Clone)]
+pub struct Cause(pub String);
+
+impl Failure {
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        Self { problem: kind.with(detail), cause: None }
+    }
+
+    /// Something that is no concern of the client.
+    pub fn internal(cause: impl Into<String>) -> Self {
+        Self { problem: ProblemKind::Internal.with("the server's log says more"), cause: Some(cause.into()) }
+    }
+
+    pub fn method_not_allowed() -> Self {
+        let mut failure = Self::new(ProblemKind::Invalid, "this path knows no such method");
+        failure.problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
+        failure
+    }
+
+    fn of(kind: ProblemKind, error: &dyn Error) -> Self {
+        let chain = base::fault::chain(error);
+        match kind {
+            ProblemKind::Internal => Self::internal(chain),
+            // The client is told, and the operator has to act.
+            ProblemKind::Full => Self { problem: kind.with(chain.clone()), cause: Some(chain) },
+            _ => Self::new(kind, chain),
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.problem).expect("a problem is plain data");
+        let mut response = (status, [(CONTENT_TYPE, PROBLEM_TYPE)], body).into_response();
+        match self.problem.kind {
+            ProblemKind::Unauthorized => {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ProblemKind::Unavailable => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        if let Some(cause) = self.cause {
+            response.extensions_mut().insert(Cause(cause));
+        }
+        response
+    }
+}
+
+impl From<store::Error> for Failure {
+    fn from(error: store::Error) -> Self {
+        use store::ErrorKind as Kind;
+        let kind = match error.kind() {
+            Kind::NotFound => ProblemKind::NotFound,
+            Kind::Exists => ProblemKind::Exists,
+            Kind::Full => ProblemKind::Full,
+            Kind::Invalid => ProblemKind::Invalid,
+            Kind::Refused => ProblemKind::Refused,
+            Kind::Io | Kind::Corrupt | Kind::Unsupported => ProblemKind::Internal,
+        };
+        Self::of(kind, &error)
+    }
+}
+
+impl From<image::Error> for Failure {
+    fn from(error: image::Error) -> Self {
+        use image::ErrorKind as Kind;
+        let kind = match error.kind() {
+            Kind::NotFound => ProblemKind::NotFound,
+            Kind::Full => ProblemKind::Full,
+            Kind::Refused | Kind::Incomplete => ProblemKind::Refused,
+            Kind::Corrupt => ProblemKind::Corrupt,
+            Kind::Unsupported => ProblemKind::Invalid,
+            Kind::Io | Kind::Verification => ProblemKind::Internal,
+        };
+        Self::of(kind, &error)
+    }
+}

@@ -1,0 +1,163 @@
+//! Tokens: what a client may do, written into the token itself and sealed by the server's secret, so that a server needs
+//! no list of them. formats/api.md, "Tokens".
+//!
+//! A secret is `CLAIMS.SEAL`, both base64url without padding: CLAIMS is JSON, SEAL its keyed BLAKE3.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use net::token::Secret;
+use serde::{Deserialize, Serialize};
+
+const CONTEXT: &str = "diskcast 2026 token seal v1";
+/// Most patterns in one token.
+pub const PATTERNS_MAX: usize = 16;
+
+/// What a token allows. Each right holds those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Right {
+    /// Lists, manifests, objects, sessions.
+    Read,
+    /// Also new objects and versions.
+    Write,
+}
+
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// Patterns of the images it is good for; `*` stands for any characters, also none.
+    pub images: Vec<String>,
+    /// What may be done with them.
+    pub right: Right,
+    /// When it ends, in seconds since 1970.
+    pub expires: u64,
+}
+
+impl Claims {
+    /// Whether it is good for the image of this name.
+    #[must_use]
+    pub fn covers(&self, image: &str) -> bool {
+        self.images.iter().any(|pattern| matches(pattern.as_bytes(), image.as_bytes()))
+    }
+}
+
+/// Why a secret is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejection {
+    /// This server did not make it.
+    Unknown,
+    /// It was good until this second since 1970.
+    Expired(u64),
+}
+
+/// Mints and checks tokens with the server's secret.
+pub struct Authority {
+    key: [u8; 32],
+}
+
+impl Authority {
+    /// Length of the server's secret.
+    pub const SECRET_BYTES: usize = 32;
+
+    pub(crate) fn new(secret: &[u8; Self::SECRET_BYTES]) -> Self {
+        Self { key: blake3::derive_key(CONTEXT, secret) }
+    }
+
+    /// A secret that grants `claims`. `None` if they are too many for one token.
+    #[must_use]
+    pub fn mint(&self, claims: &Claims) -> Option<Secret> {
+        if claims.images.len() > PATTERNS_MAX {
+            return None;
+        }
+        let body = serde_json::to_vec(claims).expect("claims are plain data");
+        let seal = blake3::keyed_hash(&self.key, &body);
+        format!("{}.{}", BASE64.encode(&body), BASE64.encode(seal.as_bytes())).parse().ok()
+    }
+
+    /// What `secret` grants at `now`, in seconds since 1970.
+    pub fn check(&self, secret: &str, now: u64) -> Result<Claims, Rejection> {
+        let claims = self.unseal(secret).ok_or(Rejection::Unknown)?;
+        if now < claims.expires { Ok(claims) } else { Err(Rejection::Expired(claims.expires)) }
+    }
+
+    fn unseal(&self, secret: &str) -> Option<Claims> {
+        if secret.len() > net::token::SECRET_BYTES_MAX {
+            return None;
+        }
+        let (body, seal) = secret.split_once('.')?;
+        let body = BASE64.decode(body).ok()?;
+        let seal: [u8; 32] = BASE64.decode(seal).ok()?.try_into().ok()?;
+        // `Hash` compares in constant time.
+        if blake3::keyed_hash(&self.key, &body) != blake3::Hash::from_bytes(seal) {
+            return None;
+        }
+        serde_json::from_slice(&body).ok()
+    }
+}
+
+/// Linear in the product of the lengths, whatever the pattern.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p, t));
+            p += 1;
+        } else if pattern.get(p) == Some(&text[t]) {
+            (p, t) = (p + 1, t + 1);
+        } else if let Some((after, from)) = star {
+            star = Some((after, from + 1));
+            (p, t) = (after + 1, from + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(images: &[&str], right: Right) -> Claims {
+        Claims { images: images.iter().map(ToString::to_string).collect(), right, expires: 1000 }
+    }
+
+    #[test]
+    fn a_token_says_what_was_put_in_until_it_expires() {
+        let authority = Authority::new(&[7; 32]);
+        let claims = claims(&["lab-*", "web"], Right::Write);
+        let secret = authority.mint(&claims).unwrap();
+        assert_eq!(authority.check(secret.expose(), 999), Ok(claims));
+        assert_eq!(authority.check(secret.expose(), 1000), Err(Rejection::Expired(1000)));
+    }
+
+    #[test]
+    fn nobody_else_can_make_or_change_one() {
+        let authority = Authority::new(&[7; 32]);
+        let secret = authority.mint(&claims(&["lab-*"], Right::Read)).unwrap();
+        assert_eq!(Authority::new(&[8; 32]).check(secret.expose(), 0), Err(Rejection::Unknown));
+        let text = secret.expose();
+        for index in 0..text.len() {
+            let mut changed = text.as_bytes().to_vec();
+            changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert_eq!(authority.check(&changed, 0), Err(Rejection::Unknown), "{changed}");
+        }
+        for text in ["", ".", "a.b", &"x".repeat(5000)] {
+            assert_eq!(authority.check(text, 0), Err(Rejection::Unknown));
+        }
+    }
+
+    #[test]
+    fn patterns_cover_what_they_say() {
+        for (pattern, image, covered) in [
+            ("*", "", true), ("*", "web", true), ("web", "web", true), ("web", "web2", false), ("web*", "web", true),
+            ("lab-*", "lab-1", true), ("lab-*", "xlab-1", false), ("*-b*", "a-a-b", true), ("a*b*c", "abbc", true),
+            ("a*b*c", "abb", false), ("", "a", false), ("a**", "a", true),
+        ] {
+            assert_eq!(claims(&[pattern], Right::Read).covers(image), covered, "{pattern} {image}");
+        }
+        assert!(Right::Write > Right::Read);
+    }
+}

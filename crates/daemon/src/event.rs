@@ -1,0 +1,67 @@
+//! What happens in a server, for its log. Who starts the server decides where it goes.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use net::api::SessionStatistics;
+use serde::Serialize;
+
+/// Something that happened.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// A multicast session began with its first client.
+    SessionStarted {
+        /// `image@version`.
+        reference: String,
+        /// Where its blocks go.
+        group: SocketAddr,
+    },
+    /// A client takes part in a session.
+    ReceiverJoined {
+        /// `image@version`.
+        reference: String,
+        /// What it calls itself.
+        receiver: String,
+        /// Where it asked from.
+        peer: SocketAddr,
+    },
+    /// A session ended after its last client.
+    SessionEnded {
+        /// All that it did.
+        statistics: Box<SessionStatistics>,
+    },
+    /// A client published a version.
+    Published {
+        /// `image@version`.
+        reference: String,
+        /// Where it came from.
+        peer: SocketAddr,
+    },
+    /// A request failed through no fault of its client.
+    RequestFailed {
+        /// Method and path.
+        request: String,
+        /// The whole chain of causes.
+        error: String,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SessionStarted { reference, group } => write!(f, "session of {reference} started on {group}"),
+            Self::ReceiverJoined { reference, receiver, peer } => {
+                write!(f, "{receiver} ({peer}) joins the session of {reference}")
+            }
+            Self::SessionEnded { statistics } => {
+                write!(f, "session of {} ended\n{}", statistics.reference, crate::statistics::text(statistics))
+            }
+            Self::Published { reference, peer } => write!(f, "{reference} published by {peer}"),
+            Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
+        }
+    }
+}
+
+/// Where events go. Called from many threads; it must not block for long.
+pub type Log = std::sync::Arc<dyn Fn(&Event) + Send + Sync>;

@@ -1,0 +1,69 @@
+//! The server's certificate: self-signed, made once, trusted by the fingerprint that a join token names.
+
+use std::sync::Arc;
+
+use net::token::Fingerprint;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A certificate with its key.
+pub struct Identity {
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Identity {
+    /// A new key and certificate as PEM text.
+    pub(crate) fn make_pem() -> Result<Vec<u8>> {
+        let failed = |error| Error::from_source(ErrorKind::Io, "make a certificate", error);
+        let key = rcgen::KeyPair::generate().map_err(failed)?;
+        let mut parameters = rcgen::CertificateParams::new(vec!["diskcast".to_owned()]).map_err(failed)?;
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, "diskcast");
+        let certificate = parameters.self_signed(&key).map_err(failed)?;
+        Ok(format!("{}{}", key.serialize_pem(), certificate.pem()).into_bytes())
+    }
+
+    pub(crate) fn from_pem(pem: &[u8]) -> std::result::Result<Self, &'static str> {
+        let certificate = CertificateDer::from_pem_slice(pem).map_err(|_| "holds no certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "holds no private key")?;
+        Ok(Self { certificate, key })
+    }
+
+    /// What join tokens name.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.certificate)
+    }
+
+    /// TLS for a server of HTTP/1.1 with this certificate.
+    pub(crate) fn tls(&self) -> Result<Arc<ServerConfig>> {
+        let failed = |error| Error::from_source(ErrorKind::Corrupt, "use the server's certificate", error);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = builder
+            .map_err(failed)?
+            .with_no_client_auth()
+            .with_single_cert(vec![self.certificate.clone()], self.key.clone_key())
+            .map_err(failed)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_made_certificate_serves_tls_and_broken_text_does_not() {
+        let pem = Identity::make_pem().unwrap();
+        let identity = Identity::from_pem(&pem).unwrap();
+        assert!(identity.tls().is_ok());
+        assert_eq!(Identity::from_pem(&pem).unwrap().fingerprint(), identity.fingerprint());
+        assert!(Identity::from_pem(&pem[..pem.len() / 2]).is_err());
+        assert!(Identity::from_pem(b"").is_err());
+    }
+}

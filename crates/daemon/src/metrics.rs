@@ -1,0 +1,150 @@
+//! Counters of the server in Prometheus' text format (version 0.0.4). Base units, no labels without bound.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::clock;
+
+/// Media type of [`Metrics::text`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+
+/// What the server counts itself.
+pub struct Metrics {
+    started: u64,
+    requests: [AtomicU64; CLASSES.len()],
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+/// What all multicast sessions did since the server started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionTotals {
+    /// Sessions that run now.
+    pub running: u64,
+    /// Receivers that take part now.
+    pub receivers: u64,
+    /// Sessions ever started.
+    pub sessions: u64,
+    /// Receivers that ever joined.
+    pub joined: u64,
+    /// Blocks sent.
+    pub blocks: u64,
+    /// Blocks sent again by cause: joined late, buffer full, lost.
+    pub resent: [u64; 3],
+    /// Payload bytes of blocks sent.
+    pub payload_bytes: u64,
+    /// Bytes of packets sent, without IP and UDP headers.
+    pub packet_bytes: u64,
+    /// Packets from receivers.
+    pub reports: u64,
+    /// Packets that were not from a receiver, or broken.
+    pub rejected: u64,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        Self {
+            started: clock::unix_seconds(),
+            requests: Default::default(),
+            sent_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a request that was answered with `status`.
+    pub fn request(&self, status: u16) {
+        let class = usize::from(status / 100).clamp(2, 5) - 2;
+        self.requests[class].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of objects sent by unicast.
+    pub fn sent(&self, bytes: u64) {
+        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of objects received.
+    pub fn received(&self, bytes: u64) {
+        self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Everything, as a scraper reads it.
+    pub fn text(&self, totals: &SessionTotals) -> String {
+        let mut page = Page::default();
+        page.family("info", "gauge", "Version of this server");
+        page.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        page.single("start_time_seconds", "gauge", "When the server started, in seconds since 1970", self.started);
+        page.family("http_requests_total", "counter", "Requests answered, by class of status");
+        for (class, count) in CLASSES.iter().zip(&self.requests) {
+            page.sample("http_requests_total", &[("status", class)], count.load(Ordering::Relaxed));
+        }
+        page.family("sent_bytes_total", "counter", "Bytes of objects sent, by transport");
+        page.sample("sent_bytes_total", &[("transport", "unicast")], self.sent_bytes.load(Ordering::Relaxed));
+        page.sample("sent_bytes_total", &[("transport", "multicast")], totals.payload_bytes);
+        let received = self.received_bytes.load(Ordering::Relaxed);
+        page.single("received_bytes_total", "counter", "Bytes of objects received from clients", received);
+        page.single("sessions", "gauge", "Multicast sessions that run", totals.running);
+        page.single("session_receivers", "gauge", "Receivers in sessions that run", totals.receivers);
+        page.single("sessions_started_total", "counter", "Multicast sessions started", totals.sessions);
+        page.single("receivers_joined_total", "counter", "Receivers that joined a session", totals.joined);
+        page.single("blocks_sent_total", "counter", "Blocks sent by multicast", totals.blocks);
+        page.family("blocks_resent_total", "counter", "Blocks sent again by multicast, by cause");
+        for (cause, count) in ["late", "buffer_full", "lost"].iter().zip(totals.resent) {
+            page.sample("blocks_resent_total", &[("cause", cause)], count);
+        }
+        page.single("packet_sent_bytes_total", "counter", "Bytes of multicast packets sent", totals.packet_bytes);
+        page.single("reports_received_total", "counter", "Packets received from receivers", totals.reports);
+        page.single("packets_rejected_total", "counter", "Packets received that were rejected", totals.rejected);
+        page.0
+    }
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        write!(self.0, "# HELP diskcast_{name} {help}\n# TYPE diskcast_{name} {kind}\n").expect("a string takes everything");
+    }
+
+    /// `labels` hold no characters that would need escaping.
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        writeln!(self.0, "diskcast_{name}{labels} {value}").expect("a string takes everything");
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_prometheus_reads() {
+        let metrics = Metrics::new();
+        metrics.request(204);
+        metrics.request(404);
+        metrics.request(101);
+        metrics.sent(10);
+        let text = metrics.text(&SessionTotals { resent: [1, 2, 3], ..SessionTotals::default() });
+        for line in [
+            "diskcast_http_requests_total{status=\"2xx\"} 2\n",
+            "diskcast_http_requests_total{status=\"4xx\"} 1\n",
+            "diskcast_sent_bytes_total{transport=\"unicast\"} 10\n",
+            "diskcast_blocks_resent_total{cause=\"lost\"} 3\n",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        for sample in samples {
+            let name = sample.split(['{', ' ']).next().unwrap();
+            assert!(text.contains(&format!("# TYPE {name} ")), "{sample} has no type");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Starting and ending a server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::token::JoinToken;
+use store::Repository;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::api::{self, App};
+use crate::authority::{Authority, Claims, Right};
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Log;
+use crate::identity::Identity;
+use crate::sessions::{MulticastOptions, Sessions};
+use crate::state::StateFolder;
+use crate::{listener, metrics};
+
+/// After the listener has ended, for work on the repository that cannot be interrupted.
+const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How to serve.
+pub struct ServeOptions {
+    /// What is offered.
+    pub repository: Arc<Repository>,
+    /// Folder of the server's certificate and secret, made if it is missing.
+    pub state: PathBuf,
+    /// Address and TCP port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Whether to speak TLS. `false` is refused anywhere but on loopback.
+    pub tls: bool,
+    /// How to multicast; `None` for unicast only.
+    pub multicast: Option<MulticastOptions>,
+    /// How long the join token is good for.
+    pub token_lifetime: Duration,
+    /// Where events go.
+    pub log: Log,
+}
+
+/// A server that runs until it is shut down or dropped.
+pub struct Server {
+    address: SocketAddr,
+    join_token: JoinToken,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+    listener: Option<JoinHandle<()>>,
+    runtime: Option<Runtime>,
+}
+
+/// Starts a server. It answers requests when this returns.
+///
+/// # Errors
+/// `Refused` for an address that is in use or may not be served without TLS, or a secret that others can read; `Corrupt`
+/// if the state folder holds something else than this wrote; `Io`.
+pub fn serve(options: ServeOptions) -> Result<Server> {
+    if !options.tls && !options.listen.ip().is_loopback() {
+        let context = format!("{} is no loopback address: without TLS anybody could read tokens there", options.listen);
+        return Err(Error::new(ErrorKind::Refused, context));
+    }
+    let state = StateFolder::open(&options.state)?;
+    let authority = state.authority()?;
+    let identity = if options.tls { Some(state.identity()?) } else { None };
+    let join_token = join_token(&authority, identity.as_ref(), options.token_lifetime)?;
+    let tls = identity.map(|identity| identity.tls()).transpose()?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()
+        .map_err(|error| Error::from_source(ErrorKind::Io, "start threads", error))?;
+    let listener = runtime.block_on(bind(options.listen))?;
+    let address = listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
+    let sessions = Sessions::new(options.repository.clone(), options.multicast, options.log.clone());
+    let app = App::new(options.repository, authority, sessions, options.log);
+    let (stop, stopped) = watch::channel(false);
+    let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
+    Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::AddrInUse | std::io::ErrorKind::AddrNotAvailable => ErrorKind::Refused,
+            _ => ErrorKind::Io,
+        };
+        Error::from_source(kind, format!("listen on {address}"), error)
+    })
+}
+
+/// A token with which any machine may read all images.
+fn join_token(authority: &Authority, identity: Option<&Identity>, lifetime: Duration) -> Result<JoinToken> {
+    let claims = Claims { images: vec!["*".to_owned()], right: Right::Read, expires: clock::unix_seconds() + lifetime.as_secs() };
+    let secret = authority.mint(&claims).ok_or_else(|| Error::new(ErrorKind::Refused, "mint the join token"))?;
+    Ok(JoinToken { fingerprint: identity.map(Identity::fingerprint), secret })
+}
+
+impl Server {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A token that grants reading all images for the time asked for.
+    #[must_use]
+    pub fn join_token(&self) -> &JoinToken {
+        &self.join_token
+    }
+
+    /// What all sessions did so far.
+    #[must_use]
+    pub fn totals(&self) -> metrics::SessionTotals {
+        self.app.sessions.totals()
+    }
+
+    /// Takes no more requests, lets those that run finish for a few seconds, ends all sessions, and returns when all
+    /// that clients were told is stored is stored.
+    pub fn shutdown(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        self.stop.send_replace(true);
+        self.app.sessions.end();
+        if let Some(listener) = self.listener.take() {
+            let _ = runtime.block_on(listener);
+        }
+        runtime.shutdown_timeout(LAST_WORK_TIME_MAX);
+        // Objects of a publication that never came: durable for a client that comes back.
+        let _ = self.app.repository.settle();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,149 @@
+//! The server's own folder: a secret and a certificate with its key, made on first start, readable by nobody else.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::authority::Authority;
+use crate::error::{Error, ErrorKind, Result};
+use crate::identity::Identity;
+
+const SECRET_FILE: &str = "secret";
+const IDENTITY_FILE: &str = "identity.pem";
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// The folder where a server keeps what makes it itself.
+#[derive(Debug, Clone)]
+pub struct StateFolder {
+    path: PathBuf,
+}
+
+impl StateFolder {
+    /// The folder at `path`, made with mode 0700 if it is missing.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |error| Error::from_source(ErrorKind::Io, format!("make the folder `{}`", path.display()), error);
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// What mints and checks tokens, with the server's secret.
+    pub fn authority(&self) -> Result<Authority> {
+        let secret = self.read_or_make(SECRET_FILE, || {
+            let mut secret = vec![0; Authority::SECRET_BYTES];
+            getrandom::fill(&mut secret)
+                .map_err(|error| Error::from_source(ErrorKind::Io, "make a secret", error))?;
+            Ok(secret)
+        })?;
+        let secret = secret.try_into().map_err(|_| self.corrupt(SECRET_FILE, "has the wrong length"))?;
+        Ok(Authority::new(&secret))
+    }
+
+    /// The server's certificate and its key.
+    pub fn identity(&self) -> Result<Identity> {
+        let pem = self.read_or_make(IDENTITY_FILE, Identity::make_pem)?;
+        Identity::from_pem(&pem).map_err(|why| self.corrupt(IDENTITY_FILE, why))
+    }
+
+    fn corrupt(&self, file: &str, why: &str) -> Error {
+        Error::new(ErrorKind::Corrupt, format!("`{}` {why}", self.path.join(file).display()))
+    }
+
+    /// Two servers that start at once agree, since the file appears whole and only one of them can make it.
+    fn read_or_make(&self, name: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let path = self.path.join(name);
+        match File::open(&path) {
+            Ok(file) => return read_private(&path, file),
+            Err(error) if error.kind() == IoKind::NotFound => {}
+            Err(error) => return Err(io_error("open", &path, error)),
+        }
+        match make_private(&path, &make()?) {
+            Err(error) if error.kind() != IoKind::AlreadyExists => Err(io_error("make", &path, error)),
+            Ok(()) | Err(_) => {
+                let file = File::open(&path).map_err(|error| io_error("open", &path, error))?;
+                read_private(&path, file)
+            }
+        }
+    }
+}
+
+/// Writes `bytes` to a new file of mode 0600 under another name, makes it durable, then gives it its name if that is free.
+fn make_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let draft = path.with_extension(format!("draft-{}", std::process::id()));
+    let _ = std::fs::remove_file(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    let linked = std::fs::hard_link(&draft, path);
+    std::fs::remove_file(&draft)?;
+    linked?;
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+fn read_private(path: &Path, file: File) -> Result<Vec<u8>> {
+    let metadata = file.metadata().map_err(|error| io_error("look at", path, error))?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err(Error::new(
+            ErrorKind::Refused,
+            format!("`{}` can be read by others: its mode must be 0600", path.display()),
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| io_error("read", path, error))?;
+    Ok(bytes)
+}
+
+/// Writes `text` to the file at `path`, of mode 0600 whether it is new or not.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|error| io_error("write", path, error))
+}
+
+fn io_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
+    Error::from_source(ErrorKind::Io, format!("{doing} `{}`", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_made_once_stays_and_is_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let first = StateFolder::open(&path).unwrap();
+        let fingerprint = first.identity().unwrap().fingerprint();
+        first.authority().unwrap();
+        let secret = std::fs::read(path.join(SECRET_FILE)).unwrap();
+
+        let second = StateFolder::open(&path).unwrap();
+        assert_eq!(second.identity().unwrap().fingerprint(), fingerprint);
+        second.authority().unwrap();
+        assert_eq!(std::fs::read(path.join(SECRET_FILE)).unwrap(), secret);
+        assert_eq!((mode(&path), mode(&path.join(SECRET_FILE))), (0o700, 0o600));
+        assert_eq!(mode(&path.join(IDENTITY_FILE)), 0o600);
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2, "no drafts are left");
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_or_that_is_cut_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::open(folder.path()).unwrap();
+        state.authority().unwrap();
+        let path = folder.path().join(SECRET_FILE);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(state.authority().err().unwrap().kind(), ErrorKind::Refused);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(&path, b"short").unwrap();
+        assert_eq!(state.authority().err().unwrap().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -1,0 +1,138 @@
+//! What a session did, as text in the shape of Frisbee's server log (SWP2P's sample) and a little more.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use base::units::{show_bytes, show_duration};
+use net::api::{ReceiverStatistics, SessionStatistics};
+
+/// The statistics of one session, a line per number.
+#[must_use]
+pub fn text(session: &SessionStatistics) -> String {
+    let resent = session.resent_late + session.resent_buffer_full + session.resent_lost;
+    let delivered: u64 = session.receivers.iter().map(|receiver| receiver.blocks_received).sum();
+    let mut log = Log::default();
+    log.line("Session", format_args!("{} (epoch {})", session.session, session.epoch));
+    log.line("Serving image", &session.reference);
+    log.line("Multicast group", session.group);
+    log.line("State", if session.running { "running" } else { "ended" });
+    log.line("Runtime", show(session.runtime_ms));
+    log.line("Total clients served", session.receivers.len());
+    log.line("Image read time", show(session.read_ms));
+    log.line("Image size", format_args!("{} in {} objects", show_bytes(session.image_bytes), session.objects));
+    log.line("Image reads", format_args!("{} bytes", session.read_bytes));
+    log.line("Image repeated reads", format_args!("{} bytes", session.reread_bytes));
+    log.line("Total blocks on image", session.blocks_in_image);
+    log.line("Total blocks on multicast", session.blocks_sent);
+    log.line("  sent again", resent);
+    log.line("    joined late", session.resent_late);
+    log.line("    buffer full", session.resent_buffer_full);
+    log.line("    lost", session.resent_lost);
+    log.line("Saving using multicast", delivered.saturating_sub(session.blocks_sent));
+    log.line("Efficiency", efficiency(session));
+    log.line("Payload sent", format_args!("{} bytes", session.payload_bytes));
+    log.line("Packets sent", format_args!("{} bytes", session.packet_bytes));
+    log.line("Control sent", format_args!("{} packets", session.control_packets));
+    log.line("Reports received", format_args!("{} packets, {} rejected", session.reports, session.rejected));
+    session.receivers.iter().for_each(|receiver| log.receiver(receiver));
+    log.0
+}
+
+/// Blocks of the image over blocks sent, SWP2P's measure: 1 is one copy for all.
+fn efficiency(session: &SessionStatistics) -> String {
+    if session.blocks_sent == 0 {
+        return "-".to_owned();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let ratio = session.blocks_in_image as f64 / session.blocks_sent as f64;
+    format!("{ratio:.3}")
+}
+
+fn show(milliseconds: u64) -> String {
+    show_duration(Duration::from_millis(milliseconds))
+}
+
+#[derive(Default)]
+struct Log(String);
+
+impl Log {
+    fn line(&mut self, name: &str, value: impl std::fmt::Display) {
+        writeln!(self.0, "{name:<26}: {value}").expect("a string takes everything");
+    }
+
+    fn receiver(&mut self, receiver: &ReceiverStatistics) {
+        self.line("  Client", format_args!("{} (number {})", receiver.name, receiver.receiver));
+        self.line("    Joined after", show(receiver.joined_ms));
+        let end = if receiver.left { "" } else { " (has not left)" };
+        self.line("    Runtime", format_args!("{}{end}", show(receiver.runtime_ms)));
+        self.line("    Concurrency", format_args!("{:.2}%", receiver.concurrency * 100.0));
+        let (received, twice, lost) =
+            (receiver.blocks_received, receiver.blocks_duplicate, receiver.blocks_lost);
+        self.line("    Blocks", format_args!("{received} received, {twice} twice, {lost} lost"));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use net::api::SessionId;
+
+    /// The session of SWP2P's sample log, as we would see it.
+    pub(crate) fn sample() -> SessionStatistics {
+        let receiver = |receiver, runtime_ms, concurrency| ReceiverStatistics {
+            receiver,
+            name: format!("pc{receiver}"),
+            joined_ms: 0,
+            runtime_ms,
+            left: true,
+            concurrency,
+            blocks_received: 726_016,
+            blocks_duplicate: 0,
+            blocks_lost: 3,
+        };
+        SessionStatistics {
+            session: SessionId(55_626),
+            epoch: 7,
+            reference: "ubuntu16-64-x86@20".into(),
+            group: "239.192.1.2:7717".parse().unwrap(),
+            running: false,
+            runtime_ms: 93_720,
+            read_ms: 480,
+            read_bytes: 1_519_386_624,
+            reread_bytes: 775_946_240,
+            objects: 709,
+            image_bytes: 743_440_384,
+            blocks_in_image: 726_016,
+            blocks_sent: 1_483_776,
+            resent_late: 700_000,
+            resent_buffer_full: 57_000,
+            resent_lost: 760,
+            payload_bytes: 1_519_386_624,
+            packet_bytes: 1_600_000_000,
+            control_packets: 900,
+            reports: 3100,
+            rejected: 2,
+            receivers: vec![receiver(1, 93_720, 1.0), receiver(2, 93_705, 1.0), receiver(3, 58_478, 0.9918), receiver(4, 36_353, 0.9902)],
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_the_sample_log_come_out() {
+        let text = text(&sample());
+        for line in [
+            "Serving image             : ubuntu16-64-x86@20\n",
+            "Total clients served      : 4\n",
+            "Image repeated reads      : 775946240 bytes\n",
+            "Total blocks on image     : 726016\n",
+            "Total blocks on multicast : 1483776\n",
+            "  sent again              : 757760\n",
+            "    joined late           : 700000\n",
+            "Saving using multicast    : 1420288\n",
+            "Efficiency                : 0.489\n",
+            "    Runtime               : 58.5 s\n",
+            "    Concurrency           : 99.18%\n",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}
