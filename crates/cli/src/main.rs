@@ -1,3 +1,52 @@
-//! Placeholder of the house: see the crate description.
+//! `diskcast`: captures disks, keeps them as versioned images and multicasts them to many machines.
+//!
+//! Reads arguments and environment, runs one command, prints, and ends with one of the exit codes of `exit.rs`. Only
+//! this crate prints, exits, gives hints or reads the environment.
 
-fn main() {}
+mod args;
+mod clock;
+mod commands;
+mod exit;
+mod interrupt;
+mod output;
+mod progress;
+mod prompt;
+mod repository;
+mod table;
+mod target;
+mod token_source;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::commands::Context;
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(&cli.global);
+    match run(&Context { global: cli.global, output }, &cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(context: &Context, command: &Command) -> exit::Result<()> {
+    interrupt::watch(context.output)?;
+    match command {
+        Command::Capture(args) => commands::capture::run(context, args),
+        Command::Install(args) => commands::install::run(context, args),
+        Command::Serve(args) => commands::serve::run(context, args),
+        Command::Token(args) => commands::token::run(context, args),
+        Command::Images(args) => commands::images::run(context, args),
+        Command::Inspect(args) => commands::inspect::run(context, args),
+        Command::Tag(args) => commands::tag::run(context, args),
+        Command::Remove(args) => commands::remove::run(context, args),
+        Command::Verify(args) => commands::verify::run(context, args),
+    }
+}

@@ -1,0 +1,417 @@
+//! The command line as types. Help, usage errors and examples grow from here.
+
+use std::path::PathBuf;
+
+use base::units;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0 done    1 failed    2 wrong usage    3 partly done    10 not found
+  11 refused before anything was changed    12 verification failed    130 interrupted
+
+A NAME is `image` (its newest version), `image:tag` or `image@version`.
+Sizes take K, M, G, T (1024); rates take K, M, G bits per second (1000).";
+
+const EXAMPLES: &str = "\
+Examples:
+  diskcast capture /dev/sda classroom            keep a disk as a new version of `classroom`
+  diskcast serve                                 offer all images to the network
+  diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
+  diskcast install classroom@3 disk.img          without a network, into a file";
+
+/// Captures disks, keeps them as versioned images and multicasts them to many machines.
+#[derive(Debug, Parser)]
+#[command(name = "diskcast", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(propagate_version = true, disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Common options")]
+pub struct Global {
+    /// Folder or URL of the repository [default: the system's state folder for root, the user's data folder else]
+    #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
+    pub repo: Option<String>,
+    /// Print one JSON object a line, each with a `type`
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Do not ask before a disk is overwritten or something is removed
+    #[arg(short, long, global = true)]
+    pub yes: bool,
+    /// Check everything and say what would be done, but change nothing
+    #[arg(short = 'n', long, global = true)]
+    pub dry_run: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Capture(Capture),
+    Install(Install),
+    Serve(Serve),
+    Token(Token),
+    #[command(visible_alias = "ls")]
+    Images(Images),
+    #[command(visible_alias = "info")]
+    Inspect(Inspect),
+    Tag(Tag),
+    #[command(visible_alias = "rm")]
+    Remove(Remove),
+    Verify(Verify),
+}
+
+/// Keep a disk as a new version of an image
+///
+/// Reads what the filesystems have in use, and all of what is not understood. Filesystems should not be mounted
+/// read-write meanwhile. A version appears when all of it is safe on disk, or not at all.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast capture /dev/sda classroom
+  diskcast capture disk.img web --partition 2 --label os=debian-12
+  diskcast capture /dev/sda web --to https://10.0.0.1:7717 --token-file write.token")]
+pub struct Capture {
+    /// Disk to read: a block device or a raw image file
+    pub source: PathBuf,
+    /// Image to add a version to; it need not exist yet
+    pub name: String,
+    /// Keep this partition only
+    #[arg(long, value_name = "NUMBER", conflicts_with = "skip")]
+    pub partition: Option<u32>,
+    /// Leave out the content of this partition; may be repeated
+    #[arg(long, value_name = "NUMBER")]
+    pub skip: Vec<u32>,
+    /// Keep every sector, without looking at filesystems
+    #[arg(long)]
+    pub raw: bool,
+    /// Note kept with the version; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub labels: Vec<(String, String)>,
+    /// Send to this server and store nothing here
+    #[arg(long, value_name = "SERVER", conflicts_with = "repo")]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub token: TokenSource,
+    /// Logical size of a chunk, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, default_value = "256K")]
+    pub chunk: u32,
+    #[command(flatten)]
+    pub effort: Effort,
+}
+
+/// Write a version of an image to a disk or a file
+///
+/// Refuses before the first write if the target is too small, mounted or in use. Reads back what it wrote. After an
+/// interruption, the same command with --resume goes on.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast install classroom /dev/sdb
+  diskcast install web@3 disk.img --free zero
+  diskcast install web:stable /dev/sdb --resume --yes")]
+pub struct Install {
+    /// What to install: image, image:tag or image@version
+    pub name: String,
+    /// Block device, or file to be made or overwritten
+    pub target: PathBuf,
+    #[command(flatten)]
+    pub writing: Writing,
+    #[command(flatten)]
+    pub effort: Effort,
+}
+
+/// Get an image from a server and write it to a disk or a file
+///
+/// Takes part in the server's multicast session, at any time, and fills the rest by unicast. Says at the end which way
+/// the bytes came. Goes on if the multicast group or, for a while, the server is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
+  diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast")]
+pub struct Fetch {
+    /// URL of the server
+    pub server: String,
+    /// What to fetch: image, image:tag or image@version
+    pub name: String,
+    /// Block device, or file to be made or overwritten
+    pub target: PathBuf,
+    #[command(flatten)]
+    pub token: TokenSource,
+    /// How to get it
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
+    /// Network interface for multicast, by name or address [default: the one that leads to the server]
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// What the server's statistics call this machine [default: its host name]
+    #[arg(long, value_name = "NAME")]
+    pub receiver: Option<String>,
+    #[command(flatten)]
+    pub writing: Writing,
+    #[command(flatten)]
+    pub effort: Effort,
+}
+
+/// Offer all images of a repository to the network
+///
+/// One process serves every image: HTTPS for lists, manifests and chunks, and a multicast session per image that
+/// starts with its first client and ends after its last. Makes a certificate and a secret on first start and prints
+/// a token with which machines join. Ends on SIGINT or SIGTERM.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast serve
+  diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
+  diskcast serve --token-out join.token --repo /srv/images")]
+pub struct Serve {
+    /// Address and TCP port of the API
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7717")]
+    pub listen: std::net::SocketAddr,
+    #[command(flatten)]
+    pub state: StateFolder,
+    /// Network interface for multicast, by name or address [default: that of the client's route]
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// Most that all multicast sends, in bits per second
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "900M")]
+    pub rate: u64,
+    /// Routers that multicast may pass
+    #[arg(long, value_name = "HOPS", default_value_t = 1)]
+    pub ttl: u8,
+    /// Unicast only
+    #[arg(long)]
+    pub no_multicast: bool,
+    /// Plain HTTP; allowed on a loopback address only
+    #[arg(long)]
+    pub no_tls: bool,
+    /// Also write the join token to this file (mode 0600)
+    #[arg(long, value_name = "FILE")]
+    pub token_out: Option<PathBuf>,
+    /// How long the printed join token is good for
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
+    pub token_expires: std::time::Duration,
+}
+
+/// Make a token for machines that join this machine's server
+///
+/// A token names the server's certificate and says which images its holder may read or write, and until when.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast token > join.token
+  diskcast token --image 'lab-*' --write --expires 8h > write.token")]
+pub struct Token {
+    /// Images that it is good for, `*` stands for any letters; may be repeated [default: all]
+    #[arg(long = "image", value_name = "PATTERN")]
+    pub images: Vec<String>,
+    /// Also allow capture --to
+    #[arg(long)]
+    pub write: bool,
+    /// How long it is good for: 30d, 8h, 15m
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
+    pub expires: std::time::Duration,
+    /// The server runs with --no-tls
+    #[arg(long)]
+    pub no_tls: bool,
+    #[command(flatten)]
+    pub state: StateFolder,
+}
+
+/// List images, or the versions of one
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast images
+  diskcast images classroom --json")]
+pub struct Images {
+    /// List the versions of this image
+    pub name: Option<String>,
+}
+
+/// Show what a version holds
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast inspect classroom
+  diskcast inspect classroom@3 --json")]
+pub struct Inspect {
+    /// What to show: image, image:tag or image@version
+    pub name: String,
+}
+
+/// Give a version a name that can be moved
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast tag classroom@3 stable        then: diskcast install classroom:stable /dev/sdb")]
+pub struct Tag {
+    /// Which version: image, image:tag or image@version
+    pub name: String,
+    /// The tag; if it exists it moves
+    pub tag: String,
+}
+
+/// Remove a version
+///
+/// Its number is never used again. Its data stays until nothing refers to it and it is pruned.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast remove classroom@3")]
+pub struct Remove {
+    /// Which version: image@version, or image:tag for the one that the tag names
+    pub name: String,
+}
+
+/// Check that every stored byte is what it was
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast verify                  everything
+  diskcast verify classroom@3      what one version needs")]
+pub struct Verify {
+    /// What to check [default: the whole repository]
+    pub name: Option<String>,
+}
+
+/// How a target is written.
+#[derive(Debug, Clone, Args)]
+pub struct Writing {
+    /// What becomes of space that the image's filesystems do not use
+    #[arg(long, value_enum, default_value_t = Free::Skip)]
+    pub free: Free,
+    /// Read the target first and write only what differs
+    #[arg(long)]
+    pub resume: bool,
+    /// Do not read back what was written
+    #[arg(long)]
+    pub no_verify: bool,
+}
+
+/// How much of this machine to use.
+#[derive(Debug, Clone, Args)]
+pub struct Effort {
+    /// Threads that compress or decompress [default: one a core]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<std::num::NonZeroUsize>,
+    /// Memory for data between the stages
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64M")]
+    pub memory: u64,
+}
+
+/// Where the token of a server comes from; never from an argument, which every user of the machine could read.
+#[derive(Debug, Clone, Args)]
+pub struct TokenSource {
+    /// File that holds the server's token, `-` for standard input [or the token itself in DISKCAST_TOKEN]
+    #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true)]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where the server keeps its certificate and secret.
+#[derive(Debug, Clone, Args)]
+pub struct StateFolder {
+    /// Folder for the server's certificate and secret [default: beside the default repository]
+    #[arg(long, value_name = "FOLDER", env = "DISKCAST_STATE", hide_env_values = true)]
+    pub state: Option<PathBuf>,
+}
+
+/// What becomes of free space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Free {
+    /// Leave it as it is: fastest
+    Skip,
+    /// Fill it with zeros
+    Zero,
+    /// Tell the medium that it is unused (TRIM)
+    Discard,
+}
+
+/// Ways to get an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// Multicast if it works on this network, unicast for the rest
+    Auto,
+    /// Unicast only
+    Unicast,
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
+    use base::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+    units::parse_bytes(text)
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .filter(|bytes| bytes.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(bytes))
+        .ok_or_else(|| "expected a power of two from 64K to 16M".to_owned())
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 32 << 20;
+    units::parse_bytes(text).filter(|&bytes| bytes >= LEAST).ok_or_else(|| "expected a size from 32M on".to_owned())
+}
+
+fn parse_rate(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1_000_000;
+    let expected = || "expected a rate from 1M on, such as 800M or 10G".to_owned();
+    units::parse_bits_per_second(text).filter(|&rate| rate >= LEAST).ok_or_else(expected)
+}
+
+fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> {
+    let parsed = text.char_indices().last().and_then(|(last, unit)| {
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            _ => return None,
+        };
+        text[..last].parse::<u64>().ok()?.checked_mul(seconds).filter(|&total| total > 0)
+    });
+    let century = 100 * 366 * 86_400;
+    let seconds = parsed.filter(|&seconds| seconds <= century);
+    seconds.map(std::time::Duration::from_secs).ok_or_else(|| "expected a time such as 30d, 8h or 15m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn values_are_checked() {
+        assert_eq!(parse_lifetime("8h").unwrap().as_secs(), 28_800);
+        for text in ["", "d", "0d", "5", "-1d", "9999999999999999999d", "400000d", "1é"] {
+            assert!(parse_lifetime(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_chunk_bytes("1M"), Ok(1 << 20));
+        for text in ["3K", "300K", "32M", ""] {
+            assert!(parse_chunk_bytes(text).is_err(), "{text}");
+        }
+        assert!(parse_rate("10").is_err() && parse_rate("1G").is_ok());
+        assert_eq!(parse_label("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(parse_label("=x").is_err() && parse_label("x").is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! The one place where commands read the clock.
+
+use std::time::{Instant, SystemTime};
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// A point on the monotonic clock.
+#[expect(clippy::disallowed_methods, reason = "what people wait for is measured by the real clock")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Now in UTC, to the second, as RFC 3339 has it.
+#[expect(clippy::disallowed_methods, reason = "versions and tags say when they were made")]
+pub fn now_rfc3339() -> String {
+    let now = OffsetDateTime::from(SystemTime::now()).replace_nanosecond(0).expect("0 is a nanosecond");
+    now.format(&Rfc3339).expect("years up to 9999 can be written")
+}
+
+/// Seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "tokens expire by the system's clock")]
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Seconds since 1970 as RFC 3339 has it.
+pub fn show_unix(seconds: u64) -> String {
+    let moment = i64::try_from(seconds).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
+    moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| format!("second {seconds}"))
+}
+
+/// `2026-11-20 14:03` of a moment in RFC 3339, for tables.
+pub fn short(rfc3339: &str) -> String {
+    match (rfc3339.get(..10), rfc3339.get(11..16)) {
+        (Some(day), Some(minute)) => format!("{day} {minute}"),
+        _ => rfc3339.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_as_people_read_them() {
+        assert_eq!(show_unix(1_795_183_380), "2026-11-20T14:03:00Z");
+        assert_eq!(short("2026-11-20T14:03:00Z"), "2026-11-20 14:03");
+        assert_eq!(short("é"), "é");
+        assert!(now_rfc3339().ends_with('Z') && now_rfc3339().len() == 20);
+    }
+}

@@ -1,0 +1,146 @@
+//! `diskcast capture`: keeps a disk as a new version of an image, in a repository here or on a server.
+
+use base::units::{show_bytes, show_bytes_per_second, show_duration};
+use disk::{DiskMap, ReadAt, SurveyOptions};
+use image::{CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink};
+use net::client::{Client, ClientOptions};
+use serde_json::json;
+use store::{ImageName, Reference, Repository};
+
+use super::Context;
+use crate::args::Capture;
+use crate::clock;
+use crate::exit::Result;
+use crate::progress::Meter;
+use crate::{repository, token_source};
+
+/// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
+const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
+
+pub fn run(context: &Context, args: &Capture) -> Result<()> {
+    let image: ImageName = args.name.parse()?;
+    let source = disk::open_source(&args.source)?;
+    let options = SurveyOptions { raw: args.raw, partition: args.partition, skip: args.skip.clone() };
+    let map = disk::survey(&source, &options)?;
+    map.warnings.iter().for_each(|warning| context.output.warning(warning));
+    context.output.note(&describe(source.name(), &map));
+    let job = Job { context, args, image, source: &source, map };
+    match (&args.to, context.global.dry_run) {
+        (_, true) => job.show_plan(),
+        (Some(server), false) => job.to_server(server),
+        (None, false) => job.to_repository(),
+    }
+}
+
+struct Job<'a> {
+    context: &'a Context,
+    args: &'a Capture,
+    image: ImageName,
+    source: &'a disk::Source,
+    map: DiskMap,
+}
+
+impl Job<'_> {
+    fn show_plan(&self) -> Result<()> {
+        let bytes = self.map.allocated.sectors() * base::limits::SECTOR_BYTES;
+        let record = json!({
+            "type": "plan", "source": self.source.name(), "image": self.image.as_str(), "allocated_bytes": bytes,
+        });
+        let image = &self.image;
+        self.context.output.result(&record, || format!("would do: capture {} into {image}\n", show_bytes(bytes)))
+    }
+
+    fn to_repository(&self) -> Result<()> {
+        let repository = repository::open_or_create(&self.context.global)?;
+        let known = known_chunks(&repository, &self.image)?;
+        self.capture(&repository, known, |draft| Ok(repository.publish(&self.image, draft, None)?))
+    }
+
+    fn to_server(&self, server: &str) -> Result<()> {
+        let token = token_source::read(&self.args.token)?;
+        let client = Client::connect(server, &token, ClientOptions::default())?;
+        self.capture(&client, KnownChunks::default(), |draft| {
+            let mut key = [0; 16];
+            getrandom::fill(&mut key).map_err(std::io::Error::from)?;
+            let key = format!("{:032x}", u128::from_be_bytes(key));
+            let published = client.publish(self.image.as_str(), draft.encode(None)?, &key)?;
+            Ok(Manifest::decode(&published)?)
+        })
+    }
+
+    fn capture(
+        &self,
+        sink: &dyn ObjectSink,
+        known: KnownChunks,
+        publish: impl FnOnce(Manifest) -> Result<Manifest>,
+    ) -> Result<()> {
+        let began = clock::now();
+        let meter = Meter::new(self.context.output, self.context.global.quiet);
+        let options = CaptureOptions {
+            chunk: ChunkSize::from_bytes(self.args.chunk).expect("checked with the arguments"),
+            threads: self.args.effort.threads.map_or(0, Into::into),
+            memory_bytes: self.args.effort.memory,
+            known,
+            ..CaptureOptions::default()
+        };
+        let captured = image::capture(self.source, &self.map, sink, &options, &meter);
+        meter.finish();
+        let version = publish(self.draft(&captured?))?;
+        self.report(&version, clock::now().duration_since(began))
+    }
+
+    fn draft(&self, captured: &Captured) -> Manifest {
+        let stamp = repository::stamp();
+        let mut draft = Manifest::draft(self.image.as_str(), &self.map, captured, &stamp.created);
+        draft.creator = stamp.creator;
+        draft.labels = self.args.labels.iter().cloned().collect();
+        draft
+    }
+
+    fn report(&self, version: &Manifest, took: std::time::Duration) -> Result<()> {
+        let found = &version.statistics;
+        let seconds = took.as_secs_f64();
+        let record = json!({
+            "type": "captured", "image": version.image, "number": version.number,
+            "disk_bytes": super::images::disk_bytes(version), "allocated_bytes": found.allocated_bytes,
+            "zero_bytes": found.zero_bytes, "encoded_bytes": found.encoded_bytes, "seconds": seconds,
+            "server": self.args.to,
+        });
+        self.context.output.result(&record, || {
+            let rate = show_rate(found.allocated_bytes, took);
+            let (allocated, encoded) = (show_bytes(found.allocated_bytes), show_bytes(found.encoded_bytes));
+            let (image, number, took) = (&version.image, version.number, show_duration(took));
+            format!("captured {image}@{number}: {allocated} in use, image {encoded}, {took}, {rate}\n")
+        })
+    }
+}
+
+/// Bytes per second in words.
+pub fn show_rate(bytes: u64, took: std::time::Duration) -> String {
+    let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
+    show_bytes_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
+}
+
+fn describe(name: &str, map: &DiskMap) -> String {
+    let in_use = show_bytes(map.allocated.sectors() * base::limits::SECTOR_BYTES);
+    let size = show_bytes(map.window.len_bytes());
+    let kinds: Vec<_> = map
+        .partitions
+        .iter()
+        .map(|partition| partition.filesystem.as_ref().map_or("?", |filesystem| filesystem.kind))
+        .collect();
+    let partitions = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    format!("{name}: {} table, {} partitions{partitions}, {in_use} of {size} to capture", map.table.as_str(), kinds.len())
+}
+
+/// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again.
+fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
+    match repository.resolve(&Reference::Newest(image.clone())) {
+        Ok(newest) if newest.statistics.data_chunks <= KNOWN_CHUNKS_MAX => {
+            Ok(KnownChunks::of(&Catalogue::load(&newest, repository)?)?)
+        }
+        Ok(_) => Ok(KnownChunks::default()),
+        Err(error) if error.kind() == store::ErrorKind::NotFound => Ok(KnownChunks::default()),
+        Err(error) => Err(error.into()),
+    }
+}

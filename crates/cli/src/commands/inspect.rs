@@ -1,0 +1,98 @@
+//! `diskcast inspect`: shows what a version holds.
+
+use std::fmt::Write;
+
+use base::limits::SECTOR_BYTES;
+use base::units::show_bytes;
+use image::Manifest;
+use image::manifest::PartitionRecord;
+use serde_json::json;
+
+use super::Context;
+use super::images::{disk_bytes, tags_by_version};
+use crate::args::Inspect;
+use crate::exit::Result;
+use crate::repository;
+use crate::table::{Align, Table, printable};
+
+pub fn run(context: &Context, args: &Inspect) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let reference = repository::reference(&args.name)?;
+    let (sealed, _) = repository.sealed(&reference)?;
+    let (version, digest) = (&sealed.manifest, sealed.digest().to_hex());
+    let tags = tags_by_version(&repository, reference.image())?.remove(&version.number).unwrap_or_default();
+    let record = json!({ "type": "version", "digest": digest, "tags": tags, "manifest": version });
+    context.output.answer(&record, || text(version, &digest, &tags))
+}
+
+fn text(version: &Manifest, digest: &str, tags: &[String]) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(text, "{name:<11} {}", printable(&value)).expect("a string takes everything");
+    };
+    let found = &version.statistics;
+    line("version", format!("{}@{}", version.image, version.number));
+    line("digest", digest.to_owned());
+    if !tags.is_empty() {
+        line("tags", tags.join(" "));
+    }
+    line("created", format!("{} by {}", version.created, version.creator));
+    if let Some(parent) = &version.parent {
+        line("parent", format!("{}@{}", parent.image, parent.number));
+    }
+    line("disk", size(version));
+    line("allocated", format!("{}, of it zeros {}", show_bytes(found.allocated_bytes), show_bytes(found.zero_bytes)));
+    line("image size", show_bytes(found.encoded_bytes));
+    line(
+        "chunks",
+        format!(
+            "{} of data, {} of zeros, {} free, each of {}",
+            found.data_chunks,
+            found.zero_chunks,
+            found.free_chunks,
+            show_bytes(version.chunk_bytes.into())
+        ),
+    );
+    version.labels.iter().for_each(|(key, value)| line("label", format!("{key}={value}")));
+    version.warnings.iter().for_each(|warning| line("warning", warning.clone()));
+    let id = version.disk.id.as_deref().map(|id| format!(" {id}")).unwrap_or_default();
+    line("table", format!("{}{id}", version.disk.table));
+    if !version.disk.partitions.is_empty() {
+        text.push('\n');
+        text.push_str(&partitions(&version.disk.partitions).render(None));
+    }
+    text
+}
+
+fn size(version: &Manifest) -> String {
+    let bytes = disk_bytes(version);
+    let sectors = version.logical_sector_bytes;
+    let whole = version.origin.disk_sectors == version.size_sectors;
+    let part = if whole { String::new() } else { format!(", a part of {}", show_bytes(version.origin.disk_sectors * SECTOR_BYTES)) };
+    format!("{} ({bytes} bytes), sectors of {sectors} bytes{part}", show_bytes(bytes))
+}
+
+fn partitions(partitions: &[PartitionRecord]) -> Table {
+    let mut table = Table::new(&[
+        ("PARTITION", Align::Right),
+        ("START", Align::Right),
+        ("SIZE", Align::Right),
+        ("FILESYSTEM", Align::Left),
+        ("LABEL", Align::Left),
+        ("NAME", Align::Left),
+        ("CAPTURED", Align::Left),
+    ]);
+    for partition in partitions {
+        let filesystem = partition.filesystem.as_ref();
+        table.row([
+            partition.number.to_string(),
+            (partition.start_sector * SECTOR_BYTES).to_string(),
+            show_bytes(partition.sectors * SECTOR_BYTES),
+            filesystem.map_or("-".to_owned(), |found| found.kind.clone()),
+            filesystem.and_then(|found| found.label.clone()).unwrap_or_default(),
+            partition.name.clone().unwrap_or_default(),
+            if filesystem.is_some_and(|found| found.understood) { "what is in use" } else { "whole" }.to_owned(),
+        ]);
+    }
+    table
+}

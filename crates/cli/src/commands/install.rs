@@ -1,0 +1,92 @@
+//! `diskcast install`: writes a version of an image to a disk or a file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::units::{show_bytes, show_duration};
+use image::{InstallReport, Manifest};
+use serde_json::json;
+
+use super::Context;
+use super::capture::show_rate;
+use crate::args::Install;
+use crate::exit::{Exit, Failure, Result};
+use crate::progress::Meter;
+use crate::{clock, interrupt, repository, target};
+
+/// What to do after an install broke off.
+pub const GO_ON: &str = "the same command with --resume goes on from here";
+
+pub fn run(context: &Context, args: &Install) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let version = repository.resolve(&repository::reference(&args.name)?)?;
+    target::check(&args.target, &version)?;
+    if context.global.dry_run {
+        let record = json!({
+            "type": "plan", "image": version.image, "number": version.number, "target": args.target,
+            "data_bytes": version.statistics.data_bytes,
+        });
+        return context.output.result(&record, || target::plan(&args.target, &version));
+    }
+    target::confirm(&args.target, &version, &context.global)?;
+    let began = clock::now();
+    let disk = target::open(&args.target, &version)?;
+    interrupt::hint(GO_ON);
+    let meter = Arc::new(Meter::new(context.output, context.global.quiet));
+    let options = target::options(&args.writing, &args.effort);
+    let done = image::install(&version, &repository, disk, options, meter.clone());
+    meter.finish();
+    let done = done.map_err(explain)?;
+    let took = clock::now().duration_since(began);
+    context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
+}
+
+/// An install that broke off leaves a target that can be gone on with; a refused one is as it was.
+pub fn explain(error: impl Into<Failure>) -> Failure {
+    let failure = error.into();
+    match failure.exit {
+        Exit::Refused => failure.hint("nothing was written"),
+        Exit::Verification => failure,
+        _ => failure.hint(GO_ON),
+    }
+}
+
+fn record(args: &Install, version: &Manifest, done: &InstallReport, took: Duration) -> serde_json::Value {
+    json!({
+        "type": "installed", "image": version.image, "number": version.number, "target": args.target,
+        "seconds": took.as_secs_f64(), "report": report_record(done),
+    })
+}
+
+/// What an install did, in JSON.
+pub fn report_record(done: &InstallReport) -> serde_json::Value {
+    json!({
+        "written_bytes": done.written_bytes, "kept_bytes": done.kept_bytes, "zeroed_bytes": done.zeroed_bytes,
+        "discarded_bytes": done.discarded_bytes, "skipped_bytes": done.skipped_bytes,
+        "verified_bytes": done.verified_bytes, "past_cache": done.past_cache,
+    })
+}
+
+fn text(args: &Install, version: &Manifest, done: &InstallReport, took: Duration) -> String {
+    let (image, number, path) = (&version.image, version.number, args.target.display());
+    let rate = show_rate(done.written_bytes + done.kept_bytes, took);
+    format!("installed {image}@{number} on {path}: {}, {}, {rate}\n", sentence(done), show_duration(took))
+}
+
+/// What an install did, in words.
+pub fn sentence(done: &InstallReport) -> String {
+    let mut parts = vec![format!("{} written", show_bytes(done.written_bytes))];
+    let mut add = |bytes: u64, what: &str| {
+        if bytes > 0 {
+            parts.push(format!("{} {what}", show_bytes(bytes)));
+        }
+    };
+    add(done.kept_bytes, "right already");
+    add(done.zeroed_bytes, "zeroed");
+    add(done.discarded_bytes, "discarded");
+    add(done.verified_bytes, if done.past_cache { "verified" } else { "verified (in part from the page cache)" });
+    if done.verified_bytes == 0 {
+        parts.push("not verified".to_owned());
+    }
+    parts.join(", ")
+}

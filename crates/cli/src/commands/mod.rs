@@ -1,0 +1,27 @@
+//! One file per command: what it prints, in which order it does things. The work itself is done further down the house.
+
+pub mod capture;
+pub mod images;
+pub mod inspect;
+pub mod install;
+pub mod remove;
+pub mod serve;
+pub mod tag;
+pub mod token;
+pub mod verify;
+
+use crate::args::Global;
+use crate::output::Output;
+
+/// What every command gets.
+pub struct Context {
+    pub global: Global,
+    pub output: Output,
+}
+
+impl Context {
+    /// What a sentence about a change begins with if nothing is changed.
+    pub fn would(&self) -> &'static str {
+        if self.global.dry_run { "would do: " } else { "" }
+    }
+}

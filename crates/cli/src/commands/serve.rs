@@ -1,0 +1,92 @@
+//! `diskcast serve`: offers all images of a repository to the network.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use daemon::event::Event;
+use daemon::{MulticastOptions, ServeOptions, Server};
+use serde_json::json;
+
+use super::Context;
+use crate::args::Serve;
+use crate::exit::Result;
+use crate::output::Output;
+use crate::{clock, interrupt, repository};
+
+pub fn run(context: &Context, args: &Serve) -> Result<()> {
+    interrupt::cooperate();
+    let repository = Arc::new(repository::open_or_create(&context.global)?);
+    let state = match &args.state.state {
+        Some(path) => path.clone(),
+        None => repository::default_state_folder()?,
+    };
+    let output = context.output;
+    let images = repository.images()?.len();
+    let name = repository.name().to_owned();
+    let multicast = (!args.no_multicast).then(|| MulticastOptions {
+        interface: args.interface.clone(),
+        rate_bits_per_second: args.rate,
+        ttl: args.ttl,
+    });
+    let server = daemon::serve(ServeOptions {
+        repository,
+        state,
+        listen: args.listen,
+        tls: !args.no_tls,
+        multicast,
+        token_lifetime: args.token_expires,
+        log: Arc::new(move |event| log(output, event)),
+    })?;
+    if let Some(path) = &args.token_out {
+        daemon::state::write_private(path, &format!("{}\n", server.join_token()))?;
+    }
+    announce(context, args, &server, &name, images)?;
+    interrupt::wait();
+    output.note("stopping: running requests may finish, sessions end");
+    server.shutdown();
+    Ok(())
+}
+
+fn announce(context: &Context, args: &Serve, server: &Server, repository: &str, images: usize) -> Result<()> {
+    let url = url(server.address(), !args.no_tls);
+    let token = server.join_token();
+    let expires = clock::show_unix(clock::unix_seconds() + args.token_expires.as_secs());
+    let record = json!({
+        "type": "serving", "url": url, "repository": repository, "images": images, "token": token.to_string(),
+        "token_expires": expires, "multicast": !args.no_multicast,
+    });
+    context.output.answer(&record, || {
+        let plural = if images == 1 { "" } else { "s" };
+        let host = if server.address().ip().is_unspecified() { "SERVER" } else { "" };
+        let at = if host.is_empty() { url.clone() } else { url.replace(&bare(server.address()), host) };
+        format!(
+            "serving {images} image{plural} of {repository} at {url}\n\
+             join token, for reading all images until {expires}:\n\n  {token}\n\n\
+             on a client: diskcast fetch {at} NAME TARGET --token-file FILE\n"
+        )
+    })
+}
+
+fn url(address: SocketAddr, tls: bool) -> String {
+    format!("{}://{address}", if tls { "https" } else { "http" })
+}
+
+fn bare(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+    }
+}
+
+/// A line of JSON on stdout, or a line with the time for the journal on stderr.
+fn log(output: Output, event: &Event) {
+    let now = clock::now_rfc3339();
+    if output.is_json() {
+        let mut record = serde_json::to_value(event).expect("an event is plain data");
+        record["time"] = json!(now);
+        // A log that cannot be written must not stop the server.
+        let _ = output.answer(&record, String::new);
+    } else {
+        output.note(&format!("{now} {event}"));
+    }
+}

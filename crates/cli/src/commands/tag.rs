@@ -1,0 +1,29 @@
+//! `diskcast tag`: gives a version a name that can be moved.
+
+use serde_json::json;
+use store::TagName;
+
+use super::Context;
+use crate::args::Tag;
+use crate::exit::Result;
+use crate::repository;
+
+pub fn run(context: &Context, args: &Tag) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let reference = repository::reference(&args.name)?;
+    let tag: TagName = args.tag.parse()?;
+    let version = repository.resolve(&reference)?;
+    let image = reference.image();
+    let before = repository.tags(image)?.into_iter().find(|found| found.name == tag).map(|found| found.version);
+    if !context.global.dry_run {
+        repository.tag(image, &tag, version.number, &repository::stamp())?;
+    }
+    let record = json!({
+        "type": "tagged", "image": version.image, "tag": tag.as_str(), "number": version.number, "before": before,
+        "dry_run": context.global.dry_run,
+    });
+    context.output.result(&record, || {
+        let moved = before.map(|number| format!(" (was @{number})")).unwrap_or_default();
+        format!("{}{image}:{tag} is {image}@{}{moved}\n", context.would(), version.number)
+    })
+}

@@ -1,0 +1,60 @@
+//! `diskcast verify`: checks that every stored byte is what it was.
+
+use base::units::{show_bytes, show_duration};
+use serde_json::json;
+use store::{Damage, Scope, VerifyReport};
+
+use super::Context;
+use super::capture::show_rate;
+use crate::args::Verify;
+use crate::exit::{Exit, Failure, Result};
+use crate::progress::Meter;
+use crate::{clock, repository};
+
+/// Most damaged records that are printed one by one for people; JSON has them all.
+const SHOWN_MAX: usize = 100;
+
+pub fn run(context: &Context, args: &Verify) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let scope = match &args.name {
+        Some(name) => Scope::Version(repository::reference(name)?),
+        None => Scope::All,
+    };
+    let began = clock::now();
+    let meter = Meter::new(context.output, context.global.quiet);
+    let report = repository.verify(&scope, &meter);
+    meter.finish();
+    let report = report?;
+    report.damaged.iter().enumerate().try_for_each(|(index, damage)| show(context, index, damage))?;
+    let took = clock::now().duration_since(began);
+    let record = json!({
+        "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
+        "unreferenced": report.unreferenced, "damaged": report.damaged.len(), "seconds": took.as_secs_f64(),
+    });
+    context.output.result(&record, || {
+        let VerifyReport { versions, objects, bytes, unreferenced, .. } = report;
+        let rest = if unreferenced > 0 { format!(", {unreferenced} objects that no version names") } else { String::new() };
+        let (size, took, rate) = (show_bytes(bytes), show_duration(took), show_rate(bytes, took));
+        format!("verified {versions} versions, {objects} objects of {size}{rest}, {took}, {rate}\n")
+    })?;
+    if report.damaged.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len()))
+        .hint("capture the same disks again to heal missing or damaged objects, or remove the versions concerned"))
+}
+
+fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {
+    let versions: Vec<_> = damage.versions.iter().map(ToString::to_string).collect();
+    let record = json!({
+        "type": "damage", "path": damage.path, "why": format!("{:?}", damage.why).to_lowercase(),
+        "text": damage.text, "versions": versions,
+    });
+    if !context.output.is_json() && index >= SHOWN_MAX {
+        return Ok(());
+    }
+    context.output.answer(&record, || {
+        let concerned = if versions.is_empty() { String::new() } else { format!(" (needed by {})", versions.join(" ")) };
+        format!("damaged: {}{concerned}\n", damage.text)
+    })
+}

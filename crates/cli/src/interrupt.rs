@@ -1,0 +1,54 @@
+//! SIGINT and SIGTERM: they end the program with 130, unless the running command asked to end in its own way. Ending at
+//! once is safe: objects are written once, versions appear whole, targets are resumed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{Exit, Result};
+use crate::output::Output;
+
+static COOPERATIVE: AtomicBool = AtomicBool::new(false);
+static STOP: AtomicBool = AtomicBool::new(false);
+static HINT: OnceLock<&str> = OnceLock::new();
+static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+
+/// Handles signals from now on.
+pub fn watch(output: Output) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            let first = !STOP.load(Ordering::SeqCst);
+            if !first || !COOPERATIVE.load(Ordering::SeqCst) {
+                output.note("interrupted");
+                HINT.get().into_iter().for_each(|hint| output.note(&format!("hint: {hint}")));
+                std::process::exit(Exit::Interrupted as i32);
+            }
+            let _guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
+            STOP.store(true, Ordering::SeqCst);
+            CHANGE.1.notify_all();
+        }
+    })?;
+    Ok(())
+}
+
+/// What to tell those who interrupt what runs from now on.
+pub fn hint(text: &'static str) {
+    HINT.get_or_init(|| text);
+}
+
+/// The calling command watches the returned flag: the first signal only sets it, the second still ends the program.
+pub fn cooperate() -> &'static AtomicBool {
+    COOPERATIVE.store(true, Ordering::SeqCst);
+    &STOP
+}
+
+/// Returns when a signal has come. Call [`cooperate`] first.
+pub fn wait() {
+    let mut guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
+    while !STOP.load(Ordering::SeqCst) {
+        guard = CHANGE.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}

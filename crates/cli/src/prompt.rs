@@ -1,0 +1,23 @@
+//! The question before something is lost.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use crate::exit::{Exit, Failure, Result};
+
+/// Asks on the terminal whether to go on; `Refused` without a terminal, or if the answer is not yes.
+pub fn confirm(question: &str) -> Result<()> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(Failure::new(Exit::Refused, format!("{question}: nobody is there to confirm it"))
+            .hint("say --yes if you are sure"));
+    }
+    let mut stderr = std::io::stderr().lock();
+    write!(stderr, "{question}. Type yes to go on: ")?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer)?;
+    if answer.trim().eq_ignore_ascii_case("yes") {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::Refused, "not confirmed; nothing was changed"))
+}

@@ -1,0 +1,68 @@
+//! Which repository a command uses, and who and when it is for what gets written there.
+
+use std::path::PathBuf;
+
+use store::{Location, Reference, Repository, Stamp};
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure, Result};
+
+const SYSTEM_FOLDER: &str = "/var/lib/diskcast";
+
+/// Opens the repository that the options name; it must exist.
+pub fn open(global: &Global) -> Result<Repository> {
+    let (location, chosen) = location(global)?;
+    Repository::open(&location).map_err(|error| {
+        let missing = error.kind() == store::ErrorKind::NotFound;
+        let failure = Failure::from(error);
+        match (missing, chosen) {
+            (true, false) => failure.hint("`diskcast capture` makes it; --repo or DISKCAST_REPO name another one"),
+            (true, true) => failure.hint("`diskcast capture` makes a repository there"),
+            _ => failure,
+        }
+    })
+}
+
+/// Opens the repository that the options name, or makes it.
+pub fn open_or_create(global: &Global) -> Result<Repository> {
+    Ok(Repository::open_or_create(&location(global)?.0)?)
+}
+
+/// Where the repository is, and whether somebody chose it.
+fn location(global: &Global) -> Result<(Location, bool)> {
+    match &global.repo {
+        Some(text) => Ok((text.parse()?, true)),
+        None => Ok((Location::Folder(data_folder()?.join("repository")), false)),
+    }
+}
+
+/// Where the server keeps its certificate and secret if nobody says otherwise.
+pub fn default_state_folder() -> Result<PathBuf> {
+    Ok(data_folder()?.join("server"))
+}
+
+/// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for others (XDG Base Directory Specification).
+fn data_folder() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(SYSTEM_FOLDER.into());
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
+    data.map(|data| data.join("diskcast")).ok_or_else(|| {
+        Failure::new(Exit::Usage, "no repository is named, and HOME is not set")
+            .hint("say --repo FOLDER or set DISKCAST_REPO")
+    })
+}
+
+/// Parses a NAME argument.
+pub fn reference(name: &str) -> Result<Reference> {
+    Ok(name.parse()?)
+}
+
+/// Now, by this user: what is kept with everything that gets written.
+pub fn stamp() -> Stamp {
+    let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
+    let user = user.unwrap_or_else(|_| rustix::process::geteuid().as_raw().to_string());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Stamp { created: crate::clock::now_rfc3339(), creator: format!("{user}@{host}") }
+}

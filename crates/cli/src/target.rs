@@ -1,0 +1,73 @@
+//! The target of an install or a fetch: everything that must hold before its first byte is written.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::limits::SECTOR_BYTES;
+use base::units::show_bytes;
+use disk::{Geometry, Target, TargetOptions};
+use image::{FreeSpace, InstallOptions, Manifest};
+
+use crate::args::{Effort, Free, Global, Writing};
+use crate::exit::{Exit, Failure, Result};
+use crate::prompt;
+
+/// Checks that `version` may be written to `path`, without writing anything.
+pub fn check(path: &Path, version: &Manifest) -> Result<()> {
+    disk::preflight(path, geometry(version), None).map_err(|error| {
+        let failure = Failure::from(error);
+        if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
+    })
+}
+
+/// Asks before a disk is overwritten, unless told not to.
+pub fn confirm(path: &Path, version: &Manifest, global: &Global) -> Result<()> {
+    let is_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    if !is_device || global.yes {
+        return Ok(());
+    }
+    let (image, number) = (&version.image, version.number);
+    prompt::confirm(&format!("all data on {} will be overwritten by {image}@{number}", path.display()))
+}
+
+/// Opens the target for writing.
+pub fn open(path: &Path, version: &Manifest) -> Result<Arc<Target>> {
+    let geometry = geometry(version);
+    let options = TargetOptions {
+        create_size: Some(geometry.size_bytes),
+        file_sector_bytes: Some(geometry.logical_sector_bytes),
+        force: false,
+    };
+    Ok(Arc::new(disk::open_target(path, &options)?))
+}
+
+/// What the options say about writing.
+pub fn options(writing: &Writing, effort: &Effort) -> InstallOptions {
+    InstallOptions {
+        free: match writing.free {
+            Free::Skip => FreeSpace::Skip,
+            Free::Zero => FreeSpace::Zero,
+            Free::Discard => FreeSpace::Discard,
+        },
+        verify: !writing.no_verify,
+        resume: writing.resume,
+        threads: effort.threads.map_or(0, Into::into),
+        memory_bytes: effort.memory,
+    }
+}
+
+/// One line for people: what would be written where.
+pub fn plan(path: &Path, version: &Manifest) -> String {
+    let (image, number) = (&version.image, version.number);
+    let (content, size) = (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));
+    format!("would do: write {image}@{number} ({content} of data on a disk of {size}) to {}\n", path.display())
+}
+
+fn geometry(version: &Manifest) -> Geometry {
+    Geometry {
+        size_bytes: version.size_sectors * SECTOR_BYTES,
+        logical_sector_bytes: version.logical_sector_bytes,
+        physical_sector_bytes: version.physical_sector_bytes,
+    }
+}
