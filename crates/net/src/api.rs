@@ -7,8 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use base::Digest;
-use image::ObjectKind;
+use image::{ObjectKind, ObjectRef};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
@@ -109,7 +108,7 @@ impl ProblemKind {
 
 /// Paths of the API, escaped.
 pub mod path {
-    use super::{Digest, ObjectKind, PREFIX, SessionId};
+    use super::{ObjectKind, ObjectRef, PREFIX, SessionId};
 
     /// `GET`: all images.
     #[must_use]
@@ -129,10 +128,10 @@ pub mod path {
         format!("{PREFIX}/manifests/{}", escape(reference))
     }
 
-    /// `GET`, `HEAD`, `PUT`: an object.
+    /// `GET`, `HEAD`, `PUT`: an object of this length; one of another length is damaged, and counts as missing.
     #[must_use]
-    pub fn object(kind: ObjectKind, digest: &Digest) -> String {
-        format!("{PREFIX}/objects/{}/{digest}", segment(kind))
+    pub fn object(object: &ObjectRef) -> String {
+        format!("{PREFIX}/objects/{}/{}?bytes={}", segment(object.kind), object.digest, object.len)
     }
 
     /// A kind of object as it stands in a path: `chunks` or `nodes`.
@@ -425,7 +424,8 @@ mod tests {
     #[test]
     fn paths_are_escaped() {
         assert_eq!(path::manifest("debian/12:stable@x"), "/api/v1/manifests/debian%2F12%3Astable%40x");
-        assert!(path::object(ObjectKind::Node, &Digest([0; 32])).starts_with("/api/v1/objects/nodes/0000"));
+        let path = path::object(&ObjectRef::of(ObjectKind::Node, b"node"));
+        assert!(path.starts_with("/api/v1/objects/nodes/") && path.ends_with("?bytes=4"), "{path}");
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Client {
     /// # Errors
     /// `Corrupt` if there are more bytes than `object` has; as [`Self::images`].
     pub fn object(&self, object: &ObjectRef) -> Result<Bytes> {
-        self.bytes(Method::GET, &api::path::object(object.kind, &object.digest), Body::None, object.len)
+        self.bytes(Method::GET, &api::path::object(object), Body::None, object.len)
     }
 
     /// Whether the server has an object.
@@ -189,7 +189,7 @@ impl Client {
     /// # Errors
     /// As [`Self::images`].
     pub fn has_object(&self, object: &ObjectRef) -> Result<bool> {
-        match self.answer(Method::HEAD, &api::path::object(object.kind, &object.digest), &Body::None) {
+        match self.answer(Method::HEAD, &api::path::object(object), &Body::None) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -201,7 +201,7 @@ impl Client {
     /// # Errors
     /// `Corrupt` if the server found other bytes than the digest names; as [`Self::images`].
     pub fn put_object(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
-        let path = api::path::object(object.kind, &object.digest);
+        let path = api::path::object(object);
         self.answer(Method::PUT, &path, &Body::Bytes(bytes)).map(drop)
     }
 
