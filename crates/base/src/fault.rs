@@ -57,14 +57,18 @@ impl<K: fmt::Debug> std::error::Error for Fault<K> {
     }
 }
 
-/// The whole chain on one line, each link once: `context: cause: cause`.
+/// The whole chain on one line, each link once: `context: cause: cause`. Foreign errors that print their source
+/// themselves do not make it stand there twice.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let words = cause.to_string();
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
         next = cause.source();
     }
     text
@@ -86,5 +90,7 @@ mod tests {
         assert_eq!(fault.kind(), Kind::Io);
         assert_eq!(fault.to_string(), "read superblock of `sda`");
         assert_eq!(chain(&fault), "read superblock of `sda`: disk on fire");
+        let wordy = Fault::from_source(Kind::Io, "mount: read superblock of `sda`", fault);
+        assert_eq!(chain(&wordy), "mount: read superblock of `sda`: disk on fire");
     }
 }
