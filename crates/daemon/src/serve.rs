@@ -25,6 +25,9 @@ use crate::{listener, metrics};
 /// After the listener has ended, for work on the repository that cannot be interrupted.
 const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// How often the server looks for sessions that have ended.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How to serve.
 pub struct ServeOptions {
     /// What is offered.
@@ -76,11 +79,22 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         .map_err(|error| Error::from_source(ErrorKind::Io, "start threads", error))?;
     let listener = runtime.block_on(bind(options.listen))?;
     let address = listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
-    let sessions = Sessions::new(options.repository.clone(), options.multicast, options.log.clone());
+    let sessions = Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
+    runtime.spawn(sweep(sessions.clone()));
     let app = App::new(options.repository, authority, sessions, options.log);
     let (stop, stopped) = watch::channel(false);
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
     Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
+}
+
+/// Ends with the runtime.
+async fn sweep(sessions: Arc<Sessions>) {
+    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+    loop {
+        interval.tick().await;
+        let sessions = sessions.clone();
+        let _ = tokio::task::spawn_blocking(move || sessions.sweep()).await;
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener> {

@@ -1,46 +1,286 @@
-//! Multicast sessions: one per version that somebody fetches, from its first client until after its last.
+//! Multicast sessions: one per version and interface, from its first client until after its last.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use net::api::SessionStatistics;
+use base::Digest;
+use image::{Catalogue, Sealed};
+use net::api::{Family, ProblemKind, SessionGrant, SessionRequest, SessionStatistics};
+use net::interface::{self, Interface};
+use net::multicast::server::{SessionConfig, SessionServer};
+use net::udp::SendOptions;
 use store::Repository;
 
-use crate::event::Log;
+use crate::api::Failure;
+use crate::event::{Event, Log};
 use crate::metrics::SessionTotals;
+
+/// UDP port of all groups.
+pub const GROUP_PORT: u16 = 7718;
+/// UDP ports that receivers report to, one per session.
+pub const REPORT_PORTS: std::ops::RangeInclusive<u16> = 7719..=7818;
+/// Most sessions at once.
+const SESSIONS_MAX: usize = 64;
+/// Most ended sessions whose statistics are kept.
+const ENDED_MAX: usize = 64;
 
 /// How to multicast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MulticastOptions {
     /// Network interface, by name or address; that of the client's route if not said.
     pub interface: Option<String>,
-    /// Most that all sessions send together, in bits per second.
+    /// Most that a session sends, in bits per second on the wire.
     pub rate_bits_per_second: u64,
-    /// Routers that packets may pass; 1 stays in the network.
+    /// Routers that packets may pass, plus one; 1 stays in the network.
     pub ttl: u8,
 }
 
 /// All sessions of a server.
 pub struct Sessions {
-    _repository: Arc<Repository>,
-    _options: Option<MulticastOptions>,
-    _log: Log,
+    repository: Arc<Repository>,
+    options: Option<MulticastOptions>,
+    epoch: u32,
+    log: Log,
+    slots: Mutex<HashMap<Key, Slot>>,
+    past: Mutex<Past>,
+}
+
+/// What a session is for: `image@version`, the interface, and whether it speaks IPv4.
+type Key = (String, u32, bool);
+/// A session while it runs. Locked while it starts, so that the first clients share one.
+type Slot = Arc<Mutex<Option<SessionServer>>>;
+
+#[derive(Default)]
+struct Past {
+    ended: VecDeque<SessionStatistics>,
+    totals: SessionTotals,
+    started: u64,
+    closed: bool,
 }
 
 impl Sessions {
-    pub fn new(repository: Arc<Repository>, options: Option<MulticastOptions>, log: Log) -> Arc<Self> {
-        Arc::new(Self { _repository: repository, _options: options, _log: log })
+    /// `epoch` differs between any two starts of a server.
+    pub fn new(
+        repository: Arc<Repository>,
+        options: Option<MulticastOptions>,
+        epoch: u32,
+        log: Log,
+    ) -> Arc<Self> {
+        Arc::new(Self { repository, options, epoch, log, slots: Mutex::default(), past: Mutex::default() })
     }
 
-    /// Statistics of sessions that run, then of those that ended not long ago.
+    /// Lets the client at `peer` take part in the session of `version`, which begins if it does not run. Blocks.
+    pub fn join(&self, request: &SessionRequest, version: &Sealed, peer: SocketAddr) -> Result<SessionGrant, Failure> {
+        let options = self.options.as_ref().ok_or_else(|| refused("this server offers no multicast"))?;
+        let interface = match &options.interface {
+            Some(choice) => interface::choose(choice),
+            None => interface::towards(peer).map(|(interface, _)| interface),
+        };
+        let interface = interface.map_err(|error| unavailable(&error))?;
+        let ipv4 = family(&interface, &request.families)
+            .ok_or_else(|| refused(&format!("interface {} has no address of these families", interface.name)))?;
+        let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
+        let slot = self.slot((reference.clone(), interface.index, ipv4))?;
+        let mut running = lock(&slot);
+        if running.as_ref().is_none_or(SessionServer::is_over) {
+            self.retire(running.take());
+            let session = self.start(&reference, version, options, interface, ipv4)?;
+            *running = Some(session);
+        }
+        let session = running.as_ref().expect("just started");
+        let grant = session.admit(request).map_err(|error| refused(&base::fault::chain(&error)))?;
+        drop(running);
+        (self.log)(&Event::ReceiverJoined { reference, receiver: request.receiver.clone(), peer });
+        Ok(grant)
+    }
+
+    fn slot(&self, key: Key) -> Result<Slot, Failure> {
+        let mut slots = lock(&self.slots);
+        if lock(&self.past).closed {
+            return Err(Failure::new(ProblemKind::Unavailable, "the server is ending"));
+        }
+        if slots.len() >= SESSIONS_MAX && !slots.contains_key(&key) {
+            return Err(refused(&format!("{SESSIONS_MAX} sessions run already")));
+        }
+        Ok(slots.entry(key).or_default().clone())
+    }
+
+    fn start(
+        &self,
+        reference: &str,
+        version: &Sealed,
+        options: &MulticastOptions,
+        interface: Interface,
+        ipv4: bool,
+    ) -> Result<SessionServer, Failure> {
+        let catalogue = Catalogue::load(&version.manifest, &*self.repository)?;
+        let number = {
+            let mut past = lock(&self.past);
+            past.started += 1;
+            past.started
+        };
+        let group = group(&version.digest(), self.epoch, number, ipv4, options.ttl);
+        let mut send = SendOptions::on(interface);
+        send.ttl = options.ttl.into();
+        let mut last = None;
+        for port in REPORT_PORTS {
+            send.port = port;
+            let mut config = SessionConfig::new(reference, self.epoch, group, send.clone());
+            config.rate_bits_per_second = Some(options.rate_bits_per_second);
+            let objects = catalogue.objects().to_vec();
+            match SessionServer::start(config, objects, catalogue.heads(), self.repository.clone()) {
+                Ok(session) => {
+                    (self.log)(&Event::SessionStarted { reference: reference.to_owned(), group });
+                    return Ok(session);
+                }
+                Err(error) if is_taken(&error) => last = Some(error),
+                Err(error) => return Err(unavailable(&error)),
+            }
+        }
+        Err(unavailable(&last.expect("there are ports")))
+    }
+
+    /// Notices sessions that have ended by themselves. To be called now and then.
+    pub fn sweep(&self) {
+        let slots: Vec<_> = lock(&self.slots).iter().map(|(key, slot)| (key.clone(), slot.clone())).collect();
+        for (key, slot) in slots {
+            // A slot that is locked is being joined, and not over.
+            let Ok(mut running) = slot.try_lock() else { continue };
+            if running.as_ref().is_some_and(SessionServer::is_over) {
+                self.retire(running.take());
+            }
+            drop(running);
+            let mut slots = lock(&self.slots);
+            // Two holders, the map and this: nobody is about to join.
+            if Arc::strong_count(&slot) == 2 && lock(&slot).is_none() {
+                slots.remove(&key);
+            }
+        }
+    }
+
+    /// Ends all sessions with a farewell, and lets none begin.
+    pub fn end(&self) {
+        lock(&self.past).closed = true;
+        let slots: Vec<_> = lock(&self.slots).drain().map(|(_, slot)| slot).collect();
+        slots.iter().for_each(|slot| self.retire(lock(slot).take()));
+    }
+
+    fn retire(&self, session: Option<SessionServer>) {
+        let Some(session) = session else { return };
+        let statistics = session.stop();
+        {
+            let mut past = lock(&self.past);
+            past.totals.add(&statistics);
+            past.ended.truncate(ENDED_MAX - 1);
+            past.ended.push_front(statistics.clone());
+        }
+        (self.log)(&Event::SessionEnded { statistics: Box::new(statistics) });
+    }
+
+    /// Statistics of sessions that run, then of those that ended, the last one first. Blocks.
     pub fn statistics(&self) -> Vec<SessionStatistics> {
-        Vec::new()
+        let mut all = self.running();
+        all.extend(lock(&self.past).ended.iter().cloned());
+        all
     }
 
-    /// What all sessions did.
+    fn running(&self) -> Vec<SessionStatistics> {
+        let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
+        slots.iter().filter_map(|slot| lock(slot).as_ref().map(SessionServer::statistics)).collect()
+    }
+
+    /// What all sessions did. Blocks.
     pub fn totals(&self) -> SessionTotals {
-        SessionTotals::default()
+        let running = self.running();
+        let mut totals = lock(&self.past).totals;
+        running.iter().for_each(|session| totals.add(session));
+        totals
+    }
+}
+
+impl SessionTotals {
+    fn add(&mut self, session: &SessionStatistics) {
+        self.sessions += 1;
+        self.joined += session.receivers.len() as u64;
+        if session.running {
+            self.running += 1;
+            self.receivers += session.receivers.iter().filter(|receiver| !receiver.left).count() as u64;
+        }
+        self.blocks += session.blocks_sent;
+        let causes = [session.resent_late, session.resent_buffer_full, session.resent_lost];
+        self.resent.iter_mut().zip(causes).for_each(|(sum, blocks)| *sum += blocks);
+        self.payload_bytes += session.payload_bytes;
+        self.packet_bytes += session.packet_bytes;
+        self.reports += session.reports;
+        self.rejected += session.rejected;
+    }
+}
+
+/// Whether to speak IPv4: the first of the client's families that the interface has an address of; of any, IPv4.
+fn family(interface: &Interface, families: &[Family]) -> Option<bool> {
+    let any = [Family::V4, Family::V6];
+    let wanted = if families.is_empty() { &any } else { families };
+    wanted.iter().map(|family| *family == Family::V4).find(|&ipv4| interface.address(ipv4).is_some())
+}
+
+/// A transient group of the session's own: 239.255.0.0/16 (RFC 2365, local scope), or 239.192.0.0/16 if it may pass
+/// routers; ff12 (link) or ff15 (site) of RFC 4291 with a group id of RFC 3307's dynamic range.
+fn group(manifest: &Digest, epoch: u32, number: u64, ipv4: bool, ttl: u8) -> SocketAddr {
+    let seed = [manifest.0.as_slice(), &epoch.to_le_bytes(), &number.to_le_bytes()].concat();
+    let [a, b, c, d, ..] = Digest::of(&seed).0;
+    let address: IpAddr = if ipv4 {
+        // Not x.0 nor x.255, which some switches treat as broadcast.
+        Ipv4Addr::new(239, if ttl > 1 { 192 } else { 255 }, a, b.clamp(1, 254)).into()
+    } else {
+        let scope = if ttl > 1 { 0xff15 } else { 0xff12 };
+        let id = [u16::from_be_bytes([a | 0x80, b]), u16::from_be_bytes([c, d])];
+        Ipv6Addr::new(scope, 0, 0, 0, 0, 0, id[0], id[1]).into()
+    };
+    SocketAddr::new(address, GROUP_PORT)
+}
+
+fn refused(why: &str) -> Failure {
+    Failure::new(ProblemKind::Refused, why)
+}
+
+/// The client goes on by unicast; the operator reads why.
+fn unavailable(error: &net::Error) -> Failure {
+    refused(&format!("multicast does not work on this server: {}", base::fault::chain(error)))
+}
+
+/// Whether another port may do.
+fn is_taken(error: &net::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|io| io.kind() == std::io::ErrorKind::AddrInUse)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_has_a_group_of_its_own_in_the_right_scope() {
+        let groups: std::collections::HashSet<_> =
+            (0..50).map(|number| group(&Digest([1; 32]), 7, number, true, 1)).collect();
+        assert!(groups.len() >= 49, "{} of 50", groups.len());
+        for (ipv4, ttl, prefix) in [(true, 1, "239.255."), (true, 2, "239.192."), (false, 1, "[ff12::"), (false, 9, "[ff15::")] {
+            let group = group(&Digest([1; 32]), 7, 1, ipv4, ttl);
+            assert!(group.ip().is_multicast() && group.to_string().starts_with(prefix), "{group}");
+        }
     }
 
-    /// Ends all sessions.
-    pub fn end(&self) {}
+    #[test]
+    fn totals_sum_up_what_sessions_did() {
+        let mut totals = SessionTotals::default();
+        let session = crate::statistics::tests::sample();
+        totals.add(&session);
+        totals.add(&SessionStatistics { running: true, ..session });
+        assert_eq!((totals.sessions, totals.running, totals.receivers, totals.joined), (2, 1, 0, 8));
+        assert_eq!(totals.resent, [1_400_000, 114_000, 1520]);
+    }
 }

@@ -15,7 +15,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
+use axum::routing::get;
 use net::api::ProblemKind;
 use store::Repository;
 use tokio::sync::Semaphore;
@@ -86,8 +86,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/images/{image}/versions", get(images::versions).post(images::publish))
         .route("/manifests/{reference}", get(images::manifest))
         .route("/objects/{kind}/{digest}", get(objects::get).head(objects::head).put(objects::put))
-        .route("/sessions", get(sessions::list).post(sessions::join))
-        .route("/sessions/{session}/receivers/{receiver}", delete(sessions::leave));
+        .route("/sessions", get(sessions::list).post(sessions::join));
     Router::new()
         .nest(net::api::PREFIX, api)
         .route("/healthz", get(operations::health))

@@ -19,7 +19,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure>
     Ok("ready\n")
 }
 
-pub async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = app.metrics.text(&app.sessions.totals());
-    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
+    let totals = app.blocking(|app| Ok::<_, Failure>(app.sessions.totals())).await?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&totals)).into_response())
 }

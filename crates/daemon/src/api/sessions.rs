@@ -1,24 +1,25 @@
-//! Multicast sessions: taking part, leaving, and what they did.
+//! Multicast sessions: taking part, and what they did. A receiver leaves by a packet of its own.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use net::api::{ProblemKind, SessionGrant, SessionId, SessionRequest, Sessions};
+use net::api::{ProblemKind, SessionGrant, SessionRequest, Sessions};
 use store::Reference;
 
 use super::access::Access;
 use super::{App, Failure, body};
 use crate::authority::Right;
+use crate::listener::Peer;
 use crate::statistics;
 
 /// Statistics as JSON, or as the text that the log has, for those who accept only that.
-pub async fn list(access: Access, State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let mut sessions = app.sessions.statistics();
+pub async fn list(access: Access, State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failure> {
+    let mut sessions = app.blocking(|app| Ok::<_, Failure>(app.sessions.statistics())).await?;
     sessions.retain(|session| {
         let image = session.reference.split('@').next().unwrap_or_default();
         access.sees(image)
@@ -26,29 +27,33 @@ pub async fn list(access: Access, State(app): State<Arc<App>>, headers: HeaderMa
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accept.starts_with("text/plain") {
         let texts: Vec<_> = sessions.iter().map(statistics::text).collect();
-        return ([(CONTENT_TYPE, "text/plain; charset=utf-8")], texts.join("\n")).into_response();
+        return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], texts.join("\n")).into_response());
     }
-    Json(Sessions { sessions }).into_response()
+    Ok(Json(Sessions { sessions }).into_response())
 }
 
 pub async fn join(
     access: Access,
     State(app): State<Arc<App>>,
+    Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<SessionGrant>, Failure> {
-    let request: SessionRequest = body::receive_json(&app, &headers, body).await?;
+    let mut request: SessionRequest = body::receive_json(&app, &headers, body).await?;
     let reference: Reference = request.reference.parse()?;
     access.needs(Right::Read, reference.image().as_str())?;
-    Err(Failure::new(ProblemKind::Refused, "this server offers no multicast"))
+    request.receiver = printable(&request.receiver);
+    let grant = app.blocking(move |app| -> Result<_, Failure> {
+        let (version, _) = app.repository.sealed(&reference)?;
+        if version.digest().to_hex() != request.manifest {
+            return Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")));
+        }
+        app.sessions.join(&request, &version, peer)
+    });
+    Ok(Json(grant.await?))
 }
 
-pub async fn leave(
-    _: Access,
-    State(_app): State<Arc<App>>,
-    Path((session, _receiver)): Path<(String, u32)>,
-) -> Result<StatusCode, Failure> {
-    let invalid = |error| Failure::new(ProblemKind::Invalid, base::fault::chain(&error));
-    let _session: SessionId = session.parse().map_err(invalid)?;
-    Err(Failure::new(ProblemKind::NotFound, "no such session"))
+/// What a client calls itself goes into logs and onto terminals.
+fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
 }
