@@ -100,7 +100,7 @@ pub struct Capture {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
     /// Send to this server and store nothing here
-    #[arg(long, value_name = "SERVER", conflicts_with = "repo")]
+    #[arg(long, value_name = "SERVER")]
     pub to: Option<String>,
     #[command(flatten)]
     pub token: TokenSource,

@@ -61,8 +61,9 @@ pub fn reference(name: &str) -> Result<Reference> {
 
 /// Now, by this user: what is kept with everything that gets written.
 pub fn stamp() -> Stamp {
+    let id = rustix::process::geteuid();
     let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
-    let user = user.unwrap_or_else(|_| rustix::process::geteuid().as_raw().to_string());
+    let user = user.unwrap_or_else(|_| if id.is_root() { "root".to_owned() } else { id.as_raw().to_string() });
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     Stamp { created: crate::clock::now_rfc3339(), creator: format!("{user}@{host}") }
 }

@@ -1,7 +1,7 @@
 //! `diskcast capture`: keeps a disk as a new version of an image, in a repository here or on a server.
 
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
-use disk::{DiskMap, ReadAt, SurveyOptions};
+use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink};
 use net::client::{Client, ClientOptions};
 use serde_json::json;
@@ -124,13 +124,15 @@ pub fn show_rate(bytes: u64, took: std::time::Duration) -> String {
 fn describe(name: &str, map: &DiskMap) -> String {
     let in_use = show_bytes(map.allocated.sectors() * base::limits::SECTOR_BYTES);
     let size = show_bytes(map.window.len_bytes());
-    let kinds: Vec<_> = map
-        .partitions
-        .iter()
-        .map(|partition| partition.filesystem.as_ref().map_or("?", |filesystem| filesystem.kind))
-        .collect();
-    let partitions = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
-    format!("{name}: {} table, {} partitions{partitions}, {in_use} of {size} to capture", map.table.as_str(), kinds.len())
+    let filesystem = |found: &disk::Partition| found.filesystem.as_ref().map_or("unknown", |filesystem| filesystem.kind);
+    let kinds: Vec<_> = map.partitions.iter().map(filesystem).collect();
+    let table = match map.table {
+        TableKind::None => "no partition table",
+        TableKind::Mbr => "MBR",
+        TableKind::Gpt => "GPT",
+    };
+    let found = std::iter::once(table).chain(kinds).collect::<Vec<_>>().join(", ");
+    format!("{name}: {found}; {in_use} of {size} to capture")
 }
 
 /// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again.

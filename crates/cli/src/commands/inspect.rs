@@ -85,7 +85,7 @@ fn partitions(partitions: &[PartitionRecord]) -> Table {
     for partition in partitions {
         let filesystem = partition.filesystem.as_ref();
         table.row([
-            partition.number.to_string(),
+            if partition.number == 0 { "(disk)".to_owned() } else { partition.number.to_string() },
             (partition.start_sector * SECTOR_BYTES).to_string(),
             show_bytes(partition.sectors * SECTOR_BYTES),
             filesystem.map_or("-".to_owned(), |found| found.kind.clone()),
