@@ -60,6 +60,7 @@ pub struct Global {
 pub enum Command {
     Capture(Capture),
     Install(Install),
+    Fetch(Fetch),
     Serve(Serve),
     Token(Token),
     #[command(visible_alias = "ls")]
@@ -344,6 +345,8 @@ pub enum Free {
 pub enum Transport {
     /// Multicast if it works on this network, unicast for the rest
     Auto,
+    /// Multicast only: fail where it does not work
+    Multicast,
     /// Unicast only
     Unicast,
 }
@@ -365,7 +368,9 @@ fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
 
 fn parse_memory(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 32 << 20;
-    units::parse_bytes(text).filter(|&bytes| bytes >= LEAST).ok_or_else(|| "expected a size from 32M on".to_owned())
+    units::parse_bytes(text)
+        .filter(|&bytes| bytes >= LEAST)
+        .ok_or_else(|| "expected a size from 32M on".to_owned())
 }
 
 fn parse_rate(text: &str) -> Result<u64, String> {
@@ -387,7 +392,9 @@ fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> {
     });
     let century = 100 * 366 * 86_400;
     let seconds = parsed.filter(|&seconds| seconds <= century);
-    seconds.map(std::time::Duration::from_secs).ok_or_else(|| "expected a time such as 30d, 8h or 15m".to_owned())
+    seconds
+        .map(std::time::Duration::from_secs)
+        .ok_or_else(|| "expected a time such as 30d, 8h or 15m".to_owned())
 }
 
 #[cfg(test)]

@@ -133,12 +133,15 @@ impl From<net::Error> for Failure {
             Kind::NotFound => (Exit::NotFound, None),
             Kind::Refused | Kind::Exists => (Exit::Refused, None),
             Kind::Verification => (Exit::Verification, None),
-            Kind::Corrupt => (Exit::Verification, Some("`diskcast verify` on the server tells what is damaged")),
+            Kind::Corrupt => {
+                (Exit::Verification, Some("`diskcast verify` on the server tells what is damaged"))
+            }
             Kind::Invalid => (Exit::Usage, None),
             Kind::Stopped => (Exit::Interrupted, None),
-            Kind::Unreachable => {
-                (Exit::Failed, Some("is `diskcast serve` running there, and does a firewall let its port pass?"))
-            }
+            Kind::Unreachable => (
+                Exit::Failed,
+                Some("is `diskcast serve` running there, and does a firewall let its port pass?"),
+            ),
             Kind::Untrusted => (
                 Exit::Failed,
                 Some("take the token that this server prints when it starts; it names its certificate"),

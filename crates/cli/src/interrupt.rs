@@ -39,14 +39,19 @@ pub fn hint(text: &'static str) {
     HINT.get_or_init(|| text);
 }
 
-/// The calling command watches the returned flag: the first signal only sets it, the second still ends the program.
-pub fn cooperate() -> &'static AtomicBool {
+/// The calling command ends in its own way after the first signal; the second still ends the program.
+pub fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     COOPERATIVE.store(true, Ordering::SeqCst);
-    &STOP
+    std::thread::Builder::new().name("stop".into()).spawn(|| {
+        wait();
+        stop();
+    })?;
+    Ok(())
 }
 
-/// Returns when a signal has come. Call [`cooperate`] first.
+/// Returns when a signal has come.
 pub fn wait() {
+    COOPERATIVE.store(true, Ordering::SeqCst);
     let mut guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
     while !STOP.load(Ordering::SeqCst) {
         guard = CHANGE.1.wait(guard).unwrap_or_else(PoisonError::into_inner);

@@ -41,6 +41,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
     match command {
         Command::Capture(args) => commands::capture::run(context, args),
         Command::Install(args) => commands::install::run(context, args),
+        Command::Fetch(args) => commands::fetch::run(context, args),
         Command::Serve(args) => commands::serve::run(context, args),
         Command::Token(args) => commands::token::run(context, args),
         Command::Images(args) => commands::images::run(context, args),

@@ -34,6 +34,14 @@ impl Meter {
         Self { output, shown, stage: Mutex::new(None) }
     }
 
+    /// Runs `print` with the bar off the screen.
+    pub fn suspend(&self, print: impl FnOnce()) {
+        match &*self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(running) => running.bar.suspend(print),
+            None => print(),
+        }
+    }
+
     /// Takes the bar off the screen.
     pub fn finish(&self) {
         if let Some(running) = self.stage.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -57,8 +65,10 @@ impl Meter {
 impl Progress for Meter {
     fn begin(&self, stage: Stage, bytes: u64) {
         self.finish();
-        let target = if self.shown { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(bytes), target).with_style(style()).with_message(word(stage));
+        let target =
+            if self.shown { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
+        let bar =
+            ProgressBar::with_draw_target(Some(bytes), target).with_style(style()).with_message(word(stage));
         let now = clock::now();
         let running = Running { stage, bar, began: now, reported: now };
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);

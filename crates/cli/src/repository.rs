@@ -16,7 +16,9 @@ pub fn open(global: &Global) -> Result<Repository> {
         let missing = error.kind() == store::ErrorKind::NotFound;
         let failure = Failure::from(error);
         match (missing, chosen) {
-            (true, false) => failure.hint("`diskcast capture` makes it; --repo or DISKCAST_REPO name another one"),
+            (true, false) => {
+                failure.hint("`diskcast capture` makes it; --repo or DISKCAST_REPO name another one")
+            }
             (true, true) => failure.hint("`diskcast capture` makes a repository there"),
             _ => failure,
         }
@@ -63,7 +65,12 @@ pub fn reference(name: &str) -> Result<Reference> {
 pub fn stamp() -> Stamp {
     let id = rustix::process::geteuid();
     let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
-    let user = user.unwrap_or_else(|_| if id.is_root() { "root".to_owned() } else { id.as_raw().to_string() });
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Stamp { created: crate::clock::now_rfc3339(), creator: format!("{user}@{host}") }
+    let user =
+        user.unwrap_or_else(|_| if id.is_root() { "root".to_owned() } else { id.as_raw().to_string() });
+    Stamp { created: crate::clock::now_rfc3339(), creator: format!("{user}@{}", host_name()) }
+}
+
+/// What this machine calls itself.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

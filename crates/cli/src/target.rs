@@ -60,8 +60,12 @@ pub fn options(writing: &Writing, effort: &Effort) -> InstallOptions {
 /// One line for people: what would be written where.
 pub fn plan(path: &Path, version: &Manifest) -> String {
     let (image, number) = (&version.image, version.number);
-    let (content, size) = (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));
-    format!("would do: write {image}@{number} ({content} of data on a disk of {size}) to {}\n", path.display())
+    let (content, size) =
+        (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));
+    format!(
+        "would do: write {image}@{number} ({content} of data on a disk of {size}) to {}\n",
+        path.display()
+    )
 }
 
 fn geometry(version: &Manifest) -> Geometry {

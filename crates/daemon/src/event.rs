@@ -50,12 +50,19 @@ pub enum Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SessionStarted { reference, group } => write!(f, "session of {reference} started on {group}"),
+            Self::SessionStarted { reference, group } => {
+                write!(f, "session of {reference} started on {group}")
+            }
             Self::ReceiverJoined { reference, receiver, peer } => {
                 write!(f, "{receiver} ({peer}) joins the session of {reference}")
             }
             Self::SessionEnded { statistics } => {
-                write!(f, "session of {} ended\n{}", statistics.reference, crate::statistics::text(statistics))
+                write!(
+                    f,
+                    "session of {} ended\n{}",
+                    statistics.reference,
+                    crate::statistics::text(statistics)
+                )
             }
             Self::Published { reference, peer } => write!(f, "{reference} published by {peer}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),

@@ -76,7 +76,12 @@ impl Metrics {
         let mut page = Page::default();
         page.family("info", "gauge", "Version of this server");
         page.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-        page.single("start_time_seconds", "gauge", "When the server started, in seconds since 1970", self.started);
+        page.single(
+            "start_time_seconds",
+            "gauge",
+            "When the server started, in seconds since 1970",
+            self.started,
+        );
         page.family("http_requests_total", "counter", "Requests answered, by class of status");
         for (class, count) in CLASSES.iter().zip(&self.requests) {
             page.sample("http_requests_total", &[("status", class)], count.load(Ordering::Relaxed));
@@ -95,9 +100,19 @@ impl Metrics {
         for (cause, count) in ["late", "buffer_full", "lost"].iter().zip(totals.resent) {
             page.sample("blocks_resent_total", &[("cause", cause)], count);
         }
-        page.single("packet_sent_bytes_total", "counter", "Bytes of multicast packets sent", totals.packet_bytes);
+        page.single(
+            "packet_sent_bytes_total",
+            "counter",
+            "Bytes of multicast packets sent",
+            totals.packet_bytes,
+        );
         page.single("reports_received_total", "counter", "Packets received from receivers", totals.reports);
-        page.single("packets_rejected_total", "counter", "Packets received that were rejected", totals.rejected);
+        page.single(
+            "packets_rejected_total",
+            "counter",
+            "Packets received that were rejected",
+            totals.rejected,
+        );
         page.0
     }
 }
@@ -107,7 +122,8 @@ struct Page(String);
 
 impl Page {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        write!(self.0, "# HELP diskcast_{name} {help}\n# TYPE diskcast_{name} {kind}\n").expect("a string takes everything");
+        write!(self.0, "# HELP diskcast_{name} {help}\n# TYPE diskcast_{name} {kind}\n")
+            .expect("a string takes everything");
     }
 
     /// `labels` hold no characters that would need escaping.

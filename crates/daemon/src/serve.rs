@@ -63,7 +63,8 @@ pub struct Server {
 /// if the state folder holds something else than this wrote; `Io`.
 pub fn serve(options: ServeOptions) -> Result<Server> {
     if !options.tls && !options.listen.ip().is_loopback() {
-        let context = format!("{} is no loopback address: without TLS anybody could read tokens there", options.listen);
+        let context =
+            format!("{} is no loopback address: without TLS anybody could read tokens there", options.listen);
         return Err(Error::new(ErrorKind::Refused, context));
     }
     let state = StateFolder::open(&options.state)?;
@@ -78,8 +79,10 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         .build()
         .map_err(|error| Error::from_source(ErrorKind::Io, "start threads", error))?;
     let listener = runtime.block_on(bind(options.listen))?;
-    let address = listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
-    let sessions = Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
+    let address =
+        listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
+    let sessions =
+        Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
     runtime.spawn(sweep(sessions.clone()));
     let app = App::new(options.repository, authority, sessions, options.log);
     let (stop, stopped) = watch::channel(false);
@@ -109,8 +112,13 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
 
 /// A token with which any machine may read all images.
 fn join_token(authority: &Authority, identity: Option<&Identity>, lifetime: Duration) -> Result<JoinToken> {
-    let claims = Claims { images: vec!["*".to_owned()], right: Right::Read, expires: clock::unix_seconds() + lifetime.as_secs() };
-    let secret = authority.mint(&claims).ok_or_else(|| Error::new(ErrorKind::Refused, "mint the join token"))?;
+    let claims = Claims {
+        images: vec!["*".to_owned()],
+        right: Right::Read,
+        expires: clock::unix_seconds() + lifetime.as_secs(),
+    };
+    let secret =
+        authority.mint(&claims).ok_or_else(|| Error::new(ErrorKind::Refused, "mint the join token"))?;
     Ok(JoinToken { fingerprint: identity.map(Identity::fingerprint), secret })
 }
 

@@ -71,15 +71,21 @@ impl Sessions {
     }
 
     /// Lets the client at `peer` take part in the session of `version`, which begins if it does not run. Blocks.
-    pub fn join(&self, request: &SessionRequest, version: &Sealed, peer: SocketAddr) -> Result<SessionGrant, Failure> {
+    pub fn join(
+        &self,
+        request: &SessionRequest,
+        version: &Sealed,
+        peer: SocketAddr,
+    ) -> Result<SessionGrant, Failure> {
         let options = self.options.as_ref().ok_or_else(|| refused("this server offers no multicast"))?;
         let interface = match &options.interface {
             Some(choice) => interface::choose(choice),
             None => interface::towards(peer).map(|(interface, _)| interface),
         };
         let interface = interface.map_err(|error| unavailable(&error))?;
-        let ipv4 = family(&interface, &request.families)
-            .ok_or_else(|| refused(&format!("interface {} has no address of these families", interface.name)))?;
+        let ipv4 = family(&interface, &request.families).ok_or_else(|| {
+            refused(&format!("interface {} has no address of these families", interface.name))
+        })?;
         let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
         let slot = self.slot((reference.clone(), interface.index, ipv4))?;
         let mut running = lock(&slot);
@@ -268,7 +274,9 @@ mod tests {
         let groups: std::collections::HashSet<_> =
             (0..50).map(|number| group(&Digest([1; 32]), 7, number, true, 1)).collect();
         assert!(groups.len() >= 49, "{} of 50", groups.len());
-        for (ipv4, ttl, prefix) in [(true, 1, "239.255."), (true, 2, "239.192."), (false, 1, "[ff12::"), (false, 9, "[ff15::")] {
+        for (ipv4, ttl, prefix) in
+            [(true, 1, "239.255."), (true, 2, "239.192."), (false, 1, "[ff12::"), (false, 9, "[ff15::")]
+        {
             let group = group(&Digest([1; 32]), 7, 1, ipv4, ttl);
             assert!(group.ip().is_multicast() && group.to_string().starts_with(prefix), "{group}");
         }

@@ -22,7 +22,8 @@ pub struct StateFolder {
 impl StateFolder {
     /// The folder at `path`, made with mode 0700 if it is missing.
     pub fn open(path: &Path) -> Result<Self> {
-        let io = |error| Error::from_source(ErrorKind::Io, format!("make the folder `{}`", path.display()), error);
+        let io =
+            |error| Error::from_source(ErrorKind::Io, format!("make the folder `{}`", path.display()), error);
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
         Ok(Self { path: path.to_owned() })
     }

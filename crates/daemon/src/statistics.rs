@@ -19,8 +19,12 @@ pub fn text(session: &SessionStatistics) -> String {
     log.line("Runtime", show(session.runtime_ms));
     log.line("Total clients served", session.receivers.len());
     log.line("Image read time", show(session.read_ms));
-    log.line("Image size", format_args!("{} in {} objects", show_bytes(session.image_bytes), session.objects));
+    log.line(
+        "Image size",
+        format_args!("{} in {} objects", show_bytes(session.image_bytes), session.objects),
+    );
     log.line("Image reads", format_args!("{} bytes", session.read_bytes));
+    log.line("Image read failures", session.read_failures);
     log.line("Image repeated reads", format_args!("{} bytes", session.reread_bytes));
     log.line("Total blocks on image", session.blocks_in_image);
     log.line("Total blocks on multicast", session.blocks_sent);
@@ -34,6 +38,7 @@ pub fn text(session: &SessionStatistics) -> String {
     log.line("Packets sent", format_args!("{} bytes", session.packet_bytes));
     log.line("Control sent", format_args!("{} packets", session.control_packets));
     log.line("Reports received", format_args!("{} packets, {} rejected", session.reports, session.rejected));
+    session.trouble.iter().for_each(|trouble| log.line("Trouble", trouble));
     session.receivers.iter().for_each(|receiver| log.receiver(receiver));
     log.0
 }
@@ -66,9 +71,12 @@ impl Log {
         let end = if receiver.left { "" } else { " (has not left)" };
         self.line("    Runtime", format_args!("{}{end}", show(receiver.runtime_ms)));
         self.line("    Concurrency", format_args!("{:.2}%", receiver.concurrency * 100.0));
-        let (received, twice, lost) =
-            (receiver.blocks_received, receiver.blocks_duplicate, receiver.blocks_lost);
-        self.line("    Blocks", format_args!("{received} received, {twice} twice, {lost} lost"));
+        let (received, twice) = (receiver.blocks_received, receiver.blocks_duplicate);
+        let (lost, refused) = (receiver.blocks_lost, receiver.blocks_refused);
+        self.line(
+            "    Blocks",
+            format_args!("{received} received, {twice} twice, {lost} lost, {refused} without room"),
+        );
     }
 }
 
@@ -89,6 +97,7 @@ pub(crate) mod tests {
             blocks_received: 726_016,
             blocks_duplicate: 0,
             blocks_lost: 3,
+            blocks_refused: 0,
         };
         SessionStatistics {
             session: SessionId(55_626),
@@ -100,6 +109,7 @@ pub(crate) mod tests {
             read_ms: 480,
             read_bytes: 1_519_386_624,
             reread_bytes: 775_946_240,
+            read_failures: 0,
             objects: 709,
             image_bytes: 743_440_384,
             blocks_in_image: 726_016,
@@ -112,7 +122,13 @@ pub(crate) mod tests {
             control_packets: 900,
             reports: 3100,
             rejected: 2,
-            receivers: vec![receiver(1, 93_720, 1.0), receiver(2, 93_705, 1.0), receiver(3, 58_478, 0.9918), receiver(4, 36_353, 0.9902)],
+            trouble: None,
+            receivers: vec![
+                receiver(1, 93_720, 1.0),
+                receiver(2, 93_705, 1.0),
+                receiver(3, 58_478, 0.9918),
+                receiver(4, 36_353, 0.9902),
+            ],
         }
     }
 

@@ -47,11 +47,14 @@ impl Job<'_> {
             "type": "plan", "source": self.source.name(), "image": self.image.as_str(), "allocated_bytes": bytes,
         });
         let image = &self.image;
-        self.context.output.result(&record, || format!("would do: capture {} into {image}\n", show_bytes(bytes)))
+        self.context
+            .output
+            .result(&record, || format!("would do: capture {} into {image}\n", show_bytes(bytes)))
     }
 
     fn to_repository(&self) -> Result<()> {
         let repository = repository::open_or_create(&self.context.global)?;
+        self.context.output.detail(&format!("repository {}", repository.name()));
         let known = known_chunks(&repository, &self.image)?;
         self.capture(&repository, known, |draft| Ok(repository.publish(&self.image, draft, None)?))
     }
@@ -124,7 +127,8 @@ pub fn show_rate(bytes: u64, took: std::time::Duration) -> String {
 fn describe(name: &str, map: &DiskMap) -> String {
     let in_use = show_bytes(map.allocated.sectors() * base::limits::SECTOR_BYTES);
     let size = show_bytes(map.window.len_bytes());
-    let filesystem = |found: &disk::Partition| found.filesystem.as_ref().map_or("unknown", |filesystem| filesystem.kind);
+    let filesystem =
+        |found: &disk::Partition| found.filesystem.as_ref().map_or("unknown", |filesystem| filesystem.kind);
     let kinds: Vec<_> = map.partitions.iter().map(filesystem).collect();
     let table = match map.table {
         TableKind::None => "no partition table",

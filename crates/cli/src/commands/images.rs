@@ -43,7 +43,8 @@ fn images(context: &Context, repository: &Repository) -> Result<()> {
         let versions = repository.versions(&name)?;
         let tags = tags_by_version(repository, &name)?;
         let newest = repository.resolve(&Reference::Newest(name))?;
-        let words: Vec<_> = tags.iter().flat_map(|(at, tags)| tags.iter().map(move |tag| format!("{tag}@{at}"))).collect();
+        let words: Vec<_> =
+            tags.iter().flat_map(|(at, tags)| tags.iter().map(move |tag| format!("{tag}@{at}"))).collect();
         table.row([
             newest.image.clone(),
             versions.len().to_string(),
@@ -107,7 +108,9 @@ pub fn tags_by_version(repository: &Repository, name: &ImageName) -> Result<BTre
 }
 
 fn by_tag(tags: &BTreeMap<u64, Vec<String>>) -> Value {
-    tags.iter().flat_map(|(&version, tags)| tags.iter().map(move |tag| (tag.clone(), json!(version)))).collect()
+    tags.iter()
+        .flat_map(|(&version, tags)| tags.iter().map(move |tag| (tag.clone(), json!(version))))
+        .collect()
 }
 
 /// Size of the disk, or of the one partition, that the version holds.

@@ -41,7 +41,10 @@ fn text(version: &Manifest, digest: &str, tags: &[String]) -> String {
         line("parent", format!("{}@{}", parent.image, parent.number));
     }
     line("disk", size(version));
-    line("allocated", format!("{}, of it zeros {}", show_bytes(found.allocated_bytes), show_bytes(found.zero_bytes)));
+    line(
+        "allocated",
+        format!("{}, of it zeros {}", show_bytes(found.allocated_bytes), show_bytes(found.zero_bytes)),
+    );
     line("image size", show_bytes(found.encoded_bytes));
     line(
         "chunks",
@@ -68,7 +71,11 @@ fn size(version: &Manifest) -> String {
     let bytes = disk_bytes(version);
     let sectors = version.logical_sector_bytes;
     let whole = version.origin.disk_sectors == version.size_sectors;
-    let part = if whole { String::new() } else { format!(", a part of {}", show_bytes(version.origin.disk_sectors * SECTOR_BYTES)) };
+    let part = if whole {
+        String::new()
+    } else {
+        format!(", a part of {}", show_bytes(version.origin.disk_sectors * SECTOR_BYTES))
+    };
     format!("{} ({bytes} bytes), sectors of {sectors} bytes{part}", show_bytes(bytes))
 }
 
@@ -91,7 +98,8 @@ fn partitions(partitions: &[PartitionRecord]) -> Table {
             filesystem.map_or("-".to_owned(), |found| found.kind.clone()),
             filesystem.and_then(|found| found.label.clone()).unwrap_or_default(),
             partition.name.clone().unwrap_or_default(),
-            if filesystem.is_some_and(|found| found.understood) { "what is in use" } else { "whole" }.to_owned(),
+            if filesystem.is_some_and(|found| found.understood) { "what is in use" } else { "whole" }
+                .to_owned(),
         ]);
     }
     table

@@ -20,6 +20,12 @@ pub const GO_ON: &str = "the same command with --resume goes on from here";
 pub fn run(context: &Context, args: &Install) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let version = repository.resolve(&repository::reference(&args.name)?)?;
+    context.output.detail(&format!(
+        "repository {}, version {}@{}",
+        repository.name(),
+        version.image,
+        version.number
+    ));
     target::check(&args.target, &version)?;
     if context.global.dry_run {
         let record = json!({
@@ -84,7 +90,10 @@ pub fn sentence(done: &InstallReport) -> String {
     add(done.kept_bytes, "right already");
     add(done.zeroed_bytes, "zeroed");
     add(done.discarded_bytes, "discarded");
-    add(done.verified_bytes, if done.past_cache { "verified" } else { "verified (in part from the page cache)" });
+    add(
+        done.verified_bytes,
+        if done.past_cache { "verified" } else { "verified (in part from the page cache)" },
+    );
     if done.verified_bytes == 0 {
         parts.push("not verified".to_owned());
     }

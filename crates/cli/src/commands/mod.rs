@@ -1,6 +1,7 @@
 //! One file per command: what it prints, in which order it does things. The work itself is done further down the house.
 
 pub mod capture;
+pub mod fetch;
 pub mod images;
 pub mod inspect;
 pub mod install;

@@ -37,5 +37,9 @@ pub fn run(context: &Context, args: &Remove) -> Result<()> {
 fn explain(error: store::Error) -> Failure {
     let refused = error.kind() == store::ErrorKind::Refused;
     let failure = Failure::from(error);
-    if refused { failure.hint("move its tags to another version first, or remove them: `diskcast remove IMAGE:TAG`") } else { failure }
+    if refused {
+        failure.hint("move its tags to another version first, or remove them: `diskcast remove IMAGE:TAG`")
+    } else {
+        failure
+    }
 }

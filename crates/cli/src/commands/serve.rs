@@ -14,7 +14,6 @@ use crate::output::Output;
 use crate::{clock, interrupt, repository};
 
 pub fn run(context: &Context, args: &Serve) -> Result<()> {
-    interrupt::cooperate();
     let repository = Arc::new(repository::open_or_create(&context.global)?);
     let state = match &args.state.state {
         Some(path) => path.clone(),
@@ -57,25 +56,19 @@ fn announce(context: &Context, args: &Serve, server: &Server, repository: &str, 
     });
     context.output.answer(&record, || {
         let plural = if images == 1 { "" } else { "s" };
-        let host = if server.address().ip().is_unspecified() { "SERVER" } else { "" };
-        let at = if host.is_empty() { url.clone() } else { url.replace(&bare(server.address()), host) };
+        let port = server.address().port();
+        let host =
+            if server.address().ip().is_unspecified() { format!("SERVER:{port}") } else { url.clone() };
         format!(
             "serving {images} image{plural} of {repository} at {url}\n\
              join token, for reading all images until {expires}:\n\n  {token}\n\n\
-             on a client: diskcast fetch {at} NAME TARGET --token-file FILE\n"
+             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n"
         )
     })
 }
 
 fn url(address: SocketAddr, tls: bool) -> String {
     format!("{}://{address}", if tls { "https" } else { "http" })
-}
-
-fn bare(address: SocketAddr) -> String {
-    match address {
-        SocketAddr::V4(v4) => v4.ip().to_string(),
-        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
-    }
 }
 
 /// A line of JSON on stdout, or a line with the time for the journal on stderr.

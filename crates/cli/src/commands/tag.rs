@@ -14,7 +14,8 @@ pub fn run(context: &Context, args: &Tag) -> Result<()> {
     let tag: TagName = args.tag.parse()?;
     let version = repository.resolve(&reference)?;
     let image = reference.image();
-    let before = repository.tags(image)?.into_iter().find(|found| found.name == tag).map(|found| found.version);
+    let before =
+        repository.tags(image)?.into_iter().find(|found| found.name == tag).map(|found| found.version);
     if !context.global.dry_run {
         repository.tag(image, &tag, version.number, &repository::stamp())?;
     }

@@ -33,15 +33,20 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     });
     context.output.result(&record, || {
         let VerifyReport { versions, objects, bytes, unreferenced, .. } = report;
-        let rest = if unreferenced > 0 { format!(", {unreferenced} objects that no version names") } else { String::new() };
+        let rest = if unreferenced > 0 {
+            format!(", {unreferenced} objects that no version names")
+        } else {
+            String::new()
+        };
         let (size, took, rate) = (show_bytes(bytes), show_duration(took), show_rate(bytes, took));
         format!("verified {versions} versions, {objects} objects of {size}{rest}, {took}, {rate}\n")
     })?;
     if report.damaged.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len()))
-        .hint("capture the same disks again to heal missing or damaged objects, or remove the versions concerned"))
+    Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len())).hint(
+        "capture the same disks again to heal missing or damaged objects, or remove the versions concerned",
+    ))
 }
 
 fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {
@@ -54,7 +59,8 @@ fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {
         return Ok(());
     }
     context.output.answer(&record, || {
-        let concerned = if versions.is_empty() { String::new() } else { format!(" (needed by {})", versions.join(" ")) };
+        let concerned =
+            if versions.is_empty() { String::new() } else { format!(" (needed by {})", versions.join(" ")) };
         format!("damaged: {}{concerned}\n", damage.text)
     })
 }

@@ -26,12 +26,19 @@ impl Access {
         if self.sees(image) {
             return Ok(());
         }
-        Err(Failure::new(ProblemKind::Denied, format!("the token is not good for the image `{}`", image.escape_debug())))
+        Err(Failure::new(
+            ProblemKind::Denied,
+            format!("the token is not good for the image `{}`", image.escape_debug()),
+        ))
     }
 
     /// `Denied` unless the token grants `right` for some image.
     pub fn needs_anywhere(&self, right: Right) -> Result<(), Failure> {
-        if self.0.right >= right { Ok(()) } else { Err(Failure::new(ProblemKind::Denied, "the token does not allow writing")) }
+        if self.0.right >= right {
+            Ok(())
+        } else {
+            Err(Failure::new(ProblemKind::Denied, "the token does not allow writing"))
+        }
     }
 }
 

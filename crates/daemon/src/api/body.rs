@@ -27,8 +27,10 @@ pub async fn receive(
     body: Body,
     bytes_max: u32,
 ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
-    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let announced = announced.ok_or_else(|| Failure::new(ProblemKind::Invalid, "the request has no Content-Length"))?;
+    let announced =
+        headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let announced =
+        announced.ok_or_else(|| Failure::new(ProblemKind::Invalid, "the request has no Content-Length"))?;
     if announced > bytes_max as usize {
         let detail = format!("the body has {announced} bytes, at most {bytes_max} are taken here");
         return Err(Failure::new(ProblemKind::Invalid, detail));
@@ -42,10 +44,15 @@ pub async fn receive(
 }
 
 /// The JSON body of a request.
-pub async fn receive_json<T: DeserializeOwned>(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<T, Failure> {
+pub async fn receive_json<T: DeserializeOwned>(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Failure> {
     let (bytes, _memory) = receive(app, headers, body, JSON_BYTES_MAX).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::new(ProblemKind::Invalid, format!("the body is not what is expected here: {error}")))
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::new(ProblemKind::Invalid, format!("the body is not what is expected here: {error}"))
+    })
 }
 
 /// Waits until there is room for `bytes` more in memory.
@@ -71,7 +78,10 @@ impl http_body::Body for Held {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
     }
 

@@ -96,7 +96,8 @@ pub async fn publish(
     access.needs(Right::Write, &image)?;
     let name: ImageName = image.parse()?;
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.as_bytes().to_vec()).filter(|key| key.len() <= 128);
-    let key = key.ok_or_else(|| Failure::new(ProblemKind::Invalid, format!("a header {IDEMPOTENCY_KEY} is needed")))?;
+    let key = key
+        .ok_or_else(|| Failure::new(ProblemKind::Invalid, format!("a header {IDEMPOTENCY_KEY} is needed")))?;
     let (draft, _memory) = body::receive(&app, &headers, body, MANIFEST_BYTES_MAX).await?;
     let slot = app.publications.slot(name.as_str(), key);
     let mut published = slot.lock().await;
@@ -119,7 +120,10 @@ fn publish_draft(repository: &Repository, name: ImageName, draft: &[u8]) -> Resu
     let catalogue = Catalogue::load(&draft, repository).map_err(missing)?;
     for object in catalogue.objects() {
         if !repository.contains(object)? {
-            return Err(Failure::new(ProblemKind::Refused, format!("{object} of this version was never sent")));
+            return Err(Failure::new(
+                ProblemKind::Refused,
+                format!("{object} of this version was never sent"),
+            ));
         }
     }
     Ok(repository.publish(&name, draft, None)?)

@@ -51,7 +51,12 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(repository: Arc<Repository>, authority: Authority, sessions: Arc<Sessions>, log: Log) -> Arc<Self> {
+    pub fn new(
+        repository: Arc<Repository>,
+        authority: Authority,
+        sessions: Arc<Sessions>,
+        log: Log,
+    ) -> Arc<Self> {
         Arc::new(Self {
             repository,
             authority,

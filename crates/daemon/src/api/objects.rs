@@ -29,7 +29,8 @@ pub async fn get(_: Access, State(app): State<Arc<App>>, Name(object): Name) -> 
 
 pub async fn head(_: Access, State(app): State<Arc<App>>, Name(object): Name) -> Result<Response, Failure> {
     if app.blocking(move |app| app.repository.contains(&object)).await? {
-        return Ok([(CONTENT_TYPE, OBJECT_TYPE.to_owned()), (CONTENT_LENGTH, object.len.to_string())].into_response());
+        return Ok([(CONTENT_TYPE, OBJECT_TYPE.to_owned()), (CONTENT_LENGTH, object.len.to_string())]
+            .into_response());
     }
     Err(Failure::new(ProblemKind::NotFound, format!("there is no {object} of {} bytes", object.len)))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use net::api::{ProblemKind, SessionGrant, SessionRequest, Sessions};
 use store::Reference;
@@ -18,7 +18,11 @@ use crate::listener::Peer;
 use crate::statistics;
 
 /// Statistics as JSON, or as the text that the log has, for those who accept only that.
-pub async fn list(access: Access, State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failure> {
+pub async fn list(
+    access: Access,
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
     let mut sessions = app.blocking(|app| Ok::<_, Failure>(app.sessions.statistics())).await?;
     sessions.retain(|session| {
         let image = session.reference.split('@').next().unwrap_or_default();

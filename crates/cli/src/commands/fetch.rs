@@ -1,0 +1,123 @@
+//! `diskcast fetch`: gets a version from a server and writes it to a disk or a file.
+
+use std::sync::Arc;
+
+use base::units::{show_bytes, show_duration};
+use image::{Installer, Sealed};
+use net::client::{Client, ClientOptions};
+use net::clock::Stop;
+use net::fetch::{FetchOptions, FetchReport};
+use serde_json::json;
+
+use super::Context;
+use super::capture::show_rate;
+use super::install::{GO_ON, explain, report_record, sentence};
+use crate::args::{Fetch, Transport};
+use crate::exit::{Exit, Result};
+use crate::progress::Meter;
+use crate::{interrupt, repository, target, token_source};
+
+pub fn run(context: &Context, args: &Fetch) -> Result<()> {
+    let reference = repository::reference(&args.name)?.to_string();
+    let token = token_source::read(&args.token)?;
+    let stop = Stop::new();
+    let options = ClientOptions { stop: stop.clone(), ..ClientOptions::default() };
+    let client = Arc::new(Client::connect(&args.server, &token, options)?);
+    let version = net::fetch::manifest(&client, &reference)?;
+    let manifest = &version.manifest;
+    target::check(&args.target, manifest)?;
+    if context.global.dry_run {
+        let record = json!({
+            "type": "plan", "image": manifest.image, "number": manifest.number, "target": args.target,
+            "encoded_bytes": manifest.statistics.encoded_bytes,
+        });
+        return context.output.result(&record, || target::plan(&args.target, manifest));
+    }
+    target::confirm(&args.target, manifest, &context.global)?;
+    interrupt::hint(GO_ON);
+    let asked = stop.clone();
+    interrupt::cooperate(move || asked.stop())?;
+    let done = fetch(context, args, &client, &version, stop)?;
+    context.output.result(&record(args, &done), || text(args, &done))
+}
+
+fn fetch(
+    context: &Context,
+    args: &Fetch,
+    client: &Arc<Client>,
+    version: &Sealed,
+    stop: Stop,
+) -> Result<FetchReport> {
+    let disk = target::open(&args.target, &version.manifest)?;
+    let meter = Arc::new(Meter::new(context.output, context.global.quiet));
+    let install = target::options(&args.writing, &args.effort);
+    let watcher = meter.clone();
+    let begin = Box::new(move |catalogue| Installer::begin(catalogue, disk, install, watcher));
+    let output = context.output;
+    let teller = meter.clone();
+    let options = FetchOptions {
+        transport: transport(args.transport),
+        interface: args.interface.clone(),
+        stop,
+        tell: Arc::new(move |words: &str| teller.suspend(|| output.note(words))),
+        ..FetchOptions::new(args.receiver.clone().unwrap_or_else(repository::host_name))
+    };
+    let done = net::fetch::fetch(client, version, begin, &options);
+    meter.finish();
+    done.map_err(|error| {
+        let failure = explain(error);
+        if failure.exit == Exit::Interrupted { failure.hint(GO_ON) } else { failure }
+    })
+}
+
+fn transport(choice: Transport) -> net::fetch::Transport {
+    match choice {
+        Transport::Auto => net::fetch::Transport::Auto,
+        Transport::Multicast => net::fetch::Transport::Multicast,
+        Transport::Unicast => net::fetch::Transport::Unicast,
+    }
+}
+
+/// By which way the bytes came.
+fn way(done: &FetchReport) -> &'static str {
+    match (done.multicast_bytes, done.unicast_bytes) {
+        (0, 0) => "nothing",
+        (0, _) => "unicast",
+        (_, 0) => "multicast",
+        _ => "multicast and unicast",
+    }
+}
+
+fn record(args: &Fetch, done: &FetchReport) -> serde_json::Value {
+    json!({
+        "type": "fetched", "reference": done.reference, "target": args.target, "transport": way(done),
+        "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
+        "unicast_reason": done.unicast_reason, "sessions": done.sessions,
+        "received_seconds": done.received.as_secs_f64(), "installed_seconds": done.installed.as_secs_f64(),
+        "report": report_record(&done.install),
+    })
+}
+
+fn text(args: &Fetch, done: &FetchReport) -> String {
+    let bytes = done.multicast_bytes + done.unicast_bytes;
+    let rate = show_rate(bytes, done.received);
+    let (received, installed) = (show_duration(done.received), show_duration(done.installed));
+    let ways = match way(done) {
+        "multicast and unicast" => {
+            format!(
+                "{} by multicast, {} by unicast",
+                show_bytes(done.multicast_bytes),
+                show_bytes(done.unicast_bytes)
+            )
+        }
+        "nothing" => "nothing had to come".to_owned(),
+        way => format!("{} by {way}", show_bytes(bytes)),
+    };
+    let why = done.unicast_reason.as_ref().map(|why| format!("unicast because {why}\n")).unwrap_or_default();
+    format!(
+        "fetched {} to {}: {ways}, received in {received} ({rate}), installed after {installed}\n{why}{}\n",
+        done.reference,
+        args.target.display(),
+        sentence(&done.install)
+    )
+}
