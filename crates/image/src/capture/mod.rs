@@ -30,7 +30,7 @@ use assembly::Assembly;
 use plan::{Plan, Planned};
 
 /// The zstd level at which system files get smaller than by zlib level 4 in 1 MiB pieces, at several times its speed.
-pub const LEVEL_DEFAULT: i32 = 1;
+pub const LEVEL_DEFAULT: i32 = 2;
 
 /// How to capture.
 #[derive(Debug, Clone)]
