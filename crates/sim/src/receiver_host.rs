@@ -50,6 +50,8 @@ pub struct ReceiverHost {
     /// What the disk holds, by object: survives crashes.
     pub installed: Vec<bool>,
     pub done_at: Option<Instant>,
+    /// When the last of the heads was here.
+    pub heads_at: Option<Instant>,
     pub silent: bool,
     pub regrant_pending: bool,
     pub buffered_bytes: u64,
@@ -75,6 +77,7 @@ impl ReceiverHost {
             disk_bytes_per_second: host.disk_bytes_per_second,
             installed: vec![false; truth.objects.len()],
             done_at: None,
+            heads_at: None,
             silent: false,
             regrant_pending: false,
             buffered_bytes: 0,
@@ -92,7 +95,7 @@ impl ReceiverHost {
     }
 
     /// Joins the session that the server has now, for what the disk does not hold.
-    pub fn join(&mut self, now: Instant, shape: Shape, chance: &mut Chance) {
+    pub fn join(&mut self, now: Instant, shape: Shape, truth: &Truth, chance: &mut Chance) {
         assert!(self.disk.is_empty(), "joins with an idle disk");
         self.grants += 1;
         self.shape = shape;
@@ -104,7 +107,7 @@ impl ReceiverHost {
                 shape,
                 receiver: ReceiverId(self.number | self.grants << 16),
                 buffer_bytes: self.buffer_bytes,
-                object_bytes_mean: 4096,
+                object_bytes_mean: truth.object_bytes_mean(),
                 silent_after: Duration::from_secs(1),
                 stalled_after: Duration::from_secs(2),
                 chance: chance.fork(),
@@ -209,6 +212,10 @@ impl ReceiverHost {
 
     fn finish(&mut self, now: Instant, wishes: &mut Vec<Wish>) {
         let Some(machine) = &mut self.machine else { return };
+        if self.heads_at.is_none() && machine.next_lacking(0).is_none_or(|object| object >= self.shape.heads)
+        {
+            self.heads_at = Some(now);
+        }
         if machine.is_gone() {
             self.machine = None;
         } else if self.done_at.is_none() && machine.lacking() == 0 && self.disk.is_empty() {

@@ -132,6 +132,33 @@ impl Scenario {
         Self::calm_from(seed, &mut Chance::from_seed(seed))
     }
 
+    /// A fast network without faults: objects as long as encoded chunks are, full Ethernet packets, links twice as fast
+    /// as the server, fast disks.
+    #[must_use]
+    pub fn plain(image_bytes: u64, hosts: usize, bits_per_second: u64, round_trip: Duration) -> Self {
+        const OBJECT_BYTES: u64 = 90_000;
+        let host = Host {
+            starts: Instant::ZERO,
+            link: Link::new(round_trip / 2, bits_per_second * 2, 256 << 10),
+            disk_bytes_per_second: 4_000_000_000,
+            buffer_bytes: 64 << 20,
+        };
+        let objects = image_bytes.div_ceil(OBJECT_BYTES);
+        Self {
+            seed: 1,
+            block_bytes: 1424,
+            object_bytes: vec![OBJECT_BYTES as u32; objects as usize],
+            heads: objects.div_ceil(256),
+            bits_per_second,
+            cache_bytes: 64 << 20,
+            load_time_max: Duration::from_micros(200),
+            hosts: vec![host; hosts],
+            events: Vec::new(),
+            deadline: Instant::ZERO + Duration::from_secs(60),
+            mutant: Mutant::None,
+        }
+    }
+
     /// How long the server needs to send the image once.
     #[must_use]
     pub fn transfer_time(&self) -> Duration {

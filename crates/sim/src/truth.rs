@@ -33,6 +33,12 @@ impl Truth {
         Self { shape, objects, digests, object_bytes: object_bytes.into(), first_block }
     }
 
+    /// What an object has on average, in bytes.
+    pub fn object_bytes_mean(&self) -> u32 {
+        let sum: u64 = self.object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
+        (sum / self.object_bytes.len() as u64) as u32
+    }
+
     /// Number of blocks of the image.
     pub fn blocks(&self) -> usize {
         self.first_block[self.objects.len()]

@@ -28,6 +28,8 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
     /// When each receiver was done.
     pub done_at: Vec<Option<Instant>>,
+    /// When each receiver had all heads.
+    pub heads_at: Vec<Option<Instant>>,
     /// Reports of each receiver, and their bytes with tags.
     pub reports: Vec<(u64, u64)>,
     /// BLOCKs sent over all epochs, and those of them that nobody lacked.
@@ -117,6 +119,7 @@ impl<'a> World<'a> {
         Outcome {
             trace: self.trace.value(),
             done_at: self.hosts.iter().map(|host| host.done_at).collect(),
+            heads_at: self.hosts.iter().map(|host| host.heads_at).collect(),
             reports: self.hosts.iter().map(|host| (host.reports, host.report_bytes)).collect(),
             blocks_sent: self.checkers.sent,
             blocks_useless: self.checkers.useless,
@@ -323,7 +326,7 @@ impl<'a> World<'a> {
             self.queue.push(now + CONTROL_RETRY, Event::Regrant { host, life });
         } else if !known {
             self.checkers.host_forgot(host);
-            self.hosts[host].join(now, shape, &mut self.chance);
+            self.hosts[host].join(now, shape, &self.truth, &mut self.chance);
             self.drive_receiver(now, host);
         }
     }
@@ -398,7 +401,10 @@ impl<'a> World<'a> {
     /// A member of the group sends a block that is not the image's, properly tagged.
     fn lie(&mut self, now: Instant, object: u64) {
         let shape = self.server.shape;
-        let object_bytes = self.truth.object_bytes[object as usize];
+        let mut object_bytes = self.truth.object_bytes[object as usize];
+        if self.chance.hits(300_000) {
+            object_bytes = 1 + self.chance.below(8192) as u32;
+        }
         let header = BlockHeader {
             sequence: self.last_sequence,
             timestamp_us: 0,

@@ -43,9 +43,10 @@ impl Cache {
         Self { budget_bytes, used_bytes: 0, pinned_bytes: 0, entries, idle, stamp: 0 }
     }
 
-    /// Whether plans may grow: pinned objects fill less than half.
+    /// Whether plans may grow: pinned objects fill less than a quarter. What is planned keeps its place in the order,
+    /// so a longer plan would let newcomers wait longer.
     pub(super) const fn has_room_ahead(&self) -> bool {
-        self.pinned_bytes < self.budget_bytes / 2
+        self.pinned_bytes < self.budget_bytes / 4
     }
 
     pub(super) fn place(&self, object: u64) -> Place {

@@ -2,8 +2,9 @@
 
 use base::{Duration, Instant};
 
-/// A driver that wakes up late may make up for so much.
+/// A driver that wakes up late may make up for so much time, but not by a burst that a switch's port can't hold.
 const CATCH_UP_NS: u64 = 1_000_000;
+const CATCH_UP_BYTES: u64 = 128 << 10;
 
 /// Spaces packets so that their bytes on the wire stay under a cap.
 #[derive(Debug)]
@@ -25,10 +26,11 @@ impl Pacer {
     /// Books `wire_bytes` that go at `now`.
     pub(super) fn sent(&mut self, now: Instant, wire_bytes: u64) {
         let Some(rate) = self.bits_per_second else { return };
-        let nanoseconds = u128::from(wire_bytes) * 8_000_000_000 / u128::from(rate);
-        let took = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
-        let oldest = Instant(now.0.saturating_sub(CATCH_UP_NS));
-        self.next = self.next.max(oldest) + took;
+        let takes = |bytes: u64| {
+            u64::try_from(u128::from(bytes) * 8_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX)
+        };
+        let oldest = Instant(now.0.saturating_sub(takes(CATCH_UP_BYTES).min(CATCH_UP_NS)));
+        self.next = self.next.max(oldest) + Duration::from_nanos(takes(wire_bytes));
     }
 }
 

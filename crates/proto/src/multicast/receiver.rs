@@ -75,7 +75,8 @@ pub enum ReceiverEvent {
         /// Its length.
         bytes: u32,
     },
-    /// It came with a wrong digest: get it by unicast, then say [`Receiver::satisfied`]. It is not asked for any more.
+    /// It came with a wrong digest, or its packets contradict each other: get it by unicast, then say
+    /// [`Receiver::satisfied`]. It is not asked for any more.
     FetchByUnicast {
         /// Which object.
         object: u64,
@@ -136,6 +137,8 @@ pub struct Receiver {
     open: ObjectSet,
     /// Those dropped for want of room since they were last begun.
     refused: ObjectSet,
+    /// The pass that was refused last: its object and the sequence of its block 0.
+    refused_pass: (u64, u64),
     slots: Slots,
     stream: Stream,
     interval: Duration,
@@ -173,6 +176,7 @@ impl Receiver {
             lacking: ObjectSet::new(objects),
             open: ObjectSet::new(objects),
             refused: ObjectSet::new(objects),
+            refused_pass: (u64::MAX, 0),
             slots: Slots::new(config.buffer_bytes, config.object_bytes_mean, config.mutant),
             stream: Stream::new(config.shape.heads, config.mutant),
             interval: REPORT_INTERVAL_FIRST,
@@ -343,6 +347,12 @@ impl Receiver {
             return Disposition::Unwanted;
         }
         let disposition = match self.slots.find(object) {
+            Some(slot) if self.slots.contradicts(slot, header) => {
+                // One of two members lied. Verification can't tell whom to ask again.
+                self.slots.give_up(slot);
+                self.events.push_back(ReceiverEvent::FetchByUnicast { object });
+                Disposition::Unwanted
+            }
             Some(slot) => self.slots.place(slot, header, &self.config.shape),
             None => self.begin(header),
         };
@@ -364,8 +374,17 @@ impl Receiver {
         if !self.open.contains(header.object) || header.repair {
             return Disposition::Unwanted;
         }
+        // Of a pass that began without room nothing is taken: the rest would have to be repaired, which goes before
+        // what others wait for.
+        let pass = (header.object, header.sequence - u64::from(header.block));
+        if self.refused_pass == pass {
+            return Disposition::BufferFull;
+        }
         let blocks = self.config.shape.blocks(header.object_bytes);
-        let Some(slot) = self.slots.begin(header, blocks) else { return Disposition::BufferFull };
+        let Some(slot) = self.slots.begin(header, blocks) else {
+            self.refused_pass = pass;
+            return Disposition::BufferFull;
+        };
         self.open.remove(header.object);
         match self.slots.place(slot, header, &self.config.shape) {
             Disposition::Place { slot, offset, .. } => {
@@ -474,9 +493,18 @@ impl Receiver {
         }
     }
 
+    /// Tries to be heard. Who never heard the server asks for heads at once, which go before all others wherever the
+    /// stream is.
     fn say_join(&mut self, now: Instant) {
         let report = self.header(now);
-        self.send(&Upstream::Join(report));
+        let mut lacking = Lacking::default();
+        if self.stream.is_unheard() {
+            let mut heads = Window::new(self.slots.room_for(self.open.len()), self.open.len());
+            heads.collect(&self.open, 0, self.config.shape.heads, |_| Cause::Late);
+            heads.write(usize::from(self.config.shape.block_bytes), &mut lacking);
+        }
+        let empty = lacking.is_empty();
+        self.send(&if empty { Upstream::Join(report) } else { Upstream::Need(report, lacking) });
         self.probe = (self.probe * 2).clamp(PROBE_MIN, PROBE_MAX);
         let spread = self.config.chance.below(nanos(self.probe) / 2);
         self.tick_at = now + self.probe + Duration::from_nanos(spread);

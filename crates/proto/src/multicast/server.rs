@@ -32,7 +32,8 @@ pub struct ServerConfig {
     pub overhead_bytes: u16,
     /// Most blocks in one [`Run`], `1..=64`: as many as the driver sends with one system call.
     pub run_blocks_max: u16,
-    /// The driver's memory for objects in bytes: half of it is read ahead, the rest keeps what may be repaired.
+    /// The driver's memory for objects in bytes: a quarter of it is read ahead, the rest keeps what may be repaired.
+    /// Heads and the front of each plan are loaded even beyond it.
     pub cache_bytes: u64,
     /// A receiver that was not heard for so long has gone.
     pub receiver_timeout: Duration,
@@ -310,9 +311,9 @@ impl Server {
 
     fn take_block_needs(&mut self, seen: u64, need: &NeedBlocks) -> bool {
         let (object, blocks) = (need.object, self.blocks(need.object));
-        // Whoever has a part of what never went out was lied to by another member.
-        let mut news =
-            !self.schedule.ever_went_out(object) && self.schedule.ask(object, blocks, seen, need.cause);
+        // Whoever has a part of what never went out, or lacks what does not exist, was lied to by another member.
+        let misled = !self.schedule.ever_went_out(object) || need.blocks().any(|block| block >= blocks);
+        let mut news = misled && self.schedule.ask(object, blocks, seen, need.cause);
         if self.schedule.is_pending(object) {
             self.statistics.merged += u64::from(!news);
             return news;

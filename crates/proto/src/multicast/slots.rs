@@ -22,6 +22,8 @@ struct Entry {
     missing: BlockSet,
     /// Sequence of block 0 in the last pass that was seen.
     pass_first: u64,
+    /// Its packets contradict each other.
+    given_up: bool,
     /// Its missing blocks are not asked for again before this.
     ask_at: Instant,
 }
@@ -101,6 +103,7 @@ impl Slots {
             bytes: header.object_bytes,
             missing: BlockSet::full(blocks),
             pass_first: header.sequence - u64::from(header.block),
+            given_up: false,
             ask_at: Instant::ZERO,
         });
         self.by_object.insert(header.object, slot);
@@ -109,10 +112,26 @@ impl Slots {
         Some(slot)
     }
 
+    /// Whether `header` gives the incomplete object in `slot` another length than the packet that began it.
+    pub(super) fn contradicts(&self, slot: Slot, header: &BlockHeader) -> bool {
+        let entry = self.entries[slot.0 as usize].as_ref();
+        entry.is_some_and(|entry| {
+            !entry.given_up && !entry.missing.is_empty() && entry.bytes != header.object_bytes
+        })
+    }
+
+    /// Nothing more is placed in `slot` or asked for it; it stays in use until it is freed.
+    pub(super) fn give_up(&mut self, slot: Slot) {
+        if let Some(entry) = &mut self.entries[slot.0 as usize] {
+            entry.given_up = true;
+        }
+        self.stop_filling(slot);
+    }
+
     /// Where a block of the object in `slot` goes.
     pub(super) fn place(&mut self, slot: Slot, header: &BlockHeader, shape: &Shape) -> Disposition {
         let Some(entry) = self.entries[slot.0 as usize].as_mut() else { return Disposition::Unwanted };
-        if header.object_bytes != entry.bytes {
+        if entry.given_up || header.object_bytes != entry.bytes {
             return Disposition::Unwanted;
         }
         if !header.repair {
@@ -208,7 +227,8 @@ impl Entry {
 
     /// The missing blocks that have gone by.
     fn lacking(&self, view: &View<'_>) -> Option<NeedBlocks> {
-        let passed = view.stream.settled().saturating_sub(self.pass_first);
+        let sent = view.stream.settled().saturating_sub(self.pass_first);
+        let passed = if view.stream.is_idle() { u64::MAX } else { sent };
         let passed = u32::try_from(passed).unwrap_or(u32::MAX).min(self.missing.bound());
         let first_byte = self.missing.next_from(0).filter(|&block| block < passed)? / 8;
         let end_byte = passed.div_ceil(8).min(first_byte + BITMAP_BYTES_MAX);

@@ -27,6 +27,8 @@ pub(super) struct Stream {
     cursor: u64,
     /// The cursor has come round since.
     wrapped: bool,
+    /// The server said at this sequence that it has nothing left to send.
+    idle_at: Option<u64>,
     mutant: Mutant,
 }
 
@@ -42,6 +44,7 @@ impl Stream {
             joined_cursor: heads,
             cursor: heads,
             wrapped: false,
+            idle_at: None,
             mutant,
         }
     }
@@ -70,6 +73,7 @@ impl Stream {
         }
         if self.sent.is_some_and(|sent| status.sequence >= sent) {
             self.move_cursor(status.cursor);
+            self.idle_at = status.idle.then_some(status.sequence);
         }
         self.reach(now, status.sequence);
     }
@@ -88,6 +92,11 @@ impl Stream {
     /// All BLOCKs below this sequence have been sent and had time to arrive.
     pub(super) const fn settled(&self) -> u64 {
         self.settled
+    }
+
+    /// The server has nothing left to send: no pass goes on, whatever a block of it said.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle_at.is_some_and(|sequence| sequence == self.settled)
     }
 
     /// The sequence at which this receiver began to listen.
