@@ -180,6 +180,7 @@ impl State {
     }
 
     fn answer(&self, path: &str, body: &[u8]) -> Option<std::result::Result<Bytes, ProblemKind>> {
+        let path = path.split('?').next().unwrap();
         let parts: Vec<_> = path.split('/').skip(3).collect();
         *lock(&self.requests).entry(parts[0].to_owned()).or_default() += 1;
         if lock(&self.faults).mute > 0 {

@@ -1,5 +1,6 @@
 //! Drivers of multicast sessions: the machines of `proto::multicast` on sockets, with threads, buffers and a clock.
 
+mod readahead;
 pub mod receiver;
 pub mod server;
 

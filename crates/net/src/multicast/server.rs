@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use proto::multicast::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::readahead::{ReadAhead, ReadCounters};
 use super::{overhead_bytes, receiver_key};
 use crate::api::{Key, ReceiverStatistics, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use crate::clock::Clock;
@@ -107,19 +108,10 @@ struct Shared {
     /// Names of the receivers admitted; a receiver's number is its index.
     names: Mutex<Vec<String>>,
     commands: Sender<Command>,
-    waker: Waker,
+    waker: Arc<Waker>,
     over: AtomicBool,
     last: Mutex<Option<SessionStatistics>>,
-    read: ReadCounters,
-}
-
-/// What reading objects cost.
-#[derive(Default)]
-struct ReadCounters {
-    nanoseconds: AtomicU64,
-    bytes: AtomicU64,
-    bytes_again: AtomicU64,
-    failures: AtomicU64,
+    read: Arc<ReadCounters>,
 }
 
 enum Command {
@@ -168,12 +160,13 @@ impl SessionServer {
             secret,
             names: Mutex::default(),
             commands,
-            waker,
+            waker: Arc::new(waker),
             over: AtomicBool::new(false),
             last: Mutex::default(),
-            read: ReadCounters::default(),
+            read: Arc::default(),
         });
-        let readers = start_readers(&shared, objects.into(), source)?;
+        let (read, waker) = (Arc::clone(&shared.read), Arc::clone(&shared.waker));
+        let readers = ReadAhead::start(shared.config.readers, objects, source, read, waker)?;
         let driver = Driver::new(Arc::clone(&shared), clock, machine, socket, readers);
         let run = move || driver.run(&orders);
         let spawned = std::thread::Builder::new().name("multicast-server".into()).spawn(run);
@@ -321,10 +314,10 @@ impl Shared {
             group: unscoped(self.config.group),
             running: !self.over.load(Ordering::Acquire),
             runtime_ms: 0,
-            read_ms: self.read.nanoseconds.load(Ordering::Relaxed) / 1_000_000,
-            read_bytes: self.read.bytes.load(Ordering::Relaxed),
-            reread_bytes: self.read.bytes_again.load(Ordering::Relaxed),
-            read_failures: self.read.failures.load(Ordering::Relaxed),
+            read_ms: milliseconds(self.read.time()),
+            read_bytes: self.read.bytes(),
+            reread_bytes: self.read.bytes_again(),
+            read_failures: self.read.failures(),
             objects: self.shape.objects,
             image_bytes: 0,
             blocks_in_image: 0,
@@ -340,67 +333,6 @@ impl Shared {
             trouble: None,
             receivers: Vec::new(),
         }
-    }
-}
-
-/// An object that a reader got, or could not get.
-type Loaded = (u64, Option<Bytes>);
-
-/// Both ends of the readers' queues. What is in them is bounded by the machine: it asks for no more than its cache
-/// holds.
-struct Readers {
-    wanted: Sender<u64>,
-    loaded: Receiver<Loaded>,
-}
-
-fn start_readers(
-    shared: &Arc<Shared>,
-    objects: Arc<[ObjectRef]>,
-    source: Arc<dyn ObjectSource>,
-) -> Result<Readers> {
-    let (wanted, orders) = unbounded::<u64>();
-    let (deliver, loaded) = unbounded();
-    let seen = Arc::new(Mutex::new(vec![false; objects.len()]));
-    for number in 0..shared.config.readers.max(1) {
-        let (shared, objects, source) = (Arc::clone(shared), Arc::clone(&objects), Arc::clone(&source));
-        let (orders, deliver, seen) = (orders.clone(), deliver.clone(), Arc::clone(&seen));
-        let read = move || {
-            for id in &orders {
-                let bytes = shared.read.fetch(&objects, id, source.as_ref(), &seen);
-                if deliver.send((id, bytes)).is_err() {
-                    break;
-                }
-                shared.waker.wake();
-            }
-        };
-        let spawned = std::thread::Builder::new().name(format!("multicast-read-{number}")).spawn(read);
-        spawned
-            .map_err(|error| Error::from_source(ErrorKind::Io, "start a thread that reads ahead", error))?;
-    }
-    Ok(Readers { wanted, loaded })
-}
-
-impl ReadCounters {
-    /// Gets an object and holds it against its digest: a damaged repository is found here once, not by every receiver.
-    fn fetch(
-        &self,
-        objects: &[ObjectRef],
-        id: u64,
-        source: &dyn ObjectSource,
-        seen: &Mutex<Vec<bool>>,
-    ) -> Option<Bytes> {
-        let index = usize::try_from(id).ok()?;
-        let object = objects.get(index)?;
-        let clock = Clock::start();
-        let bytes = source.fetch(object).and_then(|bytes| object.verify(&bytes).map(|()| bytes)).ok();
-        let taken = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(taken, Ordering::Relaxed);
-        self.bytes.fetch_add(u64::from(object.len), Ordering::Relaxed);
-        if std::mem::replace(&mut lock(seen)[index], true) {
-            self.bytes_again.fetch_add(u64::from(object.len), Ordering::Relaxed);
-        }
-        self.failures.fetch_add(u64::from(bytes.is_none()), Ordering::Relaxed);
-        bytes
     }
 }
 
@@ -436,7 +368,7 @@ struct Driver {
     clock: Clock,
     machine: Server,
     socket: GroupSender,
-    readers: Readers,
+    readers: ReadAhead,
     cache: HashMap<u64, Bytes>,
     outgoing: Outgoing,
     arrivals: Arrivals,
@@ -454,7 +386,7 @@ impl Driver {
         clock: Clock,
         machine: Server,
         socket: GroupSender,
-        readers: Readers,
+        readers: ReadAhead,
     ) -> Self {
         Self {
             shared,
@@ -528,7 +460,7 @@ impl Driver {
     }
 
     fn take_loaded(&mut self) {
-        for (object, bytes) in self.readers.loaded.try_iter() {
+        for (object, bytes) in self.readers.loaded() {
             self.machine.loaded(object, bytes.is_some());
             if let Some(bytes) = bytes {
                 self.cache.insert(object, bytes);
@@ -553,9 +485,7 @@ impl Driver {
     fn heed_events(&mut self) {
         while let Some(event) = self.machine.poll_event() {
             match event {
-                ServerEvent::Load(object) => {
-                    let _ = self.readers.wanted.send(object);
-                }
+                ServerEvent::Load(object) => self.readers.ask(object),
                 ServerEvent::Evict(object) => drop(self.cache.remove(&object)),
                 ServerEvent::Joined(_) => self.deserted = None,
                 ServerEvent::Left(statistics) => {

@@ -1,0 +1,124 @@
+//! Threads that read objects before their turn, so that the thread which sends never waits for a disk.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use image::{ObjectRef, ObjectSource};
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::waker::Waker;
+
+/// What reading objects cost.
+#[derive(Default)]
+pub struct ReadCounters {
+    nanoseconds: AtomicU64,
+    bytes: AtomicU64,
+    bytes_again: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl ReadCounters {
+    /// Time that it took, summed over the threads.
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of all objects read.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of objects read more than once.
+    pub fn bytes_again(&self) -> u64 {
+        self.bytes_again.load(Ordering::Relaxed)
+    }
+
+    /// Objects that could not be read, or were damaged.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// The driver's end of the readers. What waits in its queues is bounded by the machine, which asks for no more than
+/// its cache holds. The threads end when it is dropped.
+pub struct ReadAhead {
+    wanted: Sender<u64>,
+    loaded: Receiver<(u64, Option<Bytes>)>,
+}
+
+/// What the threads share.
+struct Job {
+    objects: Vec<ObjectRef>,
+    source: Arc<dyn ObjectSource>,
+    counters: Arc<ReadCounters>,
+    waker: Arc<Waker>,
+    seen: Mutex<Vec<bool>>,
+}
+
+impl ReadAhead {
+    /// Starts `threads` readers of `objects`, which wake the driver by `waker`.
+    pub fn start(
+        threads: usize,
+        objects: Vec<ObjectRef>,
+        source: Arc<dyn ObjectSource>,
+        counters: Arc<ReadCounters>,
+        waker: Arc<Waker>,
+    ) -> Result<Self> {
+        let (wanted, orders) = unbounded::<u64>();
+        let (deliver, loaded) = unbounded();
+        let seen = Mutex::new(vec![false; objects.len()]);
+        let job = Arc::new(Job { objects, source, counters, waker, seen });
+        for number in 0..threads.max(1) {
+            let (job, orders, deliver) = (Arc::clone(&job), orders.clone(), deliver.clone());
+            let read = move || {
+                for id in &orders {
+                    if deliver.send((id, job.fetch(id))).is_err() {
+                        break;
+                    }
+                    job.waker.wake();
+                }
+            };
+            let spawned = thread::Builder::new().name(format!("multicast-read-{number}")).spawn(read);
+            spawned.map_err(|error| {
+                Error::from_source(ErrorKind::Io, "start a thread that reads ahead", error)
+            })?;
+        }
+        Ok(Self { wanted, loaded })
+    }
+
+    /// Asks for an object.
+    pub fn ask(&self, object: u64) {
+        // The readers live as long as this end does.
+        let _ = self.wanted.send(object);
+    }
+
+    /// What has come since the last call; `None` for what could not be had.
+    pub fn loaded(&self) -> impl Iterator<Item = (u64, Option<Bytes>)> + '_ {
+        self.loaded.try_iter()
+    }
+}
+
+impl Job {
+    /// Gets an object and holds it against its digest: a damaged repository is found here once, not by every receiver.
+    fn fetch(&self, id: u64) -> Option<Bytes> {
+        let index = usize::try_from(id).ok()?;
+        let object = self.objects.get(index)?;
+        let clock = Clock::start();
+        let bytes = self.source.fetch(object).and_then(|bytes| object.verify(&bytes).map(|()| bytes)).ok();
+        let nanoseconds = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let len = u64::from(object.len);
+        let again =
+            std::mem::replace(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner)[index], true);
+        let counters = &self.counters;
+        counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        counters.bytes.fetch_add(len, Ordering::Relaxed);
+        counters.bytes_again.fetch_add(if again { len } else { 0 }, Ordering::Relaxed);
+        counters.failures.fetch_add(u64::from(bytes.is_none()), Ordering::Relaxed);
+        bytes
+    }
+}
