@@ -62,6 +62,11 @@ impl Job<'_> {
     fn to_server(&self, server: &str) -> Result<()> {
         let token = token_source::read(&self.args.token)?;
         let client = Client::connect(server, &token, ClientOptions::default())?;
+        // Whoever may not write there learns it before the disk is read.
+        match client.versions(self.image.as_str()) {
+            Err(error) if error.kind() != net::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
         self.capture(&client, KnownChunks::default(), |draft| {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(std::io::Error::from)?;

@@ -1,0 +1,157 @@
+//! Runs the real binary in a folder of its own and shows what people would see.
+#![allow(dead_code, reason = "every test program uses its own part")]
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A folder with a repository in `repo`, removed at the end.
+pub struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A disk without a table or a filesystem: `mib` MiB of which a half is content and a quarter zeros, by `seed`.
+    pub fn disk(&self, name: &str, mib: usize, seed: u64) -> PathBuf {
+        let mut chance = base::Chance::from_seed(seed);
+        let mut bytes = vec![0; mib << 20];
+        for (index, sector) in bytes.chunks_exact_mut(512).enumerate() {
+            match index / 1024 % 4 {
+                0 => sector
+                    .chunks_exact_mut(8)
+                    .for_each(|word| word.copy_from_slice(&chance.u64().to_le_bytes())),
+                1 => sector.fill(u8::try_from(index % 251).unwrap()),
+                _ => {}
+            }
+        }
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_diskcast"));
+        command
+            .args(words.split_whitespace())
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("DISKCAST_REPO", self.path("repo"))
+            .env("DISKCAST_STATE", self.path("state"))
+            .env("USER", "tester")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `diskcast WORDS` and returns what a person sees, with what differs from run to run replaced.
+    pub fn see(&self, words: &str) -> String {
+        self.show(&self.command(words).output().unwrap())
+    }
+
+    pub fn show(&self, output: &Output) -> String {
+        let mut seen = String::new();
+        let sources = [(&output.stdout, "out"), (&output.stderr, "err")];
+        for (bytes, name) in sources {
+            for line in String::from_utf8_lossy(bytes).lines() {
+                writeln!(seen, "{name}: {}", self.scrub(line)).unwrap();
+            }
+        }
+        writeln!(seen, "exit: {}", output.status.code().map_or("signal".into(), |code| code.to_string()))
+            .unwrap();
+        seen
+    }
+
+    /// Times, rates, dates and the folder's own name.
+    fn scrub(&self, line: &str) -> String {
+        let line = line.replace(&self.folder.path().display().to_string(), "DIR");
+        let words: Vec<_> = line.split(' ').collect();
+        let mut scrubbed = Vec::new();
+        for (index, word) in words.iter().enumerate() {
+            let unit = words.get(index + 1).map_or("", |next| next.trim_matches(['(', ')', ',']));
+            let number = word.trim_start_matches('(').starts_with(|c: char| c.is_ascii_digit());
+            let timed = unit == "s" || unit.ends_with("B/s");
+            let dated =
+                word.len() >= 16 && word.starts_with("20") && word.contains('T') && word.contains(':');
+            let address = word.contains("127.0.0.1:");
+            scrubbed.push(match (number && timed, dated, address) {
+                (true, ..) => "N".to_owned(),
+                (_, true, _) => "TIME".to_owned(),
+                (.., true) => "ADDRESS".to_owned(),
+                _ => (*word).to_owned(),
+            });
+        }
+        scrubbed.join(" ").replace("N kB/s", "N MB/s").replace("N GB/s", "N MB/s").replace("N B/s", "N MB/s")
+    }
+
+    /// The lines of JSON that `diskcast WORDS --json` prints.
+    pub fn json(&self, words: &str) -> Vec<serde_json::Value> {
+        let output = self.command(words).arg("--json").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Starts `diskcast serve WORDS` on a free port of loopback.
+    pub fn serve(&self, words: &str) -> Served {
+        self.serve_at(words, "127.0.0.1:0")
+    }
+
+    pub fn serve_at(&self, words: &str, listen: &str) -> Served {
+        let mut command =
+            self.command(&format!("serve --listen {listen} --token-out join.token --json {words}"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("serve says that it serves").unwrap();
+        let record: serde_json::Value = serde_json::from_str(&first).unwrap();
+        assert_eq!(record["type"], "serving", "{first}");
+        // What it logs is read to the end, so that it never waits for us.
+        let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
+        Served { child, url: record["url"].as_str().unwrap().to_owned(), log: Some(log) }
+    }
+}
+
+/// A running `diskcast serve`.
+pub struct Served {
+    child: Child,
+    pub url: String,
+    log: Option<std::thread::JoinHandle<Vec<String>>>,
+}
+
+impl Served {
+    /// Sends SIGTERM and returns the exit code and what was logged.
+    pub fn stop(mut self) -> (Option<i32>, Vec<serde_json::Value>) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        let code = self.child.wait().unwrap().code();
+        let lines = self.log.take().unwrap().join().unwrap();
+        (code, lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect())
+    }
+
+    /// Sends SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Fails, without printing megabytes, if two files differ.
+pub fn assert_same(a: &Path, b: &Path) {
+    let (left, right) = (std::fs::read(a).unwrap(), std::fs::read(b).unwrap());
+    assert_eq!(left.len(), right.len(), "sizes of {} and {}", a.display(), b.display());
+    let differs = left.iter().zip(&right).position(|(left, right)| left != right);
+    assert_eq!(differs, None, "first difference of {} and {}", a.display(), b.display());
+}

@@ -1,0 +1,166 @@
+//! Commands on a repository of this machine: what people see, and what ends up on the target.
+
+mod common;
+
+use common::{Bench, assert_same};
+
+#[test]
+fn from_a_disk_to_a_version_and_back() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 1);
+    assert_eq!(
+        bench.see("capture disk.img web"),
+        "out: captured web@1: 8.0 MiB in use, image 2.0 MiB, N s, N MB/s\n\
+         err: warning: the disk is captured whole: it has no partition table and no known filesystem\n\
+         err: disk.img: no partition table; 8.0 MiB of 8.0 MiB to capture\n\
+         exit: 0\n"
+    );
+    assert_eq!(
+        bench.see("install web out.img"),
+        "out: installed web@1 on out.img: 4.0 MiB written, 4.0 MiB zeroed, 8.0 MiB verified, N s, N MB/s\n\
+         exit: 0\n"
+    );
+    assert_same(&disk, &bench.path("out.img"));
+    assert_eq!(
+        bench.see("install web out.img --resume"),
+        "out: installed web@1 on out.img: 0 B written, 4.0 MiB right already, 4.0 MiB zeroed, 8.0 MiB verified, N s, N MB/s\n\
+         exit: 0\n"
+    );
+    let verified = bench.see("verify");
+    assert!(
+        verified.starts_with("out: verified 1 versions, ") && verified.ends_with("exit: 0\n"),
+        "{verified}"
+    );
+}
+
+#[test]
+fn versions_are_listed_tagged_and_removed() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    for _ in 0..2 {
+        assert!(bench.see("capture disk.img web --label os=none -q").ends_with("exit: 0\n"));
+    }
+    assert_eq!(bench.see("tag web@1 stable"), "out: web:stable is web@1\nexit: 0\n");
+    assert_eq!(bench.see("tag web@2 stable"), "out: web:stable is web@2 (was @1)\nexit: 0\n");
+    let images = bench.see("images");
+    let lines: Vec<_> = images.lines().collect();
+    assert_eq!(lines[0], "out: IMAGE  VERSIONS  NEWEST     DISK  IMAGE SIZE  CREATED           TAGS");
+    assert!(
+        lines[1].starts_with("out: web           2       2  2.0 MiB") && lines[1].ends_with("stable@2"),
+        "{images}"
+    );
+    assert_eq!(
+        bench.see("remove web@1"),
+        "err: error: web@1, made TIME will be removed: nobody is there to confirm it\n\
+         err: hint: say --yes if you are sure\n\
+         exit: 11\n"
+    );
+    assert_eq!(bench.see("remove web@1 --yes"), "out: removed web@1\nexit: 0\n");
+    assert_eq!(bench.see("remove web@1 --yes"), "err: error: `web@1` was removed\nexit: 10\n");
+    assert!(bench.see("remove web@2 --yes").ends_with("exit: 11\n"), "a tag holds it");
+    assert_eq!(bench.see("remove web:stable"), "out: removed web:stable; the version stays\nexit: 0\n");
+    assert_eq!(bench.json("images web").len(), 1);
+    assert_eq!(bench.json("inspect web")[0]["manifest"]["labels"]["os"], "none");
+}
+
+#[test]
+fn errors_say_what_and_what_to_do() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    assert_eq!(
+        bench.see("images"),
+        "err: error: open folder `DIR/repo`: No such file or directory (os error 2)\n\
+         err: hint: `diskcast capture` makes a repository there\n\
+         exit: 10\n"
+    );
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    assert_eq!(bench.see("install nope out.img"), "err: error: there is no image `nope`\nexit: 10\n");
+    assert_eq!(
+        bench.see("capture missing.img web"),
+        "err: error: look at `missing.img`: No such file or directory (os error 2)\nexit: 10\n"
+    );
+    assert_eq!(
+        bench.see("capture disk.img Web"),
+        "err: error: `Web` is no name of an image: expected 1 to 128 of a-z 0-9 . _ -, the first a letter or digit\n\
+         exit: 2\n"
+    );
+    assert_eq!(
+        bench.see("remove web"),
+        "err: error: `web` does not say which version to remove\n\
+         err: hint: say `web@NUMBER` for a version or `web:TAG` for a tag; `diskcast images web` lists them\n\
+         exit: 2\n"
+    );
+    let error = &bench.json("install nope out.img")[0];
+    assert_eq!((&error["type"], &error["exit"]), (&"error".into(), &10.into()));
+    assert!(bench.see("capture disk.img web --chunk 3K").ends_with("exit: 2\n"));
+}
+
+#[test]
+fn dry_runs_change_nothing() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    assert_eq!(
+        bench.see("capture disk.img web -n"),
+        "out: would do: capture 2.0 MiB into web\n\
+         err: warning: the disk is captured whole: it has no partition table and no known filesystem\n\
+         err: disk.img: no partition table; 2.0 MiB of 2.0 MiB to capture\n\
+         exit: 0\n"
+    );
+    assert!(!bench.path("repo").exists());
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let planned = bench.see("install web out.img -n");
+    assert!(
+        planned.starts_with("out: would do: write web@1 (") && planned.ends_with(" to out.img\nexit: 0\n"),
+        "{planned}"
+    );
+    assert!(!bench.path("out.img").exists());
+    assert!(bench.see("remove web@1 -n").starts_with("out: would do: removed web@1"));
+    assert_eq!(bench.json("images web").len(), 1);
+}
+
+#[test]
+fn damage_is_found_named_and_never_installed() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let folders = std::fs::read_dir(bench.path("repo/chunks")).unwrap();
+    let chunk = folders
+        .map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap().next().unwrap().unwrap().path());
+    let chunk = chunk.max_by_key(|path| std::fs::metadata(path).unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&chunk).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::remove_file(&chunk).unwrap();
+    std::fs::write(&chunk, bytes).unwrap();
+    let verified = bench.see("verify");
+    assert!(verified.contains("(needed by web@1)") && verified.ends_with("exit: 12\n"), "{verified}");
+    let installed = bench.see("install web out.img");
+    assert!(installed.contains("err: error: ") && installed.ends_with("exit: 12\n"), "{installed}");
+}
+
+#[test]
+fn the_help_names_every_command_and_all_exit_codes() {
+    let bench = Bench::new();
+    let help = bench.see("--help");
+    for word in [
+        "capture",
+        "install",
+        "fetch",
+        "serve",
+        "token",
+        "images",
+        "inspect",
+        "tag",
+        "remove",
+        "verify",
+        "12 verification failed",
+    ] {
+        assert!(help.contains(word), "{word} is missing in\n{help}");
+    }
+    for command in
+        ["capture", "install", "fetch", "serve", "token", "images", "inspect", "tag", "remove", "verify"]
+    {
+        let help = bench.see(&format!("{command} --help"));
+        assert!(help.contains(&format!("diskcast {command}")) && help.contains("Examples:"), "{help}");
+    }
+}

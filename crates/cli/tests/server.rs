@@ -1,0 +1,126 @@
+//! The real server and its clients on loopback.
+
+mod common;
+
+use common::{Bench, assert_same};
+
+#[test]
+fn two_clients_fetch_by_multicast_and_one_by_unicast() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 16, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("");
+    let fetch = |target: &str, more: &str| {
+        bench.command(&format!("fetch {} web {target} --token-file join.token --json {more}", server.url))
+    };
+    let first = fetch("a.img", "").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let second = fetch("b.img", "--receiver second").output().unwrap();
+    let first = first.wait_with_output().unwrap();
+    let third = fetch("c.img", "--transport unicast").output().unwrap();
+    for (output, target) in [(&first, "a.img"), (&second, "b.img"), (&third, "c.img")] {
+        assert!(output.status.success(), "{}", bench.show(output));
+        assert_same(&disk, &bench.path(target));
+    }
+    let report = |output: &std::process::Output| -> serde_json::Value {
+        serde_json::from_str(String::from_utf8_lossy(&output.stdout).lines().last().unwrap()).unwrap()
+    };
+    assert_eq!(report(&third)["transport"], "unicast");
+    assert_eq!(report(&third)["multicast_bytes"], 0);
+    assert!(report(&second)["multicast_bytes"].as_u64() > Some(0), "{}", report(&second));
+    let (code, log) = server.stop();
+    assert_eq!(code, Some(0));
+    let ended =
+        log.iter().find(|event| event["type"] == "session_ended").expect("the session is logged at its end");
+    let names: Vec<_> =
+        ended["statistics"]["receivers"].as_array().unwrap().iter().map(|r| r["name"].clone()).collect();
+    assert!(names.contains(&"second".into()), "{names:?}");
+}
+
+#[test]
+fn a_capture_goes_to_the_server_and_leaves_nothing_here() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 4, 1);
+    let server = bench.serve("--no-multicast");
+    let token = bench.command("token --write --image lab-*").output().unwrap();
+    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    let captured = bench.see(&format!("capture disk.img lab-1 --to {} --token-file write.token", server.url));
+    assert!(
+        captured.starts_with("out: captured lab-1@1: 4.0 MiB in use") && captured.ends_with("exit: 0\n"),
+        "{captured}"
+    );
+    let fetched = bench.see(&format!("fetch {} lab-1 out.img --token-file join.token", server.url));
+    assert!(fetched.ends_with("exit: 0\n"), "{fetched}");
+    assert_same(&disk, &bench.path("out.img"));
+    for (name, token) in [("web", "write.token"), ("lab-1", "join.token")] {
+        let refused = bench.see(&format!("capture disk.img {name} --to {} --token-file {token}", server.url));
+        assert!(refused.contains("err: error: ") && !refused.ends_with("exit: 0\n"), "{refused}");
+    }
+    assert_eq!(bench.json("images").len(), 1);
+}
+
+#[test]
+fn strangers_are_told_why_they_are_refused() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let fetch = |token: &str| bench.see(&format!("fetch {} web out.img --token-file {token}", server.url));
+    assert_eq!(
+        bench.see(&format!("fetch {} web out.img", server.url)),
+        "err: error: a token of the server is needed\n\
+         err: hint: `diskcast serve` prints one, `diskcast token` on the server makes one: give it by --token-file\n\
+         exit: 2\n"
+    );
+    let other = Bench::new();
+    std::fs::write(bench.path("other.token"), other.command("token").output().unwrap().stdout).unwrap();
+    let untrusted = fetch("other.token");
+    assert!(
+        untrusted.contains("certificate is not the one in the token") && untrusted.ends_with("exit: 1\n"),
+        "{untrusted}"
+    );
+    let narrow = bench.command("token --image lab-*").output().unwrap();
+    std::fs::write(bench.path("narrow.token"), narrow.stdout).unwrap();
+    let denied = fetch("narrow.token");
+    assert!(
+        denied.contains("the token is not good for the image `web`") && denied.ends_with("exit: 1\n"),
+        "{denied}"
+    );
+    assert!(!bench.path("out.img").exists(), "nothing is written before the server agreed");
+}
+
+#[test]
+fn a_fetch_survives_a_server_that_is_killed_and_started_again() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 64, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--rate 100M");
+    let address = server.url.trim_start_matches("https://").to_owned();
+    let words = format!("fetch {} web out.img --token-file join.token --json", server.url);
+    let mut fetch = bench.command(&words);
+    let mut fetch = fetch.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    // The first line of progress says that objects come.
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(fetch.stdout.take().unwrap()));
+    let first = lines.next().unwrap().unwrap();
+    server.kill();
+    let again = bench.serve_at("", &address);
+    let rest: Vec<_> = lines.map_while(Result::ok).collect();
+    assert!(fetch.wait().unwrap().success(), "{first}\n{}", rest.join("\n"));
+    assert_same(&disk, &bench.path("out.img"));
+    assert_eq!(again.stop().0, Some(0));
+}
+
+#[test]
+fn a_server_without_tls_stays_on_loopback() {
+    let bench = Bench::new();
+    let refused = bench.see("serve --no-tls --listen 0.0.0.0:0");
+    assert_eq!(
+        refused,
+        "err: error: 0.0.0.0:0 is no loopback address: without TLS anybody could read tokens there\nexit: 11\n"
+    );
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-tls --no-multicast");
+    assert!(server.url.starts_with("http://"));
+    let fetched = bench.see(&format!("fetch {} web out.img --token-file join.token", server.url));
+    assert!(fetched.ends_with("exit: 0\n"), "{fetched}");
+}
