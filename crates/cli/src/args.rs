@@ -186,10 +186,10 @@ pub struct Serve {
     /// Network interface for multicast, by name or address [default: that of the client's route]
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
-    /// Most that all multicast sends, in bits per second
+    /// Most that a multicast session sends, in bits per second on the wire
     #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "900M")]
     pub rate: u64,
-    /// Routers that multicast may pass
+    /// Routers that multicast may pass, plus one: 1 keeps it in the local network
     #[arg(long, value_name = "HOPS", default_value_t = 1)]
     pub ttl: u8,
     /// Unicast only
@@ -265,15 +265,17 @@ pub struct Tag {
     pub tag: String,
 }
 
-/// Remove a version
+/// Remove a version, or a tag
 ///
-/// Its number is never used again. Its data stays until nothing refers to it and it is pruned.
+/// A version's number is never used again. Its data stays until nothing refers to it and it is pruned. A version that a
+/// tag names stays until the tag is moved or removed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  diskcast remove classroom@3")]
+  diskcast remove classroom@3
+  diskcast remove classroom:stable     the tag only")]
 pub struct Remove {
-    /// Which version: image@version, or image:tag for the one that the tag names
+    /// What to remove: image@version, or image:tag for the tag alone
     pub name: String,
 }
 

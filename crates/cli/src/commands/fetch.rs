@@ -113,7 +113,12 @@ fn text(args: &Fetch, done: &FetchReport) -> String {
         "nothing" => "nothing had to come".to_owned(),
         way => format!("{} by {way}", show_bytes(bytes)),
     };
-    let why = done.unicast_reason.as_ref().map(|why| format!("unicast because {why}\n")).unwrap_or_default();
+    let why = done
+        .unicast_reason
+        .as_ref()
+        .filter(|_| args.transport != Transport::Unicast)
+        .map(|why| format!("unicast because {why}\n"))
+        .unwrap_or_default();
     format!(
         "fetched {} to {}: {ways}, received in {received} ({rate}), installed after {installed}\n{why}{}\n",
         done.reference,

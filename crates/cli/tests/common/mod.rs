@@ -1,5 +1,6 @@
 //! Runs the real binary in a folder of its own and shows what people would see.
 #![allow(dead_code, reason = "every test program uses its own part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};

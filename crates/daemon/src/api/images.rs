@@ -101,7 +101,7 @@ pub async fn publish(
     let (draft, _memory) = body::receive(&app, &headers, body, MANIFEST_BYTES_MAX).await?;
     let slot = app.publications.slot(name.as_str(), key);
     let mut published = slot.lock().await;
-    let reference = match published.clone() {
+    let reference = match *published {
         Some(number) => Reference::Version(name, number),
         None => {
             let version = app.blocking(move |app| publish_draft(&app.repository, name, &draft)).await?;
