@@ -1,5 +1,7 @@
 //! The API over real connections on loopback: what a server takes, what it refuses, and that repeating is safe.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
