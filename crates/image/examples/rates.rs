@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p diskcast-image --example rates -- DISK.img [ROUNDS]`
 //! `cargo run --release -p diskcast-image --example rates -- DISK.img levels`
+//! `cargo run --release -p diskcast-image --example rates -- DISK.img memory`
 #![expect(clippy::print_stdout, reason = "this is a program")]
 #![expect(clippy::disallowed_methods, reason = "this program measures")]
 #![expect(clippy::cast_precision_loss, reason = "rates are shown with three digits")]
@@ -30,6 +31,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let disk = disk::open_source(Path::new(path))?;
     let map = disk::survey(&disk, &SurveyOptions::default())?;
     map.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    if arguments.get(2).is_some_and(|word| word == "memory") {
+        return memory(&disk, &map);
+    }
     let plain = allocated(&disk, &map)?;
     println!("{} MiB allocated of {} MiB", plain.len() >> 20, map.geometry.size_bytes >> 20);
     if arguments.get(2).is_some_and(|word| word == "levels") {
@@ -63,16 +67,21 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let zlib = in_parallel(&pieces(&plain, 1 << 20), |_| (), |(), piece| zlib4(piece));
     let image = catalogue.bytes();
     println!("image {image} bytes, zlib-4 in 1 MiB pieces {zlib}, ratio {:.4}", image as f64 / zlib as f64);
-    println!(
-        "peak memory {} MiB, of which {} MiB hold the disk",
-        peak_mib(),
-        (plain.len() + memory_len(&memory)) >> 20
-    );
     Ok(())
 }
 
-fn memory_len(disk: &MemoryDisk) -> usize {
-    usize::try_from(disk.geometry().size_bytes).unwrap_or(usize::MAX)
+/// Peak memory of a capture that keeps nothing, and of an install whose source is in memory.
+fn memory(disk: &dyn ReadAt, map: &DiskMap) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    capture(disk, map, &Nowhere::default(), &CaptureOptions::default(), &NoProgress)?;
+    println!("capture: peak memory {} MiB", peak_mib());
+    let objects = MemoryObjects::new();
+    let captured = capture(disk, map, &objects, &CaptureOptions::default(), &NoProgress)?;
+    let mut manifest = Manifest::draft("rates", map, &captured, "2026-01-01T00:00:00Z");
+    manifest.number = 1;
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects)?);
+    push(&catalogue, &objects, map.geometry)?;
+    println!("install: peak memory {} MiB beside {} MiB of objects", peak_mib(), objects.bytes() >> 20);
+    Ok(())
 }
 
 /// Size and rate of zstd's levels in chunks, beside zlib's level 4.
