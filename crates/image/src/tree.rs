@@ -72,6 +72,33 @@ impl<'a> TreeBuilder<'a> {
         Ok(())
     }
 
+    /// Adds the chunks of `run`, all higher than all before. Costs little however many they are.
+    pub fn push_run(&mut self, run: &LeafRun) -> Result<()> {
+        if run.count == 1 {
+            return self.push(run.first, &run.leaf);
+        }
+        assert!(run.leaf.is_full_zero(), "only zeros come in runs");
+        assert!(
+            run.first >= self.next && run.first + run.count <= self.chunk_count,
+            "runs ascend, inside the image"
+        );
+        let (mut index, end) = (run.first, run.first + run.count);
+        while index < end {
+            let fits = |&level: &u8| index.is_multiple_of(span(level)) && span(level) <= end - index;
+            let level = (1..Root::height_of(self.chunk_count)).take_while(fits).last().unwrap_or(0);
+            if level == 0 {
+                self.push(index, &run.leaf)?;
+            } else {
+                (0..usize::from(level)).try_for_each(|below| self.close_node(below))?;
+                let slot = self.open_node(usize::from(level), index / span(level))?;
+                self.levels[usize::from(level)].node.push_child(slot, Child::Zero);
+            }
+            index += span(level);
+        }
+        self.next = end;
+        Ok(())
+    }
+
     /// The finished tree. Errors are those of the sink.
     pub fn finish(mut self) -> Result<Root> {
         let height = Root::height_of(self.chunk_count);

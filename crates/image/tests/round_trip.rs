@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{Chance, Extent, ExtentSet};
 use bytes::Bytes;
-use common::disks::{Fault, FaultyDisk, Sample, map, sample};
+use common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
 use common::small;
 use disk::ReadAt;
 use disk::device::MemoryDisk;
@@ -92,6 +92,32 @@ fn capturing_again_gives_the_same_root_and_nothing_new() {
     let other_level = CaptureOptions { level: 9, known, ..options() };
     let again = capture(&disk, &sample.map, &objects, &other_level, &NoProgress).unwrap();
     assert_eq!((again.root, objects.count()), (first.root, count));
+}
+
+#[test]
+fn sixty_four_tebibytes_with_little_in_them_are_quick() {
+    let (size, mut chance) = (64 << 40, Chance::from_seed(4));
+    let (source, target) = (SparseDisk::new(size), Arc::new(SparseDisk::new(size)));
+    for _ in 0..40 {
+        let (number, mut page) = (chance.below(size / 4096), [0; 4096]);
+        chance.fill(&mut page);
+        source.pages.write().unwrap().insert(number, page);
+        target.pages.write().unwrap().insert(chance.below(size / 4096), page);
+    }
+    let sectors = size / 512;
+    let map = map(sectors, 4096, ExtentSet::of(Extent::new(0, sectors)));
+    let objects = MemoryObjects::new();
+    let captured = capture(&source, &map, &objects, &options(), &NoProgress).unwrap();
+    assert_eq!(captured.statistics.allocated_bytes, size);
+    let mut manifest = Manifest::draft("sparse", &map, &captured, "2026-11-20T14:00:00Z");
+    manifest.number = 1;
+    let report =
+        install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress))
+            .unwrap();
+    assert_eq!((report.verified_bytes, report.past_cache), (size, false));
+    let zeros = |_: &u64, page: &mut [u8; 4096]| page.iter().any(|&byte| byte != 0);
+    target.pages.write().unwrap().retain(zeros);
+    assert!(*source.pages.read().unwrap() == *target.pages.read().unwrap(), "the disks differ");
 }
 
 #[test]

@@ -6,8 +6,8 @@ use base::Chance;
 use bytes::Bytes;
 use common::{build, flatten, manifest, random_leaf, small};
 use image::{
-    Catalogue, CatalogueBuilder, Child, ChunkExtents, ErrorKind, Leaf, Leaves, MemoryObjects, ObjectKind,
-    ObjectRef, ObjectSource, Root,
+    Catalogue, CatalogueBuilder, Child, ChunkExtents, ErrorKind, Leaf, LeafRun, Leaves, MemoryObjects,
+    ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
 };
 
 fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
@@ -17,7 +17,8 @@ fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
         match chance.below(8) {
             0 => index += chance.below(chunk_count / 2 + 1),
             1 => {
-                let end = (index + chance.below(600)).min(chunk_count);
+                let most = if chance.hits(200_000) { 100_000 } else { 600 };
+                let end = (index + chance.below(most)).min(chunk_count);
                 leaves.extend((index..end).map(|index| (index, Leaf::Zero(ChunkExtents::full(small())))));
                 index = end;
             }
@@ -30,6 +31,22 @@ fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
     leaves
 }
 
+/// The same leaves with neighbouring full zeros in one run each.
+fn in_runs(leaves: &[(u64, Leaf)]) -> Vec<LeafRun> {
+    let mut runs: Vec<LeafRun> = Vec::new();
+    for (index, leaf) in leaves {
+        match runs.last_mut() {
+            Some(last)
+                if last.leaf.is_full_zero() && leaf.is_full_zero() && last.first + last.count == *index =>
+            {
+                last.count += 1;
+            }
+            _ => runs.push(LeafRun { first: *index, count: 1, leaf: leaf.clone() }),
+        }
+    }
+    runs
+}
+
 #[test]
 fn leaves_come_back_in_order_and_equal_trees_have_equal_roots() {
     for seed in 0..150 {
@@ -39,6 +56,9 @@ fn leaves_come_back_in_order_and_equal_trees_have_equal_roots() {
         let objects = MemoryObjects::new();
         let root = build(chunk_count, &leaves, &objects).unwrap();
         assert_eq!(root, build(chunk_count, &leaves, &objects).unwrap(), "seed {seed}");
+        let mut builder = TreeBuilder::new(small(), chunk_count, &objects);
+        in_runs(&leaves).iter().try_for_each(|run| builder.push_run(run)).unwrap();
+        assert_eq!(root, builder.finish().unwrap(), "seed {seed}: runs of zeros make another tree");
         let back = flatten(Leaves::new(&objects as &dyn ObjectSource, small(), &root)).unwrap();
         assert!(back == leaves, "seed {seed}: {} leaves of {} came back", back.len(), leaves.len());
     }

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::Result;
 use crate::leaf::Leaf;
 use crate::manifest::Statistics;
-use crate::tree::{Root, TreeBuilder};
+use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::FirstError;
 
 /// How far a worker may be ahead of the slowest one, in chunks.
@@ -20,7 +20,7 @@ pub(super) struct Assembly<'a> {
 
 struct State<'a> {
     next: u64,
-    waiting: BTreeMap<u64, (u64, Leaf)>,
+    waiting: BTreeMap<u64, LeafRun>,
     builder: TreeBuilder<'a>,
     statistics: Statistics,
 }
@@ -32,14 +32,14 @@ impl<'a> Assembly<'a> {
         Self { state: Mutex::new(state), moved: Condvar::new() }
     }
 
-    /// Takes chunk `index`, the `ticket`-th that is not free. Waits while it is too far ahead; returns at once when
+    /// Takes the chunks of the `ticket`-th part of the plan. Waits while they are too far ahead; returns at once when
     /// `group` was stopped.
-    pub(super) fn deliver(&self, ticket: u64, index: u64, leaf: Leaf, group: &FirstError) -> Result<()> {
+    pub(super) fn deliver(&self, ticket: u64, run: LeafRun, group: &FirstError) -> Result<()> {
         let mut state = self.lock();
         while ticket >= state.next + AHEAD_MAX && !group.is_stopped() {
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.waiting.insert(ticket, (index, leaf));
+        state.waiting.insert(ticket, run);
         let before = state.next;
         state.drain()?;
         if state.next != before {
@@ -71,21 +71,21 @@ impl<'a> Assembly<'a> {
 
 impl State<'_> {
     fn drain(&mut self) -> Result<()> {
-        while let Some((index, leaf)) = self.waiting.remove(&self.next) {
+        while let Some(run) = self.waiting.remove(&self.next) {
             self.next += 1;
-            self.count(&leaf);
-            self.builder.push(index, &leaf)?;
+            self.count(&run);
+            self.builder.push_run(&run)?;
         }
         Ok(())
     }
 
-    fn count(&mut self, leaf: &Leaf) {
+    fn count(&mut self, run: &LeafRun) {
         let statistics = &mut self.statistics;
-        match leaf {
+        match &run.leaf {
             Leaf::Free => {}
             Leaf::Zero(extents) => {
-                statistics.zero_chunks += 1;
-                statistics.zero_bytes += u64::from(extents.len_bytes());
+                statistics.zero_chunks += run.count;
+                statistics.zero_bytes += run.count * u64::from(extents.len_bytes());
             }
             Leaf::Data(extents, chunk) => {
                 statistics.data_chunks += 1;

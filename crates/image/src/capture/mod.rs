@@ -23,7 +23,7 @@ use crate::leaf::{ChunkRef, Leaf};
 use crate::manifest::Statistics;
 use crate::object::ObjectSink;
 use crate::progress::{Progress, Stage};
-use crate::tree::{Root, TreeBuilder};
+use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::{FirstError, thread_count};
 use crate::{Error, ErrorKind, Result};
 use assembly::Assembly;
@@ -113,7 +113,7 @@ pub fn capture(
         sink,
         options,
         progress,
-        plan: Mutex::new((0..).zip(Plan::new(layout, window.start, allocated))),
+        plan: Mutex::new((0..).zip(Plan::new(layout, window.start, allocated, source))),
         assembly: Assembly::new(builder),
         group: FirstError::default(),
     };
@@ -184,19 +184,13 @@ impl Job<'_> {
         let mut worker = Worker::new(self.layout.chunk, self.options.level)?;
         while !self.group.is_stopped() {
             let next = self.plan.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((ticket, Planned { index, extents })) = next else { break };
-            let bytes = u64::from(extents.len_bytes());
-            let leaf = worker.leaf(self, index, extents)?;
-            self.assembly.deliver(ticket, index, leaf, &self.group)?;
+            let Some((ticket, planned)) = next else { break };
+            let bytes = planned.count * u64::from(planned.extents.len_bytes());
+            let run = worker.run(self, planned)?;
+            self.assembly.deliver(ticket, run, &self.group)?;
             self.progress.advance(Stage::Capture, bytes);
         }
         Ok(())
-    }
-
-    /// Whether the source knows that chunk `index` holds zeros without reading it.
-    fn is_hole(&self, index: u64, extents: &ChunkExtents) -> bool {
-        let mut runs = self.layout.extents_of(index, extents);
-        runs.all(|run| self.source.is_hole(self.start_bytes + run.offset_bytes(), run.len_bytes()))
     }
 
     /// Fills `plain` with the allocated sectors of chunk `index`, one run behind the other.
@@ -227,11 +221,15 @@ impl Worker {
         Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)? })
     }
 
+    /// The leaves of a part of the plan; their objects are in the sink afterwards.
+    fn run(&mut self, job: &Job<'_>, planned: Planned) -> Result<LeafRun> {
+        let Planned { first, count, extents, is_hole } = planned;
+        let leaf = if is_hole { Leaf::Zero(extents) } else { self.leaf(job, first, extents)? };
+        Ok(LeafRun { first, count, leaf })
+    }
+
     /// Reads chunk `index` and makes its leaf; its object, if it has one, is in the sink afterwards.
     fn leaf(&mut self, job: &Job<'_>, index: u64, extents: ChunkExtents) -> Result<Leaf> {
-        if job.is_hole(index, &extents) {
-            return Ok(Leaf::Zero(extents));
-        }
         let plain = self.buffer.front(extents.len_bytes() as usize);
         job.read(index, &extents, plain)?;
         if is_zero(plain) {

@@ -1,14 +1,21 @@
 //! Which sectors of which chunks to read: the allocated sectors of a disk, cut at chunk boundaries.
 
 use base::{Extent, ExtentSet};
+use disk::ReadAt;
+
+use base::limits::SECTOR_BYTES;
 
 use crate::extents::{ChunkExtents, Run};
 use crate::layout::Layout;
 
-/// A chunk of which something is allocated.
+/// Chunks of which something is allocated.
 pub(super) struct Planned {
-    pub(super) index: u64,
+    pub(super) first: u64,
+    /// How many; above 1 only for whole chunks in one hole of the disk.
+    pub(super) count: u64,
     pub(super) extents: ChunkExtents,
+    /// Whether the disk knows, without reading, that they hold zeros.
+    pub(super) is_hole: bool,
 }
 
 /// The chunks of an image that are not free, ascending.
@@ -17,13 +24,20 @@ pub(super) struct Plan<'a> {
     /// First sector of the image on its disk.
     start: u64,
     allocated: &'a ExtentSet,
+    disk: &'a dyn ReadAt,
     next: u64,
 }
 
 impl<'a> Plan<'a> {
-    /// The chunks of an image of `layout` that begins at sector `start` of a disk with these `allocated` sectors.
-    pub(super) fn new(layout: Layout, start: u64, allocated: &'a ExtentSet) -> Self {
-        Self { layout, start, allocated, next: 0 }
+    /// The chunks of an image of `layout` that begins at sector `start` of `disk` with these `allocated` sectors.
+    pub(super) fn new(layout: Layout, start: u64, allocated: &'a ExtentSet, disk: &'a dyn ReadAt) -> Self {
+        Self { layout, start, allocated, disk, next: 0 }
+    }
+
+    /// How many sectors of the image from `sector` on, up to `end`, lie in one hole of the disk.
+    fn hole_sectors(&self, sector: u64, end: u64) -> u64 {
+        let data = self.disk.next_data((self.start + sector) * SECTOR_BYTES) / SECTOR_BYTES;
+        data.saturating_sub(self.start).min(end).saturating_sub(sector)
     }
 
     /// What is allocated of `chunk` (relative to the image), widened to whole logical sectors.
@@ -48,10 +62,16 @@ impl Iterator for Plan<'_> {
     fn next(&mut self) -> Option<Planned> {
         let rest = Extent::between(self.start + self.next, self.start + self.layout.size_sectors);
         let first = self.allocated.within(rest).next()?;
-        let index = (first.start - self.start) / u64::from(self.layout.chunk.sectors());
+        let unit = u64::from(self.layout.chunk.sectors());
+        let index = (first.start - self.start) / unit;
         let chunk = self.layout.chunk_extent(index);
-        self.next = chunk.end();
-        Some(Planned { index, extents: self.extents(chunk).expect("something of it is allocated") })
+        let extents = self.extents(chunk).expect("something of it is allocated");
+        // A hole is followed as far as everything is allocated.
+        let allocated_end = (first.end() - self.start).max(chunk.end());
+        let hole = self.hole_sectors(chunk.start, allocated_end);
+        let count = if extents.is_full() { (hole / unit).max(1) } else { 1 };
+        self.next = chunk.end() + (count - 1) * unit;
+        Some(Planned { first: index, count, extents, is_hole: hole >= chunk.count })
     }
 }
 
@@ -60,6 +80,11 @@ mod tests {
     use super::*;
     use crate::extents::ChunkSize;
     use base::Chance;
+    use disk::Geometry;
+    use disk::device::{MemoryDisk, NullTarget};
+
+    const GEOMETRY: Geometry =
+        Geometry { size_bytes: 1 << 40, logical_sector_bytes: 512, physical_sector_bytes: 512 };
 
     #[test]
     fn covers_what_is_allocated_and_nothing_else_but_whole_sectors() {
@@ -82,13 +107,20 @@ mod tests {
                 let end = run.end().next_multiple_of(unit);
                 expected.insert(Extent::between(run.start - run.start % unit, end));
             }
-            let mut planned = ExtentSet::new();
-            for chunk in Plan::new(layout, start, &allocated) {
-                for extent in layout.extents_of(chunk.index, &chunk.extents) {
-                    planned.insert(Extent::new(start + extent.start, extent.count));
+            let (full, hole) = (MemoryDisk::new(Vec::new()), NullTarget::new(GEOMETRY));
+            let disks: [&dyn ReadAt; 2] = [&full, &hole];
+            for (disk, is_hole) in disks.into_iter().zip([false, true]) {
+                let mut planned = ExtentSet::new();
+                for chunks in Plan::new(layout, start, &allocated, disk) {
+                    assert_eq!(chunks.is_hole, is_hole, "seed {seed}");
+                    for index in chunks.first..chunks.first + chunks.count {
+                        for extent in layout.extents_of(index, &chunks.extents) {
+                            planned.insert(Extent::new(start + extent.start, extent.count));
+                        }
+                    }
                 }
+                assert_eq!(planned, expected, "seed {seed}");
             }
-            assert_eq!(planned, expected, "seed {seed}");
         }
     }
 }

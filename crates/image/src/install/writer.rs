@@ -11,6 +11,9 @@ use crate::{Error, Result};
 use super::plan::PlannedChunk;
 use super::shared::Shared;
 
+/// Offsets inside a page of 4096 bytes.
+const PAGE_MASK: u64 = 4095;
+
 /// What one thread keeps from chunk to chunk.
 pub(super) struct Writer {
     decoder: Decoder,
@@ -80,6 +83,12 @@ impl Writer {
         let end = extent.offset_bytes() + extent.len_bytes();
         let mut offset = extent.offset_bytes();
         while offset < end && !shared.group.is_stopped() {
+            // Holes of a sparse target need no reading.
+            let data = shared.target.next_data(offset).min(end) & !PAGE_MASK;
+            if data > offset {
+                offset = data;
+                continue;
+            }
             let len = step.min(end - offset);
             let piece = self.buffer.front(usize::try_from(len).expect("at most a chunk"));
             read(piece, offset).map_err(|e| from_disk(e, format!("read back zeros at offset {offset}")))?;

@@ -1,5 +1,7 @@
 //! Random disks, and disks that fail.
 
+use std::collections::BTreeMap;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Chance, Extent, ExtentSet};
@@ -141,5 +143,71 @@ impl WriteAt for FaultyDisk {
 
     fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
         self.read_exact_at(buf, offset).map(|()| true)
+    }
+}
+
+/// A disk that is mostly a hole: 4 KiB pages that hold anything, by number.
+pub struct SparseDisk {
+    size_bytes: u64,
+    pub pages: RwLock<BTreeMap<u64, [u8; 4096]>>,
+}
+
+impl SparseDisk {
+    pub fn new(size_bytes: u64) -> Self {
+        Self { size_bytes, pages: RwLock::new(BTreeMap::new()) }
+    }
+}
+
+impl ReadAt for SparseDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size_bytes, logical_sector_bytes: 4096, physical_sector_bytes: 4096 }
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let pages = self.pages.read().unwrap();
+        for (number, page) in (offset / 4096..).zip(buf.chunks_mut(4096)) {
+            page.copy_from_slice(pages.get(&number).unwrap_or(&[0; 4096]));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "sparse"
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        let pages = self.pages.read().unwrap();
+        let next = pages.range(offset / 4096..).next();
+        next.map_or(self.size_bytes, |(number, _)| offset.max(number * 4096))
+    }
+}
+
+impl WriteAt for SparseDisk {
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let mut pages = self.pages.write().unwrap();
+        for (number, page) in (offset / 4096..).zip(buf.as_chunks::<4096>().0) {
+            pages.insert(number, *page);
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let mut pages = self.pages.write().unwrap();
+        let gone: Vec<u64> =
+            pages.range(offset / 4096..(offset + len) / 4096).map(|(number, _)| *number).collect();
+        gone.iter().for_each(|number| pages.remove(number).map_or((), |_| ()));
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "no discard here"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.read_exact_at(buf, offset).map(|()| false)
     }
 }
