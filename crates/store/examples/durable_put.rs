@@ -17,7 +17,7 @@ use object_store::{ObjectStoreExt as _, path};
 use store::{Location, Repository};
 
 const THREADS: usize = 8;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 const NAMES: [&str; 5] = [
     "object_store, fsync each: put",
     "object_store: get",
@@ -29,7 +29,7 @@ const NAMES: [&str; 5] = [
 fn main() {
     let mut args = std::env::args().skip(1);
     let folder = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
-    let count: u32 = args.next().map_or(4000, |count| count.parse().unwrap());
+    let count: u32 = args.next().map_or(1000, |count| count.parse().unwrap());
     let object_bytes: u32 = args.next().map_or(90_000, |bytes| bytes.parse().unwrap());
     let megabytes = f64::from(count) * f64::from(object_bytes) / 1e6;
     let mut rates = [const { Vec::new() }; NAMES.len()];

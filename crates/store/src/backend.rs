@@ -41,8 +41,10 @@ impl Backend {
 
     /// The record at `path` in one read. `Corrupt` if it is longer than `bytes_max`, before memory is taken.
     pub(crate) fn read(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
+        // Asked first: what waits now may have its name by the time that a read has missed it.
+        let waited = self.waits(path);
         match self.read_named(path, bytes_max) {
-            Err(error) if error.kind() == ErrorKind::NotFound && self.waits(path) => {
+            Err(error) if waited && error.kind() == ErrorKind::NotFound => {
                 self.folder.as_ref().map_or(Ok(()), Folder::name_waiting)?;
                 self.read_named(path, bytes_max)
             }

@@ -13,7 +13,8 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -28,6 +29,14 @@ const BATCH_FILES: usize = 256;
 /// The folder that a repository lies in.
 #[derive(Debug)]
 pub(crate) struct Folder {
+    shared: Arc<Shared>,
+    /// The thread that flushes a full batch. Whoever fills the next one waits for it, which bounds what is open.
+    flusher: Mutex<Option<JoinHandle<Result<()>>>>,
+}
+
+/// What a folder's callers share with its flusher.
+#[derive(Debug)]
+struct Shared {
     root: PathBuf,
     /// Open from the start: `syncfs` tells of writes that were lost since then.
     handle: File,
@@ -63,47 +72,84 @@ impl Folder {
         let handle = File::open(root).map_err(failed)?;
         let root = root.canonicalize().map_err(failed)?;
         let takes_unnamed = Path::new("/proc/self/fd").exists() && unnamed(&root).is_ok();
-        Ok(Self { root, handle, takes_unnamed, intake: Mutex::default(), flushing: Mutex::default() })
+        let (intake, flushing) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { root, handle, takes_unnamed, intake, flushing });
+        Ok(Self { shared, flusher: Mutex::default() })
     }
 
     /// Whether [`Self::put`] works here. Where it does not (NFS), every object is flushed by itself.
     pub(crate) fn takes_unnamed(&self) -> bool {
-        self.takes_unnamed
+        self.shared.takes_unnamed
     }
 
     /// Takes in the object `bytes`, which has its name and is durable after the next [`Self::settle`].
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let failed = |error: std::io::Error| from_io(format!("write `{name}`"), error);
-        let mut file = unnamed(&self.root).map_err(|error| failed(error.into()))?;
-        file.write_all(bytes).map_err(failed)?;
-        let full = {
-            let mut intake = self.intake();
-            let name = self.root.join(name);
-            intake.names.insert(name.clone());
-            intake.take_in(Unnamed { file, name, bytes: bytes.len() as u64 });
-            intake.is_full()
-        };
-        if full { self.name_batch(true) } else { Ok(()) }
+        if self.shared.take_in(name, bytes)? { self.flush_batch() } else { Ok(()) }
     }
 
     /// Whether an object of this name was put and waits for its flush.
     pub(crate) fn holds(&self, name: &str) -> bool {
-        self.intake().names.contains(&self.root.join(name))
+        self.shared.intake().names.contains(&self.shared.root.join(name))
     }
 
     /// Makes everything put before durable, under its name. Also what other processes linked into this folder.
     pub(crate) fn settle(&self) -> Result<()> {
         self.name_waiting()?;
-        self.flush()
+        self.shared.flush()
     }
 
     /// Gives everything that waits its name, after flushing it.
     pub(crate) fn name_waiting(&self) -> Result<()> {
-        self.name_batch(false)
+        join(&mut self.flusher())?;
+        self.shared.name_batch()
     }
 
-    /// The same, if `only_full` just for a batch that is still full once no other flush is under way.
-    fn name_batch(&self, only_full: bool) -> Result<()> {
+    /// Starts to flush a full batch once the one before is done, whose outcome this is.
+    fn flush_batch(&self) -> Result<()> {
+        let mut flusher = self.flusher();
+        join(&mut flusher)?;
+        if self.shared.intake().is_full() {
+            let shared = Arc::clone(&self.shared);
+            let spawned =
+                std::thread::Builder::new().name("flush".to_owned()).spawn(move || shared.name_batch());
+            *flusher = Some(spawned.map_err(|error| from_io("start a thread that flushes", error))?);
+        }
+        Ok(())
+    }
+
+    fn flusher(&self) -> MutexGuard<'_, Option<JoinHandle<Result<()>>>> {
+        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Folder {
+    /// Lets go of the folder only when nothing uses it any more.
+    fn drop(&mut self) {
+        // What was not settled may be lost: nobody was told otherwise.
+        let _ = join(&mut self.flusher());
+    }
+}
+
+fn join(flusher: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    let Some(flusher) = flusher.take() else { return Ok(()) };
+    flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+impl Shared {
+    /// Writes the object. Returns whether its batch is full.
+    fn take_in(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        let failed = |error: std::io::Error| from_io(format!("write `{name}`"), error);
+        let mut file = unnamed(&self.root).map_err(|error| failed(error.into()))?;
+        file.write_all(bytes).map_err(failed)?;
+        let name = self.root.join(name);
+        let mut intake = self.intake();
+        intake.names.insert(name.clone());
+        intake.take_in(Unnamed { file, name, bytes: bytes.len() as u64 });
+        Ok(intake.is_full())
+    }
+
+    /// Flushes everything that waits and gives it its names.
+    fn name_batch(&self) -> Result<()> {
         let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = {
             let mut intake = self.intake();
@@ -113,7 +159,7 @@ impl Folder {
                     "an earlier flush failed, objects may be lost: open the repository again",
                 ));
             }
-            if intake.waiting.is_empty() || (only_full && !intake.is_full()) {
+            if intake.waiting.is_empty() {
                 return Ok(());
             }
             intake.bytes = 0;

@@ -39,6 +39,7 @@ macro_rules! conformance {
 conformance![
     objects_come_back_as_they_went,
     an_object_is_there_from_its_put_on,
+    readers_find_what_writers_put_at_any_moment,
     the_wrong_length_is_no_object,
     what_was_never_put_is_not_found,
     versions_count_up_from_one,
@@ -87,6 +88,27 @@ fn an_object_is_there_from_its_put_on(place: &Place) {
     place.repository.put(&object, bytes).unwrap();
     place.repository.settle().unwrap();
     assert!(place.repository.contains(&object).unwrap());
+}
+
+fn readers_find_what_writers_put_at_any_moment(place: &Place) {
+    // Several batches: readers meet objects that wait, are being flushed, and have their names.
+    let (sent, received) = std::sync::mpsc::sync_channel(8);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for at in 0..600u32 {
+                let bytes = Bytes::from([at.to_le_bytes(); 20_000].concat());
+                let object = ObjectRef::of(ObjectKind::Chunk, &bytes);
+                place.repository.put(&object, bytes).unwrap();
+                sent.send(object).unwrap();
+            }
+        });
+        for (at, object) in received.into_iter().enumerate() {
+            assert!(place.repository.contains(&object).unwrap());
+            if at % 50 == 0 {
+                object.verified(place.repository.fetch(&object).unwrap()).unwrap();
+            }
+        }
+    });
 }
 
 fn the_wrong_length_is_no_object(place: &Place) {
