@@ -6,15 +6,26 @@ use std::sync::Arc;
 
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
-use disk::{Geometry, Target, TargetOptions};
+use disk::device::NullTarget;
+use disk::{Geometry, TargetOptions, WriteAt};
 use image::{FreeSpace, InstallOptions, Manifest};
 
 use crate::args::{Effort, Free, Global, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::prompt;
 
+/// A target that takes everything and keeps nothing: fetches, verifies and decodes, to try a network or to measure.
+const NULL: &str = "null:";
+
+fn is_null(path: &Path) -> bool {
+    path.as_os_str() == NULL
+}
+
 /// Checks that `version` may be written to `path`, without writing anything.
 pub fn check(path: &Path, version: &Manifest) -> Result<()> {
+    if is_null(path) {
+        return Ok(());
+    }
     disk::preflight(path, geometry(version), None).map_err(|error| {
         let failure = Failure::from(error);
         if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
@@ -32,8 +43,11 @@ pub fn confirm(path: &Path, version: &Manifest, global: &Global) -> Result<()> {
 }
 
 /// Opens the target for writing.
-pub fn open(path: &Path, version: &Manifest) -> Result<Arc<Target>> {
+pub fn open(path: &Path, version: &Manifest) -> Result<Arc<dyn WriteAt>> {
     let geometry = geometry(version);
+    if is_null(path) {
+        return Ok(Arc::new(NullTarget::new(geometry)));
+    }
     let options = TargetOptions {
         create_size: Some(geometry.size_bytes),
         file_sector_bytes: Some(geometry.logical_sector_bytes),
@@ -42,16 +56,17 @@ pub fn open(path: &Path, version: &Manifest) -> Result<Arc<Target>> {
     Ok(Arc::new(disk::open_target(path, &options)?))
 }
 
-/// What the options say about writing.
-pub fn options(writing: &Writing, effort: &Effort) -> InstallOptions {
+/// What the options say about writing to `path`.
+pub fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOptions {
     InstallOptions {
         free: match writing.free {
             Free::Skip => FreeSpace::Skip,
             Free::Zero => FreeSpace::Zero,
             Free::Discard => FreeSpace::Discard,
         },
-        verify: !writing.no_verify,
-        resume: writing.resume,
+        // Nothing can be read back from nowhere.
+        verify: !writing.no_verify && !is_null(path),
+        resume: writing.resume && !is_null(path),
         threads: effort.threads.map_or(0, Into::into),
         memory_bytes: effort.memory,
     }

@@ -50,7 +50,7 @@ fn fetch(
 ) -> Result<FetchReport> {
     let disk = target::open(&args.target, &version.manifest)?;
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
-    let install = target::options(&args.writing, &args.effort);
+    let install = target::options(&args.target, &args.writing, &args.effort);
     let watcher = meter.clone();
     let begin = Box::new(move |catalogue| Installer::begin(catalogue, disk, install, watcher));
     let output = context.output;

@@ -39,7 +39,7 @@ pub fn run(context: &Context, args: &Install) -> Result<()> {
     let disk = target::open(&args.target, &version)?;
     interrupt::hint(GO_ON);
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
-    let options = target::options(&args.writing, &args.effort);
+    let options = target::options(&args.target, &args.writing, &args.effort);
     let done = image::install(&version, &repository, disk, options, meter.clone());
     meter.finish();
     let done = done.map_err(explain)?;
