@@ -64,8 +64,13 @@ fn run(arguments: &Arguments) -> Result<Report, Failure> {
     let place = Place::choose(arguments.loopback, TOGETHER + 2, arguments.rate)?;
     let folder = Folder::empty(&arguments.folder, arguments.keep)?;
     step(&format!("{} hosts {}", TOGETHER + 1, place.describe()));
-    step("making the source disk (kept for the next time)");
-    let source = if place.is_lab() { disks::debian(&folder.0)? } else { disks::plain(&folder.0)? };
+    let source = if place.is_lab() {
+        step("making a Debian disk that boots (a minute; it is kept for the next time)");
+        disks::debian(&folder.0)?
+    } else {
+        step("making a disk of this machine's files");
+        disks::plain(&folder.0)?
+    };
 
     step(&format!("capturing {}", source.path.display()));
     let captured = program::capture(&source.path, IMAGE, &folder.0)?;
