@@ -260,12 +260,14 @@ mod tests {
         assert!(decode(&[KIND_FULL]).unwrap().is_full());
         let mut full_bitmap = vec![KIND_BITMAP];
         full_bitmap.extend([0xFF; 16]);
-        let cases: [&[u8]; 6] = [
+        let cases: [&[u8]; 8] = [
             &full_bitmap,
             &[KIND_RUNS, 1, 0, 0, 0, 128, 0],
             &[KIND_RUNS, 0, 0],
             &[KIND_RUNS, 1, 0, 127, 0, 2, 0],
             &[KIND_RUNS, 2, 0, 4, 0, 1, 0, 5, 0, 1, 0],
+            &[KIND_RUNS, 2, 0, 4, 0, 4, 0, 6, 0, 3, 0],
+            &[KIND_RUNS, 2, 0, 9, 0, 1, 0, 4, 0, 1, 0],
             &[3],
         ];
         for bytes in cases {

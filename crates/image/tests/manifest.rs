@@ -29,6 +29,21 @@ fn comes_back_and_knows_who_signed_it() {
 }
 
 #[test]
+fn a_signature_of_something_else_is_none() {
+    let key = SigningKey::from_bytes(&[7; 32]);
+    let mut other = sample();
+    other.number = 8;
+    let (bytes, donor) = (sample().encode(Some(&key)).unwrap(), other.encode(Some(&key)).unwrap());
+    let at = |bytes: &[u8]| bytes.len() - 32 - 100;
+    let mut forged = bytes[..at(&bytes)].to_vec();
+    forged.extend(&donor[at(&donor)..donor.len() - 32]);
+    forged.extend(base::Digest::of(&forged.clone()).0);
+    let sealed = Sealed::open(&forged).unwrap();
+    assert_eq!(sealed.signers().next(), Some(&key.verifying_key()));
+    assert!(!sealed.is_signed_by(&key.verifying_key()));
+}
+
+#[test]
 fn every_flipped_bit_and_every_cut_is_noticed() {
     let bytes = sample().encode(Some(&SigningKey::from_bytes(&[7; 32]))).unwrap();
     for bit in 0..bytes.len() * 8 {

@@ -1,0 +1,109 @@
+//! Trees that a hostile publisher could name: every digest is right, and what they say is not.
+#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
+
+mod common;
+
+use std::sync::Arc;
+
+use base::Digest;
+use common::{build, manifest, small};
+use disk::device::MemoryDisk;
+use image::{
+    Catalogue, Child, ChunkExtents, ChunkRef, ErrorKind, InstallOptions, Installer, Leaf, Manifest,
+    MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run,
+};
+
+fn runs(runs: &[(u16, u16)]) -> ChunkExtents {
+    ChunkExtents::from_runs(small(), runs.iter().map(|&(start, count)| Run { start, count })).unwrap()
+}
+
+fn chunk(encoded_len: u32, tag: u8, plain: u8) -> ChunkRef {
+    ChunkRef { encoded_len, encoded: Digest([tag; 32]), plain: Digest([plain; 32]) }
+}
+
+/// A tree of `leaves` under a manifest that claims `size_sectors` and `sector_bytes`.
+fn tree(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> (MemoryObjects, Manifest) {
+    let objects = MemoryObjects::new();
+    let built = build(256, leaves, &objects).unwrap();
+    let root = Root { child: built.child, height: 1, chunk_count: size_sectors.div_ceil(128) };
+    let mut manifest = manifest(root, small(), size_sectors);
+    manifest.logical_sector_bytes = sector_bytes;
+    (objects, manifest)
+}
+
+fn refused(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> String {
+    let (objects, manifest) = tree(leaves, size_sectors, sector_bytes);
+    let error = Catalogue::load(&manifest, &objects).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    base::fault::chain(&error)
+}
+
+#[test]
+fn leaves_lie_inside_the_image_in_whole_sectors() {
+    let full = || Leaf::Zero(ChunkExtents::full(small()));
+    assert!(refused(&[(0, full()), (3, full())], 3 * 128, 512).contains("behind the end"));
+    assert!(refused(&[(2, full())], 3 * 128 - 8, 512).contains("chunk 2"));
+    assert!(refused(&[(1, Leaf::Zero(runs(&[(8, 4)])))], 3 * 128, 4096).contains("4096"));
+    let (objects, manifest) = tree(&[(1, Leaf::Zero(runs(&[(8, 16)]))), (2, full())], 3 * 128, 4096);
+    assert_eq!(Catalogue::load(&manifest, &objects).unwrap().leaves().count(), 2);
+}
+
+#[test]
+fn a_subtree_of_zeros_lies_inside_the_image() {
+    let objects = MemoryObjects::new();
+    let root = Root { child: Child::Zero, height: 1, chunk_count: 255 };
+    let error = Catalogue::load(&manifest(root, small(), 255 * 128), &objects).unwrap_err();
+    assert!(error.to_string().contains("zeros"), "{error}");
+}
+
+#[test]
+fn objects_are_as_long_as_a_chunk_can_be() {
+    // Header 16, extents 1, plain 65,536.
+    for (len, good) in
+        [(0, false), (17, false), (18, true), (65_553, true), (65_554, false), (u32::MAX, false)]
+    {
+        let (objects, manifest) =
+            tree(&[(0, Leaf::Data(ChunkExtents::full(small()), chunk(len, 1, 2)))], 1280, 512);
+        assert_eq!(Catalogue::load(&manifest, &objects).is_ok(), good, "an object of {len} bytes");
+    }
+}
+
+#[test]
+fn one_object_has_one_length_and_one_content() {
+    let data = |len, plain| Leaf::Data(ChunkExtents::full(small()), chunk(len, 1, plain));
+    assert!(refused(&[(0, data(100, 2)), (1, data(101, 2))], 1280, 512).contains("two ways"));
+    let other_extents = Leaf::Data(runs(&[(0, 64)]), chunk(100, 1, 2));
+    for second in [data(100, 3), other_extents] {
+        let (objects, manifest) = tree(&[(0, data(100, 2)), (1, second)], 1280, 512);
+        let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+        let target = Arc::new(MemoryDisk::new(vec![0; 1280 * 512]));
+        let begun = Installer::begin(catalogue, target, InstallOptions::default(), Arc::new(NoProgress));
+        assert_eq!(begun.err().unwrap().kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
+fn a_node_is_no_chunk_and_stands_at_one_level() {
+    let (objects, manifest) = tree(&[(0, Leaf::Zero(runs(&[(0, 8)])))], 1280, 512);
+    let node = manifest.root.child.object().unwrap();
+    let leaf = Leaf::Data(ChunkExtents::full(small()), ChunkRef { encoded: node.digest, ..chunk(100, 1, 2) });
+    let parent = build(256, &[(1, leaf)], &objects).unwrap();
+    // Level 1 over the node of level 0 and the one that takes it for a chunk.
+    let mut bytes = [b"DCND".as_slice(), &[1, 0, 0, 16, 1, 0, 2, 0, 0, 0, 0, 0]].concat();
+    for object in [node, parent.child.object().unwrap()] {
+        bytes.push(2);
+        bytes.extend(object.len.to_le_bytes());
+        bytes.extend(object.digest.0);
+    }
+    let top = ObjectRef::of(ObjectKind::Node, &bytes);
+    objects.put(&top, bytes.into()).unwrap();
+    let child = Child::Node { len: top.len, digest: top.digest };
+    let root = Root { child, height: 2, chunk_count: 512 };
+    let error = Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects).unwrap_err();
+    assert!(error.to_string().contains("two ways"), "{error}");
+    // The same node as its own grandparent's height claims it: at the wrong level.
+    let child = Child::Node { len: node.len, digest: node.digest };
+    let root = Root { child, height: 2, chunk_count: 512 };
+    let error = Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects).unwrap_err();
+    assert!(error.to_string().contains("level"), "{error}");
+}
