@@ -5,7 +5,7 @@ use base::Instant;
 use proto::multicast::{BlockHeader, Disposition, SessionStatistics};
 
 use crate::receiver_host::ReceiverHost;
-use crate::scenario::{Fault, Scenario};
+use crate::scenario::{Event, Fault, Scenario};
 use crate::truth::Truth;
 
 /// Something that must not be.
@@ -180,11 +180,15 @@ impl Checkers {
         }
     }
 
-    /// Control traffic: some reports at the start and for each fault, some for time, one for each block missed.
+    /// Control traffic: some reports at the start and for each fault, some for time, some for each filling of the
+    /// buffer, one for each block missed.
     fn reports(&mut self, index: usize, host: &ReceiverHost, scenario: &Scenario) {
         let Some(done_at) = host.done_at else { return };
         let seconds = done_at.since(scenario.hosts[index].starts).as_secs();
-        let most = 32 + 16 * scenario.events.len() as u64 + 2 * seconds + self.holdings[index].missed;
+        let image_bytes: u64 = scenario.object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
+        let fillings = 4 * image_bytes / host.buffer_bytes;
+        let faults = 8 * scenario.events.len() as u64;
+        let most = 32 + faults + 2 * seconds + fillings + self.holdings[index].missed;
         if host.reports > most {
             let what = format!("host {index} sent {} reports, at most {most}", host.reports);
             self.breach("control traffic is bounded", what);
@@ -193,9 +197,9 @@ impl Checkers {
 }
 
 /// Blocks that may go out although nobody lacks them: a few around each fault, more where packets overtake each other
-/// by longer than a receiver waits before it calls a packet lost.
+/// by longer than a receiver waits before it calls a packet lost, or where a liar makes receivers ask too early.
 fn useless_blocks_max(scenario: &Scenario) -> u64 {
-    let disorder =
-        scenario.events.iter().filter(|event| matches!(event.fault, Fault::Disorder { .. })).count();
-    6 * scenario.events.len() as u64 + 150 * disorder as u64
+    let early = |event: &&Event| matches!(event.fault, Fault::Disorder { .. } | Fault::Lie { .. });
+    let early = scenario.events.iter().filter(early).count();
+    5 * scenario.events.len() as u64 + 150 * early as u64
 }

@@ -405,14 +405,9 @@ impl<'a> World<'a> {
         if self.chance.hits(300_000) {
             object_bytes = 1 + self.chance.below(8192) as u32;
         }
-        let header = BlockHeader {
-            sequence: self.last_sequence,
-            timestamp_us: 0,
-            object,
-            block: 0,
-            object_bytes,
-            repair: false,
-        };
+        let far = if self.chance.hits(300_000) { self.chance.below(1 << 40) } else { 0 };
+        let sequence = self.last_sequence + far;
+        let header = BlockHeader { sequence, timestamp_us: 0, object, block: 0, object_bytes, repair: false };
         let mut bytes = header.encode(&shape).to_vec();
         bytes.resize(bytes.len() + usize::from(shape.place(object_bytes, 0).1), 0xee);
         self.inject(now, &shape, bytes);

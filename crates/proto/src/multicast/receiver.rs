@@ -448,7 +448,7 @@ impl Receiver {
         let mut lacking = Lacking::default();
         let retry = self.rtt + self.interval + ANSWER;
         if !self.config.mutant.is(Mutant::DropsBlockNeeds) {
-            let view = View { stream: &self.stream, refused: &self.refused };
+            let view = View { stream: &self.stream, refused: &self.refused, pending: &self.pending };
             self.slots.lacking_blocks(now, retry, &view, room, &mut lacking);
         }
         if now >= self.window_at || self.config.mutant.is(Mutant::ForgetsBackOff) {

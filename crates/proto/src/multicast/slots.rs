@@ -9,6 +9,7 @@ use super::mutant::Mutant;
 use super::packet::{BlockHeader, Shape};
 use super::receiver::{Disposition, Slot};
 use super::report::{Cause, Lacking, NeedBlocks};
+use super::status::ObjectRange;
 use super::stream::Stream;
 
 /// Most bytes of a bitmap in one NEED: 2048 blocks.
@@ -32,6 +33,8 @@ struct Entry {
 pub(super) struct View<'a> {
     pub(super) stream: &'a Stream,
     pub(super) refused: &'a ObjectSet,
+    /// What will come whole.
+    pub(super) pending: &'a [ObjectRange],
 }
 
 /// The slots in use and their sum.
@@ -182,8 +185,12 @@ impl Slots {
         !self.filling.is_empty()
     }
 
-    /// For how many of `lacked` objects there is room, as far as one can guess; for one at least if all is empty.
+    /// For how many of `lacked` objects there is room, as far as one can guess; for one at least if all is empty. For
+    /// none while three quarters are in use: who waits for its disk need not ask for every object as it becomes free.
     pub(super) fn room_for(&self, lacked: u64) -> u64 {
+        if self.used_bytes > self.budget_bytes / 4 * 3 {
+            return 0;
+        }
         let room = self.free_bytes().saturating_mul(self.begun) / self.begun_bytes;
         room.max(u64::from(self.used_bytes == 0)).min(lacked)
     }
@@ -200,7 +207,8 @@ impl Slots {
     ) {
         for slot in &self.filling {
             let entry = self.entries[slot.0 as usize].as_mut().expect("filling slots are in use");
-            if now < entry.ask_at {
+            let comes_whole = |range: &ObjectRange| (range.first..range.end()).contains(&entry.object);
+            if now < entry.ask_at || view.pending.iter().any(comes_whole) {
                 continue;
             }
             let Some(need) = entry.lacking(view) else { continue };
@@ -228,7 +236,7 @@ impl Entry {
     /// The missing blocks that have gone by.
     fn lacking(&self, view: &View<'_>) -> Option<NeedBlocks> {
         let sent = view.stream.settled().saturating_sub(self.pass_first);
-        let passed = if view.stream.is_idle() { u64::MAX } else { sent };
+        let passed = if view.stream.is_over(self.pass_first) { u64::MAX } else { sent };
         let passed = u32::try_from(passed).unwrap_or(u32::MAX).min(self.missing.bound());
         let first_byte = self.missing.next_from(0).filter(|&block| block < passed)? / 8;
         let end_byte = passed.div_ceil(8).min(first_byte + BITMAP_BYTES_MAX);

@@ -71,6 +71,11 @@ impl Stream {
         if self.sent.is_none() {
             self.begin(now, status.sequence, status.cursor);
         }
+        if status.sequence < self.settled {
+            // The server has not sent what has had time to arrive: another member lied about a sequence.
+            (self.sent, self.settled, self.mark) =
+                (Some(status.sequence), status.sequence, (now, status.sequence));
+        }
         if self.sent.is_some_and(|sent| status.sequence >= sent) {
             self.move_cursor(status.cursor);
             self.idle_at = status.idle.then_some(status.sequence);
@@ -94,9 +99,11 @@ impl Stream {
         self.settled
     }
 
-    /// The server has nothing left to send: no pass goes on, whatever a block of it said.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether the pass whose block 0 had sequence `first` can't go on: the server has nothing left to send, or has
+    /// never been there.
+    pub(super) fn is_over(&self, first: u64) -> bool {
         self.idle_at.is_some_and(|sequence| sequence == self.settled)
+            || self.sent.is_none_or(|sent| first >= sent)
     }
 
     /// The sequence at which this receiver began to listen.

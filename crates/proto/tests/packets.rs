@@ -1,0 +1,267 @@
+//! Packets: golden bytes of version 1, round trips, and what must be dropped.
+//!
+//! `DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets` writes golden files that do not exist yet; it never
+//! overwrites one. Each is a sealed datagram in hexadecimal.
+
+use std::path::PathBuf;
+
+use base::{Chance, Duration};
+use proto::multicast::{
+    BlockHeader, Cause, Downstream, Echo, Key, Lacking, NeedBlocks, NeedRange, ObjectRange, ReceiverCounters,
+    ReceiverId, Reject, Report, Shape, Status, Upstream, block_bytes_for, open_downstream, open_upstream,
+    peek_receiver, seal, tag,
+};
+
+const KEY: Key = Key([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+const SHAPE: Shape =
+    Shape { session: 0x0123_4567_89ab_cdef, epoch: 3, objects: 1000, heads: 4, block_bytes: 512 };
+
+fn sealed(mut packet: Vec<u8>) -> Vec<u8> {
+    seal(&KEY, &mut packet);
+    packet
+}
+
+fn block() -> (BlockHeader, Vec<u8>) {
+    let header = BlockHeader {
+        sequence: 77,
+        timestamp_us: 0xdead_beef,
+        object: 999,
+        block: 2,
+        object_bytes: 1040,
+        repair: true,
+    };
+    (header, (0..16).collect())
+}
+
+fn status() -> Status {
+    Status {
+        sequence: 78,
+        timestamp_us: 5,
+        cursor: 700,
+        idle: true,
+        receivers: 64,
+        report_interval: Duration::from_millis(32),
+        echo: Some(Echo { receiver: ReceiverId(9), timestamp_us: 4, age_us: 300 }),
+        pending: vec![ObjectRange { first: 0, count: 2 }, ObjectRange { first: 700, count: 300 }],
+    }
+}
+
+fn report() -> Report {
+    let counters = ReceiverCounters {
+        blocks_received: 1,
+        blocks_duplicate: 2,
+        blocks_lost: 3,
+        blocks_refused: 4,
+        objects_verified: 5,
+        free_bytes: 6,
+        newest_timestamp_us: 7,
+        newest_age_us: 8,
+    };
+    Report { receiver: ReceiverId(9), timestamp_us: 4, seen: 78, counters }
+}
+
+fn lacking() -> Lacking {
+    Lacking {
+        whole: vec![
+            NeedRange { objects: ObjectRange { first: 700, count: 300 }, cause: Cause::Late },
+            NeedRange { objects: ObjectRange { first: 4, count: 1 }, cause: Cause::BufferFull },
+        ],
+        blocks: vec![NeedBlocks {
+            object: 12,
+            first_block: 8,
+            bitmap: vec![0b101, 0x80],
+            cause: Cause::Lost,
+        }],
+    }
+}
+
+/// The golden datagram of that name, made if it is not there and blessing is asked for.
+fn golden(name: &str, made: &[u8]) {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/multicast");
+    let path = folder.join(format!("{name}-v1.hex"));
+    let hex: String = made.iter().map(|byte| format!("{byte:02x}")).collect();
+    if !path.exists() && std::env::var_os("DISKCAST_BLESS").is_some() {
+        std::fs::write(&path, format!("{hex}\n")).expect("golden/multicast can be written");
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_else(|e| {
+        panic!("{}: {e}; DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets", path.display())
+    });
+    assert_eq!(stored.trim_end(), hex, "{name}: packets of version 1 never change");
+}
+
+#[test]
+fn golden_packets_are_written_and_read() {
+    let (header, payload) = block();
+    let datagram = sealed([&header.encode(&SHAPE)[..], &payload].concat());
+    golden("block", &datagram);
+    assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Block(header, &payload)));
+
+    let datagram = sealed(status().encode(&SHAPE));
+    golden("status", &datagram);
+    assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Status(status())));
+
+    let bye = [&[1, 3][..], &header.encode(&SHAPE)[2..28]].concat();
+    let datagram = sealed([&bye[..2], &[0, 0], &bye[4..]].concat());
+    golden("bye", &datagram);
+    assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Bye));
+
+    let packets = [
+        ("join", Upstream::Join(report())),
+        ("need", Upstream::Need(report(), lacking())),
+        ("leave", Upstream::Leave(report())),
+    ];
+    for (name, packet) in packets {
+        let datagram = sealed(packet.encode(&SHAPE));
+        golden(name, &datagram);
+        assert_eq!(peek_receiver(&datagram), Some(ReceiverId(9)), "{name}");
+        assert_eq!(open_upstream(&KEY, &SHAPE, &datagram), Ok(packet), "{name}");
+    }
+}
+
+#[test]
+fn the_tag_is_siphash_2_4() {
+    // Reference vector: key 00..0f, input 00..0e (Aumasson and Bernstein, appendix A).
+    let key = Key([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+    let input = &key.0[..15];
+    assert_eq!(u64::from_le_bytes(tag(&key, input)), 0xa129_ca61_49be_45e5);
+}
+
+#[test]
+fn lacked_blocks_are_counted_from_the_first() {
+    assert_eq!(lacking().blocks[0].blocks().collect::<Vec<_>>(), [8, 10, 23]);
+}
+
+#[test]
+fn any_flipped_bit_and_any_cut_is_dropped() {
+    for packet in [status().encode(&SHAPE), Upstream::Need(report(), lacking()).encode(&SHAPE)] {
+        let datagram = sealed(packet);
+        for bit in 0..datagram.len() * 8 {
+            let mut flipped = datagram.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(open_downstream(&KEY, &SHAPE, &flipped).is_err(), "bit {bit}");
+            assert!(open_upstream(&KEY, &SHAPE, &flipped).is_err(), "bit {bit}");
+        }
+        for length in 0..datagram.len() {
+            assert!(open_downstream(&KEY, &SHAPE, &datagram[..length]).is_err(), "{length} bytes");
+            assert!(open_upstream(&KEY, &SHAPE, &datagram[..length]).is_err(), "{length} bytes");
+        }
+    }
+}
+
+/// What a member of the session could send, with the right tag.
+fn status_with(at: usize, bytes: &[u8]) -> Result<(), Reject> {
+    let mut packet = status().encode(&SHAPE);
+    packet[at..at + bytes.len()].copy_from_slice(bytes);
+    open_downstream(&KEY, &SHAPE, &sealed(packet)).map(drop)
+}
+
+#[test]
+fn what_is_out_of_bounds_is_dropped_in_every_field_of_status() {
+    assert_eq!(status_with(0, &[2]), Err(Reject::Version));
+    assert_eq!(status_with(1, &[99]), Err(Reject::Unknown));
+    assert_eq!(status_with(1, &[64]), Err(Reject::Unknown), "a packet of a receiver");
+    assert_eq!(status_with(2, &[0x80, 0]), Ok(()), "a flag that may be ignored");
+    assert_eq!(status_with(2, &[0, 0x80]), Err(Reject::Unknown), "a critical flag");
+    assert_eq!(status_with(4, &4u32.to_le_bytes()), Err(Reject::Epoch(4)));
+    assert_eq!(status_with(8, &[0]), Err(Reject::Session));
+    assert_eq!(status_with(16, &u64::MAX.to_le_bytes()), Err(Reject::Bounds), "sequence");
+    assert_eq!(status_with(28, &1001u32.to_le_bytes()), Err(Reject::Bounds), "cursor");
+    assert_eq!(status_with(35, &[255]), Err(Reject::Bounds), "count of ranges");
+    assert_eq!(status_with(35, &[3]), Err(Reject::Length), "count of ranges");
+    assert_eq!(status_with(40, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "interval");
+    assert_eq!(status_with(62, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "objects of a range");
+    assert_eq!(status_with(62, &0u32.to_le_bytes()), Err(Reject::Bounds), "an empty range");
+}
+
+fn block_with(change: impl Fn(&mut BlockHeader), payload: usize) -> Result<(), Reject> {
+    let mut header = block().0;
+    change(&mut header);
+    let packet = [&header.encode(&SHAPE)[..], &vec![0; payload]].concat();
+    open_downstream(&KEY, &SHAPE, &sealed(packet)).map(drop)
+}
+
+#[test]
+fn what_is_out_of_bounds_is_dropped_in_every_field_of_block() {
+    assert_eq!(block_with(|_| (), 16), Ok(()));
+    assert_eq!(block_with(|_| (), 15), Err(Reject::Length));
+    assert_eq!(block_with(|_| (), 17), Err(Reject::Length));
+    assert_eq!(block_with(|header| header.block = 1, 512), Ok(()));
+    assert_eq!(block_with(|header| header.block = 1, 16), Err(Reject::Length));
+    assert_eq!(block_with(|header| header.block = 3, 0), Err(Reject::Bounds));
+    assert_eq!(block_with(|header| header.object = 1000, 16), Err(Reject::Bounds));
+    assert_eq!(block_with(|header| header.object_bytes = u32::MAX, 512), Err(Reject::Bounds));
+    assert_eq!(block_with(|header| header.sequence = 1, 16), Err(Reject::Bounds), "before its pass began");
+    assert_eq!(block_with(|header| header.sequence = u64::MAX, 16), Err(Reject::Bounds));
+    let empty = |header: &mut BlockHeader| (header.object_bytes, header.block) = (0, 0);
+    assert_eq!(block_with(empty, 0), Ok(()), "an empty object has one empty block");
+}
+
+fn need_with(at: usize, bytes: &[u8]) -> Result<(), Reject> {
+    let mut packet = Upstream::Need(report(), lacking()).encode(&SHAPE);
+    packet[at..at + bytes.len()].copy_from_slice(bytes);
+    open_upstream(&KEY, &SHAPE, &sealed(packet)).map(drop)
+}
+
+#[test]
+fn what_is_out_of_bounds_is_dropped_in_every_field_of_need() {
+    assert_eq!(need_with(0, &[1]), Ok(()));
+    assert_eq!(need_with(1, &[1]), Err(Reject::Unknown), "a packet of the server");
+    assert_eq!(need_with(1, &[64]), Err(Reject::Bounds), "a JOIN that asks for something");
+    assert_eq!(need_with(24, &u64::MAX.to_le_bytes()), Err(Reject::Bounds), "seen");
+    assert_eq!(need_with(88, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of ranges");
+    assert_eq!(need_with(90, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of blocks");
+    assert_eq!(need_with(92, &1000u32.to_le_bytes()), Err(Reject::Bounds), "first object");
+    assert_eq!(need_with(98, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "number of objects");
+    assert_eq!(need_with(102, &[3]), Err(Reject::Bounds), "cause");
+    assert_eq!(need_with(116, &1000u32.to_le_bytes()), Err(Reject::Bounds), "object");
+    assert_eq!(need_with(122, &[1, 0]), Err(Reject::Bounds), "first block");
+    assert_eq!(need_with(122, &[0xf8, 0xff]), Err(Reject::Bounds), "blocks beyond 16 bits");
+    assert_eq!(need_with(124, &[0, 0]), Err(Reject::Bounds), "an empty bitmap");
+    assert_eq!(need_with(124, &[0xff, 0]), Err(Reject::Length), "a bitmap behind the end");
+}
+
+#[test]
+fn a_need_for_too_much_is_dropped() {
+    let shape = Shape { objects: 1 << 26, ..SHAPE };
+    let whole = NeedRange { objects: ObjectRange { first: 0, count: 1 << 16 }, cause: Cause::Late };
+    let most = Upstream::Need(report(), Lacking { whole: vec![whole], blocks: Vec::new() });
+    assert!(open_upstream(&KEY, &shape, &sealed(most.encode(&shape))).is_ok());
+    let more = Upstream::Need(report(), Lacking { whole: vec![whole; 2], blocks: Vec::new() });
+    assert_eq!(open_upstream(&KEY, &shape, &sealed(more.encode(&shape))), Err(Reject::Bounds));
+}
+
+#[test]
+fn another_key_opens_nothing() {
+    let datagram = sealed(status().encode(&SHAPE));
+    assert_eq!(open_downstream(&Key([0; 16]), &SHAPE, &datagram), Err(Reject::Tag));
+}
+
+#[test]
+fn rubbish_with_a_right_tag_never_panics() {
+    let mut chance = Chance::from_seed(4);
+    let prefixes: Vec<Vec<u8>> =
+        [1, 2, 3, 64, 65, 66].map(|kind| [&[1, kind], &status().encode(&SHAPE)[2..16]].concat()).into();
+    for round in 0..200_000 {
+        let mut packet = prefixes[round % prefixes.len()].clone();
+        let mut rest = vec![0; usize::try_from(chance.below(200)).unwrap()];
+        chance.fill(&mut rest);
+        // Small numbers get further.
+        rest.iter_mut().for_each(|byte| *byte = if chance.hits(700_000) { *byte & 3 } else { *byte });
+        packet.extend(rest);
+        let datagram = sealed(packet);
+        let _ = (open_downstream(&KEY, &SHAPE, &datagram), open_upstream(&KEY, &SHAPE, &datagram));
+    }
+}
+
+#[test]
+fn blocks_fill_the_packet() {
+    assert_eq!(block_bytes_for(1500, false), Some(1424));
+    assert_eq!(block_bytes_for(1500, true), Some(1392));
+    assert_eq!(block_bytes_for(9000, false), Some(8912));
+    assert_eq!(block_bytes_for(65_535, false), Some(8960));
+    assert_eq!(block_bytes_for(576, false), None);
+    assert_eq!(block_bytes_for(0, true), None);
+    // Headers, Ethernet's included, are below 7 % of the payload.
+    let payload = u32::from(block_bytes_for(1500, false).expect("it fits"));
+    assert!((1500 + 14 - payload) * 100 < payload * 7);
+}
