@@ -9,7 +9,7 @@ use base::Digest;
 use common::{build, manifest, small};
 use disk::device::MemoryDisk;
 use image::{
-    Catalogue, Child, ChunkExtents, ChunkRef, ErrorKind, InstallOptions, Installer, Leaf, Manifest,
+    Catalogue, Child, ChunkExtents, ChunkRef, ErrorKind, InstallOptions, Installer, Leaf, Leaves, Manifest,
     MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run,
 };
 
@@ -42,6 +42,8 @@ fn refused(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> Stri
 fn leaves_lie_inside_the_image_in_whole_sectors() {
     let full = || Leaf::Zero(ChunkExtents::full(small()));
     assert!(refused(&[(0, full()), (3, full())], 3 * 128, 512).contains("behind the end"));
+    let (objects, manifest) = tree(&[(0, full()), (3, full())], 3 * 128, 512);
+    assert!(Leaves::new(&objects, small(), &manifest.root).any(|run| run.is_err()), "a walk sees it, too");
     assert!(refused(&[(2, full())], 3 * 128 - 8, 512).contains("chunk 2"));
     assert!(refused(&[(1, Leaf::Zero(runs(&[(8, 4)])))], 3 * 128, 4096).contains("4096"));
     let (objects, manifest) = tree(&[(1, Leaf::Zero(runs(&[(8, 16)]))), (2, full())], 3 * 128, 4096);
