@@ -1,5 +1,6 @@
 //! Durable put and cached get of objects as large as a chunk's, by 8 threads: the repository beside `object_store`
-//! alone with a flush for each object. Rounds alternate, so that a busy machine is busy for both.
+//! alone with a flush for each object. Rounds alternate, so that a busy machine is busy for both, and what others have
+//! written to the disk is flushed before, since one `syncfs` waits for all of it.
 //!
 //! `cargo run --release -p diskcast-store --example durable_put [FOLDER [OBJECTS [OBJECT_BYTES]]]`
 #![expect(clippy::print_stdout, reason = "a measurement talks to who measures")]
@@ -17,7 +18,7 @@ use object_store::{ObjectStoreExt as _, path};
 use store::{Location, Repository};
 
 const THREADS: usize = 8;
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 7;
 const NAMES: [&str; 5] = [
     "object_store, fsync each: put",
     "object_store: get",
@@ -29,7 +30,7 @@ const NAMES: [&str; 5] = [
 fn main() {
     let mut args = std::env::args().skip(1);
     let folder = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
-    let count: u32 = args.next().map_or(1000, |count| count.parse().unwrap());
+    let count: u32 = args.next().map_or(3000, |count| count.parse().unwrap());
     let object_bytes: u32 = args.next().map_or(90_000, |bytes| bytes.parse().unwrap());
     let megabytes = f64::from(count) * f64::from(object_bytes) / 1e6;
     let mut rates = [const { Vec::new() }; NAMES.len()];
@@ -69,6 +70,7 @@ fn peer(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> [f64; 2] {
         let hex = object.digest.to_hex();
         path::Path::from_iter(["chunks", &hex[..2], &hex])
     };
+    rustix::fs::sync();
     let put = all(objects, |(object, bytes)| {
         block_on(store.put(&path(object), bytes.clone().into())).unwrap();
     });
@@ -82,6 +84,7 @@ fn peer(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> [f64; 2] {
 /// Seconds that put until durable, get, and get with verification take with a repository.
 fn own(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> [f64; 3] {
     let repository = Repository::create(&Location::Folder(folder.to_owned())).unwrap();
+    rustix::fs::sync();
     let put = all(objects, |(object, bytes)| repository.put(object, bytes.clone()).unwrap());
     let put = put + seconds(|| repository.settle().unwrap());
     let get = all(objects, |(object, bytes)| {

@@ -1,7 +1,6 @@
 //! The blocking side of an object store: whole records in, whole records out, create-if-absent that survives a lost
 //! reply. All that the repository knows of where it lies goes through here.
 
-use std::io::Read as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,6 +10,7 @@ use object_store::{
     GetOptions, GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode,
     PutOptions,
 };
+use rustix::buffer::spare_capacity;
 
 use crate::error::{Error, ErrorKind, Result, from_store};
 use crate::folder::Folder;
@@ -158,11 +158,18 @@ impl Backend {
     }
 }
 
-/// One open was one system call; this is the other. `object_store` would read in pieces of 8 KiB.
+/// Reads what an open file holds by one system call, into memory that is not cleared before. `object_store` streams in
+/// pieces of 8 KiB, and `read_to_end` would begin with as little.
 fn read_file(file: &std::fs::File, bytes: u64) -> std::io::Result<Bytes> {
-    let capacity = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::FileTooLarge)?;
-    let mut content = Vec::with_capacity(capacity);
-    file.take(bytes).read_to_end(&mut content)?;
+    let length = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::FileTooLarge)?;
+    let mut content = Vec::with_capacity(length);
+    while content.len() < length {
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(&mut content)))?;
+        if read == 0 {
+            break;
+        }
+    }
+    content.truncate(length);
     Ok(content.into())
 }
 
