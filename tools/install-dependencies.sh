@@ -6,7 +6,8 @@ set -euo pipefail
 packages=(
     build-essential ca-certificates git make            # building
     iproute2 nftables ethtool                           # the lab: namespaces, links, loss
-    e2fsprogs dosfstools mtools gdisk fdisk util-linux  # disks and filesystems to test against
+    e2fsprogs dosfstools mtools gdisk fdisk mount       # disks and filesystems to test against
+    xfsprogs btrfs-progs                                # and some that are captured whole
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
 )
