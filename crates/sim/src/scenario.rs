@@ -48,6 +48,14 @@ pub enum Fault {
     Noise,
 }
 
+impl Fault {
+    /// Whether it is of the kinds that happen without malice: loss, partition, crash and restart, slow disk.
+    #[must_use]
+    pub const fn is_plain(self) -> bool {
+        !matches!(self, Self::Disorder { .. } | Self::Lie { .. } | Self::Noise)
+    }
+}
+
 /// A fault and its time.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
@@ -113,7 +121,7 @@ impl Scenario {
         }
         let count = 5 + chance.below(8);
         let mut servers_crash = 0;
-        while (scenario.events.len() as u64) < count {
+        while scenario.events.iter().filter(|event| event.fault.is_plain()).count() as u64 != count {
             let fault = scenario.fault(&mut chance);
             servers_crash += u32::from(fault == Fault::ServerCrash);
             if fault != Fault::ServerCrash || servers_crash < 3 {
@@ -180,7 +188,7 @@ impl Scenario {
         let object_bytes: Vec<u32> = (0..objects).map(|_| chance.below(longest + 1) as u32).collect();
         let image_bytes: u64 = object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
         let bits_per_second = 2_000_000 << chance.below(5);
-        let most = pick(chance, &[4, 4, 8, 8, 16, 64]);
+        let most = pick(chance, &[4, 8, 16, 32, 64, 64]);
         let hosts = 1 + chance.below(most);
         let hosts: Vec<Host> = (0..hosts)
             .map(|_| Host {

@@ -209,7 +209,7 @@ impl<'a> World<'a> {
             let bytes = |&object: &u64| u64::from(self.truth.object_bytes[object as usize]);
             let held: u64 = self.server.in_memory.iter().map(bytes).sum();
             let largest = u64::from(self.truth.object_bytes.iter().copied().max().unwrap_or(0));
-            let most = self.scenario.cache_bytes + largest * (self.scenario.heads + 3);
+            let most = self.scenario.cache_bytes + largest * (self.scenario.heads.min(32) + 3);
             self.checkers.server_memory(now, held, most);
             self.drive_server(now);
         }

@@ -106,3 +106,38 @@ impl Cache {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_and_the_longest_unused_goes_first() {
+        let mut cache = Cache::new(100);
+        let mut events = VecDeque::new();
+        for object in 0..50 {
+            cache.pin(object, 10, &mut events);
+            assert_eq!(events.pop_front(), Some(ServerEvent::Load(object)));
+            assert_eq!(events.pop_front(), (object >= 10).then(|| ServerEvent::Evict(object - 10)));
+            cache.loaded(object, true);
+            cache.unpin(object);
+        }
+        cache.pin(45, 10, &mut events);
+        assert!(events.is_empty() && cache.place(45) == Place::Ready, "it was there still");
+        (100..120).for_each(|object| cache.pin(object, 10, &mut events));
+        assert_eq!(cache.place(45), Place::Ready, "pinned objects stay");
+        assert!(!cache.has_room_ahead());
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_takes_no_room() {
+        let mut cache = Cache::new(100);
+        let mut events = VecDeque::new();
+        cache.pin(1, 90, &mut events);
+        assert!(!cache.has_room_ahead() && cache.place(1) == Place::Loading);
+        cache.loaded(1, false);
+        assert!(cache.has_room_ahead() && cache.place(1) == Place::Absent);
+        cache.unpin(1);
+        assert!(cache.has_room_ahead());
+    }
+}

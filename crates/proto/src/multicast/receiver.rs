@@ -210,12 +210,12 @@ impl Receiver {
         self.hurry(now);
     }
 
-    /// The object was got otherwise, or is not needed. If part of it was here, its slot is free now and returned: the
-    /// driver drops the buffer.
+    /// The object was got otherwise, or is not needed. If a part of it was here, its slot is free now and returned: the
+    /// driver drops the buffer. If it was complete, its slot stays in use until [`Self::verified`] or [`Self::release`].
     pub fn satisfied(&mut self, object: u64) -> Option<Slot> {
         self.lacking.remove(object);
         self.open.remove(object);
-        let slot = self.slots.find(object)?;
+        let slot = self.slots.find(object).filter(|&slot| self.slots.is_partial(slot))?;
         self.slots.free(slot);
         Some(slot)
     }

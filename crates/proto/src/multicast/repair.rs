@@ -156,3 +156,57 @@ impl Repairs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(repairs: &mut Repairs, block: u32, seen: u64) -> bool {
+        repairs.ask(7, 100, block, seen, Cause::Lost)
+    }
+
+    #[test]
+    fn reports_merge_and_runs_are_taken_in_order() {
+        let mut repairs = Repairs::new(Mutant::None);
+        assert!([3, 4, 5, 9].into_iter().all(|block| ask(&mut repairs, block, 50)));
+        assert!(!ask(&mut repairs, 4, 50), "asked for already");
+        assert_eq!((repairs.plan(), repairs.front()), (Some(7), Some(7)));
+        assert_eq!(repairs.take_run(2, 60), Some((3, 2, Cause::Lost, false)));
+        assert_eq!(repairs.take_run(16, 62), Some((5, 1, Cause::Lost, false)));
+        assert_eq!(repairs.take_run(16, 63), Some((9, 1, Cause::Lost, true)));
+        assert!(repairs.is_empty() && repairs.front().is_none());
+    }
+
+    #[test]
+    fn a_resend_on_its_way_is_not_resent() {
+        let mut repairs = Repairs::new(Mutant::None);
+        assert!(ask(&mut repairs, 3, 50));
+        repairs.plan();
+        repairs.take_run(16, 60);
+        assert!(!ask(&mut repairs, 3, 60), "block 3 went out with sequence 60");
+        assert!(ask(&mut repairs, 4, 60), "another one did not");
+        assert!(ask(&mut repairs, 3, 61), "and was lost");
+    }
+
+    #[test]
+    fn what_comes_whole_is_not_repaired() {
+        let mut repairs = Repairs::new(Mutant::None);
+        assert!(ask(&mut repairs, 3, 50));
+        repairs.supersede(7);
+        assert!(repairs.plan().is_none() && repairs.is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut repairs = Repairs::new(Mutant::None);
+        let most = REPAIR_OBJECTS_MAX as u64;
+        let asked = (0..most + 10).filter(|&object| repairs.ask(object, 8, 0, 50, Cause::Lost)).count();
+        assert_eq!(asked, REPAIR_OBJECTS_MAX);
+        for sequence in (0..most * 100).step_by(100) {
+            repairs.plan();
+            repairs.take_run(1, sequence);
+        }
+        assert!(repairs.resent.len() as u64 <= REMEMBERED / 100 + 2, "{} remembered", repairs.resent.len());
+        assert!(repairs.resent_order.len() as u64 <= REMEMBERED / 100 + 2);
+    }
+}

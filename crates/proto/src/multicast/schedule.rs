@@ -116,9 +116,10 @@ impl Schedule {
         self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(wrap))
     }
 
-    /// Whether a wanted head waits to be planned.
-    pub(super) fn wants_head(&self) -> bool {
-        self.wanted.next_from(0).is_some_and(|object| object < self.heads)
+    /// Whether a wanted head waits to be planned and fewer than `most` are.
+    pub(super) fn hurries_heads(&self, most: usize) -> bool {
+        let waits = self.wanted.next_from(0).is_some_and(|object| object < self.heads);
+        waits && self.planned_heads.len() < most
     }
 
     /// The next planned head and the next planned object of the others.
@@ -200,5 +201,74 @@ impl Ranges {
             _ => self.list.push(ObjectRange { first, count }),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { session: 1, epoch: 1, objects: 100, heads: 3, block_bytes: 512 };
+
+    fn schedule(wanted: impl IntoIterator<Item = u64>) -> Schedule {
+        let mut schedule = Schedule::new(&SHAPE, Mutant::None);
+        wanted.into_iter().for_each(|object| assert!(schedule.ask(object, 10, 0, Cause::Late)));
+        schedule
+    }
+
+    /// Plans and sends everything, ten blocks each from `sequence` on: the order.
+    fn send_all(schedule: &mut Schedule, mut sequence: u64) -> Vec<u64> {
+        let mut order = Vec::new();
+        while let Some(object) = schedule.plan() {
+            schedule.take(object);
+            schedule.begin_pass(object, sequence);
+            sequence += 10;
+            order.push(object);
+        }
+        order
+    }
+
+    #[test]
+    fn heads_go_first_then_ascending_from_the_cursor_and_round() {
+        let mut schedule = schedule([50, 60]);
+        assert_eq!(send_all(&mut schedule, 0), [50, 60]);
+        for object in [70, 2, 60, 10, 0] {
+            assert!(schedule.ask(object, 10, 20, Cause::Late), "{object}");
+        }
+        assert_eq!(send_all(&mut schedule, 20), [0, 2, 70, 10, 60]);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_not_wanted_again() {
+        let mut schedule = schedule([5]);
+        assert!(!schedule.ask(5, 10, 0, Cause::Late), "wanted already");
+        assert_eq!(schedule.plan(), Some(5));
+        assert!(!schedule.ask(5, 10, 0, Cause::Late), "planned");
+        schedule.take(5);
+        assert_eq!(schedule.begin_pass(5, 100), None);
+        for seen in [0, 100, 105, 109] {
+            assert!(!schedule.ask(5, 10, seen, Cause::Lost), "seen {seen}");
+        }
+        assert!(schedule.has_passed(5, 4, 105) && !schedule.has_passed(5, 5, 105));
+        assert!(schedule.ask(5, 10, 110, Cause::Lost));
+        assert_eq!(schedule.plan(), Some(5));
+        assert_eq!(schedule.begin_pass(5, 200), Some(Cause::Lost));
+    }
+
+    #[test]
+    fn pending_lists_the_plan_and_then_what_is_wanted_in_order() {
+        let mut schedule = schedule((40..50).chain([0, 90]));
+        let range = |first, count| ObjectRange { first, count };
+        assert_eq!(schedule.pending(), [range(0, 1), range(40, 10), range(90, 1)]);
+        assert_eq!((schedule.plan(), schedule.plan()), (Some(0), Some(40)));
+        assert_eq!(schedule.pending(), [range(0, 1), range(40, 10), range(90, 1)]);
+        assert!(schedule.ask(20, 10, 0, Cause::Late));
+        assert_eq!(schedule.pending(), [range(0, 1), range(40, 10), range(90, 1), range(20, 1)]);
+    }
+
+    #[test]
+    fn pending_is_bounded() {
+        let schedule = schedule((3..100).step_by(2));
+        assert_eq!(schedule.pending().len(), STATUS_RANGES_MAX);
     }
 }

@@ -33,7 +33,7 @@ pub struct ServerConfig {
     /// Most blocks in one [`Run`], `1..=64`: as many as the driver sends with one system call.
     pub run_blocks_max: u16,
     /// The driver's memory for objects in bytes: a quarter of it is read ahead, the rest keeps what may be repaired.
-    /// Heads and the front of each plan are loaded even beyond it.
+    /// Up to 32 heads and the front of each plan are loaded even beyond it.
     pub cache_bytes: u64,
     /// A receiver that was not heard for so long has gone.
     pub receiver_timeout: Duration,
@@ -99,6 +99,8 @@ const STATUS_SPACING: Duration = Duration::from_millis(1);
 const REPORT_INTERVAL_EACH: Duration = Duration::from_micros(500);
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(5);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
+/// So many wanted heads are read ahead even if the plan for the others fills its room.
+const HEADS_AHEAD_MAX: usize = 32;
 /// How often the last BYE is said, and how far apart.
 const BYES: u8 = 3;
 const BYE_SPACING: Duration = Duration::from_millis(20);
@@ -328,8 +330,8 @@ impl Server {
 
     /// Reads ahead what will be sent next.
     fn plan(&mut self) {
-        while self.schedule.wants_head()
-            || self.cache.has_room_ahead()
+        while self.cache.has_room_ahead()
+            || self.schedule.hurries_heads(HEADS_AHEAD_MAX)
             || self.schedule.fronts() == (None, None)
         {
             let Some(object) = self.schedule.plan() else { break };

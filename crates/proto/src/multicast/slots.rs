@@ -115,6 +115,11 @@ impl Slots {
         Some(slot)
     }
 
+    /// Whether the object in `slot` is not complete.
+    pub(super) fn is_partial(&self, slot: Slot) -> bool {
+        self.entries[slot.0 as usize].as_ref().is_some_and(|entry| !entry.missing.is_empty())
+    }
+
     /// Whether `header` gives the incomplete object in `slot` another length than the packet that began it.
     pub(super) fn contradicts(&self, slot: Slot, header: &BlockHeader) -> bool {
         let entry = self.entries[slot.0 as usize].as_ref();

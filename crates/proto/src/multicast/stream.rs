@@ -147,3 +147,63 @@ impl Stream {
         self.cursor = cursor;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(sequence: u64) -> Status {
+        Status {
+            sequence,
+            timestamp_us: 0,
+            cursor: 10,
+            idle: false,
+            receivers: 1,
+            report_interval: Duration::ZERO,
+            echo: None,
+            pending: Vec::new(),
+        }
+    }
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(milliseconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_packet_counts_as_lost_only_after_it_had_time_to_be_overtaken() {
+        let mut stream = Stream::new(0, Mutant::None);
+        stream.status(at(0), &status(5));
+        stream.status(at(1), &status(9));
+        assert_eq!(stream.settled(), 5);
+        stream.settle(at(2));
+        assert_eq!(stream.settled(), 5);
+        stream.settle(at(4));
+        assert_eq!((stream.settled(), stream.lost()), (9, 4));
+    }
+
+    #[test]
+    fn the_server_knows_best_what_it_has_sent() {
+        let mut stream = Stream::new(0, Mutant::None);
+        stream.status(at(0), &status(5));
+        stream.status(at(1), &status(1 << 40));
+        stream.settle(at(10));
+        stream.settle(at(20));
+        assert_eq!(stream.settled(), 1 << 40);
+        stream.status(at(21), &status(6));
+        assert_eq!(stream.settled(), 6);
+        assert!(stream.is_over(1 << 39) && !stream.is_over(4));
+    }
+
+    #[test]
+    fn what_went_by_is_told_from_what_never_did() {
+        let mut stream = Stream::new(0, Mutant::None);
+        let mut status = status(0);
+        (10..100).step_by(10).chain([0]).for_each(|cursor| {
+            status.cursor = cursor;
+            status.sequence += 1;
+            stream.status(at(0), &status);
+            assert_eq!(stream.went_by(15), cursor > 15 || cursor == 0, "cursor {cursor}");
+            assert!(!stream.went_by(5), "cursor {cursor}");
+        });
+    }
+}

@@ -64,3 +64,57 @@ impl Window {
 fn overlap(run: ObjectRange, ranges: &[ObjectRange]) -> u64 {
     ranges.iter().map(|range| range.end().min(run.end()).saturating_sub(range.first.max(run.first))).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u64, count: u32) -> ObjectRange {
+        ObjectRange { first, count }
+    }
+
+    /// A receiver that lacks `0..lacked` and has room for `room` of them.
+    fn window(room: u64, lacked: u64) -> Window {
+        let mut open = ObjectSet::new(1000);
+        (0..lacked).for_each(|object| _ = open.insert(object));
+        let mut window = Window::new(room, lacked);
+        window.collect(&open, 0, 1000, |object| if object < 5 { Cause::Late } else { Cause::Lost });
+        window
+    }
+
+    #[test]
+    fn it_holds_as_many_as_there_is_room_for() {
+        let mut lacking = Lacking::default();
+        window(20, 100).write(1000, &mut lacking);
+        let need = |objects, cause| NeedRange { objects, cause };
+        assert_eq!(lacking.whole, [need(range(0, 5), Cause::Late), need(range(5, 15), Cause::Lost)]);
+        assert!(!window(0, 100).is_news(&[]), "who has no room asks for nothing");
+    }
+
+    #[test]
+    fn it_is_news_when_half_of_it_is_not_coming() {
+        let window = window(20, 100);
+        assert!(window.is_news(&[]));
+        assert!(window.is_news(&[range(0, 9)]));
+        assert!(!window.is_news(&[range(0, 10)]));
+        assert!(!window.is_news(&[range(0, 5), range(10, 5)]));
+    }
+
+    #[test]
+    fn the_end_is_asked_for_at_once() {
+        let window = window(20, 20);
+        assert!(window.is_news(&[range(0, 19)]));
+        assert!(!window.is_news(&[range(0, 20)]));
+    }
+
+    #[test]
+    fn a_need_fits_its_packet() {
+        let mut open = ObjectSet::new(1000);
+        (0..1000).step_by(2).for_each(|object| _ = open.insert(object));
+        let mut window = Window::new(500, 500);
+        window.collect(&open, 0, 1000, |_| Cause::Late);
+        let mut lacking = Lacking::default();
+        window.write(600, &mut lacking);
+        assert!(!lacking.is_empty() && lacking.packet_bytes() <= 600);
+    }
+}
