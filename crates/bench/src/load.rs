@@ -22,13 +22,13 @@ pub fn system_disk(context: &Context) -> Result<PathBuf> {
     let partial = context.scratch.join("system.partial");
     std::fs::File::create(&partial)?.set_len(4 << 30)?;
     said(Command::new("sgdisk").args(["--new=1:2048:0", "--typecode=1:8300"]).arg(&partial))?;
-    let blocks = ((4u64 << 30) - (2 << 20)) / 4096;
+    let kibibytes = ((4u64 << 30) - (2 << 20)) >> 10;
     said(
         Command::new("mkfs.ext4")
             .args(["-q", "-F", "-E", "offset=1048576", "-d"])
             .arg(&staged)
             .arg(&partial)
-            .arg(blocks.to_string()),
+            .arg(format!("{kibibytes}K")),
     )?;
     std::fs::remove_dir_all(&staged)?;
     std::fs::rename(&partial, &disk)?;
@@ -66,7 +66,7 @@ fn stage(folder: &Path) -> Result<()> {
         .collect();
     let names = folder.with_extension("names");
     std::fs::write(&names, chosen.join("\0"))?;
-    let copy = "tar --null --no-recursion -T \"$0\" -C / -P -cf - | tar -P --transform \"s,^,$1,\" -xf -";
+    let copy = "tar --create --no-recursion --null --files-from \"$0\" | tar --extract --directory \"$1\"";
     said(Command::new("bash").args(["-o", "pipefail", "-c", copy]).arg(&names).arg(folder))?;
     std::fs::remove_file(&names)?;
     Ok(())
