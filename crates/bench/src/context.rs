@@ -19,6 +19,9 @@ pub struct Context {
     pub scratch: PathBuf,
     /// The release binary under test.
     pub diskcast: PathBuf,
+    /// Removed when the run ends, not before: ext4 searches long for a new inode where many were freed lately, and that
+    /// would slow the next measurement.
+    folders: tempfile::TempDir,
     commit: String,
     machine: String,
 }
@@ -56,7 +59,13 @@ impl Context {
         std::fs::create_dir_all(&scratch)?;
         std::fs::create_dir_all(root.join("bench"))?;
         let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root))?;
-        Ok(Self { root: root.to_owned(), scratch, diskcast, commit, machine: machine()? })
+        let folders = tempfile::tempdir_in(&scratch)?;
+        Ok(Self { root: root.to_owned(), scratch, diskcast, folders, commit, machine: machine()? })
+    }
+
+    /// A new folder on the local disk, kept until the run ends.
+    pub fn folder(&self) -> Result<PathBuf> {
+        Ok(tempfile::Builder::new().disable_cleanup(true).tempdir_in(&self.folders)?.keep())
     }
 
     /// The binary under test, on the repository `repo`, printing JSON lines.

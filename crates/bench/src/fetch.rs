@@ -52,8 +52,8 @@ fn prepare(context: &Context, repo: &Path) -> Result<Vec<Load>> {
 }
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
-    let repo = tempfile::tempdir_in(&context.scratch)?;
-    let loads = prepare(context, repo.path())?;
+    let repo = context.folder()?;
+    let loads = prepare(context, &repo)?;
     let (mut figures, mut server, mut server_rows) = (vec![], vec![], vec![]);
     for (name, hosts, bar) in
         [("fetch.1_host", 1, 1.10), ("fetch.4_hosts", 4, 1.15), ("fetch.8_hosts", 8, 1.15)]
@@ -62,7 +62,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         for load in &loads {
             let (mut ratios, mut times) = (vec![], vec![]);
             for _ in 0..RUNS {
-                let cell = cell(context, repo.path(), load.name, hosts)?;
+                let cell = cell(context, &repo, load.name, hosts)?;
                 ratios.push(cell.received / cell.link_seconds);
                 times.push(cell.received);
                 server.push(cell.sent_ratio);
@@ -138,15 +138,14 @@ fn all_by_multicast(fetched: &[Fetched]) -> Result<()> {
 }
 
 fn measure_installed(context: &Context) -> Result<Vec<Figure>> {
-    let repo = tempfile::tempdir_in(&context.scratch)?;
+    let repo = context.folder()?;
     let debian = load::debian_disk(context)?;
-    timed(context.diskcast(repo.path()).arg("capture").arg(&debian).arg("debian"))?;
+    timed(context.diskcast(&repo).arg("capture").arg(&debian).arg("debian"))?;
     let (mut times, mut rows) = (vec![], vec![]);
     for _ in 0..RUNS {
-        let targets = tempfile::tempdir_in(&context.scratch)?;
-        let room = Room::open(context, repo.path(), 4, RATE)?;
-        let target =
-            |host: u32| targets.path().join(format!("disk-{host}.img")).to_string_lossy().into_owned();
+        let targets = context.folder()?;
+        let room = Room::open(context, &repo, 4, RATE)?;
+        let target = |host: u32| targets.join(format!("disk-{host}.img")).to_string_lossy().into_owned();
         let fetched = room.fetch("debian", target, |_| Duration::ZERO)?;
         room.close()?;
         let last = |of: fn(&Fetched) -> f64| fetched.iter().map(of).fold(0.0, f64::max);

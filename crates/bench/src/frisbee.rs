@@ -42,8 +42,8 @@ fn table_1(context: &Context) -> Result<Vec<Figure>> {
     let disk = load::system_disk(context)?;
     let (mut rows, mut seconds) = (vec![], vec![]);
     for (way, flags) in [("naive", &["--raw"][..]), ("filesystem-aware", &[])] {
-        let repo = tempfile::tempdir_in(&context.scratch)?;
-        let usage = timed(context.diskcast(repo.path()).arg("capture").args(flags).arg(&disk).arg("bench"))?;
+        let repo = context.folder()?;
+        let usage = timed(context.diskcast(&repo).arg("capture").args(flags).arg(&disk).arg("bench"))?;
         let report = json_line(&usage.output, "captured")?;
         rows.push(json!({
             "compression": way, "time s": usage.seconds, "disk MB": mega(&report["disk_bytes"]),
@@ -57,10 +57,10 @@ fn table_1(context: &Context) -> Result<Vec<Figure>> {
 
 fn table_2(context: &Context) -> Result<Vec<Figure>> {
     let disk = load::system_disk(context)?;
-    let repo = tempfile::tempdir_in(&context.scratch)?;
-    timed(context.diskcast(repo.path()).args(["capture", "--raw"]).arg(&disk).arg("naive"))?;
-    timed(context.diskcast(repo.path()).arg("capture").arg(&disk).arg("aware"))?;
-    let target = repo.path().join("target.img").to_string_lossy().into_owned();
+    let repo = context.folder()?;
+    timed(context.diskcast(&repo).args(["capture", "--raw"]).arg(&disk).arg("naive"))?;
+    timed(context.diskcast(&repo).arg("capture").arg(&disk).arg("aware"))?;
+    let target = repo.join("target.img").to_string_lossy().into_owned();
     let (mut rows, mut written) = (vec![], vec![]);
     for (stages, threads) in [("all cores", None), ("one thread", Some("1"))] {
         let mut row = json!({ "decoders": stages });
@@ -70,7 +70,7 @@ fn table_2(context: &Context) -> Result<Vec<Figure>> {
             ("naive, to disk s", "naive", &target),
             ("naive, decode only s", "naive", "null:"),
         ] {
-            let mut command = context.diskcast(repo.path());
+            let mut command = context.diskcast(&repo);
             command.args(["--yes", "install", name, sink, "--no-verify"]);
             let usage = timed(command.args(threads.iter().flat_map(|count| ["--threads", count])))?;
             let _ = std::fs::remove_file(&target);
@@ -90,9 +90,9 @@ type Skew = (&'static str, fn(u32) -> Duration);
 
 fn table_5(context: &Context) -> Result<Vec<Figure>> {
     const HOSTS: u32 = 8;
-    let repo = tempfile::tempdir_in(&context.scratch)?;
+    let repo = context.folder()?;
     let random = load::random_disk(context, 512 << 20)?;
-    timed(context.diskcast(repo.path()).args(["capture", "--raw"]).arg(&random).arg("bench"))?;
+    timed(context.diskcast(&repo).args(["capture", "--raw"]).arg(&random).arg("bench"))?;
     let (mut rows, mut most) = (vec![], 0.0f64);
     let starts: [Skew; 3] = [
         ("all at once", |_| Duration::ZERO),
@@ -100,7 +100,7 @@ fn table_5(context: &Context) -> Result<Vec<Figure>> {
         ("evenly over 4 s", |host| Duration::from_millis(u64::from(host - 1) * 4000 / 7)),
     ];
     for (words, after) in starts {
-        let room = Room::open(context, repo.path(), HOSTS, 1_000_000_000)?;
+        let room = Room::open(context, &repo, HOSTS, 1_000_000_000)?;
         let fetched = room.fetch("bench", |_| "null:".to_owned(), after)?;
         let served = room.close()?;
         let own: Vec<f64> =
