@@ -97,7 +97,10 @@ impl ExtentSet {
     #[must_use]
     pub fn contains(&self, extent: Extent) -> bool {
         extent.is_empty()
-            || self.from(extent.start).first().is_some_and(|run| run.start <= extent.start && extent.end() <= run.end())
+            || self
+                .from(extent.start)
+                .first()
+                .is_some_and(|run| run.start <= extent.start && extent.end() <= run.end())
     }
 
     /// Adds the sectors of `extent`. Constant time for ascending input.
@@ -107,7 +110,9 @@ impl ExtentSet {
         }
         match self.runs.last_mut() {
             Some(last) if extent.start > last.end() => self.runs.push(extent),
-            Some(last) if extent.start >= last.start => last.count = last.end().max(extent.end()) - last.start,
+            Some(last) if extent.start >= last.start => {
+                last.count = last.end().max(extent.end()) - last.start
+            }
             None => self.runs.push(extent),
             Some(_) => self.insert_inside(extent),
         }
@@ -180,7 +185,11 @@ mod tests {
                 let start = chance.below(90);
                 let extent = Extent::new(start, chance.below(96 - start));
                 let add = chance.below(3) > 0;
-                if add { set.insert(extent) } else { set.remove(extent) }
+                if add {
+                    set.insert(extent)
+                } else {
+                    set.remove(extent)
+                }
                 (extent.start..extent.end()).for_each(|sector| model[sector as usize] = add);
                 let expected: ExtentSet =
                     (0..96).filter(|&s| model[s as usize]).map(|s| Extent::new(s, 1)).collect();

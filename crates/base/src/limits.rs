@@ -59,7 +59,9 @@ const _: () = {
     assert!(CHUNK_BYTES_MIN.is_power_of_two() && CHUNK_BYTES_DEFAULT.is_power_of_two());
     assert!(CHUNK_BYTES_MAX.is_power_of_two() && CHUNK_BYTES_MAX as u64 / SECTOR_BYTES <= 1 << 15);
     // The tree reaches the last chunk of the largest disk.
-    assert!(DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32));
+    assert!(
+        DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32)
+    );
     // Every chunk and node is an object that a session can carry in blocks of the smallest size.
     assert!(NODE_BYTES_MAX <= OBJECT_BYTES_MAX);
     assert!(OBJECT_BYTES_MAX.div_ceil(BLOCK_BYTES_MIN as u32) <= OBJECT_BLOCKS_MAX);

@@ -82,7 +82,9 @@ mod tests {
 
     #[test]
     fn sizes_parse() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("256K", 262_144), ("1.5G", 1_610_612_736), ("2TiB", 2 << 40)] {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("256K", 262_144), ("1.5G", 1_610_612_736), ("2TiB", 2 << 40)]
+        {
             assert_eq!(parse_bytes(text), Some(bytes), "{text}");
         }
         for text in ["", "K", "x", "1.2.3K", "-1", "99999999P", "1.G"] {

@@ -125,7 +125,7 @@ Examples:
 pub struct Install {
     /// What to install: image, image:tag or image@version
     pub name: String,
-    /// Block device, or file to be made or overwritten; `null:` verifies everything and writes nothing
+    /// Block device, or file to be made or overwritten; `null:` decodes and verifies, and writes nothing
     pub target: PathBuf,
     #[command(flatten)]
     pub writing: Writing,
@@ -147,7 +147,7 @@ pub struct Fetch {
     pub server: String,
     /// What to fetch: image, image:tag or image@version
     pub name: String,
-    /// Block device, or file to be made or overwritten; `null:` verifies everything and writes nothing
+    /// Block device, or file to be made or overwritten; `null:` receives and verifies, and keeps nothing
     pub target: PathBuf,
     #[command(flatten)]
     pub token: TokenSource,

@@ -14,10 +14,11 @@ use crate::args::{Effort, Free, Global, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::prompt;
 
-/// A target that takes everything and keeps nothing: fetches, verifies and decodes, to try a network or to measure.
+/// A target that takes everything and keeps nothing, to try a network or to measure.
 const NULL: &str = "null:";
 
-fn is_null(path: &Path) -> bool {
+/// Whether nothing is to be kept.
+pub fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
 }
 
@@ -67,6 +68,7 @@ pub fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOption
         // Nothing can be read back from nowhere.
         verify: !writing.no_verify && !is_null(path),
         resume: writing.resume && !is_null(path),
+        decode: true,
         threads: effort.threads.map_or(0, Into::into),
         memory_bytes: effort.memory,
     }

@@ -78,6 +78,24 @@ fn what_is_allocated_comes_back_and_free_space_is_treated_as_asked() {
 }
 
 #[test]
+fn without_decoding_objects_are_verified_and_nothing_is_written() {
+    let mut chance = Chance::from_seed(6);
+    let sample = sample(&mut chance, 20_000, 8);
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let before = noise(&mut chance, sample.bytes.len());
+    let target = Arc::new(MemoryDisk::with_sectors(before.clone(), 4096));
+    let options = InstallOptions { decode: false, free: FreeSpace::Zero, ..InstallOptions::default() };
+    let report = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap();
+    assert_eq!((report.written_bytes, report.zeroed_bytes, report.verified_bytes), (0, 0, 0));
+    assert!(target.contents() == before, "something was written");
+    let chunk = *Catalogue::load(&manifest, &objects).unwrap().objects().last().unwrap();
+    objects.tamper(&chunk, Some(Bytes::from(vec![0; chunk.len as usize])));
+    let error = install(&manifest, &objects, target, options, Arc::new(NoProgress)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
 fn capturing_again_gives_the_same_root_and_nothing_new() {
     let mut chance = Chance::from_seed(5);
     let sample = sample(&mut chance, 20_000, 8);

@@ -50,7 +50,8 @@ fn fetch(
 ) -> Result<FetchReport> {
     let disk = target::open(&args.target, &version.manifest)?;
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
-    let install = target::options(&args.target, &args.writing, &args.effort);
+    let mut install = target::options(&args.target, &args.writing, &args.effort);
+    install.decode = !target::is_null(&args.target);
     let watcher = meter.clone();
     let begin = Box::new(move |catalogue| Installer::begin(catalogue, disk, install, watcher));
     let output = context.output;

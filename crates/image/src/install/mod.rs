@@ -52,6 +52,9 @@ pub struct InstallOptions {
     pub verify: bool,
     /// Whether to look first which chunks the target holds already.
     pub resume: bool,
+    /// Whether to decode and write what comes. If not, objects are held against their names and dropped, to try a
+    /// network: nothing is written, and there is nothing to read back.
+    pub decode: bool,
     /// Worker threads; 0 for as many as this machine can use.
     pub threads: usize,
     /// Memory for objects that wait and for buffers, in bytes. One worker runs whatever it is.
@@ -61,7 +64,7 @@ pub struct InstallOptions {
 impl Default for InstallOptions {
     fn default() -> Self {
         let memory_bytes = PIPELINE_BYTES_DEFAULT;
-        Self { free: FreeSpace::Skip, verify: true, resume: false, threads: 0, memory_bytes }
+        Self { free: FreeSpace::Skip, verify: true, resume: false, decode: true, threads: 0, memory_bytes }
     }
 }
 
@@ -133,9 +136,11 @@ impl Installer {
         let mut installer = Self { shared, options, threads, queue: Some(queue), workers: Vec::new() };
         for _ in 0..threads {
             let objects = objects.clone();
-            installer.spawn(move |shared| write_all(shared, &objects));
+            installer.spawn(move |shared| write_all(shared, &objects, options.decode));
         }
-        installer.spawn(move |shared| blank::make_all(shared, options.free));
+        if options.decode {
+            installer.spawn(move |shared| blank::make_all(shared, options.free));
+        }
         Ok(installer)
     }
 
@@ -209,13 +214,13 @@ impl Installer {
         let ids = std::sync::Mutex::new(missing.into_iter().flatten());
         let next = || ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
         let work = || -> Result<()> {
-            let mut writer = Writer::new(shared)?;
+            let mut writer = self.options.decode.then(|| Writer::new(shared)).transpose()?;
             while !shared.group.is_stopped() {
                 let Some(id) = next() else { break };
                 let chunk = shared.plan.chunk(id).expect("chunks are missing, not nodes");
                 let object = chunk.object.verified(source.fetch(&chunk.object)?)?;
                 if shared.change(id, State::Needed, State::Taken) {
-                    write_one(shared, &mut writer, id, &object)?;
+                    write_one(shared, writer.as_mut(), id, &object)?;
                 }
             }
             Ok(())
@@ -243,7 +248,7 @@ impl Installer {
             count => return Err(Error::new(ErrorKind::Incomplete, format!("{count} chunks never came"))),
         }
         shared.target.sync().map_err(|e| from_disk(e, format!("make `{}` durable", shared.target.name())))?;
-        if self.options.verify {
+        if self.options.verify && self.options.decode {
             check::verify(shared, self.threads)?;
         }
         Ok(self.report())
@@ -259,7 +264,9 @@ impl Installer {
             discarded_bytes: count(&counters.discarded),
             skipped_bytes: count(&counters.skipped),
             verified_bytes: count(&counters.verified),
-            past_cache: self.options.verify && !counters.through_cache.load(Ordering::Relaxed),
+            past_cache: self.options.verify
+                && self.options.decode
+                && !counters.through_cache.load(Ordering::Relaxed),
         }
     }
 
@@ -325,11 +332,11 @@ fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
 }
 
 /// Writes objects from the queue until it is closed. After a failure it only empties the queue, so that nobody waits.
-fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
-    let mut writer = Writer::new(shared)?;
+fn write_all(shared: &Shared, objects: &Receiver<Item>, decode: bool) -> Result<()> {
+    let mut writer = decode.then(|| Writer::new(shared)).transpose()?;
     for (id, object) in objects {
         if !shared.group.is_stopped()
-            && let Err(error) = write_one(shared, &mut writer, id, &object)
+            && let Err(error) = write_one(shared, writer.as_mut(), id, &object)
         {
             shared.group.fail(error);
         }
@@ -337,11 +344,14 @@ fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
     Ok(())
 }
 
-fn write_one(shared: &Shared, writer: &mut Writer, id: u64, object: &Verified) -> Result<()> {
+/// Without a writer the object, verified as it is, is dropped.
+fn write_one(shared: &Shared, writer: Option<&mut Writer>, id: u64, object: &Verified) -> Result<()> {
     let chunk = shared.plan.chunk(id).expect("only chunks are taken");
-    writer.write(shared, chunk, object)?;
+    if let Some(writer) = writer {
+        writer.write(shared, chunk, object)?;
+        shared.counters.written.fetch_add(chunk.bytes(), Ordering::Relaxed);
+    }
     shared.change(id, State::Taken, State::Done);
-    shared.counters.written.fetch_add(chunk.bytes(), Ordering::Relaxed);
     shared.progress.advance(Stage::Install, chunk.bytes());
     Ok(())
 }
