@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Cause, Disposition, Downstream, Key, Lacking, Mutant, NeedRange, ObjectRange, Receiver,
-    ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server, ServerConfig, ServerEvent,
-    Shape, Status, Upstream, open_downstream, open_upstream, seal,
+    BlockHeader, Cause, Disposition, Downstream, Gathering, Key, Lacking, Mutant, NeedRange, ObjectRange,
+    Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server, ServerConfig,
+    ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
 };
 
 use crate::Target;
@@ -94,6 +94,7 @@ fn server() -> Server {
         overhead_bytes: 42,
         run_blocks_max: 16,
         cache_bytes: 64 << 10,
+        gathering: Gathering::default(),
         receiver_timeout: Duration::from_secs(5),
         mutant: Mutant::None,
     };

@@ -98,6 +98,7 @@ struct Cell {
     received: f64,
     link_seconds: f64,
     sent_ratio: f64,
+    overflowed: u64,
     statistics: serde_json::Value,
 }
 
@@ -108,6 +109,7 @@ impl Cell {
             "workload": load, "hosts": hosts, "payload over image": self.sent_ratio, "packet bytes": of("packet_bytes"),
             "control packets": of("control_packets"), "reports": of("reports"), "resent late": of("resent_late"),
             "resent buffer full": of("resent_buffer_full"), "resent lost": of("resent_lost"),
+            "frames lost by links": self.overflowed,
         })
     }
 }
@@ -117,7 +119,7 @@ fn cell(context: &Context, repo: &Path, name: &str, hosts: u32) -> Result<Cell> 
     let room = Room::open(context, repo, hosts, RATE)?;
     let fetched = room.fetch(name, |_| "null:".to_owned(), |_| Duration::ZERO)?;
     all_by_multicast(&fetched)?;
-    let Served { statistics, .. } = room.close()?;
+    let Served { statistics, overflowed, .. } = room.close()?;
     let number = |name: &str| {
         statistics[name].as_u64().ok_or_else(|| format!("no {name} in the session's statistics"))
     };
@@ -126,6 +128,7 @@ fn cell(context: &Context, repo: &Path, name: &str, hosts: u32) -> Result<Cell> 
         received: fetched.iter().map(|host| host.received).fold(0.0, f64::max),
         link_seconds: (image + blocks * PACKET_OVERHEAD) as f64 * 8.0 / RATE as f64,
         sent_ratio: number("payload_bytes")? as f64 / image as f64,
+        overflowed,
         statistics,
     })
 }

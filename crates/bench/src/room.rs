@@ -38,6 +38,8 @@ pub struct Served {
     pub statistics: Value,
     /// Seconds of CPU of the server's process since it started.
     pub cpu_seconds: f64,
+    /// Frames that a shaped link's buffer had no room for.
+    pub overflowed: u64,
     /// Bytes that the server's process read from files, cached or not.
     pub read_bytes: u64,
 }
@@ -104,6 +106,7 @@ impl Room {
     /// Waits for the end of the session, then ends the server.
     pub fn close(mut self) -> Result<Served> {
         let ended = line_of(&mut self.log, "session_ended")?;
+        let overflowed = self.star.traffic()?.iter().map(|link| link.overflowed).sum();
         let proc = PathBuf::from(format!("/proc/{}", self.server.id()));
         let read_bytes = number_after(&std::fs::read_to_string(proc.join("io"))?, "rchar:");
         let ticks: f64 = std::fs::read_to_string(proc.join("stat"))?
@@ -117,7 +120,12 @@ impl Room {
             .sum();
         said(Command::new("kill").args(["-TERM", &self.server.id().to_string()]))?;
         self.server.wait()?;
-        Ok(Served { statistics: ended["statistics"].clone(), cpu_seconds: ticks / 100.0, read_bytes })
+        Ok(Served {
+            statistics: ended["statistics"].clone(),
+            cpu_seconds: ticks / 100.0,
+            overflowed,
+            read_bytes,
+        })
     }
 }
 

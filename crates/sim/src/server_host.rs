@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use base::{Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Downstream, Key, Mutant, ReceiverId, Server, ServerConfig, ServerEvent, SessionStatistics,
-    Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+    BlockHeader, Downstream, Gathering, Key, Mutant, ReceiverId, Server, ServerConfig, ServerEvent,
+    SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
 };
 
 use crate::scenario::{OVERHEAD_BYTES, Scenario};
@@ -106,6 +106,7 @@ impl ServerHost {
                 overhead_bytes: OVERHEAD_BYTES,
                 run_blocks_max: 16,
                 cache_bytes: self.cache_bytes,
+                gathering: Gathering::default(),
                 receiver_timeout: RECEIVER_TIMEOUT,
                 mutant: self.mutant,
             },

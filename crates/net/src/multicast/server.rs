@@ -16,8 +16,8 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
 use proto::multicast::{
-    Reject, Run, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES, Transmit, Upstream, block_bytes_for,
-    open_upstream, peek_receiver, seal, tag,
+    Gathering, Reject, Run, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES, Transmit, Upstream,
+    block_bytes_for, open_upstream, peek_receiver, seal, tag,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -39,6 +39,8 @@ const DROPPED_PAUSE: Duration = Duration::from_micros(500);
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// How long an answer of the driving thread may take.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// Machines that are switched on together ask for an image within some milliseconds of each other.
+const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(25), most: Duration::from_millis(200) };
 /// How many runs go out between two looks at the reports.
 const RUNS_PER_TURN: usize = 8;
 /// How long BYE is repeated at most when a session is stopped.
@@ -145,6 +147,7 @@ impl SessionServer {
                 overhead_bytes: overhead_bytes(config.group.is_ipv4()),
                 run_blocks_max: u16::try_from(socket.run_max(packet_bytes)).unwrap_or(1),
                 cache_bytes: config.cache_bytes,
+                gathering: GATHERING,
                 receiver_timeout: config.receiver_timeout,
                 mutant: proto::multicast::Mutant::default(),
             },

@@ -12,6 +12,7 @@
 
 mod bits;
 mod cache;
+mod gather;
 mod members;
 mod mutant;
 mod packet;
@@ -28,6 +29,7 @@ mod stream;
 mod window;
 
 pub use bits::ObjectSet;
+pub use gather::Gathering;
 pub use mutant::Mutant;
 pub use packet::{
     BLOCK_HEADER_BYTES, BlockHeader, Key, Reject, Shape, TAG_BYTES, block_bytes_for, open_downstream,

@@ -9,6 +9,7 @@ use base::{Duration, Instant};
 
 use super::bits::index;
 use super::cache::{Cache, Place};
+use super::gather::{Gather, Gathering};
 use super::members::Members;
 use super::mutant::Mutant;
 use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape, TAG_BYTES};
@@ -35,6 +36,8 @@ pub struct ServerConfig {
     /// The driver's memory for objects in bytes: a quarter of it is read ahead, the rest keeps what may be repaired.
     /// Up to 32 heads and the front of each plan are loaded even beyond it.
     pub cache_bytes: u64,
+    /// How long the first block waits for receivers that start together.
+    pub gathering: Gathering,
     /// A receiver that was not heard for so long has gone.
     pub receiver_timeout: Duration,
     /// A seeded bug, for the simulator.
@@ -127,6 +130,7 @@ pub struct Server {
     repairs: Repairs,
     cache: Cache,
     pacer: Pacer,
+    gather: Gather,
     members: Members,
     pass: Option<Pass>,
     /// Sequence of the next BLOCK.
@@ -166,6 +170,7 @@ impl Server {
             repairs: Repairs::new(config.mutant),
             cache: Cache::new(config.cache_bytes),
             pacer: Pacer::new(config.rate_bits_per_second),
+            gather: Gather::new(config.gathering),
             members: Members::new(config.receiver_timeout, config.mutant),
             pass: None,
             sequence: 0,
@@ -196,6 +201,9 @@ impl Server {
         self.last_report = Some((report.receiver, report.timestamp_us, now));
         if self.members.hear(now, report) {
             self.events.push_back(ServerEvent::Joined(report.receiver));
+            if self.sequence == 0 {
+                self.gather.joined(now);
+            }
         }
         let news = match packet {
             Upstream::Need(report, lacking) => self.take_needs(report.seen.min(self.sequence), lacking),
@@ -233,7 +241,7 @@ impl Server {
             Ending::Byes { at, .. } => Some(at),
             Ending::Open => {
                 let timers = self.members.expires_at().map_or(self.status_at, |at| at.min(self.status_at));
-                let blocks = self.can_send().then(|| self.pacer.ready_at());
+                let blocks = self.can_send().then(|| self.pacer.ready_at().max(self.gather.until()));
                 Some(blocks.map_or(timers, |at| at.min(timers)))
             }
         }
@@ -251,7 +259,7 @@ impl Server {
         if now >= self.status_at {
             return Some(self.status(now));
         }
-        if now < self.pacer.ready_at() {
+        if now < self.pacer.ready_at().max(self.gather.until()) {
             return None;
         }
         if let Some(run) = self.next_run(now) {
