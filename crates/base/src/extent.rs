@@ -171,6 +171,7 @@ impl FromIterator<Extent> for ExtentSet {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small disks")]
 mod tests {
     use super::*;
     use crate::Chance;
