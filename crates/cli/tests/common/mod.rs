@@ -105,16 +105,19 @@ impl Bench {
     }
 
     pub fn serve_at(&self, words: &str, listen: &str) -> Served {
-        let mut command =
-            self.command(&format!("serve --listen {listen} --token-out join.token --json {words}"));
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = lines.next().expect("serve says that it serves").unwrap();
-        let record: serde_json::Value = serde_json::from_str(&first).unwrap();
-        assert_eq!(record["type"], "serving", "{first}");
-        // What it logs is read to the end, so that it never waits for us.
-        let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
-        Served { child, url: record["url"].as_str().unwrap().to_owned(), log: Some(log) }
+        Served::start(self.command(&format!("serve --listen {listen} --token-out join.token --json {words}")))
+    }
+
+    /// The same command, in a host of a lab.
+    pub fn command_in(&self, host: &lab::Host, words: &str) -> Command {
+        let mut command = host.command(env!("CARGO_BIN_EXE_diskcast"));
+        command
+            .args(words.split_whitespace())
+            .current_dir(self.folder.path())
+            .env("DISKCAST_REPO", self.path("repo"))
+            .env("DISKCAST_STATE", self.path("state"))
+            .stdin(Stdio::null());
+        command
     }
 }
 
@@ -126,6 +129,18 @@ pub struct Served {
 }
 
 impl Served {
+    /// Starts a `diskcast serve --json` and waits until it serves.
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("serve says that it serves").unwrap();
+        let record: serde_json::Value = serde_json::from_str(&first).unwrap();
+        assert_eq!(record["type"], "serving", "{first}");
+        // What it logs is read to the end, so that it never waits for us.
+        let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
+        Self { child, url: record["url"].as_str().unwrap().to_owned(), log: Some(log) }
+    }
+
     /// Sends SIGTERM and returns the exit code and what was logged.
     pub fn stop(mut self) -> (Option<i32>, Vec<serde_json::Value>) {
         let pid = self.child.id().to_string();
