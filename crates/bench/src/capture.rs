@@ -41,7 +41,6 @@ fn capture(context: &Context, disk: &Path, repo: &Path) -> Result<(Usage, u64)> 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     let disk = load::system_disk(context)?;
-    // Before this process grows: a child's peak is at least what its parent had when it began.
     let (usage, image_bytes) = capture(context, &disk, &context.folder()?)?;
     let memory = usage.peak_bytes as f64 / f64::from(1 << 20);
     let plain = Plain::read(&disk, base::limits::CHUNK_BYTES_DEFAULT)?;

@@ -1,11 +1,13 @@
 //! The tables of Hibler et al. (2003) again: 1 (capture naive and filesystem-aware), 2 (install with and without overlap),
 //! 5 (what a server takes when clients start skewed).
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::context::{Context, json_line, timed};
+use crate::context::{Context, json_line, said, timed};
 use crate::figure::{Bar, Figure};
 use crate::room::Room;
 use crate::{Group, Result, load};
@@ -38,8 +40,16 @@ fn mega(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN) / 1e6
 }
 
+/// The disk of system files with its free space as a real disk has it: capture knows holes, and would not read them.
+fn without_holes(context: &Context) -> Result<PathBuf> {
+    let disk = context.folder()?.join("disk.img");
+    said(Command::new("cp").arg("--sparse=never").arg(load::system_disk(context)?).arg(&disk))?;
+    said(Command::new("sync").arg("-f").arg(&disk))?;
+    Ok(disk)
+}
+
 fn table_1(context: &Context) -> Result<Vec<Figure>> {
-    let disk = load::system_disk(context)?;
+    let disk = without_holes(context)?;
     let (mut rows, mut seconds) = (vec![], vec![]);
     for (way, flags) in [("naive", &["--raw"][..]), ("filesystem-aware", &[])] {
         let repo = context.folder()?;
@@ -72,6 +82,7 @@ fn table_2(context: &Context) -> Result<Vec<Figure>> {
         ] {
             let mut command = context.diskcast(&repo);
             command.args(["--yes", "install", name, sink, "--no-verify"]);
+            said(Command::new("sync").arg("-f").arg(&repo))?;
             let usage = timed(command.args(threads.iter().flat_map(|count| ["--threads", count])))?;
             let _ = std::fs::remove_file(&target);
             row[column] = json!(usage.seconds);

@@ -33,7 +33,6 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let repo = context.folder()?;
     timed(context.diskcast(&repo).arg("capture").arg(&disk).arg("bench"))?;
     let target = repo.join("target.img");
-    // Before this process grows: a child's peak is at least what its parent had when it began.
     let into_null = timed(context.diskcast(&repo).args(["install", "bench", "null:"]))?;
     let into_file = timed(context.diskcast(&repo).args(["install", "bench", "--yes"]).arg(&target))?;
     std::fs::remove_file(&target)?;
