@@ -125,11 +125,11 @@ fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     }
     let rows = i32::try_from(shares.len())?;
     let widest = shares.iter().map(|(_, share)| *share).fold(1.2, f64::max);
-    let area = SVGBackend::new(file, (760, u32::try_from(60 + 28 * rows)?)).into_drawing_area();
+    let area = SVGBackend::new(file, (760, u32::try_from(72 + 28 * rows)?)).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .margin(10)
-        .x_label_area_size(28)
+        .x_label_area_size(40)
         .y_label_area_size(200)
         .build_cartesian_2d(0.0..widest * 1.05, (0..rows - 1).into_segmented())?;
     let name_of = |row: &SegmentValue<i32>| match row {
