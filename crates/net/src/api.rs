@@ -108,7 +108,7 @@ impl ProblemKind {
 
 /// Paths of the API, escaped.
 pub mod path {
-    use super::{ObjectKind, ObjectRef, PREFIX, SessionId};
+    use super::{ObjectKind, ObjectRef, PREFIX};
 
     /// `GET`: all images.
     #[must_use]
@@ -147,12 +147,6 @@ pub mod path {
     #[must_use]
     pub fn sessions() -> String {
         format!("{PREFIX}/sessions")
-    }
-
-    /// `DELETE`: a receiver leaves a session.
-    #[must_use]
-    pub fn receiver(session: SessionId, receiver: u32) -> String {
-        format!("{PREFIX}/sessions/{session}/receivers/{receiver}")
     }
 
     /// Percent-encodes all but the unreserved characters (RFC 3986, section 2.3), the slash too.

@@ -20,7 +20,7 @@ use reqwest::blocking::{RequestBuilder, Response};
 use reqwest::{Method, StatusCode, Url, header};
 use serde::de::DeserializeOwned;
 
-use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionId, SessionRequest};
+use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionRequest};
 use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::{Fingerprint, JoinToken};
@@ -158,14 +158,6 @@ impl Client {
     pub fn join_session(&self, request: &SessionRequest) -> Result<SessionGrant> {
         let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
         self.json(Method::POST, &api::path::sessions(), body)
-    }
-
-    /// Leaves a multicast session.
-    ///
-    /// # Errors
-    /// As [`Self::images`].
-    pub fn leave_session(&self, session: SessionId, receiver: u32) -> Result<()> {
-        self.answer(Method::DELETE, &api::path::receiver(session, receiver), &Body::None).map(drop)
     }
 
     /// Statistics of the server's sessions.
