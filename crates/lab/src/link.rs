@@ -35,6 +35,21 @@ pub(crate) fn port(index: u32) -> String {
     format!("port{index}")
 }
 
+/// Bucket of a shaper before a deep buffer, at least. One super-frame must fit, or the kernel takes it apart at the cost
+/// of a processor.
+const BUCKET_BYTES_MIN: u64 = 128 * 1024;
+/// Bucket of a shaper before a shallow buffer, at least: two full frames and some.
+const BUCKET_BYTES_SHALLOW: u64 = 4 * 1024;
+
+/// The bucket of a shaper: what may pass at once after a pause.
+fn bucket_bytes(rate_bits_per_second: u64, buffer_bytes: u64) -> u64 {
+    // A millisecond of the rate keeps late timers from costing throughput.
+    let deep = (rate_bits_per_second / 8 / 1000).max(BUCKET_BYTES_MIN);
+    // Behind a bucket larger than itself a buffer is never seen to fill, and a super-frame never fits: a shallow buffer
+    // gets a bucket that makes the kernel take super-frames apart, as a switch's port sees them.
+    if buffer_bytes >= deep { deep } else { (buffer_bytes / 4).max(BUCKET_BYTES_SHALLOW) }
+}
+
 /// Shapes what `device` sends.
 pub(crate) fn shape(
     namespace: &str,
@@ -42,9 +57,7 @@ pub(crate) fn shape(
     rate_bits_per_second: u64,
     buffer_bytes: u64,
 ) -> Result<()> {
-    // One super-frame must fit the bucket, or the kernel takes it apart at the cost of a processor; a millisecond of
-    // the rate keeps late timers from costing throughput.
-    let burst = (rate_bits_per_second / 8 / 1000).max(128 * 1024);
+    let burst = bucket_bytes(rate_bits_per_second, buffer_bytes);
     let (rate, burst, limit) =
         (rate_bits_per_second.to_string(), burst.to_string(), buffer_bytes.max(burst).to_string());
     let shaper = ["tbf", "rate", &rate, "burst", &burst, "limit", &limit];
@@ -72,6 +85,24 @@ pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
     feed("ip", &["netns", "exec", switch, "nft", "-f", "-"], &rules).map(drop)
 }
 
+/// Bytes that the shaper of `device` let through, every frame with its own header, also where a super-frame carried
+/// it; nothing if the device is not shaped.
+pub(crate) fn shaped_bytes(namespace: &str, device: &str) -> Result<Option<u64>> {
+    let queues = query("tc", &["-n", namespace, "-s", "-j", "qdisc", "show"])?;
+    Ok(shaper_bytes(&queues, device))
+}
+
+/// The same of the ports of hosts `0..hosts`.
+pub(crate) fn shaped_bytes_of_ports(switch: &str, hosts: u32) -> Result<Vec<Option<u64>>> {
+    let queues = query("tc", &["-n", switch, "-s", "-j", "qdisc", "show"])?;
+    Ok((0..hosts).map(|index| shaper_bytes(&queues, &port(index))).collect())
+}
+
+fn shaper_bytes(queues: &Value, device: &str) -> Option<u64> {
+    let queue = find(queues, "dev", device);
+    queue["bytes"].as_u64().filter(|_| queue["kind"] == "tbf")
+}
+
 /// The traffic of hosts `0..hosts`, read at the ports of the switch.
 pub(crate) fn traffic(switch: &str, hosts: u32) -> Result<Vec<Traffic>> {
     let links = query("ip", &["-n", switch, "-s", "-j", "link", "show"])?;
@@ -94,4 +125,17 @@ fn port_traffic(links: &Value, queues: &Value, port: &str) -> Result<Traffic> {
 
 fn find<'a>(list: &'a Value, key: &str, value: &str) -> &'a Value {
     list.as_array().into_iter().flatten().find(|entry| entry[key] == value).unwrap_or(&Value::Null)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_fit_super_frames_unless_the_buffer_is_shallow() {
+        assert_eq!(bucket_bytes(1_000_000_000, 1 << 20), BUCKET_BYTES_MIN);
+        assert_eq!(bucket_bytes(10_000_000_000, 2 << 20), 1_250_000);
+        assert_eq!(bucket_bytes(1_000_000_000, 32 << 10), 8 << 10);
+        assert_eq!(bucket_bytes(1_000_000_000, 1 << 10), BUCKET_BYTES_SHALLOW);
+    }
 }

@@ -1,13 +1,16 @@
 //! `diskcast-lab`: labs and booting from the command line, for people and scripts.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use base::units::{parse_bits_per_second, parse_bytes, show_duration};
 use clap::{Args, Parser, Subcommand};
 use lab::boot::{Boot, BootOptions};
-use lab::{Star, StarOptions};
+use lab::{Sample, Star, StarOptions};
+
+const METER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A star of hosts in network namespaces, and disks booted in an emulator.
 #[derive(Parser)]
@@ -41,12 +44,18 @@ struct Run {
     /// Buffer before each shaped direction of a link.
     #[arg(long, default_value = "1M", value_parser = |text: &str| parse_bytes(text).ok_or("expected a size such as 512K"))]
     buffer: u64,
+    /// Another rate for one host, such as 3=40M; may be repeated.
+    #[arg(long = "host-rate", value_name = "HOST=RATE", value_parser = parse_host_rate)]
+    host_rates: Vec<(u32, u64)>,
     /// Frames out of a million that are lost towards each host but the server.
     #[arg(long, default_value_t = 0)]
     loss_per_million: u32,
     /// A switch that floods multicast instead of learning who wants it.
     #[arg(long)]
     no_snooping: bool,
+    /// Writes what every link carried to this file, ten times a second, as tab-separated values.
+    #[arg(long, value_name = "FILE")]
+    meter: Option<PathBuf>,
     /// The command, after `--`.
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -77,6 +86,26 @@ fn main() -> ExitCode {
     })
 }
 
+fn parse_host_rate(text: &str) -> Result<(u32, u64), String> {
+    let pair = text
+        .split_once('=')
+        .and_then(|(host, rate)| Some((host.parse().ok()?, parse_bits_per_second(rate)?)));
+    pair.ok_or_else(|| "expected a host and its rate such as 3=40M".to_owned())
+}
+
+/// One line for each moment and host: seconds, host, bytes sent and received so far.
+fn write_samples(file: &Path, samples: &[Sample]) -> lab::Result<()> {
+    let mut text = "seconds\thost\tsent bytes\treceived bytes\n".to_owned();
+    for Sample { at, sent, received } in samples {
+        for (host, (sent, received)) in sent.iter().zip(received).enumerate() {
+            writeln!(text, "{:.3}\t{host}\t{sent}\t{received}", at.as_secs_f64())
+                .expect("strings take whatever is written");
+        }
+    }
+    std::fs::write(file, text)
+        .map_err(|e| lab::Error::from_source(lab::ErrorKind::Io, format!("write `{}`", file.display()), e))
+}
+
 fn run_beside(run: &Run) -> lab::Result<ExitCode> {
     let star = Star::build(&StarOptions {
         hosts: run.hosts,
@@ -86,6 +115,13 @@ fn run_beside(run: &Run) -> lab::Result<ExitCode> {
         snooping: !run.no_snooping,
         ..StarOptions::default()
     })?;
+    for &(host, rate) in &run.host_rates {
+        if host >= run.hosts {
+            return Err(lab::Error::new(lab::ErrorKind::Invalid, format!("there is no host {host}")));
+        }
+        star.shape_host(host, rate, run.buffer)?;
+    }
+    let meter = run.meter.as_ref().map(|_| star.meter(METER_INTERVAL)).transpose()?;
     let namespaces: Vec<&str> = star.hosts().iter().map(lab::Host::namespace).collect();
     let addresses: Vec<String> = star.hosts().iter().map(|host| host.ipv4().to_string()).collect();
     let mut command = Command::new(&run.command[0]);
@@ -96,6 +132,9 @@ fn run_beside(run: &Run) -> lab::Result<ExitCode> {
     let status = command
         .status()
         .map_err(|e| lab::Error::from_source(lab::ErrorKind::Io, format!("start `{}`", run.command[0]), e))?;
+    if let (Some(meter), Some(file)) = (meter, &run.meter) {
+        write_samples(file, &meter.stop()?)?;
+    }
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 

@@ -1,9 +1,11 @@
 //! Building a star, changing it while it stands, and tearing it down.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::host::{IPV4_PREFIX_BITS, IPV6_PREFIX_BITS, run_in};
 use crate::link::{self, port};
+use crate::meter::Meter;
 use crate::name::{LabName, remove, sweep};
 use crate::tool::{available, feed, run};
 use crate::{Error, ErrorKind, Host, Result, Traffic};
@@ -18,7 +20,8 @@ pub struct StarOptions {
     pub hosts: u32,
     /// Rate of every link in both directions; not shaped if `None`.
     pub rate_bits_per_second: Option<u64>,
-    /// Buffer before each shaped direction of a link, as a switch port has one; frames that find it full are lost.
+    /// Buffer before each shaped direction of a link, as a switch port has one; frames that find it full are lost. One
+    /// below 128 KiB is shallow: super-frames are taken apart before it, which costs processor time.
     pub buffer_bytes: u64,
     /// Probability in millionths that a frame towards host 1 or higher is lost, for each host and frame by itself.
     pub loss_per_million: u32,
@@ -121,6 +124,36 @@ impl Star {
         self.apply_loss()
     }
 
+    /// Gives host `index` a link of its own rate and buffer, both directions.
+    ///
+    /// # Errors
+    /// `Invalid` for a rate of nothing; `Tool` with what `tc` said.
+    pub fn shape_host(&self, index: u32, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
+        if rate_bits_per_second == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a rate of nothing"));
+        }
+        link::shape(&self.switch, &port(index), rate_bits_per_second, buffer_bytes)?;
+        link::shape(self.host(index).namespace(), "eth0", rate_bits_per_second, buffer_bytes)
+    }
+
+    /// Bytes that host `index` sent over its shaped link, each frame with its Ethernet header, also where a super-frame
+    /// carried it.
+    ///
+    /// # Errors
+    /// `Invalid` if the link is not shaped; `Tool` if the counters can't be read.
+    pub fn sent_on_wire(&self, index: u32) -> Result<u64> {
+        let unshaped = || Error::new(ErrorKind::Invalid, format!("the link of host {index} is not shaped"));
+        link::shaped_bytes(self.host(index).namespace(), "eth0")?.ok_or_else(unshaped)
+    }
+
+    /// Starts to read the counters of all links every `interval`.
+    ///
+    /// # Errors
+    /// `Io` if the lab is gone.
+    pub fn meter(&self, interval: Duration) -> Result<Meter> {
+        Meter::start(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"), interval)
+    }
+
     /// What each host sent and received since the lab was built, by index.
     ///
     /// # Errors
@@ -162,10 +195,7 @@ impl Star {
 
     fn shape(&self, options: &StarOptions) -> Result<()> {
         let Some(rate) = options.rate_bits_per_second else { return Ok(()) };
-        self.hosts.iter().try_for_each(|host| {
-            link::shape(&self.switch, &port(host.index()), rate, options.buffer_bytes)?;
-            link::shape(host.namespace(), "eth0", rate, options.buffer_bytes)
-        })
+        self.hosts.iter().try_for_each(|host| self.shape_host(host.index(), rate, options.buffer_bytes))
     }
 
     fn apply_loss(&mut self) -> Result<()> {

@@ -143,6 +143,30 @@ fn a_link_is_no_faster_than_its_rate() {
 }
 
 #[test]
+fn a_host_can_have_a_slower_link_and_a_meter_sees_it() {
+    const SLOW: u64 = 16_000_000;
+    let options = StarOptions { hosts: 3, rate_bits_per_second: Some(10 * SLOW), ..StarOptions::default() };
+    let Some(star) = star(options) else { return };
+    star.shape_host(2, SLOW, 32 << 10).unwrap();
+    let _members: Vec<UdpSocket> = star.hosts()[1..].iter().map(joined).collect();
+    let server = sender(star.host(0));
+    let meter = star.meter(Duration::from_millis(50)).unwrap();
+    while meter.elapsed() < Duration::from_millis(500) {
+        server.send_to(&[3; 1400], to(GROUP)).unwrap();
+    }
+    let samples = meter.stop().unwrap();
+    let (first, last) = (&samples[0], &samples[samples.len() - 1]);
+    let seconds = (last.at - first.at).as_secs_f64();
+    let rate = |index: usize| (last.received[index] - first.received[index]) as f64 * 8.0 / seconds;
+    // Upper bounds only: a busy machine may be slower.
+    assert!(rate(2) <= SLOW as f64 * 1.1, "{} bit/s over a link of {SLOW}", rate(2));
+    assert!(rate(1) > rate(2) * 2.0, "{} bit/s beside {}", rate(1), rate(2));
+    assert!(samples.len() >= 5 && last.sent[0] > first.sent[0]);
+    assert!(star.sent_on_wire(0).unwrap() > star.sent_on_wire(1).unwrap());
+    assert!(star.traffic().unwrap()[2].overflowed > 0, "a shallow buffer overflows");
+}
+
+#[test]
 fn a_cut_host_hears_nothing_until_it_is_healed() {
     let Some(star) = star(StarOptions { hosts: 3, ..StarOptions::default() }) else { return };
     let (cut, other) = (joined(star.host(1)), joined(star.host(2)));
