@@ -18,6 +18,7 @@ mod checkers;
 mod network;
 mod queue;
 mod receiver_host;
+mod room;
 mod scenario;
 mod server_host;
 mod trace;
@@ -26,5 +27,6 @@ mod world;
 
 pub use checkers::Violation;
 pub use network::Link;
+pub use room::{Room, RoomOutcome};
 pub use scenario::{Event, Fault, Host, Scenario};
 pub use world::{Outcome, run};

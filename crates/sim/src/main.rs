@@ -1,4 +1,5 @@
-//! Replays one seed, or looks for a failing one: `cargo run --release -p diskcast-sim -- --seed 7`.
+//! Replays one seed, or looks for a failing one: `cargo run --release -p diskcast-sim -- --seed 7`. Or shows how a
+//! transfer grows with the number of receivers: `--room 10000 --loss 10000`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -7,10 +8,13 @@
 
 use std::process::ExitCode;
 
+use base::Duration;
 use proto::multicast::Mutant;
-use sim::{Scenario, run};
+use sim::{Room, Scenario, Violation, run};
 
-const USAGE: &str = "usage: diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm] [--verbose]";
+const USAGE: &str = "usage: diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm] [--verbose]
+       diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
+                    [--seed N] [--mutant NAME] [--json] [--verbose]";
 
 struct Arguments {
     seed: u64,
@@ -18,6 +22,13 @@ struct Arguments {
     mutant: Mutant,
     calm: bool,
     verbose: bool,
+    room: Option<usize>,
+    loss_per_million: u32,
+    image_mib: u64,
+    bits_per_second: u64,
+    skew: bool,
+    slow: usize,
+    json: bool,
 }
 
 fn main() -> ExitCode {
@@ -25,6 +36,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if let Some(receivers) = arguments.room {
+        return if show_room(receivers, &arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let failed =
         (arguments.seed..arguments.seed + arguments.count).filter(|&seed| !replay(seed, &arguments)).count();
     println!("{failed} of {} seeds failed", arguments.count);
@@ -48,17 +62,85 @@ fn replay(seed: u64, arguments: &Arguments) -> bool {
         outcome.blocks_sent,
         outcome.blocks_useless,
     );
-    for violation in &outcome.violations {
-        println!("  BROKEN: {}: {}", violation.rule, violation.what);
-    }
     if arguments.verbose {
         println!("{:#?}", outcome.statistics);
     }
-    outcome.violations.is_empty()
+    tell(&outcome.violations)
+}
+
+fn show_room(receivers: usize, arguments: &Arguments) -> bool {
+    let Arguments { bits_per_second, loss_per_million, .. } = *arguments;
+    let mut room = Room::new(receivers, arguments.image_mib << 20, bits_per_second, loss_per_million);
+    (room.seed, room.mutant, room.slow) = (arguments.seed, arguments.mutant, arguments.slow.min(receivers));
+    if arguments.skew {
+        room.starts_over = room.transfer_time();
+    }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "how long the simulation itself takes is shown, not simulated"
+    )]
+    let began = std::time::Instant::now();
+    let outcome = room.run();
+    let wall = began.elapsed();
+    let seconds = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64());
+    let (last, first, mean) = (seconds(outcome.last()), seconds(outcome.first()), seconds(outcome.mean()));
+    println!(
+        "{receivers} receivers, loss {} %: last {last:.3} s, mean {mean:.3} s, first {first:.3} s (link time {:.3} s); \
+         {:.3} images sent, {} blocks useless; control {:.3} % ({} packets); {:.1} s, {:.0} ns each of {} deliveries",
+        f64::from(loss_per_million) / 1e4,
+        room.transfer_time().as_secs_f64(),
+        outcome.images(),
+        outcome.blocks_useless,
+        outcome.control_bytes as f64 * 100.0 / outcome.data_bytes as f64,
+        outcome.control_packets,
+        wall.as_secs_f64(),
+        wall.as_nanos() as f64 / outcome.deliveries as f64,
+        outcome.deliveries,
+    );
+    if arguments.json {
+        println!(
+            "{{\"receivers\":{receivers},\"seconds\":{last},\"seconds_first\":{first},\"seconds_mean\":{mean},\
+             \"control_bytes\":{},\"control_packets\":{},\"data_bytes\":{},\"images\":{},\
+             \"wall_seconds\":{},\"steps\":{}}}",
+            outcome.control_bytes,
+            outcome.control_packets,
+            outcome.data_bytes,
+            outcome.images(),
+            wall.as_secs_f64(),
+            outcome.steps,
+        );
+    }
+    if arguments.verbose {
+        let mut statistics = outcome.statistics;
+        statistics.receivers.truncate(1);
+        println!("{statistics:#?}");
+    }
+    tell(&outcome.violations)
+}
+
+/// Prints what is broken; true if nothing is.
+fn tell(violations: &[Violation]) -> bool {
+    for violation in violations {
+        println!("  BROKEN: {}: {}", violation.rule, violation.what);
+    }
+    violations.is_empty()
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
-    let mut arguments = Arguments { seed: 0, count: 1, mutant: Mutant::None, calm: false, verbose: false };
+    let mut arguments = Arguments {
+        seed: 0,
+        count: 1,
+        mutant: Mutant::None,
+        calm: false,
+        verbose: false,
+        room: None,
+        loss_per_million: 0,
+        image_mib: 32,
+        bits_per_second: 100_000_000,
+        skew: false,
+        slow: 0,
+        json: false,
+    };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--seed" => arguments.seed = words.next()?.parse().ok()?,
@@ -67,6 +149,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
                 let name = words.next()?;
                 arguments.mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)?;
             }
+            "--room" => arguments.room = Some(words.next()?.parse().ok()?),
+            "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,
+            "--mib" => arguments.image_mib = words.next()?.parse().ok()?,
+            "--rate" => arguments.bits_per_second = words.next()?.parse().ok()?,
+            "--slow" => arguments.slow = words.next()?.parse().ok()?,
+            "--skew" => arguments.skew = true,
+            "--json" => arguments.json = true,
             "--calm" => arguments.calm = true,
             "--verbose" => arguments.verbose = true,
             _ => return None,

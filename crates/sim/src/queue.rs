@@ -37,25 +37,32 @@ pub enum Event {
 }
 
 /// The queue and the clock.
-#[derive(Debug, Default)]
-pub struct Queue {
+#[derive(Debug)]
+pub struct Queue<E> {
     now: Instant,
     entered: u64,
     heap: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
-    events: Vec<Option<Event>>,
+    events: Vec<Option<E>>,
     unused: Vec<usize>,
 }
 
 type Slot = usize;
 
-impl Queue {
+impl<E> Default for Queue<E> {
+    fn default() -> Self {
+        let (heap, events, unused) = (BinaryHeap::new(), Vec::new(), Vec::new());
+        Self { now: Instant::ZERO, entered: 0, heap, events, unused }
+    }
+}
+
+impl<E> Queue<E> {
     /// The time of the last event taken.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
     /// Enters an event at `at`, or now if that has passed.
-    pub fn push(&mut self, at: Instant, event: Event) {
+    pub fn push(&mut self, at: Instant, event: E) {
         let slot = self.unused.pop().unwrap_or_else(|| {
             self.events.push(None);
             self.events.len() - 1
@@ -66,7 +73,7 @@ impl Queue {
     }
 
     /// Takes the next event and sets the clock.
-    pub fn pop(&mut self) -> Option<Event> {
+    pub fn pop(&mut self) -> Option<E> {
         let Reverse((at, _, slot)) = self.heap.pop()?;
         self.now = at;
         self.unused.push(slot);

@@ -51,7 +51,7 @@ pub fn run(scenario: &Scenario) -> Outcome {
 struct World<'a> {
     scenario: &'a Scenario,
     truth: Truth,
-    queue: Queue,
+    queue: Queue<Event>,
     chance: Chance,
     server: ServerHost,
     hosts: Vec<ReceiverHost>,

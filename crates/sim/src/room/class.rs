@@ -1,0 +1,45 @@
+//! Receivers with equal links and equal starts see the same packets at the same times but for what each loses: their
+//! link is worked out once.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use base::{Chance, Instant};
+use proto::multicast::Downstream;
+
+use crate::network::Link;
+
+/// Consecutive hosts with equal links.
+#[derive(Debug)]
+pub struct Class {
+    pub hosts: Range<usize>,
+    pub link: Link,
+}
+
+/// Packets that the server sent at one time.
+#[derive(Debug)]
+pub struct Burst {
+    pub packets: Vec<Downstream<'static>>,
+    /// What each has on the wire, in bytes.
+    pub wire_bytes: Vec<usize>,
+    /// A bit for each that somebody has or had a use for.
+    pub used: Cell<u64>,
+}
+
+/// A burst on its way to a class.
+#[derive(Debug)]
+pub struct Flight {
+    pub class: usize,
+    pub burst: Rc<Burst>,
+    /// When each packet arrives, ascending; `None` for those that found the port's queue full.
+    pub at: Vec<Option<Instant>>,
+}
+
+impl Class {
+    /// When the packets of a burst arrive.
+    pub fn arrivals(&mut self, now: Instant, burst: &Burst, chance: &mut Chance) -> Vec<Option<Instant>> {
+        let mut down = |bytes| self.link.down(now, bytes, chance)[0].map(|arrival| arrival.at);
+        burst.wire_bytes.iter().map(|&bytes| down(bytes)).collect()
+    }
+}

@@ -1,0 +1,174 @@
+//! A receiver in a room: its machine, what it loses next, and what it is owed. Its disk is fast and every block is right.
+
+use base::{Chance, Duration, Instant};
+use proto::multicast::{Disposition, Downstream, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Host {
+    /// `None` before it starts and when it is gone.
+    pub machine: Option<Receiver>,
+    /// When its timer was set to fire first.
+    pub timer: Option<Instant>,
+    pub started_at: Instant,
+    pub done_at: Option<Instant>,
+    /// So many packets come before the next is lost.
+    until_loss: u64,
+    /// Blocks that were placed, by object, while it is not complete.
+    placed: Box<[u16]>,
+    chance: Chance,
+    loss_per_million: u32,
+}
+
+/// What all hosts of a room share while one of them acts.
+#[derive(Debug, Default)]
+pub struct Acts {
+    /// Reports that it sends, and when.
+    pub reports: Vec<(Instant, Vec<u8>)>,
+    /// What must not be.
+    pub breaches: Vec<(&'static str, String)>,
+    /// Packets handed to machines.
+    pub deliveries: u64,
+    /// Packets that did not reach them.
+    pub losses: u64,
+}
+
+impl Host {
+    pub fn new(objects: usize, loss_per_million: u32, chance: Chance) -> Self {
+        let mut host = Self {
+            machine: None,
+            timer: None,
+            started_at: Instant::ZERO,
+            done_at: None,
+            until_loss: 0,
+            placed: vec![0; objects].into(),
+            chance,
+            loss_per_million,
+        };
+        host.until_loss = host.skip();
+        host
+    }
+
+    pub fn start(&mut self, now: Instant, config: ReceiverConfig, acts: &mut Acts) {
+        let objects = ObjectRange { first: 0, count: self.placed.len() as u32 };
+        let mut machine = Receiver::new(now, config);
+        machine.want(now, objects);
+        self.machine = Some(machine);
+        self.started_at = now;
+        self.drain(now, &[], acts);
+    }
+
+    /// Takes in those packets of a burst that reach it. A bit for each that it had a use for, or would have had.
+    pub fn receive(
+        &mut self,
+        packets: &[Downstream<'static>],
+        at: &[Option<Instant>],
+        blocks: &[u32],
+        acts: &mut Acts,
+    ) -> u64 {
+        let mut used = 0;
+        for (index, (packet, at)) in packets.iter().zip(at).enumerate() {
+            let lost = at.is_none() || self.loses();
+            let Some(now) = at.filter(|_| !lost) else {
+                acts.losses += 1;
+                used |= u64::from(self.has_use_for(packet, blocks)) << index;
+                continue;
+            };
+            self.tick(now, blocks, acts);
+            let Some(machine) = &mut self.machine else { break };
+            acts.deliveries += 1;
+            let did = machine.handle_input(now, packet);
+            if let (Disposition::Place { .. }, Downstream::Block(header, _)) = (did, packet) {
+                self.placed[header.object as usize] += 1;
+                used |= 1 << index;
+            }
+            self.drain(now, blocks, acts);
+        }
+        used
+    }
+
+    fn has_use_for(&self, packet: &Downstream<'static>, blocks: &[u32]) -> bool {
+        let Downstream::Block(header, _) = packet else { return false };
+        u32::from(self.placed[header.object as usize]) < blocks[header.object as usize]
+    }
+
+    /// Lets its timer fire as often as it should have by `now`.
+    pub fn tick(&mut self, now: Instant, blocks: &[u32], acts: &mut Acts) {
+        while let Some(at) = self.due().filter(|&at| at <= now) {
+            let machine = self.machine.as_mut().expect("who has a timer is there");
+            machine.handle_timeout(at);
+            self.drain(at, blocks, acts);
+        }
+    }
+
+    /// When its timer fires next.
+    pub fn due(&self) -> Option<Instant> {
+        self.machine.as_ref().and_then(Receiver::poll_timeout)
+    }
+
+    /// Whether a packet to the server is lost.
+    pub fn loses_report(&mut self) -> bool {
+        self.chance.hits(self.loss_per_million)
+    }
+
+    /// Does what the machine asks for.
+    fn drain(&mut self, now: Instant, blocks: &[u32], acts: &mut Acts) {
+        let Some(machine) = &mut self.machine else { return };
+        while let Some(event) = machine.poll_event() {
+            match event {
+                ReceiverEvent::Complete { object, slot, .. } => {
+                    let (has, needs) = (self.placed[object as usize], blocks[object as usize]);
+                    if u32::from(has) != needs {
+                        let what = format!("{now:?}: object {object} with {has} of {needs} blocks");
+                        acts.breaches.push(("what is complete has all its blocks", what));
+                    }
+                    machine.verified(now, slot, true);
+                    machine.release(slot);
+                    if machine.lacking() == 0 && self.done_at.is_none() {
+                        self.done_at = Some(now);
+                        machine.leave(now);
+                    }
+                }
+                ReceiverEvent::FetchByUnicast { object } => {
+                    acts.breaches.push((
+                        "nobody is asked for what multicast brings",
+                        format!("{now:?}: object {object}"),
+                    ));
+                    machine.satisfied(object);
+                }
+                ReceiverEvent::Silent { .. }
+                | ReceiverEvent::Stalled { .. }
+                | ReceiverEvent::Resumed
+                | ReceiverEvent::NewEpoch { .. }
+                | ReceiverEvent::Ended => {}
+            }
+        }
+        while let Some(report) = machine.poll_transmit() {
+            acts.reports.push((now, report));
+        }
+        if machine.is_gone() {
+            self.machine = None;
+        }
+    }
+
+    /// Whether the next packet is lost at random.
+    fn loses(&mut self) -> bool {
+        let lost = self.until_loss == 0;
+        self.until_loss = if lost { self.skip() } else { self.until_loss - 1 };
+        lost
+    }
+
+    /// How many packets come before the next loss: geometric.
+    fn skip(&mut self) -> u64 {
+        if self.loss_per_million == 0 {
+            return u64::MAX;
+        }
+        // Uniform in (0, 1].
+        let uniform = (self.chance.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
+        let keeps = (1.0 - f64::from(self.loss_per_million) / 1e6).ln();
+        (uniform.ln() / keeps) as u64
+    }
+}
+
+/// Time without a packet after which a receiver in a room says that it hears nothing.
+pub const SILENT_AFTER: Duration = Duration::from_secs(1);

@@ -1,0 +1,297 @@
+//! The world of a room: server, classes of receivers, and the queue.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Chance, Duration, Instant};
+use proto::multicast::{
+    BLOCK_HEADER_BYTES, Downstream, Gathering, ReceiverConfig, ReceiverId, Server, ServerConfig, ServerEvent,
+    Shape, TAG_BYTES, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+};
+
+use super::class::{Burst, Class, Flight};
+use super::host::{Acts, Host, SILENT_AFTER};
+use super::{Room, RoomOutcome};
+use crate::checkers::Violation;
+use crate::network::Link;
+use crate::queue::Queue;
+use crate::scenario::OVERHEAD_BYTES;
+use crate::server_host::{RECEIVER_TIMEOUT, group_key, receiver_key};
+
+/// Full packets on Ethernet.
+const BLOCK_BYTES: u16 = 1424;
+/// What a read from the repository takes.
+const LOAD: Duration = Duration::from_micros(200);
+/// Room for packets at a switch's port.
+const QUEUE_BYTES: u64 = 256 << 10;
+/// As the server's driver has it.
+const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(25), most: Duration::from_millis(200) };
+/// Most breaches that are told.
+const BREACHES_MAX: usize = 10;
+
+#[derive(Debug)]
+enum Event {
+    ServerTimer,
+    Loaded(u64),
+    ToServer(Vec<u8>),
+    Arrive(Flight),
+    HostTimer(usize),
+    Start(usize),
+}
+
+pub struct World<'a> {
+    room: &'a Room,
+    shape: Shape,
+    /// Number of blocks, and length in bytes, of each object.
+    blocks: Vec<u32>,
+    object_bytes: Arc<[u32]>,
+    queue: Queue<Event>,
+    server: Server,
+    server_timer: Option<Instant>,
+    classes: Vec<Class>,
+    hosts: Vec<Host>,
+    chance: Chance,
+    acts: Acts,
+    outcome: RoomOutcome,
+    /// How many have a machine or will have one.
+    here: usize,
+}
+
+impl<'a> World<'a> {
+    pub fn new(room: &'a Room) -> Self {
+        let mut chance = Chance::from_seed(room.seed);
+        let object_bytes: Arc<[u32]> = room.object_bytes().into();
+        let objects = object_bytes.len();
+        let (session, block_bytes) = (chance.u64(), BLOCK_BYTES);
+        let shape = Shape { session, epoch: 1, objects: objects as u64, heads: 1, block_bytes };
+        let server = Server::new(Instant::ZERO, server_config(room, shape, &object_bytes));
+        let loss = room.loss_per_million;
+        let mut queue = Queue::default();
+        for host in 0..room.receivers {
+            let part = room.starts_over.mul_f64(host as f64 / room.receivers as f64);
+            queue.push(Instant::ZERO + part, Event::Start(host));
+        }
+        queue.push(Instant::ZERO, Event::ServerTimer);
+        Self {
+            room,
+            shape,
+            blocks: object_bytes.iter().map(|&bytes| shape.blocks(bytes)).collect(),
+            object_bytes,
+            queue,
+            outcome: RoomOutcome {
+                violations: Vec::new(),
+                took: Vec::new(),
+                control_packets: 0,
+                control_bytes: 0,
+                data_bytes: 0,
+                blocks_useless: 0,
+                statistics: server.statistics(Instant::ZERO),
+                deliveries: 0,
+                losses: 0,
+                steps: 0,
+            },
+            server,
+            server_timer: Some(Instant::ZERO),
+            classes: classes(room),
+            hosts: (0..room.receivers).map(|_| Host::new(objects, loss, chance.fork())).collect(),
+            chance,
+            acts: Acts::default(),
+            here: room.receivers,
+        }
+    }
+
+    pub fn run(mut self) -> RoomOutcome {
+        while let Some(event) = self.queue.pop() {
+            let now = self.queue.now();
+            if self.here == 0 || now > self.room.deadline {
+                break;
+            }
+            self.outcome.steps += 1;
+            self.handle(now, event);
+        }
+        self.end()
+    }
+
+    fn handle(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::ServerTimer => {
+                if self.server_timer.is_some_and(|at| at <= now) {
+                    self.server_timer = None;
+                }
+                self.server.handle_timeout(now);
+                self.drive_server(now);
+            }
+            Event::Loaded(object) => {
+                self.server.loaded(object, true);
+                self.drive_server(now);
+            }
+            Event::ToServer(datagram) => {
+                self.outcome.control_packets += 1;
+                self.outcome.control_bytes += datagram.len() as u64 + u64::from(OVERHEAD_BYTES);
+                let receiver = peek_receiver(&datagram).expect("a whole packet");
+                let packet = open_upstream(&receiver_key(receiver), &self.shape, &datagram);
+                self.server.handle_input(now, &packet.expect("packets of receivers can be opened"));
+                self.drive_server(now);
+            }
+            Event::Arrive(flight) => self.arrive(flight),
+            Event::HostTimer(host) if self.hosts[host].machine.is_none() => {}
+            Event::HostTimer(host) => {
+                if self.hosts[host].timer.is_some_and(|at| at <= now) {
+                    self.hosts[host].timer = None;
+                }
+                self.hosts[host].tick(now, &self.blocks, &mut self.acts);
+                self.settle(host);
+            }
+            Event::Start(host) => {
+                let config = self.receiver_config(host);
+                self.hosts[host].start(now, config, &mut self.acts);
+                self.settle(host);
+            }
+        }
+    }
+
+    fn drive_server(&mut self, now: Instant) {
+        loop {
+            while let Some(event) = self.server.poll_event() {
+                if let ServerEvent::Load(object) = event {
+                    self.queue.push(now + LOAD, Event::Loaded(object));
+                }
+            }
+            let Some(transmit) = self.server.poll_transmit(now) else { break };
+            self.multicast(now, transmit);
+        }
+        if let Some(at) =
+            self.server.poll_timeout().filter(|&at| self.server_timer.is_none_or(|timer| at < timer))
+        {
+            self.server_timer = Some(at.max(now));
+            self.queue.push(at, Event::ServerTimer);
+        }
+    }
+
+    /// Sends what the server sends now to all.
+    fn multicast(&mut self, now: Instant, transmit: Transmit) {
+        let burst = Rc::new(self.burst(transmit));
+        self.outcome.data_bytes += burst.wire_bytes.iter().map(|&bytes| bytes as u64).sum::<u64>();
+        for class in 0..self.classes.len() {
+            let at = self.classes[class].arrivals(now, &burst, &mut self.chance);
+            let first = at.iter().copied().flatten().next().unwrap_or(now);
+            self.queue.push(first, Event::Arrive(Flight { class, burst: Rc::clone(&burst), at }));
+        }
+    }
+
+    fn burst(&self, transmit: Transmit) -> Burst {
+        let headers = BLOCK_HEADER_BYTES + TAG_BYTES + usize::from(OVERHEAD_BYTES);
+        let (packets, wire_bytes) = match transmit {
+            Transmit::Blocks(run) => (0..run.count)
+                .map(|index| {
+                    let header = run.header(index);
+                    let (_, payload) = self.shape.place(header.object_bytes, header.block);
+                    (Downstream::Block(header, &[][..]), headers + usize::from(payload))
+                })
+                .unzip(),
+            Transmit::Control(mut bytes) => {
+                let key = group_key(self.shape.epoch);
+                seal(&key, &mut bytes);
+                let packet = match open_downstream(&key, &self.shape, &bytes) {
+                    Ok(Downstream::Status(status)) => Downstream::Status(status),
+                    Ok(Downstream::Bye) => Downstream::Bye,
+                    other => panic!("control packets of the server can be opened: {other:?}"),
+                };
+                (vec![packet], vec![bytes.len() + usize::from(OVERHEAD_BYTES)])
+            }
+        };
+        Burst { packets, wire_bytes, used: Cell::new(0) }
+    }
+
+    /// A burst reaches a class. Each host takes in the whole of it at once: until the last of its packets has come,
+    /// nothing but its own timer, which the host sees to, can come in between.
+    fn arrive(&mut self, flight: Flight) {
+        let Flight { class, burst, at } = flight;
+        let mut used = 0;
+        for host in self.classes[class].hosts.clone() {
+            if self.hosts[host].machine.is_some() {
+                used |= self.hosts[host].receive(&burst.packets, &at, &self.blocks, &mut self.acts);
+                self.settle(host);
+            }
+        }
+        burst.used.set(burst.used.get() | used);
+        if let Some(burst) = Rc::into_inner(burst) {
+            let blocks =
+                burst.packets.iter().filter(|packet| matches!(packet, Downstream::Block(..))).count();
+            self.outcome.blocks_useless += blocks as u64 - u64::from(burst.used.get().count_ones());
+        }
+    }
+
+    /// Sends what a host wants to send, sets its timer, and notes when it is gone.
+    fn settle(&mut self, host: usize) {
+        let World { hosts, queue, room, acts, .. } = self;
+        let state = &mut hosts[host];
+        for (at, mut report) in acts.reports.drain(..) {
+            if !state.loses_report() {
+                seal(&receiver_key(receiver_id(host)), &mut report);
+                queue.push(at + room.round_trip / 2, Event::ToServer(report));
+            }
+        }
+        if let Some(at) = state.due().filter(|&at| state.timer.is_none_or(|timer| at < timer)) {
+            state.timer = Some(at.max(queue.now()));
+            queue.push(at, Event::HostTimer(host));
+        }
+        self.here -= usize::from(state.machine.is_none());
+    }
+
+    fn receiver_config(&mut self, host: usize) -> ReceiverConfig {
+        let objects = self.object_bytes.len() as u64;
+        ReceiverConfig {
+            shape: self.shape,
+            receiver: receiver_id(host),
+            buffer_bytes: self.room.buffer_bytes,
+            object_bytes_mean: (self.room.image_bytes / objects) as u32,
+            silent_after: SILENT_AFTER,
+            stalled_after: SILENT_AFTER * 2,
+            chance: self.chance.fork(),
+            mutant: self.room.mutant,
+        }
+    }
+
+    fn end(mut self) -> RoomOutcome {
+        let now = self.queue.now();
+        let breach = |(rule, what)| Violation { rule, what };
+        self.outcome.violations = self.acts.breaches.drain(..).take(BREACHES_MAX).map(breach).collect();
+        let undone = self.hosts.iter().filter(|host| host.done_at.is_none()).count();
+        if undone > 0 {
+            let what = format!("{now:?}: {undone} receivers are not done");
+            self.outcome.violations.push(Violation { rule: "everybody ends", what });
+        }
+        let took = |host: &Host| host.done_at.map(|done| done.since(host.started_at));
+        self.outcome.took = self.hosts.iter().map(took).collect();
+        (self.outcome.deliveries, self.outcome.losses) = (self.acts.deliveries, self.acts.losses);
+        self.outcome.statistics = self.server.statistics(now);
+        self.outcome
+    }
+}
+
+fn server_config(room: &Room, shape: Shape, object_bytes: &Arc<[u32]>) -> ServerConfig {
+    ServerConfig {
+        shape,
+        object_bytes: Arc::clone(object_bytes),
+        rate_bits_per_second: Some(room.bits_per_second),
+        overhead_bytes: OVERHEAD_BYTES,
+        run_blocks_max: 16,
+        cache_bytes: 64 << 20,
+        gathering: GATHERING,
+        receiver_timeout: RECEIVER_TIMEOUT,
+        mutant: room.mutant,
+    }
+}
+
+/// Those with a fast port, and those with a slow one.
+fn classes(room: &Room) -> Vec<Class> {
+    let fast = room.receivers - room.slow;
+    let class = |hosts, rate| Class { hosts, link: Link::new(room.round_trip / 2, rate, QUEUE_BYTES) };
+    vec![class(0..fast, room.bits_per_second), class(fast..room.receivers, room.bits_per_second / 10)]
+}
+
+fn receiver_id(host: usize) -> ReceiverId {
+    ReceiverId(host as u32)
+}
