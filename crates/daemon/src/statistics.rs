@@ -21,7 +21,12 @@ pub fn text(session: &SessionStatistics) -> String {
     log.line("Image read time", show(session.read_ms));
     log.line(
         "Image size",
-        format_args!("{} in {} objects", show_bytes(session.image_bytes), session.objects),
+        format_args!(
+            "{} in {} objects, bundled to {}",
+            show_bytes(session.image_bytes),
+            session.stored_objects,
+            session.objects
+        ),
     );
     log.line("Image reads", format_args!("{} bytes", session.read_bytes));
     log.line("Image read failures", session.read_failures);
@@ -111,6 +116,7 @@ pub(crate) mod tests {
             reread_bytes: 775_946_240,
             read_failures: 0,
             objects: 709,
+            stored_objects: 2836,
             image_bytes: 743_440_384,
             blocks_in_image: 726_016,
             blocks_sent: 1_483_776,

@@ -254,10 +254,16 @@ pub struct SessionGrant {
     pub receiver_key: Key,
     /// Payload of a block, in bytes.
     pub block_bytes: u16,
-    /// Objects in the session: tree nodes, then chunks, as the catalogue numbers them.
-    pub object_count: u64,
+    /// Objects of the session: tree nodes, each alone, then bundles of consecutive stored chunks.
+    pub objects: u64,
     /// How many of them are tree nodes.
     pub heads: u64,
+    /// Stored objects in them: tree nodes, then chunks, as the catalogue numbers them.
+    pub stored_objects: u64,
+    /// Chunks are packed while a bundle has at most so many blocks.
+    pub bundle_blocks: u16,
+    /// Receivers admitted so far, this one included.
+    pub receivers: u32,
 }
 
 /// A session's random 128-bit name; 32 hexadecimal digits as text.
@@ -356,8 +362,10 @@ pub struct SessionStatistics {
     pub reread_bytes: u64,
     /// Objects that could not be read, or were damaged.
     pub read_failures: u64,
-    /// Objects in the session.
+    /// Objects in the session: tree nodes, and bundles of chunks.
     pub objects: u64,
+    /// Nodes and chunks in them.
+    pub stored_objects: u64,
     /// Bytes of all its objects.
     pub image_bytes: u64,
     /// Blocks of all its objects.
@@ -428,7 +436,7 @@ mod tests {
             "session": "000102030405060708090a0b0c0d0e0f", "epoch": 7, "group": "239.1.2.3:7000",
             "source": "10.0.0.1", "report": "10.0.0.1:7001", "receiver": 3,
             "group_key": "00000000000000000000000000000001", "receiver_key": "ff000000000000000000000000000000",
-            "block_bytes": 1424, "object_count": 10, "heads": 1,
+            "block_bytes": 1424, "objects": 10, "heads": 1, "stored_objects": 30, "bundle_blocks": 256, "receivers": 4,
         });
         let parsed: SessionGrant = serde_json::from_value(grant.clone()).unwrap();
         assert_eq!(parsed.receiver_key.0[0], 0xff);

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use image::{
     Catalogue, CatalogueBuilder, ErrorKind as ImageErrorKind, InstallReport, Installer, ObjectRef,
     ObjectSource, Offer, Sealed,
 };
 
+use super::aside::Aside;
 use super::{Begin, from_image};
 use crate::api::SessionGrant;
 use crate::clock::Stop;
@@ -48,14 +48,6 @@ enum Stage {
     Failed,
 }
 
-/// Objects that come by unicast, because they came damaged by multicast.
-struct Aside {
-    deliver: Sender<(u64, image::Result<Bytes>)>,
-    delivered: Receiver<(u64, image::Result<Bytes>)>,
-    /// One that the installer had no room for.
-    held: Option<(u64, Bytes)>,
-}
-
 impl Intake {
     /// Takes the version of `sealed`; what damages on its way by multicast comes from `source`.
     pub fn new(sealed: &Sealed, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
@@ -66,8 +58,7 @@ impl Intake {
         let statistics = &manifest.statistics;
         let mean = statistics.encoded_bytes / statistics.data_chunks.max(1);
         let object_bytes_mean = u32::try_from(mean).unwrap_or(u32::MAX).clamp(1 << 12, manifest.chunk_bytes);
-        let (deliver, delivered) = unbounded();
-        let aside = Aside { deliver, delivered, held: None };
+        let aside = Aside::new(Arc::clone(&source));
         let mut intake = Self {
             name,
             source,
@@ -98,7 +89,7 @@ impl Intake {
         (self.nodes_wanted, self.chunks_wanted) = (0, false);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
         let ours = (catalogue.objects().len() as u64, catalogue.heads());
-        let theirs = (grant.object_count, grant.heads);
+        let theirs = (grant.stored_objects, grant.heads);
         let differs = || format!("the session has {theirs:?} objects and nodes, the version {ours:?}");
         if ours == theirs { Ok(()) } else { Err(differs()) }
     }
@@ -190,8 +181,10 @@ impl Intake {
                 self.begin_chunks()?;
                 self.new_wishes()
             }
-            Stage::Chunks(_, installer) if !std::mem::replace(&mut self.chunks_wanted, true) => {
-                Ok(installer.missing().into_iter().map(Wish::Want).chain([Wish::Nothing]).collect())
+            Stage::Chunks(catalogue, installer) if !std::mem::replace(&mut self.chunks_wanted, true) => {
+                let lengths = catalogue.objects().iter().map(|object| object.len).collect();
+                let missing = installer.missing().into_iter().map(Wish::Want);
+                Ok([Wish::Lengths(lengths)].into_iter().chain(missing).chain([Wish::Nothing]).collect())
             }
             Stage::Chunks(..) => Ok(Vec::new()),
             Stage::Failed => Err(self.failed_before()),
@@ -234,17 +227,14 @@ impl Intake {
     fn take_asides(&mut self) -> Result<Vec<Wish>> {
         let mut here = Vec::new();
         loop {
-            let next = self.aside.held.take().map(|(id, bytes)| (id, Ok(bytes)));
-            let Some((id, bytes)) = next.or_else(|| self.aside.delivered.try_recv().ok()) else {
-                return Ok(here);
-            };
+            let Some((id, bytes)) = self.aside.next() else { return Ok(here) };
             let context = |name: &str| format!("fetch object {id} of `{name}` by unicast");
             let bytes = bytes.map_err(|error| from_image(error, context(&self.name)))?;
             match self.accept(id, &bytes)? {
                 Accept::Taken => here.push(Wish::Have(id)),
                 Accept::Bad => return Err(Error::new(ErrorKind::Corrupt, context(&self.name))),
                 Accept::Full => {
-                    self.aside.held = Some((id, bytes));
+                    self.aside.hold(id, bytes);
                     return Ok(here);
                 }
             }
@@ -271,13 +261,10 @@ impl Consumer for Intake {
         self.noting(accepted)
     }
 
-    fn spoilt(&mut self, object: u64) {
-        let Some(name) = self.object(object) else { return };
-        let (source, deliver) = (Arc::clone(&self.source), self.aside.deliver.clone());
-        // Damage is rare, and bounded by the buffers that objects came in: a thread for each is enough.
-        std::thread::spawn(move || {
-            let _ = deliver.send((object, source.fetch(&name)));
-        });
+    fn get_otherwise(&mut self, object: u64) {
+        if let Some(name) = self.object(object) {
+            self.aside.order(object, name);
+        }
     }
 }
 

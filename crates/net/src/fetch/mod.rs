@@ -4,6 +4,7 @@
 //! change of plan has a reason that is told, and what was received once is never fetched again: the installer
 //! knows what it holds by digest, whichever session, epoch or transport it came from.
 
+mod aside;
 mod intake;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ use crate::client::Client;
 use crate::clock::{Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::interface::{self, Interface};
-use crate::multicast::receiver::{End, ReceiveOptions, Received, receive};
+use crate::multicast::receiver::{End, ReceiveOptions, Received, SCATTERED_BYTES_MAX, receive};
 use intake::Intake;
 
 /// How often a session is joined again in a row without a single object coming of it.
@@ -135,6 +136,8 @@ pub fn fetch(
         options,
         intake: Intake::new(sealed, begin, Arc::clone(&source) as Arc<dyn ObjectSource>)?,
         multicast_bytes: 0,
+        spoilt: 0,
+        scattered: 0,
         sessions: 0,
         counters: ReceiverCounters::default(),
     };
@@ -150,11 +153,11 @@ pub fn fetch(
         fetch.intake.pull(&options.stop)?;
     }
     let received = clock.elapsed();
+    let beside = fetch.beside();
     let Fetch { reference, multicast_bytes, sessions, counters, intake, .. } = fetch;
     let install = intake.finish()?;
     let unicast_bytes = source.bytes.load(Ordering::Relaxed);
-    let spoilt = || (unicast_bytes > 0).then(|| "objects came damaged by multicast".to_owned());
-    let unicast_reason = unicast_reason.or_else(spoilt);
+    let unicast_reason = unicast_reason.or_else(|| (unicast_bytes > 0).then_some(beside));
     let installed = clock.elapsed();
     let report = FetchReport {
         reference,
@@ -177,6 +180,10 @@ struct Fetch<'a> {
     options: &'a FetchOptions,
     intake: Intake,
     multicast_bytes: u64,
+    /// Objects that came damaged by multicast.
+    spoilt: u64,
+    /// Objects that were left to unicast because little of their bundles was wanted.
+    scattered: u64,
     sessions: u32,
     counters: ReceiverCounters,
 }
@@ -264,19 +271,34 @@ impl Fetch<'_> {
             source_specific: self.options.source_specific,
             buffer_bytes: self.options.buffer_bytes,
             object_bytes_mean: self.intake.object_bytes_mean(),
+            scattered_bytes_max: match self.options.transport {
+                Transport::Multicast => 0,
+                Transport::Auto | Transport::Unicast => SCATTERED_BYTES_MAX,
+            },
             silent_after: self.options.silent_after,
             stalled_after: self.options.stalled_after,
             stop: self.options.stop.clone(),
         };
         match receive(grant, &options, &mut self.intake) {
-            Ok(Received { end, bytes, counters, .. }) => {
+            Ok(Received { end, bytes, spoilt, scattered, counters, .. }) => {
                 self.multicast_bytes += bytes;
+                self.spoilt += spoilt;
+                self.scattered += scattered;
                 self.counters = counters;
                 Ok(Ok(end))
             }
             Err(error) if self.intake.is_broken() => Err(error),
             Err(error) => Ok(Err(fault::chain(&error))),
         }
+    }
+
+    /// Why something came by unicast although sessions worked.
+    fn beside(&self) -> String {
+        let spoilt = (self.spoilt > 0).then(|| format!("{} objects came damaged by multicast", self.spoilt));
+        let few = "little was wanted of what multicast sends together";
+        let scattered =
+            (self.scattered > 0).then(|| format!("{} objects were scattered: {few}", self.scattered));
+        spoilt.into_iter().chain(scattered).collect::<Vec<_>>().join("; ")
     }
 
     /// What to do after a session that ended before all was here.

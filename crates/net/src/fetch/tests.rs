@@ -351,6 +351,22 @@ fn what_the_target_holds_already_is_not_fetched_again() {
 }
 
 #[test]
+fn scattered_rest_comes_by_unicast() {
+    let version = Version::new(7);
+    let server = TestServer::start(&version, 47_911, Faults::default());
+    let (disk, begin) = target(true);
+    disk.write_all_at(&version.content, 0).unwrap();
+    for offset in [1 << 20, 30 << 20] {
+        disk.write_all_at(&[0x55; 512], offset).unwrap();
+    }
+    let report = fetch(&server.client(), &version.sealed, begin, &options()).unwrap();
+    assert_installed(&disk, &version);
+    assert!(report.multicast_bytes < 1 << 16, "the tree only: {report:?}");
+    assert_eq!((report.sessions, server.requests("objects")), (1, 2), "{report:?}");
+    assert!(report.unicast_reason.as_deref().unwrap().contains("2 objects were scattered"), "{report:?}");
+}
+
+#[test]
 fn a_stopped_fetch_ends_and_an_install_that_cannot_begin_is_an_error() {
     let version = Version::new(6);
     let server = TestServer::start(&version, 47_909, Faults { rate: Some(50_000_000), ..Faults::default() });

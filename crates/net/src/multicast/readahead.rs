@@ -1,14 +1,18 @@
 //! Threads that read objects before their turn, so that the thread which sends never waits for a disk.
+//!
+//! An object of a session is a bundle of stored objects: they are read and verified one by one. What could not be read
+//! goes out as zeros, in which no receiver will find the right digest; the rest of the bundle is none the worse for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use image::{ObjectRef, ObjectSource};
 
+use super::bundle::Packing;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::waker::Waker;
@@ -53,6 +57,7 @@ pub struct ReadAhead {
 
 /// What the threads share.
 struct Job {
+    packing: Arc<Packing>,
     objects: Vec<ObjectRef>,
     source: Arc<dyn ObjectSource>,
     counters: Arc<ReadCounters>,
@@ -61,9 +66,10 @@ struct Job {
 }
 
 impl ReadAhead {
-    /// Starts `threads` readers of `objects`, which wake the driver by `waker`.
+    /// Starts `threads` readers of `objects`, packed by `packing`, which wake the driver by `waker`.
     pub fn start(
         threads: usize,
+        packing: Arc<Packing>,
         objects: Vec<ObjectRef>,
         source: Arc<dyn ObjectSource>,
         counters: Arc<ReadCounters>,
@@ -72,7 +78,7 @@ impl ReadAhead {
         let (wanted, orders) = unbounded::<u64>();
         let (deliver, loaded) = unbounded();
         let seen = Mutex::new(vec![false; objects.len()]);
-        let job = Arc::new(Job { objects, source, counters, waker, seen });
+        let job = Arc::new(Job { packing, objects, source, counters, waker, seen });
         for number in 0..threads.max(1) {
             let (job, orders, deliver) = (Arc::clone(&job), orders.clone(), deliver.clone());
             let read = move || {
@@ -91,22 +97,38 @@ impl ReadAhead {
         Ok(Self { wanted, loaded })
     }
 
-    /// Asks for an object.
+    /// Asks for an object of the session.
     pub fn ask(&self, object: u64) {
         // The readers live as long as this end does.
         let _ = self.wanted.send(object);
     }
 
-    /// What has come since the last call; `None` for what could not be had.
+    /// What has come since the last call; `None` for that of which nothing could be had.
     pub fn loaded(&self) -> impl Iterator<Item = (u64, Option<Bytes>)> + '_ {
         self.loaded.try_iter()
     }
 }
 
 impl Job {
-    /// Gets an object and holds it against its digest: a damaged repository is found here once, not by every receiver.
+    /// Gets a session's object: the stored objects in it one behind the other. `None` if not even one can be had.
     fn fetch(&self, id: u64) -> Option<Bytes> {
-        let index = usize::try_from(id).ok()?;
+        let mut parts = self.packing.parts(id).map(|(stored, part)| (self.fetch_stored(stored), part));
+        if self.packing.stored(id).count() == 1 {
+            return parts.next()?.0;
+        }
+        let mut bundle = BytesMut::with_capacity(self.packing.bytes(id) as usize);
+        let mut got = false;
+        for (bytes, part) in parts {
+            got |= bytes.is_some();
+            bundle.extend_from_slice(&bytes.unwrap_or_default());
+            bundle.resize(part.end, 0);
+        }
+        got.then(|| bundle.freeze())
+    }
+
+    /// Gets an object and holds it against its digest: a damaged repository is found here once, not by every receiver.
+    fn fetch_stored(&self, stored: u64) -> Option<Bytes> {
+        let index = usize::try_from(stored).ok()?;
         let object = self.objects.get(index)?;
         let clock = Clock::start();
         let bytes = self.source.fetch(object).and_then(|bytes| object.verify(&bytes).map(|()| bytes)).ok();

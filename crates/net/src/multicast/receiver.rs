@@ -2,9 +2,13 @@
 //!
 //! Each block is copied once, from where the kernel put it into its object's buffer. What cannot be handed on at once
 //! (the installer is busy) stays in its buffer, and so the machine runs out of buffers, not this process of memory.
+//!
+//! The machine knows the session's objects, which are bundles of stored ones (see [`super::bundle`]); whoever wants
+//! them knows stored objects only. Here is where the one becomes the other.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use base::{Instant, limits};
@@ -14,6 +18,7 @@ use proto::multicast::{
     ReceiverId, Shape, Slot, open_downstream, seal,
 };
 
+use super::bundle::{BUNDLE_BLOCKS_MAX, Lacked, Packing};
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,6 +36,9 @@ const FAREWELL: Duration = Duration::from_millis(100);
 /// Batches that are taken in between two looks at everything else.
 const BATCHES_PER_TURN: usize = 16;
 
+/// Default of [`ReceiveOptions::scattered_bytes_max`]: what a server gives by the way.
+pub const SCATTERED_BYTES_MAX: u64 = 16 << 20;
+
 /// How a session is received.
 #[derive(Debug, Clone)]
 pub struct ReceiveOptions {
@@ -40,8 +48,10 @@ pub struct ReceiveOptions {
     pub source_specific: bool,
     /// Memory for objects, in bytes.
     pub buffer_bytes: u64,
-    /// What an object has on average, in bytes.
+    /// What a stored object has on average, in bytes.
     pub object_bytes_mean: u32,
+    /// Most bytes that may come by unicast because too little of their bundles is wanted.
+    pub scattered_bytes_max: u64,
     /// Without any packet of the server for so long, the session has failed.
     pub silent_after: Duration,
     /// Without any new object for so long, though the server speaks and there is room, the session has failed.
@@ -59,6 +69,7 @@ impl ReceiveOptions {
             source_specific: false,
             buffer_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
             object_bytes_mean: limits::CHUNK_BYTES_DEFAULT,
+            scattered_bytes_max: SCATTERED_BYTES_MAX,
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
             stop: Stop::new(),
@@ -77,11 +88,13 @@ pub enum Accept {
     Bad,
 }
 
-/// What a receiver changes of what it wants.
+/// What a receiver changes of what it wants. Objects are stored objects, by their number in the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
+    /// All heads are here, and with them the length of each object is known. Others than heads can be wanted now.
+    Lengths(Vec<u32>),
     /// These objects are wanted.
-    Want(std::ops::Range<u64>),
+    Want(Range<u64>),
     /// This object is here by other means.
     Have(u64),
     /// Nothing more will be wanted: when all is here, the session has done its work.
@@ -102,8 +115,8 @@ pub trait Consumer {
     /// Any error ends the session.
     fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept>;
 
-    /// `object` came with a wrong digest and will not be asked for again: get it by other means.
-    fn spoilt(&mut self, object: u64);
+    /// `object` is not asked for any more: get it by other means. It came with a wrong digest, or unicast is cheaper.
+    fn get_otherwise(&mut self, object: u64);
 }
 
 /// Why receiving ended.
@@ -131,10 +144,14 @@ pub enum End {
 pub struct Received {
     /// Why it ended.
     pub end: End,
-    /// Objects handed on.
+    /// Stored objects handed on.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Objects that came damaged.
+    pub spoilt: u64,
+    /// Objects left to unicast because too little of their bundles was wanted.
+    pub scattered: u64,
     /// What the machine counted.
     pub counters: ReceiverCounters,
     /// Receive buffer that the system granted, in bytes.
@@ -160,8 +177,9 @@ pub fn receive(
         ReceiverConfig {
             shape,
             receiver: ReceiverId(grant.receiver),
-            buffer_bytes: options.buffer_bytes,
-            object_bytes_mean: options.object_bytes_mean,
+            // Room for two bundles at least: one that comes, one that is handed on.
+            buffer_bytes: options.buffer_bytes.max(2 * bundle_bytes_max(grant)),
+            object_bytes_mean: bundle_bytes_mean(grant, options.object_bytes_mean),
             silent_after: options.silent_after,
             stalled_after: options.stalled_after,
             chance: clock::jitter(),
@@ -178,6 +196,9 @@ pub fn receive(
         receiver_key: grant.receiver_key.into(),
         options,
         consumer,
+        packing: grant.into(),
+        lacked: Lacked::new(grant.heads, grant.stored_objects),
+        scattered_bytes: options.scattered_bytes_max,
         buffers: Buffers::default(),
         waiting: VecDeque::new(),
         heard: false,
@@ -185,8 +206,7 @@ pub fn receive(
         end: None,
         finishing: false,
         moved_at: clock.now(),
-        objects: 0,
-        bytes: 0,
+        counted: Counted::default(),
     };
     driver.run()
 }
@@ -195,8 +215,10 @@ fn shape_of(grant: &SessionGrant) -> Result<Shape> {
     let blocks = limits::BLOCK_BYTES_MIN..=limits::BLOCK_BYTES_MAX;
     let objects = 1..=limits::SESSION_OBJECTS_MAX;
     if !blocks.contains(&grant.block_bytes)
-        || !objects.contains(&grant.object_count)
-        || grant.heads > grant.object_count
+        || !objects.contains(&grant.objects)
+        || !(grant.objects..=limits::SESSION_OBJECTS_MAX).contains(&grant.stored_objects)
+        || !(1..=BUNDLE_BLOCKS_MAX).contains(&grant.bundle_blocks)
+        || grant.heads > grant.objects
     {
         return Err(Error::new(
             ErrorKind::Invalid,
@@ -206,10 +228,65 @@ fn shape_of(grant: &SessionGrant) -> Result<Shape> {
     Ok(Shape {
         session: u64::try_from(grant.session.0 & u128::from(u64::MAX)).expect("64 bits"),
         epoch: grant.epoch,
-        objects: grant.object_count,
+        objects: grant.objects,
         heads: grant.heads,
         block_bytes: grant.block_bytes,
     })
+}
+
+fn bundle_bytes_max(grant: &SessionGrant) -> u64 {
+    u64::from(grant.block_bytes) * u64::from(grant.bundle_blocks)
+}
+
+/// What an object of the session has on average: as many stored objects as fit.
+fn bundle_bytes_mean(grant: &SessionGrant, stored_bytes_mean: u32) -> u32 {
+    let mean = u64::from(stored_bytes_mean.max(1));
+    let bytes = (bundle_bytes_max(grant) / mean).max(1) * mean;
+    u32::try_from(bytes).unwrap_or(limits::OBJECT_BYTES_MAX)
+}
+
+/// How a session is packed, as its grant says.
+struct Terms {
+    objects: u64,
+    stored_objects: u64,
+    heads: u64,
+    block_bytes: u16,
+    bundle_blocks: u16,
+    receivers: u32,
+}
+
+impl From<&SessionGrant> for Terms {
+    fn from(grant: &SessionGrant) -> Self {
+        let &SessionGrant { objects, stored_objects, heads, block_bytes, bundle_blocks, receivers, .. } =
+            grant;
+        Self { objects, stored_objects, heads, block_bytes, bundle_blocks, receivers }
+    }
+}
+
+impl Terms {
+    /// The packing of objects of these lengths, which are facts, if it is what the server promised.
+    fn packing(&self, lengths: Vec<u32>) -> Result<Packing> {
+        let stored_objects = lengths.len() as u64;
+        let packing = (stored_objects == self.stored_objects)
+            .then(|| Packing::new(lengths, self.heads, self.block_bytes, self.bundle_blocks))
+            .filter(|packing| packing.objects() == self.objects);
+        packing.ok_or_else(|| {
+            let context = format!(
+                "the session has {} objects, the version {stored_objects}, packed in another way",
+                self.stored_objects
+            );
+            Error::new(ErrorKind::Invalid, context)
+        })
+    }
+}
+
+/// What the driver counts.
+#[derive(Default)]
+struct Counted {
+    objects: u64,
+    bytes: u64,
+    spoilt: u64,
+    scattered: u64,
 }
 
 /// Buffers of objects, by the machine's slots.
@@ -234,11 +311,11 @@ impl Buffers {
     }
 }
 
-/// An object that is whole, and was not taken yet.
+/// An object that is whole, and the stored objects in it that were not taken yet, the next one last.
 struct Whole {
-    object: u64,
     slot: Slot,
     bytes: Bytes,
+    parts: Vec<(u64, Range<usize>)>,
 }
 
 struct Driver<'a> {
@@ -251,6 +328,9 @@ struct Driver<'a> {
     receiver_key: proto::multicast::Key,
     options: &'a ReceiveOptions,
     consumer: &'a mut dyn Consumer,
+    packing: Terms,
+    lacked: Lacked,
+    scattered_bytes: u64,
     buffers: Buffers,
     waiting: VecDeque<Whole>,
     heard: bool,
@@ -261,8 +341,7 @@ struct Driver<'a> {
     finishing: bool,
     /// When an object was last handed on, or could not be because the consumer had no room.
     moved_at: Instant,
-    objects: u64,
-    bytes: u64,
+    counted: Counted,
 }
 
 impl Driver<'_> {
@@ -273,8 +352,10 @@ impl Driver<'_> {
         self.leave();
         Ok(Received {
             end: outcome?,
-            objects: self.objects,
-            bytes: self.bytes,
+            objects: self.counted.objects,
+            bytes: self.counted.bytes,
+            spoilt: self.counted.spoilt,
+            scattered: self.counted.scattered,
             counters: self.machine.counters(),
             socket_buffer_bytes: self.group.buffer_bytes(),
         })
@@ -300,8 +381,9 @@ impl Driver<'_> {
     }
 
     fn is_over(&mut self, now: Instant) -> Option<End> {
-        let done = self.finishing && self.machine.lacking() == 0 && self.waiting.is_empty();
-        let stuck = self.machine.lacking() > 0 && now.since(self.moved_at) > self.options.stalled_after;
+        let (lacked, by_session) = self.lacked.counts();
+        let done = self.finishing && lacked == 0;
+        let stuck = by_session > 0 && now.since(self.moved_at) > self.options.stalled_after;
         match self.end {
             _ if done => Some(End::Complete),
             _ if self.options.stop.is_stopped() => Some(End::Stopped),
@@ -330,34 +412,43 @@ impl Driver<'_> {
     }
 
     fn heed_wishes(&mut self) -> Result<()> {
+        let mut wanted = Vec::new();
         for wish in self.consumer.wishes()? {
             match wish {
-                Wish::Want(range) if range.end > self.shape.objects => {
-                    let context =
-                        format!("the session has {} objects, wanted are {range:?}", self.shape.objects);
+                Wish::Lengths(lengths) => self.lacked.learn(self.packing.packing(lengths)?),
+                Wish::Want(range) if range.clone().last().is_some_and(|last| !self.lacked.is_known(last)) => {
+                    let context = format!("objects {range:?} are wanted, which the session does not have");
                     return Err(Error::new(ErrorKind::Invalid, context));
                 }
-                Wish::Want(range) => self.want(range),
-                Wish::Have(object) => {
-                    if let Some(slot) = self.machine.satisfied(object) {
+                Wish::Want(range) => wanted.push(range),
+                Wish::Have(stored) => {
+                    let whole = self.lacked.have(stored);
+                    if let Some(slot) = whole.and_then(|object| self.machine.satisfied(object)) {
                         drop(self.buffers.take(slot));
                     }
                 }
                 Wish::Nothing => self.finishing = true,
             }
         }
+        if !wanted.is_empty() {
+            self.want(&wanted);
+        }
         Ok(())
     }
 
-    fn want(&mut self, range: std::ops::Range<u64>) {
+    fn want(&mut self, stored: &[Range<u64>]) {
         let now = self.clock.now();
         self.moved_at = now;
-        let mut first = range.start;
-        while first < range.end {
-            let count = u32::try_from(range.end - first).unwrap_or(u32::MAX);
-            self.machine.want(now, ObjectRange { first, count });
-            first += u64::from(count);
+        let ways = self.lacked.want(stored, self.packing.receivers, &mut self.scattered_bytes);
+        for Range { start: mut first, end } in ways.objects {
+            while first < end {
+                let count = u32::try_from(end - first).unwrap_or(u32::MAX);
+                self.machine.want(now, ObjectRange { first, count });
+                first += u64::from(count);
+            }
         }
+        self.counted.scattered += ways.scattered.len() as u64;
+        ways.scattered.into_iter().for_each(|stored| self.consumer.get_otherwise(stored));
     }
 
     /// Takes in what has come, a bounded number of batches. True if there may be more.
@@ -394,35 +485,57 @@ impl Driver<'_> {
     /// Notes what happened, and hands whole objects on until there are no more or the consumer is full.
     fn hand_on(&mut self) -> Result<()> {
         self.heed_events();
-        while let Some(whole) = self.waiting.front() {
-            let accept = self.consumer.take(whole.object, &whole.bytes)?;
-            let now = self.clock.now();
-            self.moved_at = now;
-            let slot = whole.slot;
-            match accept {
-                Accept::Full => break,
-                Accept::Bad => self.machine.verified(now, slot, false),
-                Accept::Taken => {
-                    self.objects += 1;
-                    self.bytes += whole.bytes.len() as u64;
-                    self.machine.verified(now, slot, true);
-                    self.machine.release(slot);
-                }
+        while let Some(mut whole) = self.waiting.pop_front() {
+            if !self.hand_on_parts(&mut whole)? {
+                self.waiting.push_front(whole);
+                break;
             }
-            self.waiting.pop_front();
+            self.machine.verified(self.clock.now(), whole.slot, true);
+            self.machine.release(whole.slot);
             self.heed_events();
         }
         Ok(())
     }
 
+    /// Hands on what is lacked of an object, each part by its own digest: a bad one does not spoil the others. False if
+    /// the consumer is full.
+    fn hand_on_parts(&mut self, whole: &mut Whole) -> Result<bool> {
+        while let Some((stored, part)) = whole.parts.pop() {
+            if !self.lacked.contains(stored) {
+                continue;
+            }
+            let accept = self.consumer.take(stored, &whole.bytes.slice(part.clone()))?;
+            self.moved_at = self.clock.now();
+            match accept {
+                Accept::Full => {
+                    whole.parts.push((stored, part));
+                    return Ok(false);
+                }
+                Accept::Bad => self.spoilt(stored),
+                Accept::Taken => {
+                    self.counted.objects += 1;
+                    self.counted.bytes += part.len() as u64;
+                    self.lacked.have(stored);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn spoilt(&mut self, stored: u64) {
+        if self.lacked.get_otherwise(stored) {
+            self.counted.spoilt += 1;
+            self.consumer.get_otherwise(stored);
+        }
+    }
+
     fn heed_events(&mut self) {
         while let Some(event) = self.machine.poll_event() {
             match event {
-                ReceiverEvent::Complete { object, slot, .. } => {
-                    let bytes = self.buffers.take(slot).into();
-                    self.waiting.push_back(Whole { object, slot, bytes });
+                ReceiverEvent::Complete { object, slot, .. } => self.complete(object, slot),
+                ReceiverEvent::FetchByUnicast { object } => {
+                    self.lacked.stored(object).for_each(|stored| self.spoilt(stored));
                 }
-                ReceiverEvent::FetchByUnicast { object } => self.consumer.spoilt(object),
                 ReceiverEvent::Silent { .. } => self.end = Some(End::Silent { heard: self.heard }),
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
@@ -430,6 +543,18 @@ impl Driver<'_> {
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
                 ReceiverEvent::Ended => self.end = Some(End::Ended),
             }
+        }
+    }
+
+    fn complete(&mut self, object: u64, slot: Slot) {
+        let bytes: Bytes = self.buffers.take(slot).into();
+        match self.lacked.parts(object, bytes.len()) {
+            Some(mut parts) => {
+                parts.reverse();
+                self.waiting.push_back(Whole { slot, bytes, parts });
+            }
+            // A member lied about its length: the machine will say to get it by unicast.
+            None => self.machine.verified(self.clock.now(), slot, false),
         }
     }
 

@@ -21,6 +21,7 @@ use proto::multicast::{
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::bundle::{BUNDLE_BLOCKS, Packing};
 use super::readahead::{ReadAhead, ReadCounters};
 use super::{overhead_bytes, receiver_key};
 use crate::api::{Key, ReceiverStatistics, SessionGrant, SessionId, SessionRequest, SessionStatistics};
@@ -61,6 +62,8 @@ pub struct SessionConfig {
     pub report_address: Option<IpAddr>,
     /// Payload of a block; by default what fits the interface's MTU.
     pub block_bytes: Option<u16>,
+    /// Stored objects are packed while an object of the session has at most so many blocks.
+    pub bundle_blocks: u16,
     /// Cap of the rate on the wire; `None` sends as fast as the link takes it.
     pub rate_bits_per_second: Option<u64>,
     /// Memory for objects, in bytes.
@@ -84,6 +87,7 @@ impl SessionConfig {
             send,
             report_address: None,
             block_bytes: None,
+            bundle_blocks: BUNDLE_BLOCKS,
             rate_bits_per_second: None,
             cache_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
             readers: 2,
@@ -104,6 +108,7 @@ struct Shared {
     config: SessionConfig,
     session: SessionId,
     shape: Shape,
+    packing: Arc<Packing>,
     group_key: Key,
     secret: [u8; 32],
     source: SocketAddr,
@@ -135,8 +140,9 @@ impl SessionServer {
         let clock = Clock::start();
         let socket = GroupSender::open(config.group, &config.send)?;
         let (session, group_key, secret) = draw_secrets()?;
-        let shape = shape_of(&config, session, objects.len() as u64, heads)?;
-        let object_bytes: Arc<[u32]> = objects.iter().map(|object| object.len).collect();
+        let lengths: Vec<u32> = objects.iter().map(|object| object.len).collect();
+        let (shape, packing) = shape_of(&config, session, lengths, heads)?;
+        let object_bytes: Arc<[u32]> = (0..shape.objects).map(|object| packing.bytes(object)).collect();
         let packet_bytes = usize::from(shape.block_bytes) + proto::multicast::BLOCK_HEADER_BYTES + TAG_BYTES;
         let machine = Server::new(
             clock.now(),
@@ -159,6 +165,7 @@ impl SessionServer {
             config,
             session,
             shape,
+            packing: Arc::clone(&packing),
             group_key,
             secret,
             names: Mutex::default(),
@@ -169,7 +176,7 @@ impl SessionServer {
             read: Arc::default(),
         });
         let (read, waker) = (Arc::clone(&shared.read), Arc::clone(&shared.waker));
-        let readers = ReadAhead::start(shared.config.readers, objects, source, read, waker)?;
+        let readers = ReadAhead::start(shared.config.readers, packing, objects, source, read, waker)?;
         let driver = Driver::new(Arc::clone(&shared), clock, machine, socket, readers);
         let run = move || driver.run(&orders);
         let spawned = std::thread::Builder::new().name("multicast-server".into()).spawn(run);
@@ -198,6 +205,7 @@ impl SessionServer {
         }
         let receiver = u32::try_from(names.len()).expect("below SESSION_RECEIVERS_MAX");
         names.push(request.receiver.chars().take(NAME_BYTES_MAX / 4).collect());
+        let receivers = receiver + 1;
         drop(names);
         // The session lives while somebody is about to join.
         shared.waker.wake();
@@ -213,8 +221,11 @@ impl SessionServer {
             group_key: shared.group_key,
             receiver_key: receiver_key(&shared.secret, receiver),
             block_bytes: shared.shape.block_bytes,
-            object_count: shared.shape.objects,
+            objects: shared.shape.objects,
             heads: shared.shape.heads,
+            stored_objects: shared.packing.stored_objects(),
+            bundle_blocks: shared.config.bundle_blocks,
+            receivers,
         })
     }
 
@@ -276,7 +287,12 @@ fn draw_secrets() -> Result<(SessionId, Key, [u8; 32])> {
     Ok((SessionId(u128::from_be_bytes(id)), Key(key), secret))
 }
 
-fn shape_of(config: &SessionConfig, session: SessionId, objects: u64, heads: u64) -> Result<Shape> {
+fn shape_of(
+    config: &SessionConfig,
+    session: SessionId,
+    lengths: Vec<u32>,
+    heads: u64,
+) -> Result<(Shape, Arc<Packing>)> {
     let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
     let mtu = config.send.interface.mtu();
     let fits = block_bytes_for(mtu, config.group.is_ipv6()).unwrap_or(0);
@@ -287,11 +303,14 @@ fn shape_of(config: &SessionConfig, session: SessionId, objects: u64, heads: u64
             "blocks of {block_bytes} bytes do not fit interface `{name}` with an MTU of {mtu}"
         ));
     }
+    let objects = lengths.len() as u64;
     if objects == 0 || objects > limits::SESSION_OBJECTS_MAX || heads > objects {
         return invalid(format!("a session of {objects} objects with {heads} heads"));
     }
     let low = u64::try_from(session.0 & u128::from(u64::MAX)).expect("64 bits");
-    Ok(Shape { session: low, epoch: config.epoch, objects, heads, block_bytes })
+    let packing = Packing::new(lengths, heads, block_bytes, config.bundle_blocks);
+    let shape = Shape { session: low, epoch: config.epoch, objects: packing.objects(), heads, block_bytes };
+    Ok((shape, Arc::new(packing)))
 }
 
 /// The address without the interface that this machine calls it by.
@@ -322,6 +341,7 @@ impl Shared {
             reread_bytes: self.read.bytes_again(),
             read_failures: self.read.failures(),
             objects: self.shape.objects,
+            stored_objects: self.packing.stored_objects(),
             image_bytes: 0,
             blocks_in_image: 0,
             blocks_sent: 0,

@@ -1,0 +1,61 @@
+//! Objects that come by unicast while a session runs: they came damaged, or unicast is cheaper for them.
+
+use std::sync::Arc;
+use std::thread;
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use image::{ObjectRef, ObjectSource};
+
+/// Objects that are fetched at the same time; as many wait at most to be taken.
+const AT_ONCE: usize = 4;
+
+/// A few threads that fetch, started as they are needed. They end when this is dropped.
+pub struct Aside {
+    source: Arc<dyn ObjectSource>,
+    /// What waits here is bounded by the objects of the version: each is ordered once in a session.
+    orders: Sender<(u64, ObjectRef)>,
+    ordered: Receiver<(u64, ObjectRef)>,
+    deliver: Sender<(u64, image::Result<Bytes>)>,
+    delivered: Receiver<(u64, image::Result<Bytes>)>,
+    threads: usize,
+    /// One that could not be taken when it came.
+    held: Option<(u64, Bytes)>,
+}
+
+impl Aside {
+    pub fn new(source: Arc<dyn ObjectSource>) -> Self {
+        let (orders, ordered) = unbounded();
+        let (deliver, delivered) = bounded(AT_ONCE);
+        Self { source, orders, ordered, deliver, delivered, threads: 0, held: None }
+    }
+
+    /// Begins to fetch object `id`, whose name is `name`.
+    pub fn order(&mut self, id: u64, name: ObjectRef) {
+        // This end keeps the queue open.
+        let _ = self.orders.send((id, name));
+        if self.threads < AT_ONCE {
+            self.threads += 1;
+            let (source, ordered) = (Arc::clone(&self.source), self.ordered.clone());
+            let deliver = self.deliver.clone();
+            thread::spawn(move || {
+                while let Ok((id, name)) = ordered.recv() {
+                    if deliver.send((id, source.fetch(&name))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+
+    /// The next one that is here.
+    pub fn next(&mut self) -> Option<(u64, image::Result<Bytes>)> {
+        let held = self.held.take().map(|(id, bytes)| (id, Ok(bytes)));
+        held.or_else(|| self.delivered.try_recv().ok())
+    }
+
+    /// Keeps what cannot be taken now for the next call of [`Self::next`].
+    pub fn hold(&mut self, id: u64, bytes: Bytes) {
+        self.held = Some((id, bytes));
+    }
+}
