@@ -12,10 +12,13 @@
 
 mod bits;
 mod cache;
+#[cfg_attr(not(test), expect(dead_code, reason = "the receiver is about to measure by it"))]
+mod delay;
 mod gather;
 mod members;
 mod mutant;
 mod packet;
+#[cfg_attr(not(test), expect(dead_code, reason = "the server is about to follow it"))]
 mod rate;
 mod receiver;
 mod repair;
