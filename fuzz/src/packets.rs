@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
     BlockHeader, Cause, Disposition, Downstream, Gathering, Key, Lacking, Mutant, NeedRange, ObjectRange,
-    Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server, ServerConfig,
-    ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
+    RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server,
+    ServerConfig, ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
 };
 
 use crate::Target;
@@ -27,7 +27,7 @@ fn report() -> Report {
 
 fn upstream() -> Vec<Vec<u8>> {
     let whole = vec![NeedRange { objects: ObjectRange { first: 0, count: 20 }, cause: Cause::Late }];
-    let lacking = Lacking { whole, blocks: Vec::new() };
+    let lacking = Lacking { whole, blocks: Vec::new(), symbols: Vec::new() };
     [Upstream::Join(report()), Upstream::Need(report(), lacking), Upstream::Leave(report())]
         .map(|packet| packet.encode(&SHAPE))
         .into()
@@ -41,6 +41,7 @@ fn downstream() -> Vec<Vec<u8>> {
         block: 1,
         object_bytes: OBJECT_BYTES,
         repair: false,
+        coming: 0,
     };
     let block = [&header.encode(&SHAPE)[..], &[0xAB; 512]].concat();
     let status = Status {
@@ -52,6 +53,7 @@ fn downstream() -> Vec<Vec<u8>> {
         report_interval: Duration::from_millis(20),
         echo: None,
         pending: vec![ObjectRange { first: 5, count: 7 }],
+        repairs: vec![(6, 2)],
     };
     vec![block, status.encode(&SHAPE)]
 }
@@ -90,7 +92,7 @@ fn server() -> Server {
     let config = ServerConfig {
         shape: SHAPE,
         object_bytes: Arc::from([OBJECT_BYTES; 40]),
-        rate_bits_per_second: Some(100_000_000),
+        rate: RateConfig { initial: 100_000_000, floor: 1_000_000, ceiling: 1_000_000_000 },
         overhead_bytes: 42,
         run_blocks_max: 16,
         cache_bytes: 64 << 10,
@@ -139,6 +141,7 @@ fn receiver() -> Receiver {
         object_bytes_mean: OBJECT_BYTES,
         silent_after: Duration::from_secs(2),
         stalled_after: Duration::from_secs(2),
+        receivers: 1,
         chance: Chance::from_seed(1),
         mutant: Mutant::None,
     };
@@ -158,7 +161,8 @@ fn take_receiver(input: &[u8]) {
         let place = receiver.handle_input(now, &packet);
         if let (Disposition::Place { offset, .. }, Downstream::Block(header, payload)) = (place, &packet) {
             assert!(
-                u64::from(offset) + payload.len() as u64 <= u64::from(header.object_bytes),
+                u64::from(offset) + payload.len() as u64
+                    <= u64::from(SHAPE.padded_bytes(header.object_bytes)),
                 "beyond its object"
             );
         }

@@ -1,4 +1,4 @@
-//! Packets: golden bytes of version 1, round trips, and what must be dropped.
+//! Packets: golden bytes of version 2, round trips, and what must be dropped.
 //!
 //! `DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets` writes golden files that do not exist yet; it never
 //! overwrites one. Each is a sealed datagram in hexadecimal.
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use base::{Chance, Duration};
 use proto::multicast::{
-    BlockHeader, Cause, Downstream, Echo, Key, Lacking, NeedBlocks, NeedRange, ObjectRange, ReceiverCounters,
-    ReceiverId, Reject, Report, Shape, Status, Upstream, block_bytes_for, open_downstream, open_upstream,
-    peek_receiver, seal, tag,
+    BlockHeader, Cause, Downstream, Echo, Key, Lacking, NeedBlocks, NeedRange, NeedSymbols, ObjectRange,
+    ReceiverCounters, ReceiverId, Reject, Report, Shape, Status, Upstream, block_bytes_for, open_downstream,
+    open_upstream, peek_receiver, seal, tag,
 };
 
 const KEY: Key = Key([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
@@ -29,6 +29,7 @@ fn block() -> (BlockHeader, Vec<u8>) {
         block: 2,
         object_bytes: 1040,
         repair: true,
+        coming: 5,
     };
     (header, (0..16).collect())
 }
@@ -43,19 +44,19 @@ fn status() -> Status {
         report_interval: Duration::from_millis(32),
         echo: Some(Echo { receiver: ReceiverId(9), timestamp_us: 4, age_us: 300 }),
         pending: vec![ObjectRange { first: 0, count: 2 }, ObjectRange { first: 700, count: 300 }],
+        repairs: vec![(12, 5), (13, 1)],
     }
 }
 
 fn report() -> Report {
     let counters = ReceiverCounters {
-        blocks_received: 1,
-        blocks_duplicate: 2,
-        blocks_lost: 3,
-        blocks_refused: 4,
-        objects_verified: 5,
-        free_bytes: 6,
-        newest_timestamp_us: 7,
-        newest_age_us: 8,
+        blocks_arrived: 1,
+        blocks_received: 2,
+        blocks_duplicate: 3,
+        blocks_lost: 4,
+        blocks_refused: 5,
+        objects_verified: 6,
+        queue_us: 7,
     };
     Report { receiver: ReceiverId(9), timestamp_us: 4, seen: 78, counters }
 }
@@ -72,13 +73,14 @@ fn lacking() -> Lacking {
             bitmap: vec![0b101, 0x80],
             cause: Cause::Lost,
         }],
+        symbols: vec![NeedSymbols { first: 13, counts: vec![3, 0, 1], cause: Cause::Lost }],
     }
 }
 
 /// The golden datagram of that name, made if it is not there and blessing is asked for.
 fn golden(name: &str, made: &[u8]) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/multicast");
-    let path = folder.join(format!("{name}-v1.hex"));
+    let path = folder.join(format!("{name}-v2.hex"));
     let hex: String = made.iter().map(|byte| format!("{byte:02x}")).collect();
     if !path.exists() && std::env::var_os("DISKCAST_BLESS").is_some() {
         std::fs::write(&path, format!("{hex}\n")).expect("golden/multicast can be written");
@@ -86,7 +88,7 @@ fn golden(name: &str, made: &[u8]) {
     let stored = std::fs::read_to_string(&path).unwrap_or_else(|e| {
         panic!("{}: {e}; DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets", path.display())
     });
-    assert_eq!(stored.trim_end(), hex, "{name}: packets of version 1 never change");
+    assert_eq!(stored.trim_end(), hex, "{name}: packets of version 2 never change");
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn golden_packets_are_written_and_read() {
     golden("status", &datagram);
     assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Status(status())));
 
-    let bye = [&[1, 3][..], &header.encode(&SHAPE)[2..28]].concat();
+    let bye = [&[2, 3][..], &header.encode(&SHAPE)[2..28]].concat();
     let datagram = sealed([&bye[..2], &[0, 0], &bye[4..]].concat());
     golden("bye", &datagram);
     assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Bye));
@@ -115,6 +117,19 @@ fn golden_packets_are_written_and_read() {
         golden(name, &datagram);
         assert_eq!(peek_receiver(&datagram), Some(ReceiverId(9)), "{name}");
         assert_eq!(open_upstream(&KEY, &SHAPE, &datagram), Ok(packet), "{name}");
+    }
+}
+
+#[test]
+fn packets_of_version_1_are_refused() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/multicast");
+    for name in ["block", "status", "bye", "join", "need", "leave"] {
+        let hex = std::fs::read_to_string(folder.join(format!("{name}-v1.hex"))).expect("a golden file");
+        let digits = hex.trim().as_bytes().chunks(2);
+        let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).expect("ASCII"), 16);
+        let datagram: Vec<u8> = digits.map(|digits| byte(digits).expect("hexadecimal")).collect();
+        assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Err(Reject::Version), "{name}");
+        assert_eq!(open_upstream(&KEY, &SHAPE, &datagram), Err(Reject::Version), "{name}");
     }
 }
 
@@ -157,7 +172,7 @@ fn status_with(at: usize, bytes: &[u8]) -> Result<(), Reject> {
 
 #[test]
 fn what_is_out_of_bounds_is_dropped_in_every_field_of_status() {
-    assert_eq!(status_with(0, &[2]), Err(Reject::Version));
+    assert_eq!(status_with(0, &[1]), Err(Reject::Version));
     assert_eq!(status_with(1, &[99]), Err(Reject::Unknown));
     assert_eq!(status_with(1, &[64]), Err(Reject::Unknown), "a packet of a receiver");
     assert_eq!(status_with(2, &[0x80, 0]), Ok(()), "a flag that may be ignored");
@@ -167,10 +182,12 @@ fn what_is_out_of_bounds_is_dropped_in_every_field_of_status() {
     assert_eq!(status_with(16, &u64::MAX.to_le_bytes()), Err(Reject::Bounds), "sequence");
     assert_eq!(status_with(28, &1001u32.to_le_bytes()), Err(Reject::Bounds), "cursor");
     assert_eq!(status_with(35, &[255]), Err(Reject::Bounds), "count of ranges");
-    assert_eq!(status_with(35, &[3]), Err(Reject::Length), "count of ranges");
-    assert_eq!(status_with(40, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "interval");
-    assert_eq!(status_with(62, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "objects of a range");
-    assert_eq!(status_with(62, &0u32.to_le_bytes()), Err(Reject::Bounds), "an empty range");
+    assert_eq!(status_with(36, &[255]), Err(Reject::Bounds), "count of repairs");
+    assert_eq!(status_with(36, &[3]), Err(Reject::Length), "count of repairs");
+    assert_eq!(status_with(42, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "interval");
+    assert_eq!(status_with(64, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "objects of a range");
+    assert_eq!(status_with(64, &0u32.to_le_bytes()), Err(Reject::Bounds), "an empty range");
+    assert_eq!(status_with(78, &1000u32.to_le_bytes()), Err(Reject::Bounds), "object of a repair");
 }
 
 fn block_with(change: impl Fn(&mut BlockHeader), payload: usize) -> Result<(), Reject> {
@@ -187,7 +204,14 @@ fn what_is_out_of_bounds_is_dropped_in_every_field_of_block() {
     assert_eq!(block_with(|_| (), 17), Err(Reject::Length));
     assert_eq!(block_with(|header| header.block = 1, 512), Ok(()));
     assert_eq!(block_with(|header| header.block = 1, 16), Err(Reject::Length));
-    assert_eq!(block_with(|header| header.block = 3, 0), Err(Reject::Bounds));
+    let symbol = |header: &mut BlockHeader| header.block = 3;
+    assert_eq!(block_with(symbol, 512), Ok(()), "symbol 0 of three blocks");
+    assert_eq!(block_with(symbol, 16), Err(Reject::Length), "symbols are whole blocks");
+    let of_pass = |header: &mut BlockHeader| (header.block, header.repair) = (3, false);
+    assert_eq!(block_with(of_pass, 512), Err(Reject::Bounds), "a pass has no symbols");
+    assert_eq!(block_with(|header| header.block = u16::MAX, 512), Err(Reject::Bounds), "too many symbols");
+    let single = |header: &mut BlockHeader| (header.object_bytes, header.block) = (500, 1);
+    assert_eq!(block_with(single, 512), Err(Reject::Bounds), "nothing is coded over one block");
     assert_eq!(block_with(|header| header.object = 1000, 16), Err(Reject::Bounds));
     assert_eq!(block_with(|header| header.object_bytes = u32::MAX, 512), Err(Reject::Bounds));
     assert_eq!(block_with(|header| header.sequence = 1, 16), Err(Reject::Bounds), "before its pass began");
@@ -204,29 +228,40 @@ fn need_with(at: usize, bytes: &[u8]) -> Result<(), Reject> {
 
 #[test]
 fn what_is_out_of_bounds_is_dropped_in_every_field_of_need() {
-    assert_eq!(need_with(0, &[1]), Ok(()));
+    assert_eq!(need_with(0, &[2]), Ok(()));
     assert_eq!(need_with(1, &[1]), Err(Reject::Unknown), "a packet of the server");
     assert_eq!(need_with(1, &[64]), Err(Reject::Bounds), "a JOIN that asks for something");
     assert_eq!(need_with(24, &u64::MAX.to_le_bytes()), Err(Reject::Bounds), "seen");
-    assert_eq!(need_with(88, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of ranges");
-    assert_eq!(need_with(90, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of blocks");
-    assert_eq!(need_with(92, &1000u32.to_le_bytes()), Err(Reject::Bounds), "first object");
-    assert_eq!(need_with(98, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "number of objects");
-    assert_eq!(need_with(102, &[3]), Err(Reject::Bounds), "cause");
-    assert_eq!(need_with(116, &1000u32.to_le_bytes()), Err(Reject::Bounds), "object");
-    assert_eq!(need_with(122, &[1, 0]), Err(Reject::Bounds), "first block");
-    assert_eq!(need_with(122, &[0xf8, 0xff]), Err(Reject::Bounds), "blocks beyond 16 bits");
-    assert_eq!(need_with(124, &[0, 0]), Err(Reject::Bounds), "an empty bitmap");
-    assert_eq!(need_with(124, &[0xff, 0]), Err(Reject::Length), "a bitmap behind the end");
+    assert_eq!(need_with(84, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of ranges");
+    assert_eq!(need_with(86, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of blocks");
+    assert_eq!(need_with(88, &u16::MAX.to_le_bytes()), Err(Reject::Length), "count of symbols");
+    assert_eq!(need_with(90, &1000u32.to_le_bytes()), Err(Reject::Bounds), "first object");
+    assert_eq!(need_with(96, &u32::MAX.to_le_bytes()), Err(Reject::Bounds), "number of objects");
+    assert_eq!(need_with(100, &[3]), Err(Reject::Bounds), "cause");
+    assert_eq!(need_with(114, &1000u32.to_le_bytes()), Err(Reject::Bounds), "object");
+    assert_eq!(need_with(120, &[1, 0]), Err(Reject::Bounds), "first block");
+    assert_eq!(need_with(120, &[0xf8, 0xff]), Err(Reject::Bounds), "blocks beyond 16 bits");
+    assert_eq!(need_with(122, &[0, 0]), Err(Reject::Bounds), "an empty bitmap");
+    assert_eq!(need_with(122, &[0xff, 0]), Err(Reject::Length), "a bitmap behind the end");
+    assert_eq!(
+        need_with(128, &998u32.to_le_bytes()),
+        Err(Reject::Bounds),
+        "symbols of objects behind the last"
+    );
+    assert_eq!(need_with(134, &[0, 0]), Err(Reject::Bounds), "symbols of no object");
+    assert_eq!(need_with(134, &[1, 2]), Err(Reject::Bounds), "symbols of too many objects");
+    assert_eq!(need_with(136, &[3]), Err(Reject::Bounds), "cause");
 }
 
 #[test]
 fn a_need_for_too_much_is_dropped() {
     let shape = Shape { objects: 1 << 26, ..SHAPE };
     let whole = NeedRange { objects: ObjectRange { first: 0, count: 1 << 16 }, cause: Cause::Late };
-    let most = Upstream::Need(report(), Lacking { whole: vec![whole], blocks: Vec::new() });
+    let most =
+        Upstream::Need(report(), Lacking { whole: vec![whole], blocks: Vec::new(), symbols: Vec::new() });
     assert!(open_upstream(&KEY, &shape, &sealed(most.encode(&shape))).is_ok());
-    let more = Upstream::Need(report(), Lacking { whole: vec![whole; 2], blocks: Vec::new() });
+    let more =
+        Upstream::Need(report(), Lacking { whole: vec![whole; 2], blocks: Vec::new(), symbols: Vec::new() });
     assert_eq!(open_upstream(&KEY, &shape, &sealed(more.encode(&shape))), Err(Reject::Bounds));
 }
 
@@ -240,7 +275,7 @@ fn another_key_opens_nothing() {
 fn rubbish_with_a_right_tag_never_panics() {
     let mut chance = Chance::from_seed(4);
     let prefixes: Vec<Vec<u8>> =
-        [1, 2, 3, 64, 65, 66].map(|kind| [&[1, kind], &status().encode(&SHAPE)[2..16]].concat()).into();
+        [1, 2, 3, 64, 65, 66].map(|kind| [&[2, kind], &status().encode(&SHAPE)[2..16]].concat()).into();
     for round in 0..200_000 {
         let mut packet = prefixes[round % prefixes.len()].clone();
         let mut rest = vec![0; usize::try_from(chance.below(200)).unwrap()];

@@ -4,6 +4,7 @@
 use base::Instant;
 use proto::multicast::{BlockHeader, Disposition, SessionStatistics};
 
+use crate::holding::Holding;
 use crate::receiver_host::ReceiverHost;
 use crate::scenario::{Event, Fault, Scenario};
 use crate::truth::Truth;
@@ -15,14 +16,6 @@ pub struct Violation {
     pub rule: &'static str,
     /// When and where.
     pub what: String,
-}
-
-/// What one receiver has, or has on its way, block by block of the image.
-#[derive(Debug, Clone)]
-struct Holding {
-    blocks: Vec<u64>,
-    /// How many blocks were sent that it lacked and that did not reach it or were refused.
-    missed: u64,
 }
 
 /// See the module.
@@ -37,19 +30,26 @@ pub struct Checkers {
     pub sent: u64,
     /// See `sent`.
     pub useless: u64,
+    /// Symbols of `useless`.
+    pub useless_symbols: u64,
+    /// What servers said that they sent ahead of wishes, and on wishes.
+    symbols_ahead: u64,
+    symbols_asked: u64,
     lies: bool,
 }
 
 impl Checkers {
     pub fn new(truth: &Truth, hosts: usize) -> Self {
-        let empty = vec![0; truth.blocks().div_ceil(64)];
         Self {
             violations: Vec::new(),
-            holdings: vec![Holding { blocks: empty.clone(), missed: 0 }; hosts],
-            sent_once: empty,
+            holdings: vec![Holding::new(truth); hosts],
+            sent_once: vec![0; truth.blocks().div_ceil(64)],
             sent_first: 0,
             sent: 0,
             useless: 0,
+            useless_symbols: 0,
+            symbols_ahead: 0,
+            symbols_asked: 0,
             lies: false,
         }
     }
@@ -70,58 +70,54 @@ impl Checkers {
         self.lies |= matches!(fault, Fault::Lie { .. });
     }
 
-    /// The server sends a block, of which `reaches` says to which hosts it will come.
+    /// The server sends a block or a symbol, of which `reaches` says to which hosts it will come.
     pub fn block_sent(
         &mut self,
+        now: Instant,
         truth: &Truth,
         header: &BlockHeader,
         hosts: &[ReceiverHost],
         reaches: &[bool],
     ) {
-        let block = truth.block(header.object, header.block);
-        let (word, bit) = (block / 64, 1 << (block % 64));
+        let symbol = header.symbol(&truth.shape);
         self.sent += 1;
-        self.sent_first += u64::from(self.sent_once[word] & bit == 0);
-        self.sent_once[word] |= bit;
-        // The server can't know yet that somebody who asked is down.
-        let mut useful =
-            hosts.iter().any(|host| host.life > 0 && host.machine.is_none() && host.done_at.is_none());
+        if symbol.is_none() {
+            let block = truth.block(header.object, header.block);
+            let (word, bit) = (block / 64, 1 << (block % 64));
+            self.sent_first += u64::from(self.sent_once[word] & bit == 0);
+            self.sent_once[word] |= bit;
+        }
+        // The server can't know yet that somebody who asked is down or gone.
+        let mut useful = hosts.iter().any(|host| host.is_missed(now));
         for ((holding, host), &reached) in self.holdings.iter_mut().zip(hosts).zip(reaches) {
-            if host.machine.is_none() || host.installed[header.object as usize] {
-                continue;
-            }
-            useful |= holding.blocks[word] & bit == 0;
-            if reached {
-                holding.blocks[word] |= bit;
-            } else {
-                holding.missed += 1;
+            if host.machine.is_some() && !host.installed[header.object as usize] {
+                useful |= holding.sent(truth, header, reached);
             }
         }
         self.useless += u64::from(!useful);
+        self.useless_symbols += u64::from(!useful && symbol.is_some());
     }
 
-    /// A block came to a host, which did this with it (`None`: it could not be opened).
+    /// A block or a symbol came to a host, which did this with it (`None`: it could not be opened).
     pub fn block_came(&mut self, truth: &Truth, host: usize, header: &BlockHeader, did: Option<Disposition>) {
-        if !matches!(did, Some(Disposition::Place { .. } | Disposition::Duplicate)) {
-            let block = truth.block(header.object, header.block);
-            self.holdings[host].blocks[block / 64] &= !(1 << (block % 64));
-            self.holdings[host].missed += u64::from(did == Some(Disposition::BufferFull));
-        }
+        self.holdings[host].came(truth, header, did);
     }
 
     /// A host lost all that is not on its disk.
     pub fn host_forgot(&mut self, host: usize) {
-        self.holdings[host].blocks.fill(0);
+        self.holdings[host].forget();
     }
 
     /// The server began anew; `last` is what it said at the end.
     pub fn server_gone(&mut self, now: Instant, last: Option<&SessionStatistics>) {
-        if let Some(last) = last
-            && last.blocks_sent != self.sent_first + last.resent.total()
-        {
-            let what =
-                format!("{now:?}: {last:?}, but {} blocks went out for the first time", self.sent_first);
-            self.breach("every resend is booked with its cause", what);
+        if let Some(last) = last {
+            if last.blocks_sent != self.sent_first + last.resent.total() + last.symbols_ahead {
+                let what =
+                    format!("{now:?}: {last:?}, but {} blocks went out for the first time", self.sent_first);
+                self.breach("every resend is booked with its cause", what);
+            }
+            self.symbols_ahead += last.symbols_ahead;
+            self.symbols_asked += last.symbols_sent - last.symbols_ahead;
         }
         self.sent_once.fill(0);
         self.sent_first = 0;
@@ -173,9 +169,23 @@ impl Checkers {
         if !deserted {
             self.breach("a session without receivers can end", format!("{now:?}"));
         }
+        self.waste(scenario);
+    }
+
+    /// What went out although nobody lacked it.
+    fn waste(&mut self, scenario: &Scenario) {
+        let (symbols, blocks) = (self.useless_symbols, self.useless - self.useless_symbols);
         let most = useless_blocks_max(scenario);
-        if self.useless > most {
-            let what = format!("{} of {} blocks, at most {most}", self.useless, self.sent);
+        if blocks > most {
+            let what = format!("{blocks} of {} blocks, at most {most}", self.sent);
+            self.breach("nothing is sent that nobody lacks", what);
+        }
+        // Half of what goes ahead may be too much, and what goes out that enough of it arrives.
+        let loss = scenario.hosts.iter().map(|host| host.link.loss_per_million).max().unwrap_or(0);
+        let spare = self.symbols_asked * u64::from(loss) / 1_000_000;
+        let most = most + self.symbols_ahead / 2 + spare;
+        if symbols > most {
+            let what = format!("{symbols} symbols, at most {most}");
             self.breach("nothing is sent that nobody lacks", what);
         }
     }

@@ -15,6 +15,7 @@
 )]
 
 mod checkers;
+mod holding;
 mod network;
 mod queue;
 mod receiver_host;

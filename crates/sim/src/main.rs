@@ -12,7 +12,7 @@ use base::Duration;
 use proto::multicast::Mutant;
 use sim::{Room, Scenario, Violation, run};
 
-const USAGE: &str = "usage: diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm] [--verbose]
+const USAGE: &str = "usage: diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm | --harsh] [--verbose]
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
                     [--seed N] [--mutant NAME] [--json] [--verbose]";
 
@@ -21,6 +21,7 @@ struct Arguments {
     count: u64,
     mutant: Mutant,
     calm: bool,
+    harsh: bool,
     verbose: bool,
     room: Option<usize>,
     loss_per_million: u32,
@@ -46,7 +47,12 @@ fn main() -> ExitCode {
 }
 
 fn replay(seed: u64, arguments: &Arguments) -> bool {
-    let mut scenario = if arguments.calm { Scenario::calm(seed) } else { Scenario::mixed(seed) };
+    let make = match arguments {
+        Arguments { calm: true, .. } => Scenario::calm,
+        Arguments { harsh: true, .. } => Scenario::harsh,
+        _ => Scenario::mixed,
+    };
+    let mut scenario = make(seed);
     scenario.mutant = arguments.mutant;
     if arguments.verbose {
         println!("{scenario:#?}");
@@ -132,6 +138,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         count: 1,
         mutant: Mutant::None,
         calm: false,
+        harsh: false,
         verbose: false,
         room: None,
         loss_per_million: 0,
@@ -157,6 +164,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--skew" => arguments.skew = true,
             "--json" => arguments.json = true,
             "--calm" => arguments.calm = true,
+            "--harsh" => arguments.harsh = true,
             "--verbose" => arguments.verbose = true,
             _ => return None,
         }

@@ -51,16 +51,24 @@ impl Link {
         }
     }
 
-    /// What becomes of a packet of `bytes` that the server sends now: no, one or two arrivals.
-    pub fn down(&mut self, now: Instant, bytes: usize, chance: &mut Chance) -> [Option<Arrival>; 2] {
+    /// When a packet of `bytes` that the server sends now has left the switch's port; `None` if its queue is full.
+    pub fn through_port(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let bytes = bytes as u64;
         let waiting = self.port_free_at.since(now).as_nanos() as u64;
         let waiting_bytes = waiting.saturating_mul(self.bits_per_second / 8) / 1_000_000_000;
-        if self.cut || waiting_bytes + bytes > self.queue_bytes || chance.hits(self.loss_per_million) {
-            return [None, None];
+        if waiting_bytes + bytes > self.queue_bytes {
+            return None;
         }
         self.port_free_at =
             self.port_free_at.max(now) + Duration::from_nanos(bytes * 8_000_000_000 / self.bits_per_second);
+        Some(self.port_free_at)
+    }
+
+    /// What becomes of a packet of `bytes` that the server sends now: no, one or two arrivals.
+    pub fn down(&mut self, now: Instant, bytes: usize, chance: &mut Chance) -> [Option<Arrival>; 2] {
+        if self.cut || chance.hits(self.loss_per_million) || self.through_port(now, bytes).is_none() {
+            return [None, None];
+        }
         let twice = self.duplicate_per_million > 0 && chance.hits(self.duplicate_per_million);
         let first = self.arrival(self.port_free_at, chance);
         [Some(first), twice.then(|| self.arrival(self.port_free_at, chance))]

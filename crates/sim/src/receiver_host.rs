@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use base::{Chance, Duration, Instant};
+use proto::code::{Held, recover};
 use proto::multicast::{
     Disposition, Downstream, Mutant, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId,
     Reject, Shape, Slot, open_downstream,
@@ -17,8 +18,30 @@ use crate::truth::Truth;
 struct Job {
     slot: Slot,
     object: u64,
+    bytes: u32,
+    /// May be longer, by padding.
     buffer: Vec<u8>,
 }
+
+/// An object of which enough is here.
+struct Complete {
+    object: u64,
+    slot: Slot,
+    bytes: u32,
+    held: Box<[Held]>,
+}
+
+/// A place in a session.
+#[derive(Debug, Clone, Copy)]
+pub struct Grant {
+    pub shape: Shape,
+    pub receiver: ReceiverId,
+    /// How many had been admitted then, this one included.
+    pub receivers: u32,
+}
+
+/// So long the server may not know that a receiver has left.
+const MISSED_FOR: Duration = Duration::from_secs(1);
 
 /// What the world has to do for a host.
 #[derive(Debug)]
@@ -29,6 +52,8 @@ pub enum Wish {
     Written(Instant),
     /// Fetch an object over the control connection.
     Unicast(u64),
+    /// Fetch all that is not installed over the control connection, as fast as the port allows.
+    UnicastRest,
     /// Ask for a grant.
     Regrant,
     /// An object passed or failed verification.
@@ -54,6 +79,8 @@ pub struct ReceiverHost {
     pub heads_at: Option<Instant>,
     pub silent: bool,
     pub regrant_pending: bool,
+    /// Since when it has left the group because its port is too slow.
+    pub left_at: Option<Instant>,
     pub buffered_bytes: u64,
     pub buffer_bytes: u64,
     pub stalls: u64,
@@ -80,6 +107,7 @@ impl ReceiverHost {
             heads_at: None,
             silent: false,
             regrant_pending: false,
+            left_at: None,
             buffered_bytes: 0,
             buffer_bytes: host.buffer_bytes,
             stalls: 0,
@@ -94,10 +122,16 @@ impl ReceiverHost {
         }
     }
 
-    /// Joins the session that the server has now, for what the disk does not hold.
-    pub fn join(&mut self, now: Instant, shape: Shape, truth: &Truth, chance: &mut Chance) {
-        assert!(self.disk.is_empty(), "joins with an idle disk");
+    /// The number under which the server admits it next.
+    pub fn next_receiver(&mut self) -> ReceiverId {
         self.grants += 1;
+        ReceiverId(self.number | self.grants << 16)
+    }
+
+    /// Joins the session that the server has now, for what the disk does not hold. `receivers` had been admitted then.
+    pub fn join(&mut self, now: Instant, grant: Grant, truth: &Truth, chance: &mut Chance) {
+        assert!(self.disk.is_empty(), "joins with an idle disk");
+        let Grant { shape, receiver, receivers } = grant;
         self.shape = shape;
         self.buffers.clear();
         (self.buffered_bytes, self.silent, self.timer) = (0, false, None);
@@ -105,11 +139,12 @@ impl ReceiverHost {
             now,
             ReceiverConfig {
                 shape,
-                receiver: ReceiverId(self.number | self.grants << 16),
+                receiver,
                 buffer_bytes: self.buffer_bytes,
                 object_bytes_mean: truth.object_bytes_mean(),
                 silent_after: Duration::from_secs(1),
                 stalled_after: Duration::from_secs(2),
+                receivers,
                 chance: chance.fork(),
                 mutant: self.mutant,
             },
@@ -126,7 +161,7 @@ impl ReceiverHost {
         self.machine = None;
         self.buffers.clear();
         self.disk.clear();
-        (self.buffered_bytes, self.timer, self.regrant_pending) = (0, None, false);
+        (self.buffered_bytes, self.timer, self.regrant_pending, self.left_at) = (0, None, false, None);
     }
 
     /// Whether the disk has nothing to do.
@@ -134,9 +169,21 @@ impl ReceiverHost {
         self.disk.is_empty()
     }
 
+    /// Whether packets to the group reach it.
+    pub fn listens(&self) -> bool {
+        self.machine.is_some() && self.left_at.is_none()
+    }
+
+    /// Whether the server may still believe that it takes part and lacks something.
+    pub fn is_missed(&self, now: Instant) -> bool {
+        let left = self.left_at.is_some_and(|at| now.since(at) < MISSED_FOR);
+        self.done_at.is_none()
+            && (left || (self.life > 0 && self.machine.is_none() && self.left_at.is_none()))
+    }
+
     /// Takes in a packet.
     pub fn receive(&mut self, now: Instant, sent: &Sent, damaged: Option<&[u8]>) -> Option<Disposition> {
-        let machine = self.machine.as_mut()?;
+        let machine = self.machine.as_mut().filter(|_| self.left_at.is_none())?;
         if let Some(bytes) = damaged {
             self.receive_rubbish(bytes);
             return None;
@@ -169,8 +216,8 @@ impl ReceiverHost {
         let mut wishes = Vec::new();
         while let Some(event) = self.machine.as_mut().and_then(Receiver::poll_event) {
             match event {
-                ReceiverEvent::Complete { object, slot, .. } => {
-                    self.judge(now, truth, object, slot, &mut wishes)
+                ReceiverEvent::Complete { object, slot, bytes, held } => {
+                    self.judge(now, truth, &Complete { object, slot, bytes, held }, &mut wishes);
                 }
                 ReceiverEvent::FetchByUnicast { object } => wishes.push(Wish::Unicast(object)),
                 ReceiverEvent::Silent { .. } => {
@@ -180,6 +227,7 @@ impl ReceiverHost {
                 ReceiverEvent::NewEpoch { .. } | ReceiverEvent::Ended => wishes.push(Wish::Regrant),
                 ReceiverEvent::Resumed => self.silent = false,
                 ReceiverEvent::Stalled { .. } => self.stalls += 1,
+                ReceiverEvent::TooSlow => self.go(now, &mut wishes),
             }
         }
         while let Some(packet) = self.machine.as_mut().and_then(Receiver::poll_transmit) {
@@ -193,8 +241,9 @@ impl ReceiverHost {
 
     /// The disk has written the oldest object given to it, which is returned with its content.
     pub fn written(&mut self) -> (u64, Vec<u8>) {
-        let job = self.disk.pop_front().expect("the disk writes what it was given");
+        let mut job = self.disk.pop_front().expect("the disk writes what it was given");
         self.buffered_bytes -= job.buffer.len() as u64;
+        job.buffer.truncate(job.bytes as usize);
         self.installed[job.object as usize] = true;
         if let Some(machine) = &mut self.machine {
             machine.release(job.slot);
@@ -216,13 +265,27 @@ impl ReceiverHost {
         {
             self.heads_at = Some(now);
         }
-        if machine.is_gone() {
-            self.machine = None;
-        } else if self.done_at.is_none() && machine.lacking() == 0 && self.disk.is_empty() {
+        let is_gone = machine.is_gone();
+        let has_all = match self.left_at {
+            Some(_) => self.installed.iter().all(|&installed| installed),
+            None => machine.lacking() == 0,
+        };
+        if has_all && self.done_at.is_none() && self.disk.is_empty() {
             self.done_at = Some(now);
             machine.leave(now);
             wishes.push(Wish::Done);
+        } else if is_gone && self.left_at.is_none_or(|_| self.done_at.is_some()) {
+            self.machine = None;
         }
+    }
+
+    /// Leaves the group: the rest comes by unicast.
+    fn go(&mut self, now: Instant, wishes: &mut Vec<Wish>) {
+        self.left_at = Some(now);
+        self.buffers.clear();
+        self.buffered_bytes = self.disk.iter().map(|job| job.buffer.len() as u64).sum();
+        self.machine.as_mut().expect("events come from a machine").leave(now);
+        wishes.push(Wish::UnicastRest);
     }
 
     fn place(&mut self, slot: Slot, offset: u32, begins: Option<u32>, payload: &[u8]) {
@@ -237,9 +300,12 @@ impl ReceiverHost {
         buffer[offset as usize..][..payload.len()].copy_from_slice(payload);
     }
 
-    fn judge(&mut self, now: Instant, truth: &Truth, object: u64, slot: Slot, wishes: &mut Vec<Wish>) {
-        let buffer = self.buffers[slot.0 as usize].as_ref().expect("a complete object has a buffer");
-        let ok = base::Digest::of(buffer) == truth.digests[object as usize];
+    fn judge(&mut self, now: Instant, truth: &Truth, complete: &Complete, wishes: &mut Vec<Wish>) {
+        let &Complete { object, slot, bytes, ref held } = complete;
+        let block_bytes = usize::from(self.shape.block_bytes);
+        let buffer = self.buffers[slot.0 as usize].as_mut().expect("a complete object has a buffer");
+        let recovered = held.is_empty() || recover(buffer, block_bytes, held).is_ok();
+        let ok = recovered && base::Digest::of(&buffer[..bytes as usize]) == truth.digests[object as usize];
         self.machine.as_mut().expect("events come from a machine").verified(now, slot, ok);
         wishes.push(Wish::Judged { object, ok });
         if !ok {
@@ -247,9 +313,9 @@ impl ReceiverHost {
             return;
         }
         let buffer = self.buffers[slot.0 as usize].take().expect("just seen");
-        let takes = Duration::from_nanos(buffer.len() as u64 * 1_000_000_000 / self.disk_bytes_per_second);
+        let takes = Duration::from_nanos(u64::from(bytes) * 1_000_000_000 / self.disk_bytes_per_second);
         self.disk_free_at = self.disk_free_at.max(now) + takes;
-        self.disk.push_back(Job { slot, object, buffer });
+        self.disk.push_back(Job { slot, object, bytes, buffer });
         wishes.push(Wish::Written(self.disk_free_at));
     }
 

@@ -1,7 +1,7 @@
 //! A scenario: image, network, disks and faults, all chosen by one seed.
 
 use base::{Chance, Duration, Instant};
-use proto::multicast::Mutant;
+use proto::multicast::{Mutant, RateConfig};
 
 use crate::network::Link;
 
@@ -91,8 +91,10 @@ pub struct Scenario {
     pub object_bytes: Vec<u32>,
     /// The first so many objects go first.
     pub heads: u64,
-    /// Cap of the server's rate.
+    /// Cap of the server's rate, and where it begins to look for the rate that the network bears.
     pub bits_per_second: u64,
+    /// See `bits_per_second`.
+    pub initial_bits_per_second: u64,
     /// The server's memory for objects.
     pub cache_bytes: u64,
     /// What a read from the repository takes at most.
@@ -134,6 +136,35 @@ impl Scenario {
         scenario
     }
 
+    /// Mixed faults, and besides some of: heavy loss on every link, starts spread evenly over one transfer, ports that are a
+    /// tenth as fast as the server, and objects as long as sessions make them.
+    #[must_use]
+    pub fn harsh(seed: u64) -> Self {
+        let mut scenario = Self::mixed(seed);
+        let mut chance = Chance::from_seed(seed ^ 0x6861_7273_6800);
+        if chance.hits(300_000) {
+            scenario.lengthen(&mut chance);
+        }
+        let lasts = scenario.transfer_time();
+        let hosts = scenario.hosts.len() as u32;
+        let loss_per_million = pick(&mut chance, &[10_000, 100_000, 100_000, 300_000]);
+        let (is_spread, slow) = (chance.hits(500_000), pick(&mut chance, &[0, 0, 1, 1, 2]));
+        for (index, host) in (0..).zip(&mut scenario.hosts) {
+            if chance.hits(700_000) {
+                host.link.loss_per_million = loss_per_million;
+            }
+            if is_spread {
+                host.starts = Instant::ZERO + lasts / hosts * index;
+            }
+            if index < slow {
+                host.link.bits_per_second = scenario.bits_per_second / 10;
+                host.link.queue_bytes = 8 << 10;
+            }
+        }
+        scenario.deadline = Instant::ZERO + lasts * 80 + Duration::from_secs(60);
+        scenario
+    }
+
     /// The same image and receivers without any fault, all starting at once.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
@@ -158,6 +189,7 @@ impl Scenario {
             object_bytes: vec![OBJECT_BYTES as u32; objects as usize],
             heads: objects.div_ceil(256),
             bits_per_second,
+            initial_bits_per_second: bits_per_second,
             cache_bytes: 64 << 20,
             load_time_max: Duration::from_micros(200),
             hosts: vec![host; hosts],
@@ -165,6 +197,13 @@ impl Scenario {
             deadline: Instant::ZERO + Duration::from_secs(60),
             mutant: Mutant::None,
         }
+    }
+
+    /// Bounds of the server's rate.
+    #[must_use]
+    pub const fn rate(&self) -> RateConfig {
+        let (initial, ceiling) = (self.initial_bits_per_second, self.bits_per_second);
+        RateConfig { initial, floor: ceiling / 50, ceiling }
     }
 
     /// How long the server needs to send the image once.
@@ -207,6 +246,7 @@ impl Scenario {
             block_bytes,
             heads: objects.div_ceil(20),
             bits_per_second,
+            initial_bits_per_second: bits_per_second / 4,
             cache_bytes: longest * 4 + chance.below(image_bytes + 1),
             load_time_max: Duration::from_micros(chance.below(2000)),
             hosts,
@@ -215,6 +255,16 @@ impl Scenario {
             deadline: Instant::ZERO + Duration::from_secs(60),
             mutant: Mutant::None,
         }
+    }
+
+    /// Makes a few objects 60 to 256 blocks long, and room for them.
+    fn lengthen(&mut self, chance: &mut Chance) {
+        let longest = 256 * u32::from(self.block_bytes);
+        for bytes in self.object_bytes.iter_mut().take(6) {
+            *bytes = longest - chance.below(u64::from(longest) * 3 / 4) as u32;
+        }
+        self.cache_bytes += u64::from(longest) * 4;
+        self.hosts.iter_mut().for_each(|host| host.buffer_bytes += u64::from(longest) * 2);
     }
 
     fn fault(&self, chance: &mut Chance) -> Fault {

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::{Duration, Instant};
+use proto::code::encode;
 use proto::multicast::{
-    BlockHeader, Downstream, Gathering, Key, Mutant, ReceiverId, Server, ServerConfig, ServerEvent,
-    SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+    BlockHeader, Downstream, Gathering, Key, Mutant, RateConfig, ReceiverId, Run, Server, ServerConfig,
+    ServerEvent, SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
 };
 
+use crate::receiver_host::Grant;
 use crate::scenario::{OVERHEAD_BYTES, Scenario};
 use crate::truth::Truth;
 
@@ -72,7 +74,8 @@ pub struct ServerHost {
     pub in_memory: BTreeSet<u64>,
     pub deserted: bool,
     cache_bytes: u64,
-    bits_per_second: u64,
+    rate: RateConfig,
+    admitted: u32,
     mutant: Mutant,
 }
 
@@ -85,7 +88,8 @@ impl ServerHost {
             in_memory: BTreeSet::new(),
             deserted: false,
             cache_bytes: scenario.cache_bytes,
-            bits_per_second: scenario.bits_per_second,
+            rate: scenario.rate(),
+            admitted: 0,
             mutant: scenario.mutant,
         };
         host.start(Instant::ZERO, truth);
@@ -96,13 +100,13 @@ impl ServerHost {
     pub fn start(&mut self, now: Instant, truth: &Truth) {
         self.shape.epoch += 1;
         self.in_memory.clear();
-        self.timer = None;
+        (self.timer, self.admitted) = (None, 0);
         self.machine = Some(Server::new(
             now,
             ServerConfig {
                 shape: self.shape,
                 object_bytes: Arc::clone(&truth.object_bytes),
-                rate_bits_per_second: Some(self.bits_per_second),
+                rate: self.rate,
                 overhead_bytes: OVERHEAD_BYTES,
                 run_blocks_max: 16,
                 cache_bytes: self.cache_bytes,
@@ -111,6 +115,13 @@ impl ServerHost {
                 mutant: self.mutant,
             },
         ));
+    }
+
+    /// Gives a receiver a place over the control connection. The server is up.
+    pub fn admit(&mut self, now: Instant, receiver: ReceiverId) -> Grant {
+        self.admitted += 1;
+        self.machine.as_mut().expect("a server that grants is up").admit(now, receiver);
+        Grant { shape: self.shape, receiver, receivers: self.admitted }
     }
 
     /// Takes in a datagram.
@@ -132,17 +143,29 @@ impl ServerHost {
         };
         match transmit {
             Transmit::Control(bytes) => vec![sealed(bytes)],
-            Transmit::Blocks(run) => (0..run.count)
-                .map(|index| {
-                    let header = run.header(index);
-                    let (offset, len) = self.shape.place(header.object_bytes, header.block);
-                    let mut bytes = header.encode(&self.shape).to_vec();
-                    let object = &truth.objects[header.object as usize];
-                    bytes.extend_from_slice(&object[offset as usize..][..usize::from(len)]);
-                    sealed(bytes)
-                })
-                .collect(),
+            Transmit::Blocks(run) => {
+                let payloads = self.payloads(run, truth);
+                let headers = (0..run.count).map(|index| run.header(index).encode(&self.shape));
+                headers
+                    .zip(payloads)
+                    .map(|(header, payload)| sealed([&header[..], &payload].concat()))
+                    .collect()
+            }
         }
+    }
+
+    /// What is in the blocks or symbols of a run.
+    fn payloads(&self, run: Run, truth: &Truth) -> Vec<Vec<u8>> {
+        let BlockHeader { object, object_bytes, .. } = run.first;
+        let content = &truth.objects[object as usize];
+        let Some(row) = run.first.symbol(&self.shape) else {
+            let places = (0..run.count).map(|index| self.shape.place(object_bytes, run.header(index).block));
+            return places.map(|(offset, len)| content[offset as usize..][..len.into()].to_vec()).collect();
+        };
+        let block_bytes = usize::from(self.shape.block_bytes);
+        let mut symbols = vec![0; usize::from(run.count) * block_bytes];
+        encode(content, block_bytes, row..row + run.count, &mut symbols);
+        symbols.chunks(block_bytes).map(<[u8]>::to_vec).collect()
     }
 
     /// What happened; returns the objects to load.

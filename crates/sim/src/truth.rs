@@ -44,6 +44,11 @@ impl Truth {
         self.first_block[self.objects.len()]
     }
 
+    /// Number of blocks of an object.
+    pub fn object_blocks(&self, object: u64) -> u32 {
+        (self.first_block[object as usize + 1] - self.first_block[object as usize]) as u32
+    }
+
     /// Number of a block, counted through the image.
     pub fn block(&self, object: u64, block: u16) -> usize {
         self.first_block[object as usize] + usize::from(block)

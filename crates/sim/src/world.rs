@@ -224,7 +224,7 @@ impl<'a> World<'a> {
         let bytes = sent.bytes.len() + usize::from(crate::scenario::OVERHEAD_BYTES);
         for host in 0..self.hosts.len() {
             self.reaches[host] = false;
-            if self.hosts[host].machine.is_none() {
+            if !self.hosts[host].listens() {
                 continue;
             }
             for arrival in self.links[host].down(now, bytes, &mut self.chance).into_iter().flatten() {
@@ -233,7 +233,7 @@ impl<'a> World<'a> {
             }
         }
         if let Packet::Block(header) = &sent.packet {
-            self.checkers.block_sent(&self.truth, header, &self.hosts, &self.reaches);
+            self.checkers.block_sent(now, &self.truth, header, &self.hosts, &self.reaches);
         }
     }
 
@@ -280,6 +280,7 @@ impl<'a> World<'a> {
             }
             Wish::Written(at) => self.queue.push(at, Event::Written { host, life }),
             Wish::Unicast(object) => self.queue.push(now + CONTROL, Event::Unicast { host, life, object }),
+            Wish::UnicastRest => self.unicast_rest(now, host),
             Wish::Regrant => {
                 if !std::mem::replace(&mut self.hosts[host].regrant_pending, true) {
                     self.queue.push(now + CONTROL, Event::Regrant { host, life });
@@ -317,7 +318,7 @@ impl<'a> World<'a> {
         let reachable = self.server.machine.is_some() && !self.links[host].cut;
         let known = self.hosts[host].machine.is_some() && self.hosts[host].shape == shape;
         self.hosts[host].regrant_pending = false;
-        if self.hosts[host].done_at.is_some() {
+        if self.hosts[host].done_at.is_some() || self.hosts[host].left_at.is_some() {
             return;
         }
         if !reachable || (!known && !self.hosts[host].is_disk_idle()) || (known && self.hosts[host].silent) {
@@ -326,8 +327,10 @@ impl<'a> World<'a> {
             self.queue.push(now + CONTROL_RETRY, Event::Regrant { host, life });
         } else if !known {
             self.checkers.host_forgot(host);
-            self.hosts[host].join(now, shape, &self.truth, &mut self.chance);
+            let grant = self.server.admit(now, self.hosts[host].next_receiver());
+            self.hosts[host].join(now, grant, &self.truth, &mut self.chance);
             self.drive_receiver(now, host);
+            self.drive_server(now);
         }
     }
 
@@ -341,6 +344,21 @@ impl<'a> World<'a> {
         }
         self.hosts[host].satisfied(object);
         self.drive_receiver(now, host);
+    }
+
+    /// One object after the other, as fast as the port allows.
+    fn unicast_rest(&mut self, now: Instant, host: usize) {
+        let life = self.hosts[host].life;
+        let mut at = now + CONTROL;
+        for (object, &bytes) in (0..).zip(&*self.truth.object_bytes) {
+            if !self.hosts[host].installed[object as usize] {
+                at = at
+                    + Duration::from_nanos(
+                        u64::from(bytes) * 8_000_000_000 / self.links[host].bits_per_second,
+                    );
+                self.queue.push(at, Event::Unicast { host, life, object });
+            }
+        }
     }
 
     fn begin(&mut self, now: Instant, fault: Fault) {
@@ -407,7 +425,15 @@ impl<'a> World<'a> {
         }
         let far = if self.chance.hits(300_000) { self.chance.below(1 << 40) } else { 0 };
         let sequence = self.last_sequence + far;
-        let header = BlockHeader { sequence, timestamp_us: 0, object, block: 0, object_bytes, repair: false };
+        let header = BlockHeader {
+            sequence,
+            timestamp_us: 0,
+            object,
+            block: 0,
+            object_bytes,
+            repair: false,
+            coming: 0,
+        };
         let mut bytes = header.encode(&shape).to_vec();
         bytes.resize(bytes.len() + usize::from(shape.place(object_bytes, 0).1), 0xee);
         self.inject(now, &shape, bytes);

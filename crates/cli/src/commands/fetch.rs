@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
 use image::{Installer, Sealed};
-use net::client::Client;
+use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
 use serde_json::json;
@@ -15,12 +15,14 @@ use super::install::{GO_ON, explain, report_record, sentence};
 use crate::args::{Fetch, Transport};
 use crate::exit::{Exit, Result};
 use crate::progress::Meter;
-use crate::{interrupt, reach, repository, target};
+use crate::{interrupt, repository, target, token_source};
 
 pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     let reference = repository::reference(&args.name)?.to_string();
+    let token = token_source::read(&args.token)?;
     let stop = Stop::new();
-    let client = Arc::new(reach::client(&args.server, &args.reach, stop.clone(), context.output)?);
+    let options = ClientOptions { stop: stop.clone(), ..ClientOptions::default() };
+    let client = Arc::new(Client::connect(&args.server, &token, options)?);
     let version = net::fetch::manifest(&client, &reference)?;
     let manifest = &version.manifest;
     target::check(&args.target, manifest)?;
@@ -57,7 +59,6 @@ fn fetch(
     let options = FetchOptions {
         transport: transport(args.transport),
         interface: args.interface.clone(),
-        buffer_bytes: args.buffer,
         stop,
         tell: Arc::new(move |words: &str| teller.suspend(|| output.note(words))),
         ..FetchOptions::new(args.receiver.clone().unwrap_or_else(repository::host_name))

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use base::{Instant, limits};
 use bytes::Bytes;
+use proto::code::{self, Held};
 use proto::multicast::{
     Disposition, Downstream, ObjectRange, Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent,
     ReceiverId, Shape, Slot, open_downstream, seal,
@@ -131,6 +132,8 @@ pub enum End {
     },
     /// The server speaks, but nothing new comes.
     Stalled,
+    /// The network brings this receiver much less than what is sent.
+    TooSlow,
     /// The server started anew: ask it for another grant.
     NewEpoch,
     /// The server ended the session.
@@ -182,6 +185,7 @@ pub fn receive(
             object_bytes_mean: bundle_bytes_mean(grant, options.object_bytes_mean),
             silent_after: options.silent_after,
             stalled_after: options.stalled_after,
+            receivers: grant.receivers,
             chance: clock::jitter(),
             mutant: proto::multicast::Mutant::default(),
         },
@@ -532,7 +536,9 @@ impl Driver<'_> {
     fn heed_events(&mut self) {
         while let Some(event) = self.machine.poll_event() {
             match event {
-                ReceiverEvent::Complete { object, slot, .. } => self.complete(object, slot),
+                ReceiverEvent::Complete { object, slot, bytes, held } => {
+                    self.complete(object, slot, bytes, &held);
+                }
                 ReceiverEvent::FetchByUnicast { object } => {
                     self.lacked.stored(object).for_each(|stored| self.spoilt(stored));
                 }
@@ -540,14 +546,22 @@ impl Driver<'_> {
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
                 ReceiverEvent::Resumed => self.end = None,
+                ReceiverEvent::TooSlow => self.end = Some(End::TooSlow),
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
                 ReceiverEvent::Ended => self.end = Some(End::Ended),
             }
         }
     }
 
-    fn complete(&mut self, object: u64, slot: Slot) {
-        let bytes: Bytes = self.buffers.take(slot).into();
+    /// Puts an object right with the symbols that lie in it, and takes it apart.
+    fn complete(&mut self, object: u64, slot: Slot, bytes: u32, held: &[Held]) {
+        let mut buffer = self.buffers.take(slot);
+        if !held.is_empty() {
+            let recovered = code::recover(&mut buffer, self.shape.block_bytes.into(), held);
+            debug_assert!(recovered.is_ok(), "the machine holds what can be recovered: {recovered:?}");
+        }
+        buffer.truncate(bytes as usize);
+        let bytes = Bytes::from(buffer);
         match self.lacked.parts(object, bytes.len()) {
             Some(mut parts) => {
                 parts.reverse();

@@ -15,9 +15,10 @@ use base::{Instant, limits};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
+use proto::code;
 use proto::multicast::{
-    Gathering, Reject, Run, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES, Transmit, Upstream,
-    block_bytes_for, open_upstream, peek_receiver, seal, tag,
+    Gathering, RateConfig, ReceiverId, Reject, Run, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES,
+    Transmit, Upstream, block_bytes_for, open_upstream, peek_receiver, seal, tag,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -44,6 +45,10 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(25), most: Duration::from_millis(200) };
 /// How many runs go out between two looks at the reports.
 const RUNS_PER_TURN: usize = 8;
+/// Where the search for the rate begins, and what it stays between, in bits per second.
+const RATE_INITIAL: u64 = 100_000_000;
+const RATE_FLOOR: u64 = 1_000_000;
+const RATE_MAX: u64 = 1_000_000_000_000;
 /// How long BYE is repeated at most when a session is stopped.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -122,6 +127,7 @@ struct Shared {
 }
 
 enum Command {
+    Admit(ReceiverId),
     Statistics(Sender<SessionStatistics>),
     Stop,
 }
@@ -149,7 +155,7 @@ impl SessionServer {
             ServerConfig {
                 shape,
                 object_bytes,
-                rate_bits_per_second: config.rate_bits_per_second,
+                rate: rate_of(&config),
                 overhead_bytes: overhead_bytes(config.group.is_ipv4()),
                 run_blocks_max: u16::try_from(socket.run_max(packet_bytes)).unwrap_or(1),
                 cache_bytes: config.cache_bytes,
@@ -208,6 +214,7 @@ impl SessionServer {
         let receivers = receiver + 1;
         drop(names);
         // The session lives while somebody is about to join.
+        let _ = shared.commands.send(Command::Admit(ReceiverId(receiver)));
         shared.waker.wake();
         let source = shared.source.ip();
         let report = SocketAddr::new(shared.config.report_address.unwrap_or(source), shared.source.port());
@@ -277,6 +284,11 @@ impl Drop for SessionServer {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn rate_of(config: &SessionConfig) -> RateConfig {
+    let ceiling = config.rate_bits_per_second.unwrap_or(RATE_MAX);
+    RateConfig { initial: RATE_INITIAL.min(ceiling), floor: RATE_FLOOR.min(ceiling), ceiling }
 }
 
 fn draw_secrets() -> Result<(SessionId, Key, [u8; 32])> {
@@ -457,6 +469,7 @@ impl Driver {
     fn obey(&mut self, commands: &Receiver<Command>) {
         for command in commands.try_iter() {
             match command {
+                Command::Admit(receiver) => self.machine.admit(self.clock.now(), receiver),
                 Command::Statistics(reply) => drop(reply.send(self.statistics())),
                 Command::Stop => self.end(),
             }
@@ -570,10 +583,16 @@ impl Driver {
         let packets = &mut self.outgoing.bytes;
         for index in 0..run.count {
             let header = run.header(index);
-            let (offset, len) = shape.place(header.object_bytes, header.block);
             let begin = packets.len();
             packets.extend_from_slice(&header.encode(shape));
-            packets.extend_from_slice(&object[offset as usize..offset as usize + usize::from(len)]);
+            if let Some(row) = header.symbol(shape) {
+                let at = packets.len();
+                packets.resize(at + usize::from(shape.block_bytes), 0);
+                code::encode(object, shape.block_bytes.into(), row..row + 1, &mut packets[at..]);
+            } else {
+                let (offset, len) = shape.place(header.object_bytes, header.block);
+                packets.extend_from_slice(&object[offset as usize..offset as usize + usize::from(len)]);
+            }
             let tag = tag(&key, &packets[begin..]);
             packets.extend_from_slice(&tag);
             if index == 0 {

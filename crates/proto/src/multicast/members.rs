@@ -49,12 +49,31 @@ impl Members {
         self.total
     }
 
+    /// Lets those who stay silent for as long as they are asked to stay.
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Notes a receiver that was admitted, but was not heard yet; true if it is new.
+    pub(super) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> bool {
+        let known = self.list.contains_key(&receiver);
+        self.enter(now, receiver);
+        !known && self.list.contains_key(&receiver)
+    }
+
     /// Notes a report; true if its sender is new. One too many is served, but not counted.
     pub(super) fn hear(&mut self, now: Instant, report: &Report) -> bool {
         let known = self.list.contains_key(&report.receiver);
-        if !known {
+        let Some(member) = self.enter(now, report.receiver) else { return false };
+        (member.heard, member.counters) = (now, report.counters);
+        member.reports += 1;
+        !known
+    }
+
+    fn enter(&mut self, now: Instant, receiver: ReceiverId) -> Option<&mut Member> {
+        if !self.list.contains_key(&receiver) {
             if self.list.len() == SESSION_RECEIVERS_MAX {
-                return false;
+                return None;
             }
             self.tick(now);
             self.total += 1;
@@ -63,16 +82,13 @@ impl Members {
             }
         }
         let concurrent_before = self.concurrent;
-        let member = self.list.entry(report.receiver).or_insert_with(|| Member {
+        Some(self.list.entry(receiver).or_insert_with(|| Member {
             joined: now,
             heard: now,
             concurrent_before,
             reports: 0,
-            counters: report.counters,
-        });
-        (member.heard, member.counters) = (now, report.counters);
-        member.reports += 1;
-        !known
+            counters: ReceiverCounters::default(),
+        }))
     }
 
     /// Takes out who said goodbye.

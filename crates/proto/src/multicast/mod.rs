@@ -10,15 +10,16 @@
 //!
 //! Machines handle indices and lengths; payload stays in the driver's buffers.
 
+mod ahead;
 mod bits;
 mod cache;
-#[cfg_attr(not(test), expect(dead_code, reason = "the receiver is about to measure by it"))]
+mod congestion;
 mod delay;
 mod gather;
 mod members;
 mod mutant;
+mod outliers;
 mod packet;
-#[cfg_attr(not(test), expect(dead_code, reason = "the server is about to follow it"))]
 mod rate;
 mod receiver;
 mod repair;
@@ -35,11 +36,14 @@ pub use bits::ObjectSet;
 pub use gather::Gathering;
 pub use mutant::Mutant;
 pub use packet::{
-    BLOCK_HEADER_BYTES, BlockHeader, Key, Reject, Shape, TAG_BYTES, block_bytes_for, open_downstream,
-    open_upstream, peek_receiver, seal, tag,
+    BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Key, Reject, Shape, TAG_BYTES, block_bytes_for,
+    open_downstream, open_upstream, peek_receiver, seal, tag,
 };
+pub use rate::RateConfig;
 pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
-pub use report::{Cause, Lacking, NeedBlocks, NeedRange, ReceiverCounters, ReceiverId, Report, Upstream};
+pub use report::{
+    Cause, Lacking, NeedBlocks, NeedRange, NeedSymbols, ReceiverCounters, ReceiverId, Report, Upstream,
+};
 pub use server::{Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use status::{Downstream, Echo, ObjectRange, Status};

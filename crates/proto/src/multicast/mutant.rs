@@ -37,11 +37,13 @@ pub enum Mutant {
     NeverExpires,
     /// Server: resends are not booked.
     BooksNothing,
+    /// Server: the same symbols again and again.
+    RepeatsSymbols,
 }
 
 impl Mutant {
     /// Every bug but none.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::IgnoresLastBlock,
         Self::AcceptsWrongDigest,
         Self::ForgetsBackOff,
@@ -57,6 +59,7 @@ impl Mutant {
         Self::HeadsLast,
         Self::NeverExpires,
         Self::BooksNothing,
+        Self::RepeatsSymbols,
     ];
 
     /// Whether this is `bug`, in a build that has bugs at all.

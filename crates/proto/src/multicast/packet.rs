@@ -7,17 +7,20 @@ use std::hash::Hasher;
 
 use super::report::{ReceiverId, Upstream};
 use super::status::Downstream;
+use crate::code::{CODE_BLOCKS_MAX, CODE_ROWS_MAX};
 
 /// Version of the protocol in the first byte of each packet.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a BLOCK packet before its payload.
 pub const BLOCK_HEADER_BYTES: usize = 40;
 /// Bytes of the tag that ends each packet.
 pub const TAG_BYTES: usize = 8;
 /// Flags of a packet that a reader must know, or drop the packet.
 pub const CRITICAL_FLAGS: u16 = 0xff00;
-/// Flag of BLOCK: a resend of single blocks, not part of a pass over the whole object.
+/// Flag of BLOCK: a repair (a resend of single blocks, or a symbol), not part of a pass over the whole object.
 pub const FLAG_REPAIR: u16 = 1;
+/// Largest [`BlockHeader::coming`], which lies in the seven flags above [`FLAG_REPAIR`].
+pub const COMING_MAX: u8 = 127;
 
 pub(super) const PREFIX_BYTES: usize = 16;
 
@@ -62,6 +65,20 @@ impl Shape {
     pub const fn blocks(&self, object_bytes: u32) -> u32 {
         let blocks = object_bytes.div_ceil(self.block_bytes as u32);
         if blocks == 0 { 1 } else { blocks }
+    }
+
+    /// Whether repair symbols are coded over an object of `object_bytes` bytes. Others are repaired by exact resends:
+    /// single blocks, of which a symbol would be a copy, and objects that take too long to decode.
+    #[must_use]
+    pub const fn is_coded(&self, object_bytes: u32) -> bool {
+        let blocks = self.blocks(object_bytes);
+        blocks >= 2 && blocks <= CODE_BLOCKS_MAX
+    }
+
+    /// Length of an object's blocks, all of full length, in bytes: what a buffer for it takes.
+    #[must_use]
+    pub const fn padded_bytes(&self, object_bytes: u32) -> u32 {
+        self.blocks(object_bytes) * self.block_bytes as u32
     }
 
     /// Where block `block` lies inside an object of `object_bytes` bytes: offset and length, in bytes.
@@ -196,22 +213,34 @@ pub struct BlockHeader {
     pub timestamp_us: u32,
     /// Index of the object.
     pub object: u64,
-    /// Index of the block inside the object.
+    /// Index of the block inside the object, which has [`Shape::blocks`] of them; at or beyond that, repair symbol
+    /// `block - blocks` of the object.
     pub block: u16,
     /// Length of the whole object in bytes.
     pub object_bytes: u32,
-    /// A resend of single blocks. Else block `b` of the same pass has sequence `sequence - block + b`.
+    /// A symbol, or a resend of single blocks. Else block `b` of the same pass has sequence `sequence - block + b`.
     pub repair: bool,
+    /// In a pass: how many symbols of the object follow it at once. In a symbol: how many more of them follow this one
+    /// at once. At most [`COMING_MAX`], which means that or more.
+    pub coming: u8,
 }
 
 impl BlockHeader {
+    /// Which repair symbol of its object this is; `None` for a block of the object itself.
+    #[must_use]
+    pub fn symbol(&self, shape: &Shape) -> Option<u16> {
+        let row = u32::from(self.block).checked_sub(shape.blocks(self.object_bytes))?;
+        Some(u16::try_from(row).expect("blocks are numbered by 16 bits"))
+    }
+
     /// The bytes before the payload.
     #[must_use]
     pub fn encode(&self, shape: &Shape) -> [u8; BLOCK_HEADER_BYTES] {
         let mut bytes = [0; BLOCK_HEADER_BYTES];
         bytes[0] = VERSION;
         bytes[1] = kind::BLOCK;
-        bytes[2..4].copy_from_slice(&(if self.repair { FLAG_REPAIR } else { 0 }).to_le_bytes());
+        let flags = u16::from(self.coming.min(COMING_MAX)) << 1 | if self.repair { FLAG_REPAIR } else { 0 };
+        bytes[2..4].copy_from_slice(&flags.to_le_bytes());
         bytes[4..8].copy_from_slice(&shape.epoch.to_le_bytes());
         bytes[8..16].copy_from_slice(&shape.session.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
@@ -233,14 +262,22 @@ impl BlockHeader {
         if object >= shape.objects || object_bytes > OBJECT_BYTES_MAX || sequence >= SEQUENCE_MAX {
             return Err(Reject::Bounds);
         }
-        if u32::from(block) >= shape.blocks(object_bytes) || u64::from(block) > sequence {
+        let repair = prefix.flags & FLAG_REPAIR != 0;
+        let coming = u8::try_from(prefix.flags >> 1 & 0x7f).expect("seven bits");
+        let header = Self { sequence, timestamp_us, object, block, object_bytes, repair, coming };
+        let symbol = header.symbol(shape);
+        let bounded = match symbol {
+            Some(row) => repair && u32::from(row) < CODE_ROWS_MAX && shape.is_coded(object_bytes),
+            None => u64::from(block) <= sequence,
+        };
+        if !bounded {
             return Err(Reject::Bounds);
         }
-        if body.remaining() != usize::from(shape.place(object_bytes, block).1) {
+        let payload = if symbol.is_some() { shape.block_bytes } else { shape.place(object_bytes, block).1 };
+        if body.remaining() != usize::from(payload) {
             return Err(Reject::Length);
         }
-        let repair = prefix.flags & FLAG_REPAIR != 0;
-        Ok((Self { sequence, timestamp_us, object, block, object_bytes, repair }, body.rest()))
+        Ok((header, body.rest()))
     }
 }
 

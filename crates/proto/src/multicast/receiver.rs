@@ -7,6 +7,8 @@ use base::limits::SESSION_OBJECTS_MAX;
 use base::{Chance, Duration, Instant};
 
 use super::bits::ObjectSet;
+use super::congestion::Congestion;
+use super::delay::DelayMeter;
 use super::mutant::Mutant;
 use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape};
 use super::report::{Cause, Lacking, ReceiverCounters, ReceiverId, Report, Upstream};
@@ -15,6 +17,7 @@ use super::slots::{Slots, View};
 use super::status::{Downstream, ObjectRange, Status};
 use super::stream::Stream;
 use super::window::Window;
+use crate::code::Held;
 
 /// What a receiver is made of.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub struct ReceiverConfig {
     pub silent_after: Duration,
     /// After so long without a new block, though the server speaks, [`ReceiverEvent::Stalled`].
     pub stalled_after: Duration,
+    /// Receivers that had been admitted to the session when this one was, itself among them: they share the first reports.
+    pub receivers: u32,
     /// For back-off.
     pub chance: Chance,
     /// A seeded bug, for the simulator.
@@ -50,7 +55,8 @@ pub enum Disposition {
         slot: Slot,
         /// Offset in bytes inside the object.
         offset: u32,
-        /// If this is the first block of the object: make a buffer of so many bytes first.
+        /// If this is the first block of the object: make a buffer of so many bytes first. It holds whole blocks, so it
+        /// may be longer than the object.
         begins: Option<u32>,
     },
     /// A control packet: nothing to place.
@@ -64,9 +70,10 @@ pub enum Disposition {
 }
 
 /// What happened, for the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// All blocks are there: verify the digest and say [`Receiver::verified`].
+    /// Enough is there: if `held` is not empty put the object right by [`crate::code::recover`], then verify the digest and
+    /// say [`Receiver::verified`].
     Complete {
         /// Which object.
         object: u64,
@@ -74,6 +81,8 @@ pub enum ReceiverEvent {
         slot: Slot,
         /// Its length.
         bytes: u32,
+        /// Symbols that lie in the places of missing blocks.
+        held: Box<[Held]>,
     },
     /// It came with a wrong digest, or its packets contradict each other: get it by unicast, then say
     /// [`Receiver::satisfied`]. It is not asked for any more.
@@ -93,6 +102,9 @@ pub enum ReceiverEvent {
     },
     /// The server speaks again after [`Self::Silent`], or blocks come again after [`Self::Stalled`].
     Resumed,
+    /// For a second the network has brought much less than what was sent, while others keep up: leave, and get the rest
+    /// by unicast. Said once.
+    TooSlow,
     /// Packets of this session under another epoch: the server started anew. Ask it for a new grant. Said once per epoch.
     NewEpoch {
         /// Which.
@@ -108,12 +120,24 @@ const SILENCE: Duration = Duration::from_millis(450);
 const PROBE_MIN: Duration = Duration::from_millis(20);
 const PROBE_MAX: Duration = Duration::from_secs(5);
 /// Report interval until the server names one.
-const REPORT_INTERVAL_FIRST: Duration = Duration::from_millis(5);
-/// Receivers that have nothing to ask for say so at least this often.
-const KEEPALIVE: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL_FIRST: Duration = Duration::from_millis(10);
+/// Each silent receiver lets the others have so much time before it asks.
+const PROBE_EACH: Duration = Duration::from_micros(50);
+/// Receivers that were admitted together spread their first packets over this time.
+const FIRST_SPREAD: Duration = Duration::from_millis(25);
 /// Time from a report to its effect, besides the round trip.
-const ANSWER: Duration = Duration::from_millis(2);
+const ANSWER: Duration = Duration::from_millis(4);
+/// Reports of what many lack are spread over at most so many times the time in which one of them shows its effect (NORM,
+/// RFC 5740, section 5.5.1: 4 to 6); over the logarithm of their number where that is less.
+const SPREAD_MAX: f64 = 4.0;
+/// Nor over more than this for each of them.
+const SPREAD_EACH: Duration = Duration::from_millis(1);
+/// How often a receiver looks at what it lacks.
+const LOOK_MIN: Duration = Duration::from_millis(2);
+const LOOK_MAX: Duration = Duration::from_millis(20);
 const LEAVES: u8 = 2;
+/// So many of the receivers say goodbye; the others are missed in time.
+const LEAVERS_MAX: u64 = 256;
 const LEAVE_SPACING: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +169,12 @@ pub struct Receiver {
     rtt: Duration,
     /// What the server will send whole, as it said last.
     pending: Vec<ObjectRange>,
+    /// Of which objects it will send symbols, and how many.
+    repairs: Vec<(u64, u8)>,
+    /// How many share the session.
+    receivers: u32,
+    delay: DelayMeter,
+    congestion: Congestion,
     heard_at: Instant,
     progress_at: Instant,
     silent: bool,
@@ -153,7 +183,10 @@ pub struct Receiver {
     tick_at: Instant,
     /// Back-off while the server is silent.
     probe: Duration,
-    reported_at: Instant,
+    /// When to report next, whether something is lacked or not.
+    report_at: Instant,
+    /// When to ask for what is lacked.
+    need_at: Option<Instant>,
     /// Whole objects are not asked for again before this, so that an answer can come.
     window_at: Instant,
     asked: Option<ObjectSet>,
@@ -182,6 +215,10 @@ impl Receiver {
             interval: REPORT_INTERVAL_FIRST,
             rtt: Duration::from_millis(10),
             pending: Vec::new(),
+            repairs: Vec::new(),
+            receivers: config.receivers.max(1),
+            delay: DelayMeter::default(),
+            congestion: Congestion::default(),
             heard_at: now,
             progress_at: now,
             silent: false,
@@ -189,7 +226,8 @@ impl Receiver {
             epoch_seen: config.shape.epoch,
             tick_at: now,
             probe: Duration::ZERO,
-            reported_at: now,
+            report_at: now,
+            need_at: None,
             window_at: now,
             asked: config.mutant.is(Mutant::AsksOnce).then(|| ObjectSet::new(objects)),
             outgoing: VecDeque::new(),
@@ -197,6 +235,13 @@ impl Receiver {
             counters: ReceiverCounters::default(),
             config,
         }
+        .spread_first(now)
+    }
+
+    /// Lets the first packets of many receivers be few.
+    fn spread_first(mut self, now: Instant) -> Self {
+        self.tick_at = now + self.spread_over(FIRST_SPREAD);
+        self
     }
 
     /// Wants these objects from now on.
@@ -293,9 +338,8 @@ impl Receiver {
         if self.probe > Duration::ZERO || now.since(self.heard_at) >= SILENCE || self.stream.is_unheard() {
             self.say_join(now);
         } else {
-            self.report(now);
-            let spread = self.config.chance.below(nanos(self.interval).max(1));
-            self.tick_at = now + self.interval / 2 + Duration::from_nanos(spread);
+            self.look(now);
+            self.tick_at = now + (self.effect() / 4).clamp(LOOK_MIN, LOOK_MAX);
         }
     }
 
@@ -321,7 +365,8 @@ impl Receiver {
     /// Leaves: what is left to transmit is LEAVE, twice.
     pub fn leave(&mut self, now: Instant) {
         if self.phase == Phase::Open {
-            self.phase = Phase::Leaving(LEAVES);
+            let says = self.config.chance.below(self.receivers.into()) < LEAVERS_MAX;
+            self.phase = Phase::Leaving(if says { LEAVES } else { 0 });
             self.tick_at = now;
         }
     }
@@ -335,13 +380,13 @@ impl Receiver {
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> ReceiverCounters {
-        let blocks_lost = self.stream.lost();
-        ReceiverCounters { blocks_lost, free_bytes: self.slots.free_bytes(), ..self.counters }
+        let (blocks_arrived, blocks_lost) = (self.stream.arrived(), self.stream.lost());
+        ReceiverCounters { blocks_arrived, blocks_lost, ..self.counters }
     }
 
     fn take_block(&mut self, now: Instant, header: &BlockHeader) -> Disposition {
         self.stream.block(now, header);
-        self.counters.newest_timestamp_us = header.timestamp_us;
+        self.delay.packet(now, header.timestamp_us);
         let object = header.object;
         if !self.lacking.contains(object) {
             return Disposition::Unwanted;
@@ -380,15 +425,15 @@ impl Receiver {
         if self.refused_pass == pass {
             return Disposition::BufferFull;
         }
-        let blocks = self.config.shape.blocks(header.object_bytes);
-        let Some(slot) = self.slots.begin(header, blocks) else {
+        let Some(slot) = self.slots.begin(header, &self.config.shape) else {
             self.refused_pass = pass;
             return Disposition::BufferFull;
         };
         self.open.remove(header.object);
         match self.slots.place(slot, header, &self.config.shape) {
             Disposition::Place { slot, offset, .. } => {
-                Disposition::Place { slot, offset, begins: Some(header.object_bytes) }
+                let begins = Some(self.config.shape.padded_bytes(header.object_bytes));
+                Disposition::Place { slot, offset, begins }
             }
             other => other,
         }
@@ -401,17 +446,19 @@ impl Receiver {
         if std::mem::replace(&mut self.stalled, false) {
             self.events.push_back(ReceiverEvent::Resumed);
         }
-        if let Some((slot, bytes)) = self.slots.complete(object) {
+        if let Some((slot, bytes, held)) = self.slots.complete(object) {
             self.refused.remove(object);
-            self.events.push_back(ReceiverEvent::Complete { object, slot, bytes });
+            self.events.push_back(ReceiverEvent::Complete { object, slot, bytes, held });
         }
     }
 
     fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
-        self.counters.newest_timestamp_us = status.timestamp_us;
+        self.delay.packet(now, status.timestamp_us);
         self.interval = status.report_interval.max(Duration::from_micros(100));
+        self.receivers = status.receivers.max(1);
         self.pending.clone_from(&status.pending);
+        self.repairs.clone_from(&status.repairs);
         if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
             let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
             let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));
@@ -422,13 +469,14 @@ impl Receiver {
         }
     }
 
-    /// Reports soon, but not all receivers at once.
+    /// Looks soon at what is lacked, unless the first packet is not even due.
     fn hurry(&mut self, now: Instant) {
-        let spread = self.config.chance.below(nanos(self.interval).max(1));
-        self.tick_at = self.tick_at.min(now + Duration::from_nanos(spread));
+        if !self.stream.is_unheard() {
+            self.tick_at = self.tick_at.min(now + LOOK_MIN);
+        }
     }
 
-    /// Tells the driver of silence and of stalls.
+    /// Tells the driver of silence, of stalls, and of a network that does not keep up.
     fn watch(&mut self, now: Instant) {
         if !self.silent && now.since(self.heard_at) >= self.config.silent_after {
             self.silent = true;
@@ -440,35 +488,87 @@ impl Receiver {
             self.stalled = true;
             self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
         }
+        if self.congestion.is_too_slow(now, self.stream.arrived(), self.stream.lost()) && self.receivers > 1 {
+            self.events.push_back(ReceiverEvent::TooSlow);
+        }
     }
 
-    /// Reports what is lacking, if that is news for the server; or that this receiver is still here.
-    fn report(&mut self, now: Instant) {
+    /// Asks for what is lacked, if that is news for the server, but lets the others speak first; and reports now and
+    /// then what it sees of the network.
+    fn look(&mut self, now: Instant) {
+        let hasty = self.config.mutant.is(Mutant::ForgetsBackOff);
+        let window = (now >= self.window_at || hasty).then(|| self.window());
+        let window = window.filter(|window| hasty || window.is_news(&self.pending));
+        let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
+        let lacks = !self.config.mutant.is(Mutant::DropsBlockNeeds) && self.slots.lacks(now, &view);
+        if !lacks && window.is_none() {
+            self.need_at = None;
+        } else if self.need_at.is_none() {
+            let spread = if hasty { Duration::ZERO } else { self.spread_over(self.spread()) };
+            self.need_at = Some(now + spread);
+        }
+        if self.need_at.is_some_and(|at| at <= now) {
+            self.ask(now, window.as_ref());
+        } else if now >= self.report_at {
+            self.say_need(now, Lacking::default());
+        }
+    }
+
+    /// Asks for all that is lacked.
+    fn ask(&mut self, now: Instant, window: Option<&Window>) {
         let room = usize::from(self.config.shape.block_bytes) + BLOCK_HEADER_BYTES;
         let mut lacking = Lacking::default();
-        let retry = self.rtt + self.interval + ANSWER;
+        let retry = self.effect();
         if !self.config.mutant.is(Mutant::DropsBlockNeeds) {
-            let view = View { stream: &self.stream, refused: &self.refused, pending: &self.pending };
-            self.slots.lacking_blocks(now, retry, &view, room, &mut lacking);
-        }
-        if now >= self.window_at || self.config.mutant.is(Mutant::ForgetsBackOff) {
-            let window = self.window();
-            if window.is_news(&self.pending) || self.config.mutant.is(Mutant::ForgetsBackOff) {
-                window.write(room, &mut lacking);
-                self.window_at = now + retry;
+            let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
+            let spoilt = self.slots.write_lacking(now, retry, &view, room, &mut lacking);
+            for object in spoilt {
+                self.events.push_back(ReceiverEvent::FetchByUnicast { object });
             }
+        }
+        if let Some(window) = window {
+            window.write(room, &mut lacking);
+            self.window_at = now + retry;
         }
         if let Some(asked) = &mut self.asked {
             lacking
                 .whole
                 .retain(|need| (need.objects.first..need.objects.end()).any(|object| asked.insert(object)));
         }
-        let keepalive = KEEPALIVE.max(self.interval * 4);
-        if !lacking.is_empty() || now.since(self.reported_at) >= keepalive {
-            self.reported_at = now;
-            let report = self.header(now);
-            self.send(&Upstream::Need(report, lacking));
+        self.need_at = None;
+        if !lacking.is_empty() {
+            self.say_need(now, lacking);
         }
+    }
+
+    fn say_need(&mut self, now: Instant, lacking: Lacking) {
+        let spread = self.config.chance.below(nanos(self.interval).max(1));
+        self.report_at = now + self.interval / 2 + Duration::from_nanos(spread);
+        self.counters.queue_us = self.delay.take(now);
+        let report = self.header(now);
+        self.send(&Upstream::Need(report, lacking));
+    }
+
+    /// How long it takes until a report shows its effect.
+    fn effect(&self) -> Duration {
+        self.rtt + ANSWER
+    }
+
+    /// Over what time receivers that lack the same spread their reports.
+    fn spread(&self) -> Duration {
+        let times = f64::from(self.receivers).ln().min(SPREAD_MAX);
+        self.effect().mul_f64(times).min(SPREAD_EACH * self.receivers)
+    }
+
+    /// A part of `most`, by chance: of many receivers few draw little, so that they speak for the others, who hear the
+    /// answer and stay silent. (Nonnenmacher and Biersack's truncated exponential, as in RFC 5740, section 5.5.1.)
+    #[expect(clippy::cast_precision_loss, reason = "chance needs no more than 53 bits")]
+    fn spread_over(&mut self, most: Duration) -> Duration {
+        if self.receivers < 2 {
+            return Duration::ZERO;
+        }
+        let uniform = (self.config.chance.below(1 << 32) + 1) as f64 / (1u64 << 32) as f64;
+        most.mul_f64((1.0 + uniform.ln() / f64::from(self.receivers).ln()).max(0.0))
     }
 
     /// What to ask for next: as many objects as there is room for, in the order in which the server would send them.
@@ -505,7 +605,8 @@ impl Receiver {
         }
         let empty = lacking.is_empty();
         self.send(&if empty { Upstream::Join(report) } else { Upstream::Need(report, lacking) });
-        self.probe = (self.probe * 2).clamp(PROBE_MIN, PROBE_MAX);
+        let least = PROBE_MIN.max(PROBE_EACH * self.receivers).min(PROBE_MAX);
+        self.probe = (self.probe * 2).clamp(least, PROBE_MAX);
         let spread = self.config.chance.below(nanos(self.probe) / 2);
         self.tick_at = now + self.probe + Duration::from_nanos(spread);
     }
@@ -518,12 +619,11 @@ impl Receiver {
     }
 
     fn header(&self, now: Instant) -> Report {
-        let newest_age_us = u32::try_from(now.since(self.heard_at).as_micros()).unwrap_or(u32::MAX);
         Report {
             receiver: self.config.receiver,
             timestamp_us: micros(now),
             seen: self.stream.settled(),
-            counters: ReceiverCounters { newest_age_us, ..self.counters() },
+            counters: self.counters(),
         }
     }
 
@@ -534,6 +634,16 @@ impl Receiver {
         }
         self.outgoing.push_back(packet.encode(&self.config.shape));
     }
+}
+
+/// What is known besides what is here.
+fn view<'a>(
+    stream: &'a Stream,
+    refused: &'a ObjectSet,
+    pending: &'a [ObjectRange],
+    repairs: &'a [(u64, u8)],
+) -> View<'a> {
+    View { stream, refused, pending, repairs }
 }
 
 fn nanos(duration: Duration) -> u64 {

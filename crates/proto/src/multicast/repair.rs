@@ -1,32 +1,67 @@
-//! Repair by exact resends of single blocks. The next form sends erasure-coded symbols instead.
+//! Repairs: coded symbols, any of which heals any loss of its object, and exact resends of single blocks where symbols
+//! do not do. What is asked for by many goes out once. Source: `formats/multicast.md`, section 6.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::bits::BlockSet;
+use super::bits::{BlockSet, index};
 use super::mutant::Mutant;
 use super::report::Cause;
 
-/// Most objects with blocks to be resent; further wishes are dropped and come again with the next report.
+/// Most objects with repairs to be sent; further wishes are dropped and come again with the next report.
 const REPAIR_OBJECTS_MAX: usize = 1 << 14;
-/// Resends are remembered for so many blocks sent after them: longer than any report is on its way.
+/// Repairs are remembered for so many blocks sent after them: longer than any report is on its way.
 const REMEMBERED: u64 = 1 << 16;
 
-/// Blocks to resend.
+/// Symbols of an object are numbered below this, and begin again.
+const ROWS_MAX: u16 = 4096;
+
+/// What is to be sent of an object.
 #[derive(Debug)]
 struct Pending {
+    /// Symbols, any new ones.
+    symbols: u32,
+    /// These blocks.
     blocks: BlockSet,
     cause: Cause,
 }
 
-/// Blocks resent lately.
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.symbols == 0 && self.blocks.is_empty()
+    }
+}
+
+/// What was sent of an object lately.
 #[derive(Debug)]
 struct Resent {
     blocks: BlockSet,
-    /// Sequence of the last of them.
+    /// Sequence of the last of `blocks`.
     sequence: u64,
+    /// The last symbols, sent one after the other: sequence of the first, and how many.
+    burst: (u64, u32),
 }
 
-/// The blocks to be resent, and those that were.
+impl Resent {
+    /// Sequence of the last of all.
+    fn last(&self) -> u64 {
+        self.sequence.max(self.burst.0 + u64::from(self.burst.1))
+    }
+}
+
+/// A run of repairs, to be sent with consecutive sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RepairRun {
+    /// The first block: of the object, or at or beyond its number of blocks a symbol.
+    pub(super) first: u32,
+    pub(super) count: u16,
+    pub(super) cause: Cause,
+    /// How many symbols of the object are still to come behind this run.
+    pub(super) more: u32,
+    /// Nothing is left of the object, which is off the plan now.
+    pub(super) done: bool,
+}
+
+/// What is to be repaired, and what was.
 #[derive(Debug)]
 pub(super) struct Repairs {
     pending: HashMap<u64, Pending>,
@@ -37,24 +72,35 @@ pub(super) struct Repairs {
     resent: HashMap<u64, Resent>,
     /// Objects of `resent` with the sequence when they were noted, oldest first.
     resent_order: VecDeque<(u64, u64)>,
+    /// The next symbol of each object: none goes out twice before all have.
+    rows: Vec<u16>,
     mutant: Mutant,
 }
 
 impl Repairs {
-    pub(super) fn new(mutant: Mutant) -> Self {
+    /// No repairs, for a session of `objects`.
+    pub(super) fn new(objects: u64, mutant: Mutant) -> Self {
         Self {
             pending: HashMap::new(),
             waiting: VecDeque::new(),
             planned: VecDeque::new(),
             resent: HashMap::new(),
             resent_order: VecDeque::new(),
+            rows: vec![0; index(objects)],
             mutant,
         }
     }
 
     /// Somebody lacks `block` of `object`, which has `blocks`, though all before sequence `seen` had time to arrive.
     /// True if that is news.
-    pub(super) fn ask(&mut self, object: u64, blocks: u32, block: u32, seen: u64, cause: Cause) -> bool {
+    pub(super) fn ask_block(
+        &mut self,
+        object: u64,
+        blocks: u32,
+        block: u32,
+        seen: u64,
+        cause: Cause,
+    ) -> bool {
         if let Some(resent) = self.resent.get_mut(&object) {
             if resent.sequence < seen {
                 resent.blocks.clear();
@@ -62,20 +108,53 @@ impl Repairs {
                 return false;
             }
         }
-        if let Some(pending) = self.pending.get_mut(&object) {
-            return pending.blocks.insert(block);
-        }
-        if self.pending.len() == REPAIR_OBJECTS_MAX || block >= blocks {
-            return false;
-        }
-        let mut set = BlockSet::empty(blocks);
-        set.insert(block);
-        self.pending.insert(object, Pending { blocks: set, cause });
-        self.waiting.push_back(object);
-        true
+        block < blocks
+            && self.pending(object, blocks, cause).is_some_and(|pending| pending.blocks.insert(block))
     }
 
-    /// Whether nothing is to be resent.
+    /// Somebody lacks `count` symbols of `object`, which has `blocks`, though all before sequence `seen` had time to
+    /// arrive. True if that is news.
+    pub(super) fn ask_symbols(
+        &mut self,
+        object: u64,
+        blocks: u32,
+        count: u32,
+        seen: u64,
+        cause: Cause,
+    ) -> bool {
+        let lacking = count.saturating_sub(self.on_their_way(object, seen));
+        if lacking == 0 {
+            return false;
+        }
+        let Some(pending) = self.pending(object, blocks, cause) else { return false };
+        let fresh = lacking > pending.symbols;
+        pending.symbols = pending.symbols.max(lacking);
+        fresh
+    }
+
+    /// Symbols of `object` that went out at or after sequence `seen`.
+    fn on_their_way(&self, object: u64, seen: u64) -> u32 {
+        let Some(resent) = self.resent.get(&object) else { return 0 };
+        if self.mutant.is(Mutant::IgnoresSequence) {
+            return 0;
+        }
+        let (first, count) = resent.burst;
+        count - u32::try_from(seen.saturating_sub(first)).unwrap_or(u32::MAX).min(count)
+    }
+
+    /// The wishes for `object`, new ones at the end of the queue; `None` if there is no room for them.
+    fn pending(&mut self, object: u64, blocks: u32, cause: Cause) -> Option<&mut Pending> {
+        if !self.pending.contains_key(&object) {
+            if self.pending.len() == REPAIR_OBJECTS_MAX {
+                return None;
+            }
+            self.waiting.push_back(object);
+        }
+        let empty = || Pending { symbols: 0, blocks: BlockSet::empty(blocks), cause };
+        Some(self.pending.entry(object).or_insert_with(empty))
+    }
+
+    /// Whether nothing is to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -101,24 +180,54 @@ impl Repairs {
         self.pending.remove(&object);
     }
 
-    /// Takes the next run of at most `count_max` blocks off the front object, to be sent from `sequence` on: first
-    /// block, count, cause, and whether nothing is left of the object, which then is off the plan. `None` if it was
-    /// superseded.
-    pub(super) fn take_run(&mut self, count_max: u16, sequence: u64) -> Option<(u32, u16, Cause, bool)> {
+    /// Takes the next run of at most `count_max` packets off the front object, which has `blocks` blocks, to be sent
+    /// from `sequence` on. `None` if it was superseded.
+    pub(super) fn take_run(&mut self, blocks: u32, count_max: u16, sequence: u64) -> Option<RepairRun> {
         let object = self.front()?;
         let pending = self.pending.get_mut(&object)?;
-        let first = pending.blocks.next_from(0).expect("pending objects lack a block");
+        let cause = pending.cause;
+        let Some(first) = pending.blocks.next_from(0) else {
+            let most = pending.symbols.min(count_max.into());
+            let (first, count) = self.take_symbols(object, blocks, most, sequence);
+            let pending = self.pending.get_mut(&object).expect("just seen");
+            pending.symbols -= u32::from(count);
+            let (more, done) = (pending.symbols, pending.is_empty());
+            if done {
+                self.drop_front();
+            }
+            return Some(RepairRun { first, count, cause, more, done });
+        };
         let mut count = 0;
         while count < count_max && pending.blocks.remove(first + u32::from(count)) {
             count += 1;
         }
-        let (cause, done) = (pending.cause, pending.blocks.is_empty());
-        let blocks = pending.blocks.bound();
+        let (more, done) = (pending.symbols, pending.is_empty());
         if done {
             self.drop_front();
         }
-        self.remember(object, blocks, first, count, sequence);
-        Some((first, count, cause, done))
+        let resent = self.remember(object, blocks, sequence);
+        resent.sequence = sequence + u64::from(count) - 1;
+        for block in first..first + u32::from(count) {
+            resent.blocks.insert(block);
+        }
+        Some(RepairRun { first, count, cause, more, done })
+    }
+
+    /// Takes at most `most` (at least 1) new symbols of `object`, which has `blocks` blocks, to be sent from `sequence`
+    /// on: the number of the first as a block, and how many.
+    pub(super) fn take_symbols(&mut self, object: u64, blocks: u32, most: u32, sequence: u64) -> (u32, u16) {
+        let row = &mut self.rows[index(object)];
+        if *row >= ROWS_MAX || self.mutant.is(Mutant::RepeatsSymbols) {
+            *row = 0;
+        }
+        let count = u16::try_from(most.max(1)).unwrap_or(u16::MAX).min(ROWS_MAX - *row);
+        let first = blocks + u32::from(*row);
+        *row += count;
+        let resent = self.remember(object, blocks, sequence);
+        let (begin, before) = resent.burst;
+        let goes_on = begin + u64::from(before) == sequence;
+        resent.burst = if goes_on { (begin, before + u32::from(count)) } else { (sequence, count.into()) };
+        (first, count)
     }
 
     /// Takes the front object off the plan and forgets what was wished of it.
@@ -135,25 +244,30 @@ impl Repairs {
         }
     }
 
-    fn remember(&mut self, object: u64, blocks: u32, first: u32, count: u16, sequence: u64) {
+    /// Symbols to come, of at most `most` objects, in the order of sending.
+    pub(super) fn coming(&self, most: usize) -> Vec<(u64, u8)> {
+        let queued = self.planned.iter().chain(&self.waiting);
+        let symbols = |object: &u64| self.pending.get(object).map_or(0, |pending| pending.symbols);
+        let coming = queued.map(|object| (*object, u8::try_from(symbols(object)).unwrap_or(u8::MAX)));
+        coming.filter(|entry| entry.1 > 0).take(most).collect()
+    }
+
+    /// What is remembered of `object`, of which something goes out from `sequence` on.
+    fn remember(&mut self, object: u64, blocks: u32, sequence: u64) -> &mut Resent {
         let order = &mut self.resent_order;
-        let resent = self.resent.entry(object).or_insert_with(|| {
-            order.push_back((object, sequence));
-            Resent { blocks: BlockSet::empty(blocks), sequence }
-        });
-        resent.sequence = sequence + u64::from(count) - 1;
-        for block in first..first + u32::from(count) {
-            resent.blocks.insert(block);
-        }
         while let Some(&(oldest, noted)) = order.front().filter(|entry| entry.1 + REMEMBERED < sequence) {
             order.pop_front();
-            match self.resent.get(&oldest) {
-                Some(again) if again.sequence > noted && again.sequence + REMEMBERED >= sequence => {
-                    order.push_back((oldest, again.sequence));
+            match self.resent.get(&oldest).map(Resent::last) {
+                Some(again) if again > noted && again + REMEMBERED >= sequence => {
+                    order.push_back((oldest, again));
                 }
                 _ => _ = self.resent.remove(&oldest),
             }
         }
+        self.resent.entry(object).or_insert_with(|| {
+            order.push_back((object, sequence));
+            Resent { blocks: BlockSet::empty(blocks), sequence: 0, burst: (0, 0) }
+        })
     }
 }
 
@@ -161,50 +275,79 @@ impl Repairs {
 mod tests {
     use super::*;
 
+    fn repairs() -> Repairs {
+        Repairs::new(1 << 17, Mutant::None)
+    }
+
     fn ask(repairs: &mut Repairs, block: u32, seen: u64) -> bool {
-        repairs.ask(7, 100, block, seen, Cause::Lost)
+        repairs.ask_block(7, 100, block, seen, Cause::Lost)
+    }
+
+    fn ask_symbols(repairs: &mut Repairs, count: u32, seen: u64) -> bool {
+        repairs.ask_symbols(7, 100, count, seen, Cause::Lost)
+    }
+
+    fn run(first: u32, count: u16, more: u32, done: bool) -> Option<RepairRun> {
+        Some(RepairRun { first, count, cause: Cause::Lost, more, done })
     }
 
     #[test]
     fn reports_merge_and_runs_are_taken_in_order() {
-        let mut repairs = Repairs::new(Mutant::None);
+        let mut repairs = repairs();
         assert!([3, 4, 5, 9].into_iter().all(|block| ask(&mut repairs, block, 50)));
         assert!(!ask(&mut repairs, 4, 50), "asked for already");
+        assert!(!ask(&mut repairs, 100, 50), "there is no such block");
         assert_eq!((repairs.plan(), repairs.front()), (Some(7), Some(7)));
-        assert_eq!(repairs.take_run(2, 60), Some((3, 2, Cause::Lost, false)));
-        assert_eq!(repairs.take_run(16, 62), Some((5, 1, Cause::Lost, false)));
-        assert_eq!(repairs.take_run(16, 63), Some((9, 1, Cause::Lost, true)));
+        assert_eq!(repairs.take_run(100, 2, 60), run(3, 2, 0, false));
+        assert_eq!(repairs.take_run(100, 16, 62), run(5, 1, 0, false));
+        assert_eq!(repairs.take_run(100, 16, 63), run(9, 1, 0, true));
         assert!(repairs.is_empty() && repairs.front().is_none());
     }
 
     #[test]
     fn a_resend_on_its_way_is_not_resent() {
-        let mut repairs = Repairs::new(Mutant::None);
+        let mut repairs = repairs();
         assert!(ask(&mut repairs, 3, 50));
         repairs.plan();
-        repairs.take_run(16, 60);
+        repairs.take_run(100, 16, 60);
         assert!(!ask(&mut repairs, 3, 60), "block 3 went out with sequence 60");
         assert!(ask(&mut repairs, 4, 60), "another one did not");
         assert!(ask(&mut repairs, 3, 61), "and was lost");
     }
 
     #[test]
+    fn symbols_go_out_for_who_lacks_most_and_never_twice() {
+        let mut repairs = repairs();
+        assert!(ask_symbols(&mut repairs, 3, 50) && !ask_symbols(&mut repairs, 2, 50));
+        assert!(ask_symbols(&mut repairs, 5, 50));
+        assert_eq!(repairs.coming(9), [(7, 5)]);
+        repairs.plan();
+        assert_eq!(repairs.take_run(100, 4, 60), run(100, 4, 1, false));
+        assert_eq!(repairs.take_run(100, 4, 64), run(104, 1, 0, true));
+        assert!(!ask_symbols(&mut repairs, 5, 60), "they are on their way");
+        assert!(!ask_symbols(&mut repairs, 2, 63), "two of them are");
+        assert!(ask_symbols(&mut repairs, 3, 63), "but not three");
+        repairs.plan();
+        assert_eq!(repairs.take_run(100, 4, 70), run(105, 1, 0, true));
+    }
+
+    #[test]
     fn what_comes_whole_is_not_repaired() {
-        let mut repairs = Repairs::new(Mutant::None);
-        assert!(ask(&mut repairs, 3, 50));
+        let mut repairs = repairs();
+        assert!(ask(&mut repairs, 3, 50) && ask_symbols(&mut repairs, 3, 50));
         repairs.supersede(7);
         assert!(repairs.plan().is_none() && repairs.is_empty());
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut repairs = Repairs::new(Mutant::None);
+        let mut repairs = repairs();
         let most = REPAIR_OBJECTS_MAX as u64;
-        let asked = (0..most + 10).filter(|&object| repairs.ask(object, 8, 0, 50, Cause::Lost)).count();
+        let asked = (0..most + 10).filter(|&object| repairs.ask_block(object, 8, 0, 50, Cause::Lost)).count();
         assert_eq!(asked, REPAIR_OBJECTS_MAX);
         for sequence in (0..most * 100).step_by(100) {
             repairs.plan();
-            repairs.take_run(1, sequence);
+            repairs.take_run(8, 1, sequence);
         }
         assert!(repairs.resent.len() as u64 <= REMEMBERED / 100 + 2, "{} remembered", repairs.resent.len());
         assert!(repairs.resent_order.len() as u64 <= REMEMBERED / 100 + 2);

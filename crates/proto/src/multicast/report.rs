@@ -10,10 +10,13 @@ use super::status::ObjectRange;
 /// Most objects that one NEED may ask for whole.
 pub(super) const NEED_OBJECTS_MAX: u64 = 1 << 16;
 /// Bytes of a report without lists: prefix, fixed fields and counts, tag.
-const FIXED_BYTES: usize = PREFIX_BYTES + 16 + COUNTER_BYTES + 4 + TAG_BYTES;
-const COUNTER_BYTES: usize = 56;
+const FIXED_BYTES: usize = PREFIX_BYTES + 16 + COUNTER_BYTES + 6 + TAG_BYTES;
+const COUNTER_BYTES: usize = 52;
 const RANGE_BYTES: usize = 12;
 const BLOCKS_BYTES: usize = 12;
+const SYMBOLS_BYTES: usize = 10;
+/// Most objects in one [`NeedSymbols`].
+pub(super) const SYMBOLS_RUN_MAX: usize = 512;
 
 /// The server's number for a receiver of a session, given with its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,25 +43,23 @@ impl Cause {
     }
 }
 
-/// What a receiver counted since it joined; never decreases, but for the last three.
+/// What a receiver counted since it joined; never decreases, but for the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReceiverCounters {
-    /// Blocks taken for the first time.
+    /// BLOCKs that came, whoever needed them.
+    pub blocks_arrived: u64,
+    /// Of those, taken for the first time.
     pub blocks_received: u64,
-    /// Blocks that came though they were there already.
+    /// Of those, that were here already.
     pub blocks_duplicate: u64,
-    /// Blocks of which the sequence shows that they were lost on the way, whoever needed them.
+    /// BLOCKs of which the sequence shows that they were lost on the way, whoever needed them.
     pub blocks_lost: u64,
     /// Blocks dropped because the buffer was full.
     pub blocks_refused: u64,
     /// Objects that passed verification.
     pub objects_verified: u64,
-    /// Free buffer in bytes.
-    pub free_bytes: u64,
-    /// The server's timestamp of the newest packet.
-    pub newest_timestamp_us: u32,
-    /// How long ago that packet came, in microseconds.
-    pub newest_age_us: u32,
+    /// How long packets waited on their way, in microseconds: the least since the report before, above the least ever.
+    pub queue_us: u32,
 }
 
 /// The part that all reports share.
@@ -107,31 +108,75 @@ impl NeedBlocks {
     }
 }
 
+/// Number of symbols lacked of each of some consecutive objects, any of which will do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeedSymbols {
+    /// The object of `counts[0]`.
+    pub first: u64,
+    /// How many each lacks; 255 for that or more. Not empty.
+    pub counts: Vec<u8>,
+    /// Why.
+    pub cause: Cause,
+}
+
 /// What a NEED asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lacking {
     /// Objects lacked whole.
     pub whole: Vec<NeedRange>,
-    /// Blocks lacked of objects there in part.
+    /// Blocks lacked of objects there in part, where any other would not do.
     pub blocks: Vec<NeedBlocks>,
+    /// How much is lacked of objects there in part.
+    pub symbols: Vec<NeedSymbols>,
 }
 
 impl Lacking {
     /// Whether it asks for nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.whole.is_empty() && self.blocks.is_empty()
+        self.whole.is_empty() && self.blocks.is_empty() && self.symbols.is_empty()
     }
 
     /// Length of the NEED that carries it, with its tag, in bytes.
     pub(super) fn packet_bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|need| BLOCKS_BYTES + need.bitmap.len()).sum();
-        FIXED_BYTES + self.whole.len() * RANGE_BYTES + blocks
+        let symbols: usize = self.symbols.iter().map(|need| SYMBOLS_BYTES + need.counts.len()).sum();
+        FIXED_BYTES + self.whole.len() * RANGE_BYTES + blocks + symbols
+    }
+
+    /// Adds that `count` symbols of `object` are lacked, which lies behind all objects added before.
+    pub(super) fn push_symbols(&mut self, object: u64, count: u32, cause: Cause) {
+        let count = u8::try_from(count).unwrap_or(u8::MAX);
+        if let Some(last) = self.symbols.last_mut()
+            && let Some(gap) = object.checked_sub(last.first + last.counts.len() as u64)
+            && gap < SYMBOLS_BYTES as u64
+            && last.counts.len() + SYMBOLS_BYTES < SYMBOLS_RUN_MAX
+            && last.cause == cause
+        {
+            last.counts.extend((0..gap).map(|_| 0));
+            last.counts.push(count);
+        } else {
+            self.symbols.push(NeedSymbols { first: object, counts: vec![count], cause });
+        }
+    }
+
+    /// Takes back what [`Self::push_symbols`] added last.
+    pub(super) fn pop_symbols(&mut self) {
+        if let Some(last) = self.symbols.last_mut() {
+            last.counts.pop();
+            while last.counts.last() == Some(&0) {
+                last.counts.pop();
+            }
+            if last.counts.is_empty() {
+                self.symbols.pop();
+            }
+        }
     }
 
     fn encode(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(&u16::try_from(self.whole.len()).expect("fits a packet").to_le_bytes());
         into.extend_from_slice(&u16::try_from(self.blocks.len()).expect("fits a packet").to_le_bytes());
+        into.extend_from_slice(&u16::try_from(self.symbols.len()).expect("fits a packet").to_le_bytes());
         for need in &self.whole {
             need.objects.encode(into);
             into.extend_from_slice(&[need.cause as u8, 0]);
@@ -143,11 +188,19 @@ impl Lacking {
             into.extend_from_slice(&[need.cause as u8, 0]);
             into.extend_from_slice(&need.bitmap);
         }
+        for need in &self.symbols {
+            write_u48(need.first, into);
+            into.extend_from_slice(&u16::try_from(need.counts.len()).expect("SYMBOLS_RUN_MAX").to_le_bytes());
+            into.extend_from_slice(&[need.cause as u8, 0]);
+            into.extend_from_slice(&need.counts);
+        }
     }
 
     fn parse(shape: &Shape, body: &mut Reader<'_>) -> Result<Self, Reject> {
         let (whole_count, blocks_count) = (usize::from(body.u16()?), usize::from(body.u16()?));
-        if whole_count * RANGE_BYTES + blocks_count * BLOCKS_BYTES > body.remaining() {
+        let symbols_count = usize::from(body.u16()?);
+        let least = whole_count * RANGE_BYTES + blocks_count * BLOCKS_BYTES + symbols_count * SYMBOLS_BYTES;
+        if least > body.remaining() {
             return Err(Reject::Length);
         }
         let whole: Vec<NeedRange> =
@@ -156,8 +209,19 @@ impl Lacking {
             return Err(Reject::Bounds);
         }
         let blocks = (0..blocks_count).map(|_| parse_blocks(shape, body)).collect::<Result<_, _>>()?;
-        Ok(Self { whole, blocks })
+        let symbols = (0..symbols_count).map(|_| parse_symbols(shape, body)).collect::<Result<_, _>>()?;
+        Ok(Self { whole, blocks, symbols })
     }
+}
+
+fn parse_symbols(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedSymbols, Reject> {
+    let (first, count) = (read_u48(body)?, usize::from(body.u16()?));
+    let cause = Cause::parse(body.u8()?)?;
+    body.u8()?;
+    if count == 0 || count > SYMBOLS_RUN_MAX || first + count as u64 > shape.objects {
+        return Err(Reject::Bounds);
+    }
+    Ok(NeedSymbols { first, counts: body.bytes(count)?.to_vec(), cause })
 }
 
 fn parse_range(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedRange, Reject> {
@@ -243,30 +307,28 @@ impl Report {
         let counters = &self.counters;
         for field in [
             self.seen,
+            counters.blocks_arrived,
             counters.blocks_received,
             counters.blocks_duplicate,
             counters.blocks_lost,
             counters.blocks_refused,
             counters.objects_verified,
-            counters.free_bytes,
         ] {
             into.extend_from_slice(&field.to_le_bytes());
         }
-        into.extend_from_slice(&counters.newest_timestamp_us.to_le_bytes());
-        into.extend_from_slice(&counters.newest_age_us.to_le_bytes());
+        into.extend_from_slice(&counters.queue_us.to_le_bytes());
     }
 
     fn parse(body: &mut Reader<'_>) -> Result<Self, Reject> {
         let (receiver, timestamp_us, seen) = (ReceiverId(body.u32()?), body.u32()?, body.u64()?);
         let counters = ReceiverCounters {
+            blocks_arrived: body.u64()?,
             blocks_received: body.u64()?,
             blocks_duplicate: body.u64()?,
             blocks_lost: body.u64()?,
             blocks_refused: body.u64()?,
             objects_verified: body.u64()?,
-            free_bytes: body.u64()?,
-            newest_timestamp_us: body.u32()?,
-            newest_age_us: body.u32()?,
+            queue_us: body.u32()?,
         };
         if seen >= SEQUENCE_MAX {
             return Err(Reject::Bounds);

@@ -7,18 +7,20 @@ use std::sync::Arc;
 use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, OBJECT_BYTES_MAX, SESSION_OBJECTS_MAX};
 use base::{Duration, Instant};
 
+use super::ahead::Ahead;
 use super::bits::index;
 use super::cache::{Cache, Place};
 use super::gather::{Gather, Gathering};
 use super::members::Members;
 use super::mutant::Mutant;
-use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape, TAG_BYTES};
-use super::rate::Pacer;
+use super::outliers::Outliers;
+use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Reject, Shape, TAG_BYTES};
+use super::rate::{Feedback, Rate, RateConfig};
 use super::repair::Repairs;
-use super::report::{Cause, Lacking, NeedBlocks, ReceiverId, Upstream};
+use super::report::{Cause, Lacking, NeedBlocks, NeedSymbols, ReceiverId, Report, Upstream};
 use super::schedule::Schedule;
 use super::stats::{ReceiverStatistics, SessionStatistics};
-use super::status::{Echo, Status, encode_bye};
+use super::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_bye};
 
 /// What a session of a server is made of.
 #[derive(Debug, Clone)]
@@ -27,9 +29,9 @@ pub struct ServerConfig {
     pub shape: Shape,
     /// Length of each object in bytes; as many as `shape.objects`.
     pub object_bytes: Arc<[u32]>,
-    /// Cap of the rate in bits per second on the wire; `None` sends as fast as the driver polls.
-    pub rate_bits_per_second: Option<u64>,
-    /// Bytes that the network adds to each packet (Ethernet, IP and UDP headers), for the rate cap.
+    /// Where the rate begins, and between what it moves.
+    pub rate: RateConfig,
+    /// Bytes that the network adds to each packet (Ethernet, IP and UDP headers), for the rate.
     pub overhead_bytes: u16,
     /// Most blocks in one [`Run`], `1..=64`: as many as the driver sends with one system call.
     pub run_blocks_max: u16,
@@ -44,8 +46,9 @@ pub struct ServerConfig {
     pub mutant: Mutant,
 }
 
-/// Consecutive blocks of one object, to be sent in order with consecutive sequences. All have `block_bytes` payload,
-/// but the last of an object, which may be shorter: so a run goes out as one segmented send.
+/// Consecutive blocks of one object, or consecutive symbols of it (see [`BlockHeader::symbol`]), to be sent in order with
+/// consecutive sequences. All have `block_bytes` payload, but the last block of an object, which may be shorter: so a
+/// run goes out as one segmented send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The first block's header.
@@ -59,9 +62,11 @@ impl Run {
     #[must_use]
     pub fn header(&self, index: u16) -> BlockHeader {
         debug_assert!(index < self.count);
+        let passed = if self.first.repair { u8::try_from(index).unwrap_or(u8::MAX) } else { 0 };
         BlockHeader {
             sequence: self.first.sequence + u64::from(index),
             block: self.first.block + index,
+            coming: self.first.coming.saturating_sub(passed),
             ..self.first
         }
     }
@@ -91,17 +96,25 @@ pub enum ServerEvent {
     Deserted,
 }
 
-/// Time between STATUS packets while blocks are sent.
+/// Time between STATUS packets while blocks are sent, and which part of the rate they may take (of a million).
 const STATUS_BUSY: Duration = Duration::from_millis(10);
+const STATUS_SHARE: u64 = 2_000;
 /// The same when nothing is left to send: at first, doubling, and at most.
 const STATUS_IDLE_MIN: Duration = Duration::from_millis(2);
 const STATUS_IDLE_MAX: Duration = Duration::from_millis(200);
 /// Reports that change what is pending are echoed, but not more often than this.
 const STATUS_SPACING: Duration = Duration::from_millis(1);
-/// Receivers spread their reports over this time for each of them, within bounds.
-const REPORT_INTERVAL_EACH: Duration = Duration::from_micros(500);
-const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(5);
+/// Which part of the rate all receivers together take for reports that ask for nothing (of a million),
+const REPORT_SHARE: u64 = 4_000;
+/// where each takes so many bytes on the wire; each reports within these bounds, the last for each receiver.
+const REPORT_BYTES: u64 = 150;
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL_EACH: Duration = Duration::from_millis(6);
+/// Who was not heard for so many report intervals has gone.
+const REPORTS_MISSED_MAX: u32 = 4;
+/// After so long all that was lost of a pass is told.
+const LOSSES_TOLD: Duration = Duration::from_millis(120);
 /// So many wanted heads are read ahead even if the plan for the others fills its room.
 const HEADS_AHEAD_MAX: usize = 32;
 /// How often the last BYE is said, and how far apart.
@@ -114,6 +127,20 @@ struct Pass {
     object: u64,
     next_block: u32,
     again: Option<Cause>,
+    /// Symbols that follow the blocks at once.
+    ahead: u8,
+    ahead_left: u8,
+}
+
+/// What goes out as one run.
+struct Piece {
+    object: u64,
+    first: u32,
+    count: u32,
+    /// Why, if it goes out again.
+    again: Option<Cause>,
+    repair: bool,
+    coming: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +156,9 @@ pub struct Server {
     schedule: Schedule,
     repairs: Repairs,
     cache: Cache,
-    pacer: Pacer,
+    rate: Rate,
+    ahead: Ahead,
+    outliers: Outliers,
     gather: Gather,
     members: Members,
     pass: Option<Pass>,
@@ -138,6 +167,8 @@ pub struct Server {
     status_at: Instant,
     status_last: Instant,
     status_idle: Duration,
+    /// Length of the last STATUS.
+    status_bytes: u64,
     idle: bool,
     /// The last report, to be echoed: receiver, its timestamp, when it came.
     last_report: Option<(ReceiverId, u32, Instant)>,
@@ -167,9 +198,11 @@ impl Server {
         };
         Self {
             schedule: Schedule::new(&shape, config.mutant),
-            repairs: Repairs::new(config.mutant),
+            repairs: Repairs::new(shape.objects, config.mutant),
             cache: Cache::new(config.cache_bytes),
-            pacer: Pacer::new(config.rate_bits_per_second),
+            rate: Rate::new(now, config.rate),
+            ahead: Ahead::default(),
+            outliers: Outliers::default(),
             gather: Gather::new(config.gathering),
             members: Members::new(config.receiver_timeout, config.mutant),
             pass: None,
@@ -177,12 +210,21 @@ impl Server {
             status_at: now + STATUS_IDLE_MAX,
             status_last: now,
             status_idle: STATUS_IDLE_MAX,
+            status_bytes: 100,
             idle: true,
             last_report: None,
             ending: Ending::Open,
             events: VecDeque::new(),
             statistics,
             config,
+        }
+    }
+
+    /// The control connection gave a place to this receiver, which may stay silent for as long as all that it lacks
+    /// is coming.
+    pub fn admit(&mut self, now: Instant, receiver: ReceiverId) {
+        if matches!(self.ending, Ending::Open) && self.members.admit(now, receiver) {
+            self.joined(now, receiver);
         }
     }
 
@@ -200,19 +242,42 @@ impl Server {
         }
         self.last_report = Some((report.receiver, report.timestamp_us, now));
         if self.members.hear(now, report) {
-            self.events.push_back(ServerEvent::Joined(report.receiver));
-            if self.sequence == 0 {
-                self.gather.joined(now);
-            }
+            self.joined(now, report.receiver);
         }
+        let (arrived, lost) = (report.counters.blocks_arrived, report.counters.blocks_lost);
+        let feedback =
+            Feedback { receiver: report.receiver, queue_us: report.counters.queue_us, arrived, lost };
+        self.rate.feedback(now, &feedback, self.members.count());
+        self.ahead.learn(now, LOSSES_TOLD);
         let news = match packet {
-            Upstream::Need(report, lacking) => self.take_needs(report.seen.min(self.sequence), lacking),
+            Upstream::Need(report, lacking) => self.take_needs(report, lacking),
             Upstream::Join(_) | Upstream::Leave(_) => true,
         };
         if news {
             self.status_soon(now);
         }
         self.plan();
+    }
+
+    fn joined(&mut self, now: Instant, receiver: ReceiverId) {
+        self.events.push_back(ServerEvent::Joined(receiver));
+        if self.sequence == 0 {
+            self.gather.joined(now);
+        }
+        self.members
+            .set_timeout(self.config.receiver_timeout.max(self.report_interval() * REPORTS_MISSED_MAX));
+    }
+
+    /// Sends no faster than this, whatever the network would carry: the session's share of what its server may send, in
+    /// bits per second on the wire.
+    pub fn set_ceiling(&mut self, bits_per_second: u64) {
+        self.rate.set_ceiling(bits_per_second);
+    }
+
+    /// What it would send now if there was enough to send, in bits per second on the wire.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        self.rate.bits_per_second()
     }
 
     /// Counts a datagram that could not be opened.
@@ -241,7 +306,7 @@ impl Server {
             Ending::Byes { at, .. } => Some(at),
             Ending::Open => {
                 let timers = self.members.expires_at().map_or(self.status_at, |at| at.min(self.status_at));
-                let blocks = self.can_send().then(|| self.pacer.ready_at().max(self.gather.until()));
+                let blocks = self.can_send().then(|| self.rate.ready_at().max(self.gather.until()));
                 Some(blocks.map_or(timers, |at| at.min(timers)))
             }
         }
@@ -259,7 +324,7 @@ impl Server {
         if now >= self.status_at {
             return Some(self.status(now));
         }
-        if now < self.pacer.ready_at().max(self.gather.until()) {
+        if now < self.rate.ready_at().max(self.gather.until()) {
             return None;
         }
         if let Some(run) = self.next_run(now) {
@@ -303,8 +368,9 @@ impl Server {
         statistics
     }
 
-    /// Merges what a receiver lacks into what is pending; true if that changed anything.
-    fn take_needs(&mut self, seen: u64, lacking: &Lacking) -> bool {
+    /// Merges what a receiver lacks into what is pending; true if others should hear of it at once.
+    fn take_needs(&mut self, report: &Report, lacking: &Lacking) -> bool {
+        let seen = report.seen.min(self.sequence);
         let mut news = false;
         for need in &lacking.whole {
             for object in need.objects.first..need.objects.end() {
@@ -314,12 +380,15 @@ impl Server {
             }
         }
         for need in &lacking.blocks {
-            news |= self.take_block_needs(seen, need);
+            news |= self.take_block_needs(report.receiver, seen, need);
+        }
+        for need in &lacking.symbols {
+            news |= self.take_symbol_needs(report.receiver, seen, need);
         }
         news
     }
 
-    fn take_block_needs(&mut self, seen: u64, need: &NeedBlocks) -> bool {
+    fn take_block_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedBlocks) -> bool {
         let (object, blocks) = (need.object, self.blocks(need.object));
         // Whoever has a part of what never went out, or lacks what does not exist, was lied to by another member.
         let misled = !self.schedule.ever_went_out(object) || need.blocks().any(|block| block >= blocks);
@@ -328,12 +397,58 @@ impl Server {
             self.statistics.merged += u64::from(!news);
             return news;
         }
+        let count = u32::try_from(need.blocks().count()).unwrap_or(u32::MAX);
+        if self.is_coded(object) && !self.is_worth(receiver, object, count) {
+            return false;
+        }
         for block in need.blocks() {
             news |= self.schedule.has_passed(object, block, seen)
-                && self.repairs.ask(object, blocks, block, seen, need.cause);
+                && self.repairs.ask_block(object, blocks, block, seen, need.cause);
         }
         self.statistics.merged += u64::from(!news);
         news
+    }
+
+    /// As what it leads to goes out at once, and says itself what follows, no echo is needed: false but for those who
+    /// were misled.
+    fn take_symbol_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedSymbols) -> bool {
+        let mut news = false;
+        for (object, &count) in (need.first..).zip(&need.counts).filter(|(_, count)| **count > 0) {
+            let (blocks, count) = (self.blocks(object), u32::from(count));
+            if !self.schedule.ever_went_out(object) || !self.is_coded(object) {
+                news |= self.schedule.ask(object, blocks, seen, need.cause);
+            }
+            if self.schedule.is_pending(object)
+                || !self.schedule.has_passed(object, blocks - 1, seen)
+                || !self.is_worth(receiver, object, count)
+            {
+                continue;
+            }
+            let fresh = self.repairs.ask_symbols(object, blocks, self.with_losses(count), seen, need.cause);
+            if fresh {
+                self.ahead.asked(object, count, need.cause);
+            }
+            self.statistics.merged += u64::from(!fresh);
+        }
+        news
+    }
+
+    /// So many symbols that `count` arrive.
+    fn with_losses(&self, count: u32) -> u32 {
+        let loss = u64::from(self.rate.loss_per_million().min(500_000));
+        let more = (u64::from(count) * loss + (1_000_000 - loss) / 2) / (1_000_000 - loss);
+        count + u32::try_from(more).unwrap_or(0)
+    }
+
+    /// Whether what this receiver lacks of an object should be repaired now. One that loses much more than the others do
+    /// would have its repairs paid by all; it is served when there is nothing better to do.
+    fn is_worth(&mut self, receiver: ReceiverId, object: u64, count: u32) -> bool {
+        let usual = u64::from(self.blocks(object)) * u64::from(self.rate.loss_per_million()) / 1_000_000;
+        let most = self.blocks(object) / 8 + 4 + 2 * u32::try_from(usual).unwrap_or(u32::MAX / 4);
+        count <= most
+            || self.members.count() <= 1
+            || self.schedule.is_empty()
+            || self.outliers.are_many(object, receiver, self.members.count())
     }
 
     /// Reads ahead what will be sent next.
@@ -379,8 +494,10 @@ impl Server {
         self.schedule.take(object);
         if self.cache.place(object) == Place::Ready {
             self.repairs.supersede(object);
+            self.outliers.forget(object);
             let again = self.schedule.begin_pass(object, self.sequence);
-            self.pass = Some(Pass { object, next_block: 0, again });
+            let ahead = if self.is_coded(object) { self.ahead.symbols(self.blocks(object)) } else { 0 };
+            self.pass = Some(Pass { object, next_block: 0, again, ahead, ahead_left: ahead });
         }
         self.plan();
     }
@@ -388,10 +505,23 @@ impl Server {
     fn run_of_pass(&mut self, now: Instant) -> Run {
         let mut pass = self.pass.take().expect("called within a pass");
         let blocks = self.blocks(pass.object);
-        let count = (blocks - pass.next_block).min(self.config.run_blocks_max.into());
-        let run = self.run(now, pass.object, pass.next_block, count, pass.again, false);
-        pass.next_block += count;
-        if pass.next_block == blocks {
+        let most = self.run_blocks_max();
+        let run = if pass.next_block < blocks {
+            let count = (blocks - pass.next_block).min(most.into());
+            let (object, first, again) = (pass.object, pass.next_block, pass.again);
+            pass.next_block += count;
+            self.run(now, Piece { object, first, count, again, repair: false, coming: pass.ahead.into() })
+        } else {
+            let wanted = u32::from(pass.ahead_left).min(most.into());
+            let (first, count) = self.repairs.take_symbols(pass.object, blocks, wanted, self.sequence);
+            pass.ahead_left -= u8::try_from(count).expect("no more than wanted");
+            self.statistics.symbols_ahead += u64::from(count);
+            let coming = u32::from(pass.ahead_left) + u32::from(count) - 1;
+            let (object, count) = (pass.object, count.into());
+            self.run(now, Piece { object, first, count, again: None, repair: true, coming })
+        };
+        if pass.next_block == blocks && pass.ahead_left == 0 {
+            self.ahead.passed(now, pass.object);
             self.cache.unpin(pass.object);
             self.plan();
         } else {
@@ -402,56 +532,71 @@ impl Server {
 
     fn run_of_repair(&mut self, now: Instant, object: u64) -> Option<Run> {
         let absent = self.cache.place(object) == Place::Absent;
-        let taken =
-            if absent { None } else { self.repairs.take_run(self.config.run_blocks_max, self.sequence) };
+        let (blocks, most) = (self.blocks(object), self.run_blocks_max());
+        let taken = if absent { None } else { self.repairs.take_run(blocks, most, self.sequence) };
         if taken.is_none() {
             self.repairs.drop_front();
         }
-        if taken.is_none_or(|(_, _, _, done)| done) {
+        if taken.is_none_or(|run| run.done) {
             self.cache.unpin(object);
             self.plan();
         }
-        let (first, count, cause, _) = taken?;
-        Some(self.run(now, object, first, count.into(), Some(cause), true))
+        let run = taken?;
+        let (first, count, again) = (run.first, u32::from(run.count), Some(run.cause));
+        let coming = if first >= blocks { run.more + count - 1 } else { 0 };
+        Some(self.run(now, Piece { object, first, count, again, repair: true, coming }))
     }
 
-    /// Books `count` blocks of `object` as sent from now on.
-    fn run(
-        &mut self,
-        now: Instant,
-        object: u64,
-        first: u32,
-        count: u32,
-        again: Option<Cause>,
-        repair: bool,
-    ) -> Run {
+    /// Books a piece as sent from now on.
+    fn run(&mut self, now: Instant, piece: Piece) -> Run {
         let shape = self.config.shape;
+        let Piece { object, first, count, .. } = piece;
         let object_bytes = self.config.object_bytes[index(object)];
-        let block = u16::try_from(first).expect("OBJECT_BLOCKS_MAX");
         let first_header = BlockHeader {
             sequence: self.sequence,
             timestamp_us: micros(now),
             object,
-            block,
+            block: u16::try_from(first).expect("OBJECT_BLOCKS_MAX"),
             object_bytes,
-            repair,
+            repair: piece.repair,
+            coming: u8::try_from(piece.coming).unwrap_or(u8::MAX).min(COMING_MAX),
         };
-        let end = (first + count) * u32::from(shape.block_bytes);
-        let payload =
-            u64::from(end.min(object_bytes) - (first * u32::from(shape.block_bytes)).min(object_bytes));
+        let block_bytes = u32::from(shape.block_bytes);
+        let is_symbols = first_header.symbol(&shape).is_some();
+        let payload = if is_symbols {
+            u64::from(count * block_bytes)
+        } else {
+            let end = (first + count) * block_bytes;
+            u64::from(end.min(object_bytes) - (first * block_bytes).min(object_bytes))
+        };
         let headers = (BLOCK_HEADER_BYTES + TAG_BYTES) as u64 + u64::from(self.config.overhead_bytes);
-        self.pacer.sent(now, payload + headers * u64::from(count));
+        self.rate.sent(now, payload + headers * u64::from(count));
         self.sequence += u64::from(count);
         self.statistics.blocks_sent += u64::from(count);
+        self.statistics.symbols_sent += if is_symbols { count.into() } else { 0 };
         self.statistics.bytes_sent += payload;
-        if let Some(cause) = again.filter(|_| !self.config.mutant.is(Mutant::BooksNothing)) {
+        if let Some(cause) = piece.again.filter(|_| !self.config.mutant.is(Mutant::BooksNothing)) {
             self.statistics.resent.book(cause, count.into());
         }
         Run { first: first_header, count: u16::try_from(count).expect("at most run_blocks_max") }
     }
 
+    /// Most blocks of one run: no more than a switch can hold at the present rate.
+    fn run_blocks_max(&self) -> u16 {
+        let packet = BLOCK_HEADER_BYTES as u64
+            + TAG_BYTES as u64
+            + u64::from(self.config.shape.block_bytes)
+            + u64::from(self.config.overhead_bytes);
+        self.rate.run_blocks_max(packet, self.config.run_blocks_max)
+    }
+
+    fn is_coded(&self, object: u64) -> bool {
+        self.config.shape.is_coded(self.config.object_bytes[index(object)])
+    }
+
     fn status(&mut self, now: Instant) -> Transmit {
-        let gap = if self.idle { self.status_idle } else { STATUS_BUSY };
+        let busy = self.time_of(self.status_bytes * 1_000_000 / STATUS_SHARE).max(STATUS_BUSY);
+        let gap = if self.idle { self.status_idle } else { busy };
         self.status_idle = (gap * 2).min(STATUS_IDLE_MAX);
         (self.status_at, self.status_last) = (now + gap, now);
         let echo = self.last_report.map(|(receiver, timestamp_us, at)| Echo {
@@ -466,17 +611,33 @@ impl Server {
             cursor: self.schedule.cursor(),
             idle: self.is_empty(),
             receivers,
-            report_interval: (REPORT_INTERVAL_EACH * receivers)
-                .clamp(REPORT_INTERVAL_MIN, REPORT_INTERVAL_MAX),
+            report_interval: self.report_interval(),
             echo,
             pending: self.schedule.pending(),
+            repairs: self.repairs.coming(STATUS_REPAIRS_MAX),
         };
-        self.control(now, status.encode(&self.config.shape))
+        let packet = status.encode(&self.config.shape);
+        self.status_bytes = packet.len() as u64;
+        self.control(now, packet)
+    }
+
+    /// How long each receiver may be silent: all of them together stay below their share of the rate.
+    fn report_interval(&self) -> Duration {
+        let receivers = self.members.count().max(1);
+        let most = REPORT_INTERVAL_MAX.max(REPORT_INTERVAL_EACH * receivers);
+        self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / REPORT_SHARE)
+            .clamp(REPORT_INTERVAL_MIN, most)
+    }
+
+    /// How long so many bytes take at the present rate.
+    fn time_of(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.rate.bits_per_second().max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     fn control(&mut self, now: Instant, packet: Vec<u8>) -> Transmit {
         let bytes = (packet.len() + TAG_BYTES) as u64;
-        self.pacer.sent(now, bytes + u64::from(self.config.overhead_bytes));
+        self.rate.sent(now, bytes + u64::from(self.config.overhead_bytes));
         self.statistics.control_sent += 1;
         self.statistics.control_bytes_sent += bytes;
         Transmit::Control(packet)
@@ -489,6 +650,7 @@ impl Server {
 
     fn part(&mut self, left: Option<ReceiverStatistics>) {
         let Some(left) = left else { return };
+        self.rate.forget(left.receiver);
         self.events.push_back(ServerEvent::Left(left));
         if self.members.count() == 0 {
             self.schedule.forget();

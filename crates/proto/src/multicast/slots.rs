@@ -11,22 +11,37 @@ use super::receiver::{Disposition, Slot};
 use super::report::{Cause, Lacking, NeedBlocks};
 use super::status::ObjectRange;
 use super::stream::Stream;
+use crate::code::{CODE_BLOCKS_MAX, Held};
 
 /// Most bytes of a bitmap in one NEED: 2048 blocks.
 const BITMAP_BYTES_MAX: u32 = 256;
+
+/// Longest time between two attempts to get what an object lacks, and how many attempts are made.
+const RETRY_MAX: Duration = Duration::from_millis(500);
+const ASKS_MAX: u8 = 10;
 
 /// One object that is here in part or as a whole.
 #[derive(Debug)]
 struct Entry {
     object: u64,
     bytes: u32,
+    /// What it takes of the memory.
+    padded_bytes: u32,
+    /// Blocks that are not here. In the place of some of them lies a symbol.
     missing: BlockSet,
+    held: Vec<Held>,
     /// Sequence of block 0 in the last pass that was seen.
     pass_first: u64,
+    /// Symbols of this object may be on their way until this sequence.
+    coming_until: u64,
+    /// All of it is here.
+    complete: bool,
     /// Its packets contradict each other.
     given_up: bool,
-    /// Its missing blocks are not asked for again before this.
+    /// What is missing is not asked for again before this.
     ask_at: Instant,
+    /// How often it was asked for since something came of it.
+    asks: u8,
 }
 
 /// What else is known when blocks are asked for.
@@ -35,6 +50,8 @@ pub(super) struct View<'a> {
     pub(super) refused: &'a ObjectSet,
     /// What will come whole.
     pub(super) pending: &'a [ObjectRange],
+    /// Of which objects symbols will come, and how many.
+    pub(super) repairs: &'a [(u64, u8)],
 }
 
 /// The slots in use and their sum.
@@ -88,9 +105,9 @@ impl Slots {
         self.entries.get(slot.0 as usize)?.as_ref().map(|entry| entry.object)
     }
 
-    /// A slot for the object of `header`, which has `blocks`; `None` if there is no room.
-    pub(super) fn begin(&mut self, header: &BlockHeader, blocks: u32) -> Option<Slot> {
-        let bytes = u64::from(header.object_bytes);
+    /// A slot for the object of `header`; `None` if there is no room.
+    pub(super) fn begin(&mut self, header: &BlockHeader, shape: &Shape) -> Option<Slot> {
+        let bytes = u64::from(shape.padded_bytes(header.object_bytes));
         if self.used_bytes + bytes > self.budget_bytes && !self.mutant.is(Mutant::IgnoresBudget) {
             return None;
         }
@@ -104,10 +121,15 @@ impl Slots {
         self.entries[slot.0 as usize] = Some(Entry {
             object: header.object,
             bytes: header.object_bytes,
-            missing: BlockSet::full(blocks),
+            padded_bytes: shape.padded_bytes(header.object_bytes),
+            missing: BlockSet::full(shape.blocks(header.object_bytes)),
+            held: Vec::new(),
             pass_first: header.sequence - u64::from(header.block),
+            coming_until: 0,
+            complete: false,
             given_up: false,
             ask_at: Instant::ZERO,
+            asks: 0,
         });
         self.by_object.insert(header.object, slot);
         self.last = Some((header.object, slot));
@@ -117,15 +139,13 @@ impl Slots {
 
     /// Whether the object in `slot` is not complete.
     pub(super) fn is_partial(&self, slot: Slot) -> bool {
-        self.entries[slot.0 as usize].as_ref().is_some_and(|entry| !entry.missing.is_empty())
+        self.entries[slot.0 as usize].as_ref().is_some_and(|entry| !entry.complete)
     }
 
     /// Whether `header` gives the incomplete object in `slot` another length than the packet that began it.
     pub(super) fn contradicts(&self, slot: Slot, header: &BlockHeader) -> bool {
         let entry = self.entries[slot.0 as usize].as_ref();
-        entry.is_some_and(|entry| {
-            !entry.given_up && !entry.missing.is_empty() && entry.bytes != header.object_bytes
-        })
+        entry.is_some_and(|entry| !entry.given_up && !entry.complete && entry.bytes != header.object_bytes)
     }
 
     /// Nothing more is placed in `slot` or asked for it; it stays in use until it is freed.
@@ -136,43 +156,52 @@ impl Slots {
         self.stop_filling(slot);
     }
 
-    /// Where a block of the object in `slot` goes.
+    /// Where a block of the object in `slot`, or a symbol, goes.
     pub(super) fn place(&mut self, slot: Slot, header: &BlockHeader, shape: &Shape) -> Disposition {
         let Some(entry) = self.entries[slot.0 as usize].as_mut() else { return Disposition::Unwanted };
         if entry.given_up || header.object_bytes != entry.bytes {
             return Disposition::Unwanted;
         }
-        if !header.repair {
-            entry.pass_first = entry.pass_first.max(header.sequence - u64::from(header.block));
-        }
-        if !entry.missing.remove(header.block.into()) {
+        entry.note(header, shape);
+        if entry.complete {
             return Disposition::Duplicate;
         }
-        let (mut offset, _) = shape.place(entry.bytes, header.block);
-        if self.mutant.is(Mutant::MisplacesBlock) && header.block == 1 {
+        let block = match header.symbol(shape) {
+            Some(row) => entry.hold(row),
+            None => entry.missing.remove(header.block.into()).then(|| entry.unhold(header.block)),
+        };
+        let Some(block) = block else { return Disposition::Duplicate };
+        entry.asks = 0;
+        let mut offset = u32::from(block) * u32::from(shape.block_bytes);
+        if self.mutant.is(Mutant::MisplacesBlock) && block == 1 {
             offset = 0;
         }
         Disposition::Place { slot, offset, begins: None }
     }
 
-    /// The slot and length of `object` if nothing of it is missing any more. Says so once.
-    pub(super) fn complete(&mut self, object: u64) -> Option<(Slot, u32)> {
+    /// Slot, length and held symbols of `object` if nothing of it is lacked any more. Says so once.
+    pub(super) fn complete(&mut self, object: u64) -> Option<(Slot, u32, Box<[Held]>)> {
         let slot = self.find(object)?;
-        let entry = self.entries[slot.0 as usize].as_ref()?;
+        let entry = self.entries[slot.0 as usize].as_mut()?;
         let enough = u32::from(self.mutant.is(Mutant::IgnoresLastBlock));
-        if entry.missing.len() > enough || (enough == 1 && entry.missing.next_from(0) != entry.last_block()) {
+        let lacking = entry.lacking();
+        if entry.complete
+            || lacking > enough
+            || (lacking == 1 && (!entry.held.is_empty() || entry.missing.next_from(0) != entry.last_block()))
+        {
             return None;
         }
-        let bytes = entry.bytes;
+        entry.complete = true;
+        let (bytes, held) = (entry.bytes, std::mem::take(&mut entry.held).into());
         self.stop_filling(slot);
-        Some((slot, bytes))
+        Some((slot, bytes, held))
     }
 
     /// Empties `slot`.
     pub(super) fn free(&mut self, slot: Slot) {
         let Some(entry) = self.entries.get_mut(slot.0 as usize).and_then(Option::take) else { return };
         if !self.mutant.is(Mutant::LeaksSlot) {
-            self.used_bytes -= u64::from(entry.bytes);
+            self.used_bytes -= u64::from(entry.padded_bytes);
         }
         self.by_object.remove(&entry.object);
         self.last = None;
@@ -200,30 +229,55 @@ impl Slots {
         room.max(u64::from(self.used_bytes == 0)).min(lacked)
     }
 
-    /// Adds to `into` the blocks that have gone by without arriving, while it fits `room` bytes. They are asked for
-    /// again after `retry`.
-    pub(super) fn lacking_blocks(
+    /// Whether something of what is here in part went by without arriving, and should be asked for at `now`.
+    pub(super) fn lacks(&self, now: Instant, view: &View<'_>) -> bool {
+        self.filling.iter().any(|slot| {
+            let entry = self.entries[slot.0 as usize].as_ref().expect("filling slots are in use");
+            entry.need(now, view).is_some()
+        })
+    }
+
+    /// Adds to `into` what went by without arriving, while it fits `room` bytes. It is asked for again after `retry`, then
+    /// ever more seldom; at last the object is given up and returned: the server does not mean to send it now.
+    pub(super) fn write_lacking(
         &mut self,
         now: Instant,
         retry: Duration,
         view: &View<'_>,
         room: usize,
         into: &mut Lacking,
-    ) {
+    ) -> Vec<u64> {
+        let mut unanswered = Vec::new();
         for slot in &self.filling {
             let entry = self.entries[slot.0 as usize].as_mut().expect("filling slots are in use");
-            let comes_whole = |range: &ObjectRange| (range.first..range.end()).contains(&entry.object);
-            if now < entry.ask_at || view.pending.iter().any(comes_whole) {
-                continue;
+            match entry.need(now, view) {
+                None => continue,
+                Some(Need::Symbols(count)) => {
+                    into.push_symbols(entry.object, count, entry.cause(view));
+                    if into.packet_bytes() > room {
+                        into.pop_symbols();
+                        break;
+                    }
+                }
+                Some(Need::Blocks(passed)) => {
+                    let Some(need) = entry.lacking_blocks(passed, view) else { continue };
+                    into.blocks.push(need);
+                    if into.packet_bytes() > room {
+                        into.blocks.pop();
+                        break;
+                    }
+                }
             }
-            let Some(need) = entry.lacking(view) else { continue };
-            into.blocks.push(need);
-            if into.packet_bytes() > room {
-                into.blocks.pop();
-                return;
+            entry.asks += 1;
+            entry.ask_at = now + (retry * (1 << entry.asks.min(8)) / 2).min(RETRY_MAX);
+            if entry.asks == ASKS_MAX {
+                entry.given_up = true;
+                unanswered.push(entry.object);
             }
-            entry.ask_at = now + retry;
         }
+        self.filling
+            .retain(|slot| !self.entries[slot.0 as usize].as_ref().is_some_and(|entry| entry.given_up));
+        unanswered
     }
 
     fn stop_filling(&mut self, slot: Slot) {
@@ -233,16 +287,99 @@ impl Slots {
     }
 }
 
+/// What an object needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// So many symbols.
+    Symbols(u32),
+    /// Those of its missing blocks that are below this one.
+    Blocks(u32),
+}
+
 impl Entry {
     fn last_block(&self) -> Option<u32> {
         self.missing.bound().checked_sub(1)
     }
 
-    /// The missing blocks that have gone by.
-    fn lacking(&self, view: &View<'_>) -> Option<NeedBlocks> {
-        let sent = view.stream.settled().saturating_sub(self.pass_first);
-        let passed = if view.stream.is_over(self.pass_first) { u64::MAX } else { sent };
-        let passed = u32::try_from(passed).unwrap_or(u32::MAX).min(self.missing.bound());
+    /// How many blocks or symbols would complete it.
+    fn lacking(&self) -> u32 {
+        self.missing.len() - u32::try_from(self.held.len()).expect("no more than are missing")
+    }
+
+    /// Notes where the stream is with this object.
+    fn note(&mut self, header: &BlockHeader, shape: &Shape) {
+        let end = if header.repair {
+            header.sequence + 1
+        } else {
+            let first = header.sequence - u64::from(header.block);
+            self.pass_first = self.pass_first.max(first);
+            first + u64::from(shape.blocks(header.object_bytes))
+        };
+        if header.coming > 0 || header.repair {
+            self.coming_until = self.coming_until.max(end + u64::from(header.coming));
+        }
+    }
+
+    /// Keeps symbol `row`: returns the missing block in whose place it goes, `None` if it is here already.
+    fn hold(&mut self, row: u16) -> Option<u16> {
+        if self.held.iter().any(|held| held.row == row) {
+            return None;
+        }
+        // Lost blocks come first in the order of the pass; those at its end may arrive yet.
+        let behind = self.held.last().map_or(0, |held| u32::from(held.block) + 1);
+        let is_free = |block: &u32| self.held.iter().all(|held| u32::from(held.block) != *block);
+        let next = |from| self.missing.next_from(from);
+        let free =
+            next(behind).or_else(|| std::iter::successors(next(0), |block| next(block + 1)).find(is_free))?;
+        let block = u16::try_from(free).expect("OBJECT_BLOCKS_MAX");
+        self.held.push(Held { row, block });
+        Some(block)
+    }
+
+    /// The block itself came: the symbol in its place is gone.
+    fn unhold(&mut self, block: u16) -> u16 {
+        self.held.retain(|held| held.block != block);
+        block
+    }
+
+    /// What should be asked for, of what has gone by and does not come anyway.
+    fn need(&self, now: Instant, view: &View<'_>) -> Option<Need> {
+        let comes_whole = |range: &ObjectRange| (range.first..range.end()).contains(&self.object);
+        if now < self.ask_at || view.pending.iter().any(comes_whole) {
+            return None;
+        }
+        let blocks = self.missing.bound();
+        let settled = view.stream.settled();
+        let over = view.stream.is_over(self.pass_first);
+        let sent = if over { u64::MAX } else { settled.saturating_sub(self.pass_first) };
+        let passed = u32::try_from(sent).unwrap_or(u32::MAX).min(blocks);
+        if !(2..=CODE_BLOCKS_MAX).contains(&blocks) {
+            return self.missing.next_from(0).filter(|&block| block < passed).map(|_| Need::Blocks(passed));
+        }
+        if passed < blocks || (!over && settled < self.coming_until) {
+            return None;
+        }
+        let lacking = self.lacking();
+        let comes = view.repairs.iter().find(|repair| repair.0 == self.object).map_or(0, |repair| repair.1);
+        if lacking <= comes.into() {
+            return None;
+        }
+        // Who lacks most of an object came late: others are content, and blocks decode for nothing.
+        Some(if lacking <= blocks / 2 { Need::Symbols(lacking) } else { Need::Blocks(blocks) })
+    }
+
+    fn cause(&self, view: &View<'_>) -> Cause {
+        if view.refused.contains(self.object) {
+            Cause::BufferFull
+        } else if self.pass_first < view.stream.joined_sequence() {
+            Cause::Late
+        } else {
+            Cause::Lost
+        }
+    }
+
+    /// The missing blocks below `passed`.
+    fn lacking_blocks(&self, passed: u32, view: &View<'_>) -> Option<NeedBlocks> {
         let first_byte = self.missing.next_from(0).filter(|&block| block < passed)? / 8;
         let end_byte = passed.div_ceil(8).min(first_byte + BITMAP_BYTES_MAX);
         let mut bitmap: Vec<u8> =
@@ -250,14 +387,7 @@ impl Entry {
         while bitmap.last() == Some(&0) {
             bitmap.pop();
         }
-        let cause = if view.refused.contains(self.object) {
-            Cause::BufferFull
-        } else if self.pass_first < view.stream.joined_sequence() {
-            Cause::Late
-        } else {
-            Cause::Lost
-        };
         let first_block = u16::try_from(first_byte * 8).expect("OBJECT_BLOCKS_MAX");
-        Some(NeedBlocks { object: self.object, first_block, bitmap, cause })
+        Some(NeedBlocks { object: self.object, first_block, bitmap, cause: self.cause(view) })
     }
 }

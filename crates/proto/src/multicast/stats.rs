@@ -47,6 +47,10 @@ pub struct SessionStatistics {
     pub bytes_sent: u64,
     /// Those that had been sent before, by cause.
     pub resent: Resent,
+    /// Those of them that were repair symbols.
+    pub symbols_sent: u64,
+    /// Those of the symbols that went ahead of any wish for them; the others count as resent.
+    pub symbols_ahead: u64,
     /// STATUS and BYE packets sent.
     pub control_sent: u64,
     /// Bytes in them, with tags.

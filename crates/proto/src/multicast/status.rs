@@ -9,6 +9,8 @@ use super::report::ReceiverId;
 
 /// Most ranges in one STATUS.
 pub(super) const STATUS_RANGES_MAX: usize = 40;
+/// Most objects with symbols to come in one STATUS.
+pub(super) const STATUS_REPAIRS_MAX: usize = 40;
 /// Longest report interval that a receiver believes.
 const REPORT_INTERVAL_MAX_US: u32 = 60_000_000;
 
@@ -83,6 +85,8 @@ pub struct Status {
     pub echo: Option<Echo>,
     /// Objects that will be sent whole, in the order of sending: heads, then from the cursor on, as far as there is room.
     pub pending: Vec<ObjectRange>,
+    /// Objects of which symbols will be sent, and how many.
+    pub repairs: Vec<(u64, u8)>,
 }
 
 impl Status {
@@ -96,6 +100,8 @@ impl Status {
         write_u48(self.cursor, &mut packet);
         packet.push(u8::from(self.idle) | u8::from(self.echo.is_some()) << 1);
         packet.push(u8::try_from(self.pending.len()).expect("at most STATUS_RANGES_MAX"));
+        packet.push(u8::try_from(self.repairs.len()).expect("at most STATUS_REPAIRS_MAX"));
+        packet.push(0);
         packet.extend_from_slice(&self.receivers.to_le_bytes());
         let interval_us = u32::try_from(self.report_interval.as_micros()).unwrap_or(u32::MAX);
         packet.extend_from_slice(&interval_us.min(REPORT_INTERVAL_MAX_US).to_le_bytes());
@@ -104,18 +110,27 @@ impl Status {
             packet.extend_from_slice(&field.to_le_bytes());
         }
         self.pending.iter().for_each(|range| range.encode(&mut packet));
+        for &(object, symbols) in &self.repairs {
+            write_u48(object, &mut packet);
+            packet.push(symbols);
+        }
         packet
     }
 
     fn parse(shape: &Shape, sequence: u64, timestamp_us: u32, mut body: Reader<'_>) -> Result<Self, Reject> {
         let (cursor, bits, count) = (read_u48(&mut body)?, body.u8()?, usize::from(body.u8()?));
+        let repairs_count = usize::from(body.u8()?);
+        body.u8()?;
         let (receivers, interval_us) = (body.u32()?, body.u32()?);
         let echo = Echo { receiver: ReceiverId(body.u32()?), timestamp_us: body.u32()?, age_us: body.u32()? };
-        let bounded = count <= STATUS_RANGES_MAX && interval_us <= REPORT_INTERVAL_MAX_US;
+        let bounded = count <= STATUS_RANGES_MAX
+            && repairs_count <= STATUS_REPAIRS_MAX
+            && interval_us <= REPORT_INTERVAL_MAX_US;
         if !bounded || cursor > shape.objects || sequence >= SEQUENCE_MAX {
             return Err(Reject::Bounds);
         }
         let pending = (0..count).map(|_| ObjectRange::parse(shape, &mut body)).collect::<Result<_, _>>()?;
+        let repairs = (0..repairs_count).map(|_| parse_repair(shape, &mut body)).collect::<Result<_, _>>()?;
         if body.remaining() != 0 {
             return Err(Reject::Length);
         }
@@ -128,8 +143,14 @@ impl Status {
             report_interval: Duration::from_micros(interval_us.into()),
             echo: (bits & 2 != 0).then_some(echo),
             pending,
+            repairs,
         })
     }
+}
+
+fn parse_repair(shape: &Shape, body: &mut Reader<'_>) -> Result<(u64, u8), Reject> {
+    let (object, symbols) = (read_u48(body)?, body.u8()?);
+    if object < shape.objects { Ok((object, symbols)) } else { Err(Reject::Bounds) }
 }
 
 /// The BYE packet, without its tag.

@@ -126,6 +126,11 @@ impl Stream {
         }
     }
 
+    /// BLOCKs that came.
+    pub(super) const fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
     /// BLOCKs that did not come although they had the time.
     pub(super) const fn lost(&self) -> u64 {
         self.settled.saturating_sub(self.joined_sequence).saturating_sub(self.arrived)
@@ -162,6 +167,7 @@ mod tests {
             report_interval: Duration::ZERO,
             echo: None,
             pending: Vec::new(),
+            repairs: Vec::new(),
         }
     }
 

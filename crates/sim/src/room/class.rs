@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use base::{Chance, Instant};
+use base::Instant;
 use proto::multicast::Downstream;
 
 use crate::network::Link;
@@ -37,9 +37,10 @@ pub struct Flight {
 }
 
 impl Class {
-    /// When the packets of a burst arrive.
-    pub fn arrivals(&mut self, now: Instant, burst: &Burst, chance: &mut Chance) -> Vec<Option<Instant>> {
-        let mut down = |bytes| self.link.down(now, bytes, chance)[0].map(|arrival| arrival.at);
-        burst.wire_bytes.iter().map(|&bytes| down(bytes)).collect()
+    /// When the packets of a burst arrive, if they are not lost at random.
+    pub fn arrivals(&mut self, now: Instant, burst: &Burst) -> Vec<Option<Instant>> {
+        let delay = self.link.delay;
+        let mut arrival = |bytes| self.link.through_port(now, bytes).map(|at| at + delay);
+        burst.wire_bytes.iter().map(|&bytes| arrival(bytes)).collect()
     }
 }

@@ -1,7 +1,11 @@
 //! A receiver in a room: its machine, what it loses next, and what it is owed. Its disk is fast and every block is right.
 
+use std::sync::Arc;
+
 use base::{Chance, Duration, Instant};
 use proto::multicast::{Disposition, Downstream, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent};
+
+use crate::network::Link;
 
 /// See the module.
 #[derive(Debug)]
@@ -18,6 +22,15 @@ pub struct Host {
     placed: Box<[u16]>,
     chance: Chance,
     loss_per_million: u32,
+    port_bits_per_second: u64,
+}
+
+/// What is to be moved.
+#[derive(Debug)]
+pub struct Image {
+    pub object_bytes: Arc<[u32]>,
+    /// Number of blocks of each object.
+    pub blocks: Vec<u32>,
 }
 
 /// What all hosts of a room share while one of them acts.
@@ -31,10 +44,12 @@ pub struct Acts {
     pub deliveries: u64,
     /// Packets that did not reach them.
     pub losses: u64,
+    /// Bytes that they fetch by unicast.
+    pub unicast_bytes: u64,
 }
 
 impl Host {
-    pub fn new(objects: usize, loss_per_million: u32, chance: Chance) -> Self {
+    pub fn new(objects: usize, link: &Link, chance: Chance) -> Self {
         let mut host = Self {
             machine: None,
             timer: None,
@@ -43,19 +58,20 @@ impl Host {
             until_loss: 0,
             placed: vec![0; objects].into(),
             chance,
-            loss_per_million,
+            loss_per_million: link.loss_per_million,
+            port_bits_per_second: link.bits_per_second,
         };
         host.until_loss = host.skip();
         host
     }
 
-    pub fn start(&mut self, now: Instant, config: ReceiverConfig, acts: &mut Acts) {
+    pub fn start(&mut self, now: Instant, config: ReceiverConfig, image: &Image, acts: &mut Acts) {
         let objects = ObjectRange { first: 0, count: self.placed.len() as u32 };
         let mut machine = Receiver::new(now, config);
         machine.want(now, objects);
         self.machine = Some(machine);
         self.started_at = now;
-        self.drain(now, &[], acts);
+        self.drain(now, image, acts);
     }
 
     /// Takes in those packets of a burst that reach it. A bit for each that it had a use for, or would have had.
@@ -63,7 +79,7 @@ impl Host {
         &mut self,
         packets: &[Downstream<'static>],
         at: &[Option<Instant>],
-        blocks: &[u32],
+        image: &Image,
         acts: &mut Acts,
     ) -> u64 {
         let mut used = 0;
@@ -71,34 +87,39 @@ impl Host {
             let lost = at.is_none() || self.loses();
             let Some(now) = at.filter(|_| !lost) else {
                 acts.losses += 1;
-                used |= u64::from(self.has_use_for(packet, blocks)) << index;
+                used |= u64::from(self.has_use_for(packet, image)) << index;
                 continue;
             };
-            self.tick(now, blocks, acts);
-            let Some(machine) = &mut self.machine else { break };
+            self.tick(now, image, acts);
+            let Some(machine) = self.machine.as_mut().filter(|_| self.done_at.is_none()) else { break };
             acts.deliveries += 1;
             let did = machine.handle_input(now, packet);
             if let (Disposition::Place { .. }, Downstream::Block(header, _)) = (did, packet) {
                 self.placed[header.object as usize] += 1;
                 used |= 1 << index;
             }
-            self.drain(now, blocks, acts);
+            self.drain(now, image, acts);
         }
         used
     }
 
-    fn has_use_for(&self, packet: &Downstream<'static>, blocks: &[u32]) -> bool {
+    fn has_use_for(&self, packet: &Downstream<'static>, image: &Image) -> bool {
         let Downstream::Block(header, _) = packet else { return false };
-        u32::from(self.placed[header.object as usize]) < blocks[header.object as usize]
+        u32::from(self.placed[header.object as usize]) < image.blocks[header.object as usize]
     }
 
     /// Lets its timer fire as often as it should have by `now`.
-    pub fn tick(&mut self, now: Instant, blocks: &[u32], acts: &mut Acts) {
+    pub fn tick(&mut self, now: Instant, image: &Image, acts: &mut Acts) {
         while let Some(at) = self.due().filter(|&at| at <= now) {
             let machine = self.machine.as_mut().expect("who has a timer is there");
             machine.handle_timeout(at);
-            self.drain(at, blocks, acts);
+            self.drain(at, image, acts);
         }
+    }
+
+    /// Whether packets to the group reach it.
+    pub const fn listens(&self) -> bool {
+        self.machine.is_some() && self.done_at.is_none()
     }
 
     /// When its timer fires next.
@@ -112,29 +133,31 @@ impl Host {
     }
 
     /// Does what the machine asks for.
-    fn drain(&mut self, now: Instant, blocks: &[u32], acts: &mut Acts) {
+    fn drain(&mut self, now: Instant, image: &Image, acts: &mut Acts) {
         let Some(machine) = &mut self.machine else { return };
         while let Some(event) = machine.poll_event() {
             match event {
                 ReceiverEvent::Complete { object, slot, .. } => {
-                    let (has, needs) = (self.placed[object as usize], blocks[object as usize]);
-                    if u32::from(has) != needs {
+                    let (has, needs) = (self.placed[object as usize], image.blocks[object as usize]);
+                    if u32::from(has) < needs {
                         let what = format!("{now:?}: object {object} with {has} of {needs} blocks");
                         acts.breaches.push(("what is complete has all its blocks", what));
                     }
                     machine.verified(now, slot, true);
                     machine.release(slot);
-                    if machine.lacking() == 0 && self.done_at.is_none() {
-                        self.done_at = Some(now);
-                        machine.leave(now);
-                    }
                 }
                 ReceiverEvent::FetchByUnicast { object } => {
-                    acts.breaches.push((
-                        "nobody is asked for what multicast brings",
-                        format!("{now:?}: object {object}"),
-                    ));
+                    acts.unicast_bytes += u64::from(image.object_bytes[object as usize]);
                     machine.satisfied(object);
+                }
+                ReceiverEvent::TooSlow => {
+                    let objects = (0..).zip(&*image.object_bytes);
+                    let lacked = objects.filter(|&(object, _)| machine.next_lacking(object) == Some(object));
+                    let bytes: u64 = lacked.map(|(_, &bytes)| u64::from(bytes)).sum();
+                    acts.unicast_bytes += bytes;
+                    let takes = Duration::from_nanos(bytes * 8_000_000_000 / self.port_bits_per_second);
+                    self.done_at = Some(now + takes);
+                    machine.leave(now);
                 }
                 ReceiverEvent::Silent { .. }
                 | ReceiverEvent::Stalled { .. }
@@ -142,6 +165,10 @@ impl Host {
                 | ReceiverEvent::NewEpoch { .. }
                 | ReceiverEvent::Ended => {}
             }
+        }
+        if machine.lacking() == 0 && self.done_at.is_none() {
+            self.done_at = Some(now);
+            machine.leave(now);
         }
         while let Some(report) = machine.poll_transmit() {
             acts.reports.push((now, report));

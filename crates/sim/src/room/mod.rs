@@ -23,6 +23,8 @@ pub struct Room {
     pub image_bytes: u64,
     /// The server's rate at most, and that of each receiver's port, on the wire.
     pub bits_per_second: u64,
+    /// Where the server begins to look for its rate.
+    pub initial_bits_per_second: u64,
     /// Lost at random, of a million, on each receiver's link, in each direction.
     pub loss_per_million: u32,
     /// From the server to a receiver and back.
@@ -54,6 +56,8 @@ pub struct RoomOutcome {
     pub data_bytes: u64,
     /// BLOCKs that no receiver had a use for, of those that reached any.
     pub blocks_useless: u64,
+    /// Payload that receivers had to fetch otherwise.
+    pub unicast_bytes: u64,
     /// What the server counted.
     pub statistics: SessionStatistics,
     /// Packets handed to receivers.
@@ -78,6 +82,7 @@ impl Room {
             receivers,
             image_bytes,
             bits_per_second,
+            initial_bits_per_second: bits_per_second,
             loss_per_million,
             round_trip: Duration::from_millis(1),
             starts_over: Duration::ZERO,

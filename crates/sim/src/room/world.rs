@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BLOCK_HEADER_BYTES, Downstream, Gathering, ReceiverConfig, ReceiverId, Server, ServerConfig, ServerEvent,
-    Shape, TAG_BYTES, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+    BLOCK_HEADER_BYTES, Downstream, Gathering, RateConfig, ReceiverConfig, ReceiverId, Server, ServerConfig,
+    ServerEvent, Shape, TAG_BYTES, Transmit, open_downstream, open_upstream, peek_receiver, seal,
 };
 
 use super::class::{Burst, Class, Flight};
-use super::host::{Acts, Host, SILENT_AFTER};
+use super::host::{Acts, Host, Image, SILENT_AFTER};
 use super::{Room, RoomOutcome};
 use crate::checkers::Violation;
 use crate::network::Link;
@@ -43,9 +43,7 @@ enum Event {
 pub struct World<'a> {
     room: &'a Room,
     shape: Shape,
-    /// Number of blocks, and length in bytes, of each object.
-    blocks: Vec<u32>,
-    object_bytes: Arc<[u32]>,
+    image: Image,
     queue: Queue<Event>,
     server: Server,
     server_timer: Option<Instant>,
@@ -54,7 +52,9 @@ pub struct World<'a> {
     chance: Chance,
     acts: Acts,
     outcome: RoomOutcome,
-    /// How many have a machine or will have one.
+    /// How many have been admitted, and how many have a machine or will have one.
+    admitted: u32,
+    /// See `admitted`.
     here: usize,
 }
 
@@ -66,7 +66,7 @@ impl<'a> World<'a> {
         let (session, block_bytes) = (chance.u64(), BLOCK_BYTES);
         let shape = Shape { session, epoch: 1, objects: objects as u64, heads: 1, block_bytes };
         let server = Server::new(Instant::ZERO, server_config(room, shape, &object_bytes));
-        let loss = room.loss_per_million;
+        let classes = classes(room);
         let mut queue = Queue::default();
         for host in 0..room.receivers {
             let part = room.starts_over.mul_f64(host as f64 / room.receivers as f64);
@@ -76,8 +76,10 @@ impl<'a> World<'a> {
         Self {
             room,
             shape,
-            blocks: object_bytes.iter().map(|&bytes| shape.blocks(bytes)).collect(),
-            object_bytes,
+            image: Image {
+                blocks: object_bytes.iter().map(|&bytes| shape.blocks(bytes)).collect(),
+                object_bytes,
+            },
             queue,
             outcome: RoomOutcome {
                 violations: Vec::new(),
@@ -86,6 +88,7 @@ impl<'a> World<'a> {
                 control_bytes: 0,
                 data_bytes: 0,
                 blocks_useless: 0,
+                unicast_bytes: 0,
                 statistics: server.statistics(Instant::ZERO),
                 deliveries: 0,
                 losses: 0,
@@ -93,10 +96,11 @@ impl<'a> World<'a> {
             },
             server,
             server_timer: Some(Instant::ZERO),
-            classes: classes(room),
-            hosts: (0..room.receivers).map(|_| Host::new(objects, loss, chance.fork())).collect(),
+            hosts: hosts(&classes, objects, &mut chance),
+            classes,
             chance,
             acts: Acts::default(),
+            admitted: 0,
             here: room.receivers,
         }
     }
@@ -140,13 +144,16 @@ impl<'a> World<'a> {
                 if self.hosts[host].timer.is_some_and(|at| at <= now) {
                     self.hosts[host].timer = None;
                 }
-                self.hosts[host].tick(now, &self.blocks, &mut self.acts);
+                self.hosts[host].tick(now, &self.image, &mut self.acts);
                 self.settle(host);
             }
             Event::Start(host) => {
+                self.server.admit(now, receiver_id(host));
+                self.admitted += 1;
                 let config = self.receiver_config(host);
-                self.hosts[host].start(now, config, &mut self.acts);
+                self.hosts[host].start(now, config, &self.image, &mut self.acts);
                 self.settle(host);
+                self.drive_server(now);
             }
         }
     }
@@ -174,7 +181,7 @@ impl<'a> World<'a> {
         let burst = Rc::new(self.burst(transmit));
         self.outcome.data_bytes += burst.wire_bytes.iter().map(|&bytes| bytes as u64).sum::<u64>();
         for class in 0..self.classes.len() {
-            let at = self.classes[class].arrivals(now, &burst, &mut self.chance);
+            let at = self.classes[class].arrivals(now, &burst);
             let first = at.iter().copied().flatten().next().unwrap_or(now);
             self.queue.push(first, Event::Arrive(Flight { class, burst: Rc::clone(&burst), at }));
         }
@@ -186,7 +193,8 @@ impl<'a> World<'a> {
             Transmit::Blocks(run) => (0..run.count)
                 .map(|index| {
                     let header = run.header(index);
-                    let (_, payload) = self.shape.place(header.object_bytes, header.block);
+                    let (_, len) = self.shape.place(header.object_bytes, header.block);
+                    let payload = if header.symbol(&self.shape).is_some() { BLOCK_BYTES } else { len };
                     (Downstream::Block(header, &[][..]), headers + usize::from(payload))
                 })
                 .unzip(),
@@ -210,8 +218,8 @@ impl<'a> World<'a> {
         let Flight { class, burst, at } = flight;
         let mut used = 0;
         for host in self.classes[class].hosts.clone() {
-            if self.hosts[host].machine.is_some() {
-                used |= self.hosts[host].receive(&burst.packets, &at, &self.blocks, &mut self.acts);
+            if self.hosts[host].listens() {
+                used |= self.hosts[host].receive(&burst.packets, &at, &self.image, &mut self.acts);
                 self.settle(host);
             }
         }
@@ -241,7 +249,7 @@ impl<'a> World<'a> {
     }
 
     fn receiver_config(&mut self, host: usize) -> ReceiverConfig {
-        let objects = self.object_bytes.len() as u64;
+        let objects = self.image.object_bytes.len() as u64;
         ReceiverConfig {
             shape: self.shape,
             receiver: receiver_id(host),
@@ -249,6 +257,7 @@ impl<'a> World<'a> {
             object_bytes_mean: (self.room.image_bytes / objects) as u32,
             silent_after: SILENT_AFTER,
             stalled_after: SILENT_AFTER * 2,
+            receivers: self.admitted,
             chance: self.chance.fork(),
             mutant: self.room.mutant,
         }
@@ -266,6 +275,7 @@ impl<'a> World<'a> {
         let took = |host: &Host| host.done_at.map(|done| done.since(host.started_at));
         self.outcome.took = self.hosts.iter().map(took).collect();
         (self.outcome.deliveries, self.outcome.losses) = (self.acts.deliveries, self.acts.losses);
+        self.outcome.unicast_bytes = self.acts.unicast_bytes;
         self.outcome.statistics = self.server.statistics(now);
         self.outcome
     }
@@ -275,7 +285,11 @@ fn server_config(room: &Room, shape: Shape, object_bytes: &Arc<[u32]>) -> Server
     ServerConfig {
         shape,
         object_bytes: Arc::clone(object_bytes),
-        rate_bits_per_second: Some(room.bits_per_second),
+        rate: RateConfig {
+            initial: room.initial_bits_per_second,
+            floor: room.bits_per_second / 100,
+            ceiling: room.bits_per_second,
+        },
         overhead_bytes: OVERHEAD_BYTES,
         run_blocks_max: 16,
         cache_bytes: 64 << 20,
@@ -285,10 +299,19 @@ fn server_config(room: &Room, shape: Shape, object_bytes: &Arc<[u32]>) -> Server
     }
 }
 
+fn hosts(classes: &[Class], objects: usize, chance: &mut Chance) -> Vec<Host> {
+    let links = classes.iter().flat_map(|class| class.hosts.clone().map(|_| &class.link));
+    links.map(|link| Host::new(objects, link, chance.fork())).collect()
+}
+
 /// Those with a fast port, and those with a slow one.
 fn classes(room: &Room) -> Vec<Class> {
     let fast = room.receivers - room.slow;
-    let class = |hosts, rate| Class { hosts, link: Link::new(room.round_trip / 2, rate, QUEUE_BYTES) };
+    let class = |hosts, rate| {
+        let mut link = Link::new(room.round_trip / 2, rate, QUEUE_BYTES);
+        link.loss_per_million = room.loss_per_million;
+        Class { hosts, link }
+    };
     vec![class(0..fast, room.bits_per_second), class(fast..room.receivers, room.bits_per_second / 10)]
 }
 
