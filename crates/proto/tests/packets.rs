@@ -134,11 +134,21 @@ fn packets_of_version_1_are_refused() {
 }
 
 #[test]
-fn the_tag_is_siphash_2_4() {
-    // Reference vector: key 00..0f, input 00..0e (Aumasson and Bernstein, appendix A).
+fn the_tag_is_highway_hash_64() {
+    use highway::{HighwayHash, HighwayHasher, PortableHash};
+    // Reference vectors of HighwayHash: key 00..1f; nothing, and one byte 00.
+    let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908, 0x1716_1514_1312_1110, 0x1f1e_1d1c_1b1a_1918];
+    for (input, hash) in [(&[][..], 0x907a_56de_22c2_6e53), (&[0], 0x7eab_43aa_c7cd_dd78)] {
+        assert_eq!(HighwayHasher::new(highway::Key(words)).hash64(input), hash);
+    }
     let key = Key([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-    let input = &key.0[..15];
-    assert_eq!(u64::from_le_bytes(tag(&key, input)), 0xa129_ca61_49be_45e5);
+    let twice = highway::Key([words[0], words[1], words[0], words[1]]);
+    let input: Vec<u8> = (0..100).collect();
+    for length in 0..=100 {
+        let portable = PortableHash::new(twice).hash64(&input[..length]);
+        assert_eq!(u64::from_le_bytes(tag(&key, &input[..length])), portable);
+    }
+    assert_eq!(u64::from_le_bytes(tag(&key, &input)), 0x7097_1a6f_4d7e_5c66);
 }
 
 #[test]
