@@ -104,7 +104,7 @@ pub struct Capture {
     #[arg(long, value_name = "SERVER")]
     pub to: Option<String>,
     #[command(flatten)]
-    pub token: TokenSource,
+    pub reach: Reach,
     /// Logical size of a chunk, a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, default_value = "256K")]
     pub chunk: u32,
@@ -150,7 +150,7 @@ pub struct Fetch {
     /// Block device, or file to be made or overwritten; `null:` receives and verifies, and keeps nothing
     pub target: PathBuf,
     #[command(flatten)]
-    pub token: TokenSource,
+    pub reach: Reach,
     /// How to get it
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
@@ -160,6 +160,9 @@ pub struct Fetch {
     /// What the server's statistics call this machine [default: its host name]
     #[arg(long, value_name = "NAME")]
     pub receiver: Option<String>,
+    /// Memory for what multicast brings until it is whole and the disk takes it; more helps a slow disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer, default_value = "64M")]
+    pub buffer: u64,
     #[command(flatten)]
     pub writing: Writing,
     #[command(flatten)]
@@ -315,12 +318,15 @@ pub struct Effort {
     pub memory: u64,
 }
 
-/// Where the token of a server comes from; never from an argument, which every user of the machine could read.
+/// How a server is reached. Its token never comes from an argument, which every user of the machine could read.
 #[derive(Debug, Clone, Args)]
-pub struct TokenSource {
+pub struct Reach {
     /// File that holds the server's token, `-` for standard input [or the token itself in DISKCAST_TOKEN]
     #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
+    /// How long to wait for the server's first answer; one that has answered is waited for for two minutes
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "20s")]
+    pub wait: std::time::Duration,
 }
 
 /// Where the server keeps its certificate and secret.
@@ -373,6 +379,13 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     units::parse_bytes(text)
         .filter(|&bytes| bytes >= LEAST)
         .ok_or_else(|| "expected a size from 32M on".to_owned())
+}
+
+fn parse_buffer(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 4 << 20;
+    units::parse_bytes(text)
+        .filter(|&bytes| bytes >= LEAST)
+        .ok_or_else(|| "expected a size from 4M on".to_owned())
 }
 
 fn parse_rate(text: &str) -> Result<u64, String> {

@@ -11,10 +11,10 @@ mod interrupt;
 mod output;
 mod progress;
 mod prompt;
+mod reach;
 mod repository;
 mod table;
 mod target;
-mod token_source;
 
 use std::process::ExitCode;
 

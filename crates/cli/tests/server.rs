@@ -37,6 +37,20 @@ fn two_clients_fetch_by_multicast_and_one_by_unicast() {
 }
 
 #[test]
+fn where_no_server_is_a_fetch_ends_after_the_wait_asked_for() {
+    let bench = Bench::new();
+    let server = bench.serve("--no-multicast");
+    let url = server.url.clone();
+    server.kill();
+    let seen = bench.see(&format!("fetch {url} web a.img --token-file join.token --wait 4s"));
+    for words in
+        ["does not answer", "Connection refused", "hint: is `diskcast serve` running there", "exit: 1"]
+    {
+        assert!(seen.contains(words), "{words} is missing in\n{seen}");
+    }
+}
+
+#[test]
 fn a_capture_goes_to_the_server_and_leaves_nothing_here() {
     let bench = Bench::new();
     let disk = bench.disk("disk.img", 4, 1);

@@ -51,7 +51,11 @@ impl Bench {
         };
         let secret = self.state.authority().unwrap().mint(&claims).unwrap();
         let token = JoinToken { secret, ..self.server.join_token().clone() };
-        let options = ClientOptions { patience: Duration::ZERO, ..ClientOptions::default() };
+        let options = ClientOptions {
+            patience: Duration::ZERO,
+            first_patience: Duration::from_secs(5),
+            ..ClientOptions::default()
+        };
         Client::connect(&self.server.address().to_string(), &token, options).unwrap()
     }
 

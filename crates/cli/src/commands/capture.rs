@@ -3,7 +3,7 @@
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink};
-use net::client::{Client, ClientOptions};
+use net::clock::Stop;
 use serde_json::json;
 use store::{ImageName, Reference, Repository};
 
@@ -12,7 +12,7 @@ use crate::args::Capture;
 use crate::clock;
 use crate::exit::Result;
 use crate::progress::Meter;
-use crate::{repository, token_source};
+use crate::{reach, repository};
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
@@ -60,8 +60,7 @@ impl Job<'_> {
     }
 
     fn to_server(&self, server: &str) -> Result<()> {
-        let token = token_source::read(&self.args.token)?;
-        let client = Client::connect(server, &token, ClientOptions::default())?;
+        let client = reach::client(server, &self.args.reach, Stop::new(), self.context.output)?;
         // Whoever may not write there learns it before the disk is read.
         match client.versions(self.image.as_str()) {
             Err(error) if error.kind() != net::ErrorKind::NotFound => return Err(error.into()),

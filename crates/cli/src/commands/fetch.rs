@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
 use image::{Installer, Sealed};
-use net::client::{Client, ClientOptions};
+use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
 use serde_json::json;
@@ -15,14 +15,12 @@ use super::install::{GO_ON, explain, report_record, sentence};
 use crate::args::{Fetch, Transport};
 use crate::exit::{Exit, Result};
 use crate::progress::Meter;
-use crate::{interrupt, repository, target, token_source};
+use crate::{interrupt, reach, repository, target};
 
 pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     let reference = repository::reference(&args.name)?.to_string();
-    let token = token_source::read(&args.token)?;
     let stop = Stop::new();
-    let options = ClientOptions { stop: stop.clone(), ..ClientOptions::default() };
-    let client = Arc::new(Client::connect(&args.server, &token, options)?);
+    let client = Arc::new(reach::client(&args.server, &args.reach, stop.clone(), context.output)?);
     let version = net::fetch::manifest(&client, &reference)?;
     let manifest = &version.manifest;
     target::check(&args.target, manifest)?;
@@ -59,6 +57,7 @@ fn fetch(
     let options = FetchOptions {
         transport: transport(args.transport),
         interface: args.interface.clone(),
+        buffer_bytes: args.buffer,
         stop,
         tell: Arc::new(move |words: &str| teller.suspend(|| output.note(words))),
         ..FetchOptions::new(args.receiver.clone().unwrap_or_else(repository::host_name))

@@ -2,15 +2,18 @@
 //!
 //! Every request of this API is safe to repeat: reads change nothing, objects are named by their digest, and a version
 //! is published under an idempotency key. So whatever failed on the way is tried again, with growing pauses and some
-//! chance in them, until [`ClientOptions::patience`] has passed without an answer.
+//! chance in them, until [`ClientOptions::patience`] has passed without an answer. A server that never answered yet may
+//! be no server at all: that is told soon, and waited for less long.
 
 #[cfg(test)]
 mod tests;
 mod tls;
+mod watch;
 
 use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{Chance, limits};
@@ -24,6 +27,7 @@ use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionRequest};
 use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::{Fingerprint, JoinToken};
+use watch::Watch;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
@@ -33,16 +37,20 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// How long a client waits for what.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClientOptions {
     /// For a connection.
     pub connect_timeout: Duration,
     /// For an answer, all of it.
     pub request_timeout: Duration,
-    /// For a server that does not answer at all, over all attempts of one request.
+    /// For the first answer of a server, over all attempts.
+    pub first_patience: Duration,
+    /// For a server that has answered before and does not any more, over all attempts of one request.
     pub patience: Duration,
     /// Ends every wait.
     pub stop: Stop,
+    /// Hears, in words, that the first answer is still being waited for.
+    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Default for ClientOptions {
@@ -50,8 +58,10 @@ impl Default for ClientOptions {
         Self {
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
+            first_patience: Duration::from_secs(20),
             patience: Duration::from_secs(120),
             stop: Stop::new(),
+            tell: Arc::new(|_| {}),
         }
     }
 }
@@ -63,6 +73,8 @@ pub struct Client {
     authorization: header::HeaderValue,
     options: ClientOptions,
     chance: Mutex<Chance>,
+    /// Whether the server has ever answered.
+    answered: AtomicBool,
 }
 
 impl Client {
@@ -88,7 +100,8 @@ impl Client {
         let pin = token.fingerprint.unwrap_or(Fingerprint([0; 32]));
         let builder = builder.use_preconfigured_tls(tls::pinned(pin).map_err(|error| failed(error.into()))?);
         let http = builder.build().map_err(|error| failed(error.into()))?;
-        Ok(Self { http, server, authorization, options, chance: Mutex::new(clock::jitter()) })
+        let (chance, answered) = (Mutex::new(clock::jitter()), AtomicBool::new(false));
+        Ok(Self { http, server, authorization, options, chance, answered })
     }
 
     /// The same client with other waits.
@@ -100,6 +113,7 @@ impl Client {
             authorization: self.authorization.clone(),
             options,
             chance: Mutex::new(clock::jitter()),
+            answered: AtomicBool::new(self.answered.load(Ordering::Relaxed)),
         }
     }
 
@@ -199,52 +213,83 @@ impl Client {
 
     fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: Body) -> Result<T> {
         let context = format!("{method} {path}");
-        self.attempts(&context, || {
-            let text = read_at_most(self.once(&method, path, &body)?, JSON_BYTES_MAX)?;
+        self.attempts(&context, |limit| {
+            let text = read_at_most(self.once(&method, path, &body, limit)?, JSON_BYTES_MAX)?;
             serde_json::from_slice(&text).map_err(|error| Failure::final_from(ErrorKind::Corrupt, error))
         })
     }
 
     fn bytes(&self, method: Method, path: &str, body: Body, bytes_max: u32) -> Result<Bytes> {
         let context = format!("{method} {path}");
-        self.attempts(&context, || read_at_most(self.once(&method, path, &body)?, u64::from(bytes_max)))
+        self.attempts(&context, |limit| {
+            read_at_most(self.once(&method, path, &body, limit)?, u64::from(bytes_max))
+        })
     }
 
     fn answer(&self, method: Method, path: &str, body: &Body) -> Result<Response> {
-        self.attempts(&format!("{method} {path}"), || self.once(&method, path, body))
+        self.attempts(&format!("{method} {path}"), |limit| self.once(&method, path, body, limit))
     }
 
-    /// One attempt: the answer's head, if it says success.
-    fn once(&self, method: &Method, path: &str, body: &Body) -> std::result::Result<Response, Failure> {
+    /// One attempt, which may take `limit`: the answer's head, if it says success.
+    fn once(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &Body,
+        limit: Duration,
+    ) -> std::result::Result<Response, Failure> {
         let url = self.server.join(path).map_err(|error| Failure::final_from(ErrorKind::Invalid, error))?;
-        let request = self.http.request(method.clone(), url);
+        let request = self.http.request(method.clone(), url).timeout(limit);
         let request = body.attach(request.header(header::AUTHORIZATION, self.authorization.clone()));
         let response = request.send().map_err(Failure::of_transport)?;
+        self.answered.store(true, Ordering::Relaxed);
         if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
     }
 
-    /// Repeats `attempt` until it succeeds, fails for good, or patience ends.
-    fn attempts<T>(&self, context: &str, attempt: impl Fn() -> std::result::Result<T, Failure>) -> Result<T> {
+    /// Repeats `attempt`, which is told how long it may take, until it succeeds, fails for good, or patience ends.
+    fn attempts<T>(
+        &self,
+        context: &str,
+        attempt: impl Fn(Duration) -> std::result::Result<T, Failure>,
+    ) -> Result<T> {
         let clock = Clock::start();
+        let first = !self.answered.load(Ordering::Relaxed);
+        let watch = first.then(|| Watch::start(&self.server, &self.options));
         let mut pause = PAUSE_MIN;
         loop {
             if self.options.stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, format!("{context}: stopped")));
             }
-            let failure = match attempt() {
+            let failure = match attempt(self.limit(&clock)) {
                 Ok(done) => return Ok(done),
                 Err(failure) => failure,
             };
             let context = || format!("{context} at {}", self.server);
-            if !failure.passing || clock.elapsed() + pause > self.options.patience {
+            if !failure.passing || clock.elapsed() + pause > self.patience() {
                 return Err(failure.into_error(context()));
             }
+            watch.iter().for_each(|watch| watch.failed(&failure));
             // Between half of the pause and all of it, so that machines which failed together come back apart.
             let half = u64::try_from(pause.as_micros() / 2).unwrap_or(u64::MAX);
             let extra = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner).below(half);
             self.options.stop.pause(Duration::from_micros(half + extra));
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    fn patience(&self) -> Duration {
+        let answered = self.answered.load(Ordering::Relaxed);
+        if answered { self.options.patience } else { self.options.first_patience }
+    }
+
+    /// How long one more attempt may take. The first answer, of a server that takes connections and says nothing, is not
+    /// waited for longer than patience lasts.
+    fn limit(&self, clock: &Clock) -> Duration {
+        if self.answered.load(Ordering::Relaxed) {
+            return self.options.request_timeout;
+        }
+        let left = self.options.first_patience.saturating_sub(clock.elapsed());
+        self.options.request_timeout.min(left.max(PAUSE_MIN))
     }
 }
 
@@ -304,6 +349,15 @@ impl Failure {
             said: Some(said),
             source: None,
         }
+    }
+
+    /// The cause beneath all others, in words.
+    fn root_cause(&self) -> String {
+        let mut cause: Option<&dyn std::error::Error> = self.source.as_deref().map(|source| source as _);
+        while let Some(deeper) = cause.and_then(std::error::Error::source) {
+            cause = Some(deeper);
+        }
+        cause.map(ToString::to_string).or_else(|| self.said.clone()).unwrap_or_default()
     }
 
     fn into_error(self, context: String) -> Error {

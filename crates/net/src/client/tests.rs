@@ -58,7 +58,8 @@ fn server(answers: Vec<Vec<u8>>) -> (String, thread::JoinHandle<Vec<(String, boo
 fn client(address: &str, patience: Duration) -> Client {
     let token = JoinToken { fingerprint: None, secret: secret() };
     let request_timeout = Duration::from_millis(300);
-    let options = ClientOptions { patience, request_timeout, ..ClientOptions::default() };
+    let options =
+        ClientOptions { first_patience: patience, patience, request_timeout, ..ClientOptions::default() };
     Client::connect(address, &token, options).unwrap()
 }
 
@@ -108,6 +109,24 @@ fn a_server_that_is_gone_or_silent_costs_patience_and_no_more() {
         let error = client(&address, Duration::from_millis(700)).images().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     }
+}
+
+#[test]
+fn the_first_answer_is_waited_for_in_words_and_for_less_long() {
+    let (told, words) = std::sync::mpsc::channel();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let token = JoinToken { fingerprint: None, secret: secret() };
+    let options = ClientOptions {
+        first_patience: Duration::from_secs(5),
+        patience: Duration::from_secs(3600),
+        tell: Arc::new(move |words| told.send(words.to_owned()).unwrap()),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect(&silent.local_addr().unwrap().to_string(), &token, options).unwrap();
+    let error = client.images().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let words = words.try_recv().unwrap();
+    assert!(words.contains("does not answer") && words.contains("2 s more"), "{words}");
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use base::limits::{CHUNK_OVERHEAD_MAX, NODE_BYTES_MAX};
 use bytes::Bytes;
 use image::{
     Catalogue, CatalogueBuilder, ErrorKind as ImageErrorKind, InstallReport, Installer, ObjectRef,
@@ -14,12 +17,14 @@ use image::{
 use super::aside::Aside;
 use super::{Begin, from_image};
 use crate::api::SessionGrant;
-use crate::clock::Stop;
+use crate::clock::{Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::multicast::receiver::{Accept, Consumer, Wish};
 
 /// Nodes of the tree that are fetched at the same time by unicast.
 const NODES_AT_ONCE: usize = 8;
+/// Chunks that are fetched at the same time by unicast.
+const CHUNKS_AT_ONCE: usize = 8;
 
 /// Takes the objects of one version, from whatever transport, until it is installed.
 pub struct Intake {
@@ -28,6 +33,7 @@ pub struct Intake {
     begin: Option<Begin>,
     stage: Stage,
     object_bytes_mean: u32,
+    object_bytes_max: u64,
     /// What the session has been told: the tree's nodes below this number are wanted.
     nodes_wanted: u64,
     /// Whether the session has been told which chunks are wanted.
@@ -65,6 +71,7 @@ impl Intake {
             begin: Some(begin),
             stage: Stage::Tree(builder),
             object_bytes_mean,
+            object_bytes_max: u64::from(manifest.chunk_bytes.max(NODE_BYTES_MAX) + CHUNK_OVERHEAD_MAX),
             nodes_wanted: 0,
             chunks_wanted: false,
             aside,
@@ -77,6 +84,11 @@ impl Intake {
     /// What an object has on average, in bytes.
     pub fn object_bytes_mean(&self) -> u32 {
         self.object_bytes_mean
+    }
+
+    /// What an object has at most, in bytes.
+    pub fn object_bytes_max(&self) -> u64 {
+        self.object_bytes_max
     }
 
     /// Whether the fetch itself failed, and not just a session.
@@ -94,8 +106,8 @@ impl Intake {
         if ours == theirs { Ok(()) } else { Err(differs()) }
     }
 
-    /// Gets all that is missing by unicast.
-    pub fn pull(&mut self, stop: &Stop) -> Result<()> {
+    /// Gets what is missing by unicast: all of it, or chunks until `limit` has passed. True if nothing is missing then.
+    pub fn pull(&mut self, stop: &Stop, limit: Option<Duration>) -> Result<bool> {
         while let Stage::Tree(builder) = &mut self.stage {
             if stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch the tree of `{}`", self.name)));
@@ -111,15 +123,25 @@ impl Intake {
         if let Stage::Beginning(_) = self.stage {
             self.begin_chunks()?;
         }
-        let Stage::Chunks(_, installer) = &self.stage else { return Err(self.failed_before()) };
-        installer.pull(self.source.as_ref()).map_err(|error| {
-            let context = format!("fetch `{}` by unicast", self.name);
-            if stop.is_stopped() {
-                Error::new(ErrorKind::Stopped, context)
-            } else {
-                from_image(error, context)
-            }
-        })
+        let Stage::Chunks(catalogue, installer) = &self.stage else { return Err(self.failed_before()) };
+        let failed = pull_chunks(catalogue, installer, self.source.as_ref(), stop, limit);
+        if stop.is_stopped() {
+            return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}` by unicast", self.name)));
+        }
+        failed.map_err(|error| from_image(error, format!("fetch `{}` by unicast", self.name)))?;
+        Ok(installer.missing().is_empty())
+    }
+
+    /// Bytes of chunks that are missing; all there can be while the tree is not known.
+    pub fn missing_bytes(&self) -> u64 {
+        let Stage::Chunks(catalogue, installer) = &self.stage else { return u64::MAX };
+        let index = |id: u64| usize::try_from(id).expect("chunks of the catalogue are missing");
+        let missing = installer.missing().into_iter();
+        let bytes = |range: Range<u64>| {
+            let objects = &catalogue.objects()[index(range.start)..index(range.end)];
+            objects.iter().map(|object| u64::from(object.len)).sum::<u64>()
+        };
+        missing.map(bytes).sum()
     }
 
     /// Waits until all is durable and verified.
@@ -268,18 +290,54 @@ impl Consumer for Intake {
     }
 }
 
+/// Fetches what `installer` misses, several at a time, until `limit` has passed or it is to stop.
+fn pull_chunks(
+    catalogue: &Catalogue,
+    installer: &Installer,
+    source: &dyn ObjectSource,
+    stop: &Stop,
+    limit: Option<Duration>,
+) -> image::Result<()> {
+    let clock = Clock::start();
+    let is_over = || stop.is_stopped() || limit.is_some_and(|limit| clock.elapsed() >= limit);
+    let ids = Mutex::new(installer.missing().into_iter().flatten());
+    let next = || ids.lock().unwrap_or_else(PoisonError::into_inner).next().filter(|_| !is_over());
+    let failed = Mutex::new(None);
+    let get = |id: u64| {
+        let object = catalogue.objects()[usize::try_from(id).expect("chunks of the catalogue are missing")];
+        match installer.offer(id, source.fetch(&object)?)? {
+            Offer::Taken | Offer::Known | Offer::Full => Ok(()),
+            Offer::Wrong(error) => Err(error),
+        }
+    };
+    let work = || {
+        while let Some(id) = next() {
+            let Err(error) = get(id) else { continue };
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            // Nothing is left for the others.
+            while ids.lock().unwrap_or_else(PoisonError::into_inner).next().is_some() {}
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..CHUNKS_AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
 /// Fetches `objects`, several at a time.
 fn fetch_all(
     source: &dyn ObjectSource,
     objects: &[(u64, ObjectRef)],
     stop: &Stop,
 ) -> Vec<(u64, image::Result<Bytes>)> {
-    let (next, fetched) = (AtomicUsize::new(0), std::sync::Mutex::new(Vec::with_capacity(objects.len())));
+    let (next, fetched) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(objects.len())));
     let work = || {
         while let Some((id, object)) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
             let bytes = source.fetch(object);
             let failed = bytes.is_err();
-            fetched.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((*id, bytes));
+            fetched.lock().unwrap_or_else(PoisonError::into_inner).push((*id, bytes));
             if failed || stop.is_stopped() {
                 return next.store(objects.len(), Ordering::Relaxed);
             }
@@ -290,7 +348,7 @@ fn fetch_all(
             scope.spawn(work);
         }
     });
-    fetched.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fetched.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ascending numbers as runs.

@@ -1,8 +1,9 @@
 //! A fetch: from a server to an installed image, over whatever works.
 //!
-//! Multicast first, unless told otherwise; unicast finishes whatever multicast could not. Every wait is bounded, each
-//! change of plan has a reason that is told, and what was received once is never fetched again: the installer
-//! knows what it holds by digest, whichever session, epoch or transport it came from.
+//! Multicast first, unless told otherwise; unicast finishes whatever multicast could not. Where a session worked and stopped
+//! working, unicast goes on for some seconds, then multicast gets another chance: the server may be back, the switch may
+//! have healed. Every wait is bounded, each change of plan has a reason that is told, and what was received once is
+//! never fetched again: the installer knows what it holds by digest, whichever session, epoch or transport it came from.
 
 mod aside;
 mod intake;
@@ -28,6 +29,12 @@ use intake::Intake;
 
 /// How often a session is joined again in a row without a single object coming of it.
 const FRUITLESS_JOINS_MAX: u32 = 3;
+/// So much longer does unicast go on where nothing was ever heard: it is likely that multicast does not work there at all.
+const UNHEARD_FACTOR: u32 = 6;
+/// Times that the time until another try is doubled at most.
+const DOUBLINGS_MAX: u32 = 4;
+/// Less than this is finished by unicast without another look.
+const SESSION_BYTES_MIN: u64 = 16 << 20;
 
 /// Which ways may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,6 +65,9 @@ pub struct FetchOptions {
     pub silent_after: Duration,
     /// Without anything new for so long, multicast has failed.
     pub stalled_after: Duration,
+    /// How long unicast goes on until multicast that failed gets another chance: the first time; then twice as long, and so
+    /// on, and longer where nothing was ever heard.
+    pub retry_after: Duration,
     /// Ends the fetch. The client's own [`Stop`] should be the same one.
     pub stop: Stop,
     /// Hears of every change of plan, in words.
@@ -76,6 +86,7 @@ impl FetchOptions {
             buffer_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
+            retry_after: Duration::from_secs(5),
             stop: Stop::new(),
             tell: Arc::new(|_| {}),
         }
@@ -141,17 +152,7 @@ pub fn fetch(
         sessions: 0,
         counters: ReceiverCounters::default(),
     };
-    let unicast_reason = match options.transport {
-        Transport::Unicast => Some("asked for".to_owned()),
-        Transport::Auto | Transport::Multicast => fetch.by_multicast()?,
-    };
-    if let Some(reason) = &unicast_reason {
-        if options.transport == Transport::Multicast {
-            return Err(Error::new(ErrorKind::Unreachable, format!("fetch by multicast: {reason}")));
-        }
-        (options.tell)(&format!("going on by unicast: {reason}"));
-        fetch.intake.pull(&options.stop)?;
-    }
+    let unicast_reason = fetch.get_all()?;
     let received = clock.elapsed();
     let beside = fetch.beside();
     let Fetch { reference, multicast_bytes, sessions, counters, intake, .. } = fetch;
@@ -194,25 +195,71 @@ enum Next {
     Done,
     /// Join with this grant.
     Join(SessionGrant),
-    /// Multicast does not work, because.
-    Unicast(String),
+    /// Multicast does not work.
+    Unicast(Setback),
+}
+
+/// Multicast does not work.
+struct Setback {
+    reason: String,
+    /// After so long it may be worth another try; never if `None`.
+    again_after: Option<Duration>,
+}
+
+impl Setback {
+    fn for_good(reason: String) -> Self {
+        Self { reason, again_after: None }
+    }
+
+    fn after(reason: String, slice: Duration) -> Self {
+        Self { reason, again_after: Some(slice) }
+    }
 }
 
 impl Fetch<'_> {
-    /// Takes part in sessions until all is here (`None`) or multicast turns out not to work (why).
-    fn by_multicast(&mut self) -> Result<Option<String>> {
+    /// Gets all there is, and says why unicast was needed, if it was.
+    fn get_all(&mut self) -> Result<Option<String>> {
+        let options = self.options;
+        if options.transport == Transport::Unicast {
+            self.intake.pull(&options.stop, None)?;
+            return Ok(Some("asked for".to_owned()));
+        }
+        let mut first_reason = None;
+        for tries in 0.. {
+            let Some(Setback { reason, again_after }) = self.by_multicast()? else { break };
+            if options.transport == Transport::Multicast {
+                return Err(Error::new(ErrorKind::Unreachable, format!("fetch by multicast: {reason}")));
+            }
+            (options.tell)(&format!("going on by unicast: {reason}"));
+            first_reason.get_or_insert(reason);
+            let limit = again_after.map(|slice| slice * (1 << tries.min(DOUBLINGS_MAX)));
+            if self.intake.pull(&options.stop, limit)? {
+                break;
+            }
+            if self.intake.missing_bytes() < SESSION_BYTES_MIN {
+                self.intake.pull(&options.stop, None)?;
+                break;
+            }
+            (options.tell)("trying multicast again");
+        }
+        Ok(first_reason)
+    }
+
+    /// Takes part in sessions until all is here (`None`) or multicast turns out not to work.
+    fn by_multicast(&mut self) -> Result<Option<Setback>> {
         let interface = match self.interface() {
             Ok(interface) => interface,
-            Err(error) => return Ok(Some(fault::chain(&error))),
+            Err(error) => return Ok(Some(Setback::for_good(fault::chain(&error)))),
         };
         let mut next = self.ask(&interface)?;
         let mut fruitless = 0;
         loop {
             let grant = match next {
                 Next::Done => return Ok(None),
-                Next::Unicast(reason) => return Ok(Some(reason)),
+                Next::Unicast(setback) => return Ok(Some(setback)),
                 Next::Join(_) if fruitless > FRUITLESS_JOINS_MAX => {
-                    return Ok(Some(format!("{fruitless} sessions in a row brought nothing")));
+                    let reason = format!("{fruitless} sessions in a row brought nothing");
+                    return Ok(Some(Setback::after(reason, self.options.retry_after)));
                 }
                 Next::Join(grant) => grant,
             };
@@ -220,7 +267,7 @@ impl Fetch<'_> {
             next = match self.take_part(&grant, &interface)? {
                 Ok(End::Complete) => Next::Done,
                 Ok(end) => self.after(end, &grant, &interface)?,
-                Err(reason) => Next::Unicast(reason),
+                Err(reason) => Next::Unicast(Setback::for_good(reason)),
             };
             fruitless = if self.multicast_bytes > bytes_before { 0 } else { fruitless + 1 };
         }
@@ -250,7 +297,7 @@ impl Fetch<'_> {
             Err(error)
                 if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound | ErrorKind::Invalid) =>
             {
-                Ok(Next::Unicast(fault::chain(&error)))
+                Ok(Next::Unicast(Setback::for_good(fault::chain(&error))))
             }
             Err(error) => Err(error),
         }
@@ -269,7 +316,7 @@ impl Fetch<'_> {
         let options = ReceiveOptions {
             interface: interface.clone(),
             source_specific: self.options.source_specific,
-            buffer_bytes: self.options.buffer_bytes,
+            buffer_bytes: self.options.buffer_bytes.max(2 * self.intake.object_bytes_max()),
             object_bytes_mean: self.intake.object_bytes_mean(),
             scattered_bytes_max: match self.options.transport {
                 Transport::Multicast => 0,
@@ -309,10 +356,12 @@ impl Fetch<'_> {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}`", self.reference)));
             }
             End::Stalled => {
-                return Ok(Next::Unicast("the session goes on, but nothing new comes".to_owned()));
+                let reason = "the session goes on, but nothing new comes".to_owned();
+                return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after)));
             }
             End::TooSlow => {
-                return Ok(Next::Unicast("this machine's link is too slow for the session".to_owned()));
+                let reason = "this machine's link is too slow for the session".to_owned();
+                return Ok(Next::Unicast(Setback::for_good(reason)));
             }
             End::NewEpoch => "the server started anew".to_owned(),
             End::Ended => "the session ended".to_owned(),
@@ -323,7 +372,8 @@ impl Fetch<'_> {
         // Waits, within the client's patience, for a server that is being started again.
         match self.ask(interface)? {
             Next::Join(new) if (new.session, new.epoch) == (grant.session, grant.epoch) => {
-                Ok(Next::Unicast(why))
+                let factor = if end == (End::Silent { heard: false }) { UNHEARD_FACTOR } else { 1 };
+                Ok(Next::Unicast(Setback::after(why, self.options.retry_after * factor)))
             }
             next => Ok(next),
         }

@@ -89,8 +89,8 @@ fn range(extent: Extent) -> std::ops::Range<usize> {
 struct Faults {
     /// Offers no sessions.
     no_sessions: bool,
-    /// Gives a group that nothing is sent to.
-    dead_group: bool,
+    /// Gives a group that nothing is sent to, so many times.
+    dead_groups: u32,
     /// Caps the rate of sessions, in bits per second, so that there is time to break them.
     rate: Option<u64>,
     /// Answers nothing at all to the next so many requests.
@@ -207,9 +207,12 @@ impl State {
         let running = session.take().filter(|session| !session.is_over());
         let server = running.unwrap_or_else(|| self.new_session());
         let mut grant = server.admit(request).map_err(|_| ProblemKind::Unavailable)?;
-        if lock(&self.faults).dead_group {
+        let mut faults = lock(&self.faults);
+        if faults.dead_groups > 0 {
+            faults.dead_groups -= 1;
             grant.group.set_port(9);
         }
+        drop(faults);
         *session = Some(server);
         Ok(serde_json::to_vec(&grant).unwrap().into())
     }
@@ -280,7 +283,7 @@ fn where_multicast_does_not_work_unicast_does_and_says_why() {
     let version = Version::new(2);
     let cases = [
         (Faults { no_sessions: true, ..Faults::default() }, Transport::Auto, "as the test wants it"),
-        (Faults { dead_group: true, ..Faults::default() }, Transport::Auto, "nothing came from group"),
+        (Faults { dead_groups: u32::MAX, ..Faults::default() }, Transport::Auto, "nothing came from group"),
         (Faults::default(), Transport::Unicast, "asked for"),
     ];
     for (index, (faults, transport, reason)) in (0..).zip(cases) {
@@ -348,6 +351,18 @@ fn what_the_target_holds_already_is_not_fetched_again() {
     assert_installed(&disk, &version);
     assert!(report.multicast_bytes + report.unicast_bytes < 26 << 20, "{report:?}");
     assert!(report.install.kept_bytes > 7 << 20, "{report:?}");
+}
+
+#[test]
+fn multicast_that_failed_gets_another_chance() {
+    let version = Version::new(8);
+    // The first place in a session, and the one that the host gets when it asks why nothing comes.
+    let server = TestServer::start(&version, 47_912, Faults { dead_groups: 2, ..Faults::default() });
+    let (disk, report) = fetch_from(&server, &FetchOptions { retry_after: Duration::ZERO, ..options() });
+    let report = report.unwrap();
+    assert_installed(&disk, &version);
+    assert!(report.multicast_bytes > 40 << 20 && report.unicast_bytes < 1 << 20, "{report:?}");
+    assert!(report.unicast_reason.as_deref().unwrap().contains("nothing came from group"), "{report:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Drivers of multicast sessions: the machines of `proto::multicast` on sockets, with threads, buffers and a clock.
 
+pub mod budget;
 pub mod bundle;
 mod readahead;
 pub mod receiver;

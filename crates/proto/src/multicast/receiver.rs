@@ -183,8 +183,8 @@ pub struct Receiver {
     tick_at: Instant,
     /// Back-off while the server is silent.
     probe: Duration,
-    /// When to report next, whether something is lacked or not.
-    report_at: Instant,
+    /// When to report next, whether something is lacked or not; `None` until the server has said how often.
+    report_at: Option<Instant>,
     /// When to ask for what is lacked.
     need_at: Option<Instant>,
     /// Whole objects are not asked for again before this, so that an answer can come.
@@ -226,7 +226,7 @@ impl Receiver {
             epoch_seen: config.shape.epoch,
             tick_at: now,
             probe: Duration::ZERO,
-            report_at: now,
+            report_at: None,
             need_at: None,
             window_at: now,
             asked: config.mutant.is(Mutant::AsksOnce).then(|| ObjectSet::new(objects)),
@@ -457,6 +457,9 @@ impl Receiver {
         self.delay.packet(now, status.timestamp_us);
         self.interval = status.report_interval.max(Duration::from_micros(100));
         self.receivers = status.receivers.max(1);
+        if self.report_at.is_none() {
+            self.report_at = Some(now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))));
+        }
         self.pending.clone_from(&status.pending);
         self.repairs.clone_from(&status.repairs);
         if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
@@ -509,7 +512,7 @@ impl Receiver {
         }
         if self.need_at.is_some_and(|at| at <= now) {
             self.ask(now, window.as_ref());
-        } else if now >= self.report_at {
+        } else if self.report_at.is_some_and(|at| at <= now) {
             self.say_need(now, Lacking::default());
         }
     }
@@ -543,7 +546,7 @@ impl Receiver {
 
     fn say_need(&mut self, now: Instant, lacking: Lacking) {
         let spread = self.config.chance.below(nanos(self.interval).max(1));
-        self.report_at = now + self.interval / 2 + Duration::from_nanos(spread);
+        self.report_at = Some(now + self.interval / 2 + Duration::from_nanos(spread));
         self.counters.queue_us = self.delay.take(now);
         let report = self.header(now);
         self.send(&Upstream::Need(report, lacking));

@@ -200,7 +200,7 @@ impl Server {
             schedule: Schedule::new(&shape, config.mutant),
             repairs: Repairs::new(shape.objects, config.mutant),
             cache: Cache::new(config.cache_bytes),
-            rate: Rate::new(now, config.rate),
+            rate: Rate::new(now, config.rate).with_packet(packet_wire_bytes(&config)),
             ahead: Ahead::default(),
             outliers: Outliers::default(),
             gather: Gather::new(config.gathering),
@@ -583,11 +583,7 @@ impl Server {
 
     /// Most blocks of one run: no more than a switch can hold at the present rate.
     fn run_blocks_max(&self) -> u16 {
-        let packet = BLOCK_HEADER_BYTES as u64
-            + TAG_BYTES as u64
-            + u64::from(self.config.shape.block_bytes)
-            + u64::from(self.config.overhead_bytes);
-        self.rate.run_blocks_max(packet, self.config.run_blocks_max)
+        self.rate.run_blocks_max(packet_wire_bytes(&self.config), self.config.run_blocks_max)
     }
 
     fn is_coded(&self, object: u64) -> bool {
@@ -675,6 +671,12 @@ impl Server {
     fn blocks(&self, object: u64) -> u32 {
         self.config.shape.blocks(self.config.object_bytes[index(object)])
     }
+}
+
+/// Length of a full packet on the wire.
+fn packet_wire_bytes(config: &ServerConfig) -> u64 {
+    let headers = (BLOCK_HEADER_BYTES + TAG_BYTES) as u64 + u64::from(config.overhead_bytes);
+    headers + u64::from(config.shape.block_bytes)
 }
 
 /// A clock in microseconds, modulo 2^32.

@@ -1,18 +1,33 @@
-//! Reads the token of a server: from a file, from standard input, or from the environment.
+//! Reaches a server: with a token from a file, from standard input, or from the environment.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use net::client::{Client, ClientOptions};
+use net::clock::Stop;
 use net::token::JoinToken;
 
-use crate::args::TokenSource;
+use crate::args::Reach;
 use crate::exit::{Exit, Failure, Result};
+use crate::output::Output;
 
 const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
+/// A client of `server`, which says so while the first answer lets wait.
+pub fn client(server: &str, reach: &Reach, stop: Stop, output: Output) -> Result<Client> {
+    let options = ClientOptions {
+        first_patience: reach.wait,
+        stop,
+        tell: Arc::new(move |words| output.note(words)),
+        ..ClientOptions::default()
+    };
+    Ok(Client::connect(server, &token(reach)?, options)?)
+}
+
 /// The token that the command line or the environment names.
-pub fn read(source: &TokenSource) -> Result<JoinToken> {
-    let text = match &source.token_file {
+fn token(reach: &Reach) -> Result<JoinToken> {
+    let text = match &reach.token_file {
         Some(path) => read_file(path)?,
         None => std::env::var(VARIABLE).map_err(|_| {
             Failure::new(Exit::Usage, "a token of the server is needed").hint(

@@ -1,0 +1,304 @@
+//! The law by which the rate follows what the typical receiver sees. Pure arithmetic; the module says why.
+//!
+//! Rates are in bits per second, times in seconds.
+
+use super::compete::Compete;
+use super::sense::View;
+
+/// Looking for the link: rounds of at least so much time, each at twice the rate of the one before.
+pub(super) const SEEK_ROUND: f64 = 0.009;
+/// A queue of so much ends the search.
+const SEEK_QUEUE: f64 = 0.003;
+/// Following: time between two looks at the rate.
+pub(super) const STEP: f64 = 0.025;
+/// A queue of so much, and two packets' time, is congestion.
+const QUEUE_HIGH: f64 = 0.004;
+/// A queue of so much, and a packet's time, counts as none.
+const QUEUE_LOW: f64 = 0.001;
+/// Where a buffer overflowed before its queue was that long, this part of it is; for so long.
+const FULL_PART: f64 = 0.5;
+const FULL_TIME: f64 = 5.0;
+/// Losses beyond the baseline by so much are congestion.
+const LOSS_HIGH: f64 = 0.02;
+/// One step down; deeper, if this part of what is delivered is less.
+const CUT: f64 = 0.93;
+const DELIVERED_PART: f64 = 0.97;
+const BORNE_PART: f64 = 0.93;
+/// The deepest.
+const CUT_DEEPEST_OF_ALL: f64 = 0.02;
+/// Queues are to drain in this time, but not at the cost of more than this part of the rate.
+const DRAIN_TIME: f64 = 0.15;
+const DRAIN_PART: f64 = 0.3;
+/// Age of what is reported, and the longest queue that is believed.
+const REPORT_AGE: f64 = 0.01;
+const QUEUE_CUT_MAX: f64 = 0.25;
+/// One step up is so much times the root of the rate in Mbit/s: flows with equal queues come to equal rates, and
+/// 100 Mbit/s take about as many steps to double as 10 Gbit/s take to grow by a tenth.
+const RISE: f64 = 0.3e6;
+/// After so long without congestion, steps grow.
+const QUIET: f64 = 0.5;
+const RISE_TIMES_MAX: f64 = 10.0;
+/// Of what was really sent, the rate is at most so much more.
+const AHEAD: f64 = 1.1;
+/// What may lie in this machine's own socket and device queue, in bits.
+const OWN_QUEUE_BITS: f64 = 8.0 * 512.0 * 1024.0;
+/// A standing queue that cuts below this part of the rate did not drain belongs to somebody who fills it.
+const FILLED_PART: f64 = 0.6;
+const FILLED_TIME: f64 = 0.2;
+
+/// What happened since the last look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// Now.
+    pub now: f64,
+    /// Time since the last look.
+    pub passed: f64,
+    /// What was sent in it.
+    pub sent: f64,
+    /// Whether less was sent than the rate allowed: the link or the source was slower.
+    pub limited: bool,
+    /// What the typical receiver sees, if any was heard.
+    pub view: Option<View>,
+    /// Loss that does not depend on the rate, if known.
+    pub baseline: Option<f64>,
+    /// Whether the view was seen by packets that were sent since the last cut.
+    pub fresh: bool,
+    /// What the typical receiver got lately.
+    pub delivered: f64,
+    /// Time that one packet takes at the rate.
+    pub packet: f64,
+}
+
+/// What follows from a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing to note.
+    Calm,
+    /// The path is too full.
+    Congested,
+    /// The rate changed so much that losses are to be counted anew, from now on.
+    Raised,
+    /// The rate was cut: losses are to be counted anew when the queue has passed.
+    Cut,
+}
+
+#[derive(Debug)]
+enum Mode {
+    /// Looks for the link; the loss of the round before.
+    Seek { loss: Option<f64> },
+    /// Follows it.
+    Follow,
+    /// Stands its ground beside somebody who fills every queue.
+    Compete(Compete),
+}
+
+/// The state of the law.
+#[derive(Debug)]
+pub(super) struct Law {
+    pub rate: f64,
+    floor: f64,
+    ceiling: f64,
+    mode: Mode,
+    /// The queue at the last look, if that was after the last cut.
+    queue_before: Option<f64>,
+    /// By how much the queue grows, in seconds per second.
+    slope: Option<f64>,
+    cut_at: f64,
+    congested_at: f64,
+    /// Cut, and the queue did not drain since: when, and from which rate.
+    streak: Option<(f64, f64)>,
+    /// How long the queue was at the last cut: what was sent before it has to pass first.
+    pub queue_cut: f64,
+    /// What the rate becomes when the queue of the last cut has drained, unless it has.
+    drained: Option<f64>,
+    /// What was delivered meanwhile.
+    borne: Option<f64>,
+    /// The queue when the buffer overflowed last, and when that was.
+    full: Option<(f64, f64)>,
+    /// The longest queue since the last cut.
+    peak: f64,
+}
+
+impl Law {
+    pub fn new(now: f64, initial: f64, floor: f64, ceiling: f64) -> Self {
+        Self {
+            rate: initial.clamp(floor, ceiling),
+            floor,
+            ceiling,
+            mode: Mode::Seek { loss: None },
+            queue_before: None,
+            slope: None,
+            cut_at: now,
+            congested_at: now,
+            streak: None,
+            queue_cut: 0.0,
+            drained: None,
+            borne: None,
+            full: None,
+            peak: 0.0,
+        }
+    }
+
+    pub fn set_ceiling(&mut self, ceiling: f64) {
+        self.ceiling = ceiling.max(self.floor);
+        self.rate = self.rate.min(self.ceiling);
+    }
+
+    /// Nobody was heard for long.
+    pub fn fade(&mut self) {
+        self.rate = (self.rate / 2.0).max(self.floor);
+    }
+
+    /// Time until the next look is due.
+    pub fn step(&self) -> f64 {
+        if matches!(self.mode, Mode::Seek { .. }) { SEEK_ROUND } else { STEP }
+    }
+
+    pub fn is_seeking(&self) -> bool {
+        matches!(self.mode, Mode::Seek { .. })
+    }
+
+    #[cfg(test)]
+    pub fn mode_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Seek { .. } => "seek",
+            Mode::Follow => "follow",
+            Mode::Compete(_) => "compete",
+        }
+    }
+
+    pub fn look(&mut self, look: &Look) -> Verdict {
+        let Some(view) = look.view else { return Verdict::Calm };
+        if self.drained.is_some() && self.drain(look, view) && !look.fresh {
+            return Verdict::Congested;
+        }
+        let grown = self.queue_before.map(|before| (view.queue - before) / look.passed.max(0.001));
+        self.queue_before = Some(view.queue);
+        self.slope = grown.map(|grown| grown.min(0.6 * grown + 0.4 * self.slope.unwrap_or(grown)));
+        let before = self.rate;
+        let verdict = match &mut self.mode {
+            Mode::Seek { .. } => self.seek(look, view),
+            Mode::Follow => self.follow(look, view),
+            Mode::Compete(_) => self.compete(look, view),
+        };
+        let most = if self.rate > before { (look.sent * AHEAD).max(before) } else { f64::MAX };
+        let most = if look.limited { most } else { f64::MAX };
+        self.rate = self.rate.min(most).clamp(self.floor, self.ceiling);
+        verdict
+    }
+
+    fn seek(&mut self, look: &Look, view: View) -> Verdict {
+        let Mode::Seek { loss } = self.mode else { return Verdict::Calm };
+        let queued = view.queue_last > SEEK_QUEUE + 2.0 * look.packet;
+        let lost = view.loss_last.beyond(loss.unwrap_or(0.1), 0.05);
+        if queued || lost.is_some() {
+            self.mode = Mode::Follow;
+            if look.limited && queued && lost.is_none() {
+                // Our own socket is what is full: the link was found.
+                return Verdict::Calm;
+            }
+            self.reduce(look, view, 0.95);
+            return Verdict::Cut;
+        }
+        if look.limited || self.rate >= self.ceiling {
+            return Verdict::Calm;
+        }
+        let told = (view.loss_last.of >= 20.0).then_some(view.loss_last.part);
+        self.mode = Mode::Seek { loss: loss.into_iter().chain(told).min_by(f64::total_cmp) };
+        self.rate *= 2.0;
+        Verdict::Raised
+    }
+
+    /// Cuts the rate to `factor` of it, or below what is delivered if that is less; and for as long as there is a queue
+    /// by some more, so that it drains.
+    fn reduce(&mut self, look: &Look, view: View, factor: f64) {
+        let from = self.drained.unwrap_or(self.rate);
+        let to = (from * factor).min(look.delivered * DELIVERED_PART).max(from * CUT_DEEPEST_OF_ALL);
+        // What was reported was measured by packets that were sent before the queue that they found.
+        let growth = (self.rate / look.delivered.max(1.0) - 1.0).clamp(0.0, 30.0);
+        let queue = view.queue_last + growth * (view.queue_last + REPORT_AGE);
+        self.queue_cut = queue.min(QUEUE_CUT_MAX);
+        (self.drained, self.borne) = (Some(to), None);
+        self.rate = to * (1.0 - (queue / DRAIN_TIME).min(DRAIN_PART));
+        (self.cut_at, self.peak) = (look.now, 0.0);
+        (self.queue_before, self.slope) = (None, None);
+    }
+
+    /// Looks whether the queue of the last cut is still there. While it is, what is delivered is what the link bears.
+    fn drain(&mut self, look: &Look, view: View) -> bool {
+        let Some(drained) = &mut self.drained else { return false };
+        if view.queue_last > QUEUE_LOW + look.packet {
+            self.borne =
+                self.borne.map_or(Some(look.delivered), |borne| Some((borne + look.delivered) / 2.0));
+            return true;
+        }
+        let borne = self.borne.unwrap_or(0.0) * BORNE_PART;
+        self.rate = self.rate.max(drained.max(borne));
+        (self.drained, self.borne) = (None, None);
+        false
+    }
+
+    fn follow(&mut self, look: &Look, view: View) -> Verdict {
+        let low = QUEUE_LOW + look.packet;
+        self.full = self.full.filter(|(_, at)| look.now - at < FULL_TIME);
+        let half = self.full.map_or(f64::MAX, |(queue, _)| (FULL_PART * queue).max(low));
+        let high = (QUEUE_HIGH + 2.0 * look.packet).min(half);
+        self.peak = self.peak.max(view.queue_last);
+        if view.queue_last <= low {
+            self.streak = None;
+        }
+        if let Some(excess) = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), LOSS_HIGH) {
+            self.full = Some((self.peak, look.now));
+            return self.cut(look, view, (0.98 * (1.0 - excess)).min(CUT));
+        }
+        if view.queue > high {
+            let Some(slope) = self.slope else { return Verdict::Congested };
+            let ours = look.limited && view.queue * look.sent < OWN_QUEUE_BITS && slope < 0.05;
+            let draining = slope < -(view.queue / 0.4).clamp(0.03, 0.2);
+            if ours || draining {
+                return Verdict::Congested;
+            }
+            return self.cut(look, view, CUT);
+        }
+        let falling = self.slope.is_none_or(|slope| slope < -0.01);
+        if self.streak.is_some() && (falling || view.queue > 0.5 * high) {
+            return Verdict::Congested;
+        }
+        if view.queue > low.min(0.6 * high) {
+            return Verdict::Calm;
+        }
+        let quiet = look.now - self.congested_at;
+        let times = (1.0 + (quiet - QUIET).max(0.0) / QUIET).min(RISE_TIMES_MAX);
+        self.rate += times * RISE * (self.rate / 1e6).sqrt();
+        Verdict::Calm
+    }
+
+    fn cut(&mut self, look: &Look, view: View, factor: f64) -> Verdict {
+        self.congested_at = look.now;
+        let (since, from) = *self.streak.get_or_insert((look.now, self.rate));
+        let flat = self.slope.is_some_and(|slope| slope < 0.15);
+        if flat && look.now - since > FILLED_TIME && self.rate < FILLED_PART * from {
+            self.mode = Mode::Compete(Compete::new(look.now, self.rate, view.queue));
+            return Verdict::Congested;
+        }
+        self.reduce(look, view, factor);
+        Verdict::Cut
+    }
+
+    fn compete(&mut self, look: &Look, view: View) -> Verdict {
+        let Mode::Compete(state) = &mut self.mode else { return Verdict::Calm };
+        self.congested_at = look.now;
+        let low = QUEUE_LOW + look.packet;
+        let lost = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), 0.003).is_some();
+        match state.step(look.now, self.rate, view.queue, low, lost) {
+            Ok(rate) => self.rate = rate,
+            Err(rate) => {
+                self.rate = rate;
+                self.mode = Mode::Follow;
+                self.streak = None;
+                self.cut_at = look.now;
+            }
+        }
+        Verdict::Congested
+    }
+}

@@ -1,0 +1,248 @@
+//! What receivers report, condensed to what the typical receiver sees.
+//!
+//! The typical receiver is the median of those heard lately, the better one of two: what a minority suffers from is
+//! theirs, be it a slow port, a slow disk or a bad cable.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use base::{Duration, Instant};
+
+use super::Feedback;
+use crate::multicast::ReceiverId;
+
+/// Reports of this time make the view, or those of so many receivers if that takes longer. A receiver's least delay in
+/// it counts: a queue stays, a hiccup goes.
+const VIEW: Duration = Duration::from_millis(30);
+const RECEIVERS: usize = 8;
+/// Who reported within this time is counted as somebody who reports.
+const LATELY: Duration = Duration::from_secs(1);
+/// Most reports that make the view.
+const SAMPLES_MAX: usize = 256;
+/// A receiver's loss is taken over this time at least, or twice of it, or between two reports of it.
+const LOSS_WINDOW: Duration = Duration::from_millis(50);
+/// The loss that does not depend on the rate is that of the better ones of so many windows of so much time.
+const BASELINE_WINDOWS: usize = 24;
+const BASELINE_WINDOW: Duration = Duration::from_millis(125);
+
+/// A receiver's counters at some time.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    at: Instant,
+    arrived: u64,
+    lost: u64,
+}
+
+impl Mark {
+    /// What was lost from here to `later`.
+    fn until(self, later: Self) -> Loss {
+        let lost = later.lost.saturating_sub(self.lost);
+        let of = later.arrived.saturating_sub(self.arrived) + lost;
+        Loss { part: ratio(lost, of.max(1)), of: ratio(of, 1) }
+    }
+}
+
+impl Mark {
+    /// Packets that arrived per second from here to `later`; 0 if that is too short to tell.
+    fn pace(self, later: Self) -> f64 {
+        let passed = later.at.since(self.at).as_secs_f64();
+        let arrived = ratio(later.arrived.saturating_sub(self.arrived), 1);
+        if passed < 0.002 { 0.0 } else { (arrived + 0.5) / passed }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    era: u32,
+    older: Mark,
+    newer: Mark,
+    last: Mark,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    at: Instant,
+    receiver: ReceiverId,
+    queue_us: u32,
+    /// Over the window.
+    loss: Loss,
+    /// Since its last report.
+    loss_last: Loss,
+    /// Packets per second since its last report.
+    pace_last: f64,
+}
+
+/// Loss over some packets.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Loss {
+    /// Part that was lost, 0 to 1.
+    pub part: f64,
+    /// Of so many packets.
+    pub of: f64,
+}
+
+impl Loss {
+    /// By how much it exceeds `base`, if that is no chance (3.5 standard deviations) and more than `least`.
+    pub fn beyond(self, base: f64, least: f64) -> Option<f64> {
+        let deviation = ((base * (1.0 - base) + 0.01 * least).max(0.0) / self.of.max(1.0)).sqrt();
+        let excess = self.part - base;
+        (self.of >= 20.0 && excess > least.max(3.5 * deviation)).then_some(excess)
+    }
+}
+
+/// What the typical receiver sees.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct View {
+    /// Its queue now, in seconds: of its reports within the view the least.
+    pub queue: f64,
+    /// Its queue in its last report, in seconds.
+    pub queue_last: f64,
+    /// What it lost lately.
+    pub loss: Loss,
+    /// What it lost between its last two reports.
+    pub loss_last: Loss,
+    /// Packets per second that came to it lately.
+    pub pace: f64,
+    /// So many receivers' reports make this view.
+    pub receivers: usize,
+}
+
+/// Reports of the receivers.
+#[derive(Debug, Default)]
+pub(super) struct Sense {
+    heard: HashMap<ReceiverId, Heard>,
+    samples: VecDeque<Sample>,
+    /// Counts the cuts of the rate; losses of before one say nothing about the rate after it.
+    era: u32,
+    era_from: Instant,
+    baseline: VecDeque<f64>,
+    baseline_at: Instant,
+}
+
+impl Sense {
+    /// Takes in a report.
+    pub fn feedback(&mut self, now: Instant, report: &Feedback) {
+        let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
+        let new = Heard { era: self.era, older: mark, newer: mark, last: mark };
+        let heard = self.heard.entry(report.receiver).or_insert(new);
+        let (loss_last, pace_last) = (heard.last.until(mark), heard.last.pace(mark));
+        if heard.era != self.era && now >= self.era_from {
+            *heard = new;
+        }
+        let loss = if heard.era == self.era { heard.older.until(mark) } else { Loss::default() };
+        heard.last = mark;
+        if now.since(heard.newer.at) >= LOSS_WINDOW {
+            (heard.older, heard.newer) = (heard.newer, mark);
+        }
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        let (receiver, queue_us) = (report.receiver, report.queue_us);
+        self.samples.push_back(Sample { at: now, receiver, queue_us, loss, loss_last, pace_last });
+    }
+
+    /// It left.
+    pub fn forget(&mut self, receiver: ReceiverId) {
+        self.heard.remove(&receiver);
+        self.samples.retain(|sample| sample.receiver != receiver);
+    }
+
+    /// The rate was changed so that what is lost from `from` on is to be counted anew.
+    pub fn begin_era(&mut self, from: Instant) {
+        self.era += 1;
+        self.era_from = from;
+        for sample in &mut self.samples {
+            sample.loss = Loss::default();
+        }
+    }
+
+    /// What the typical receiver sees, from the reports that came at or after `from` and within the last moment.
+    pub fn view(&mut self, now: Instant, from: Instant) -> Option<View> {
+        while self.samples.front().is_some_and(|sample| now.since(sample.at) > LATELY) {
+            self.samples.pop_front();
+        }
+        let active: HashSet<ReceiverId> = self.samples.iter().map(|sample| sample.receiver).collect();
+        let enough = RECEIVERS.min(active.len());
+        let mut last: Vec<Sample> = Vec::new();
+        let mut queues: Vec<(u32, u32)> = Vec::new();
+        let mut paces: Vec<(f64, f64)> = Vec::new();
+        // Newest first, so that the first of a receiver is its last.
+        let mut seen: HashMap<ReceiverId, usize> = HashMap::new();
+        for sample in self.samples.iter().rev().filter(|sample| sample.at >= from) {
+            if now.since(sample.at) > VIEW && last.len() >= enough {
+                break;
+            }
+            match seen.get(&sample.receiver) {
+                Some(&index) => {
+                    queues[index].0 = queues[index].0.min(sample.queue_us);
+                    paces[index] = (paces[index].0 + sample.pace_last, paces[index].1 + 1.0);
+                }
+                None => {
+                    seen.insert(sample.receiver, last.len());
+                    last.push(*sample);
+                    queues.push((sample.queue_us, sample.queue_us));
+                    paces.push((sample.pace_last, 1.0));
+                }
+            }
+        }
+        if last.len() < enough {
+            return None;
+        }
+        let paces = paces.iter().map(|(sum, count)| sum / count);
+        let told = |loss: &Loss| loss.of >= 20.0;
+        let loss = typical(last.iter().map(|sample| sample.loss).filter(told));
+        let loss_last = typical(last.iter().map(|sample| sample.loss_last).filter(told));
+        let seconds = |us: u32| f64::from(us) / 1e6;
+        Some(View {
+            queue: seconds(typical(queues.iter().map(|(least, _)| *least))?),
+            queue_last: seconds(typical(queues.iter().map(|(_, last)| *last))?),
+            loss: loss.unwrap_or_default(),
+            loss_last: loss_last.unwrap_or_default(),
+            pace: typical(paces)?,
+            receivers: last.len(),
+        })
+    }
+
+    /// Books the typical loss, for the baseline.
+    pub fn book_loss(&mut self, now: Instant, loss: Loss) {
+        if loss.of < 20.0 || now.since(self.baseline_at) < BASELINE_WINDOW {
+            return;
+        }
+        self.baseline_at = now;
+        self.learn_baseline(loss.part);
+    }
+
+    /// This much is lost whatever the rate.
+    pub fn learn_baseline(&mut self, part: f64) {
+        if self.baseline.len() == BASELINE_WINDOWS {
+            self.baseline.pop_front();
+        }
+        self.baseline.push_back(part);
+    }
+
+    /// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
+    pub fn baseline(&self) -> Option<f64> {
+        let mut windows: Vec<f64> = self.baseline.iter().copied().collect();
+        windows.sort_by(f64::total_cmp);
+        windows.get(windows.len() / 4).copied()
+    }
+}
+
+/// The median, of an even number the lower one.
+fn typical<T: PartialOrd>(values: impl Iterator<Item = T>) -> Option<T> {
+    let mut values: Vec<T> = values.collect();
+    values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+    let middle = values.len().checked_sub(1)? / 2;
+    Some(values.swap_remove(middle))
+}
+
+impl PartialOrd for Loss {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        self.part.partial_cmp(&other.part)
+    }
+}
+
+/// Counts fit an `f64` exactly up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counters stay far below 2^53")]
+pub(super) fn ratio(part: u64, of: u64) -> f64 {
+    part as f64 / of as f64
+}

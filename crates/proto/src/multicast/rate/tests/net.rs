@@ -1,0 +1,294 @@
+//! A small network in virtual time, packet by packet: servers with a network card, hosts with a switch port each, TCP
+//! flows, and receivers whose processor is not always theirs.
+
+use std::collections::VecDeque;
+
+use base::{Chance, Instant};
+
+use super::super::{Feedback, Rate, RateConfig};
+use super::tcp::Tcp;
+use crate::multicast::ReceiverId;
+use crate::multicast::delay::DelayMeter;
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+pub const PACKET: u64 = 1514;
+const BUCKET: u64 = 100 * MS;
+
+/// A queue that is served at a rate.
+#[derive(Debug, Clone)]
+pub struct Port {
+    pub rate: f64,
+    pub buffer: f64,
+    pub loss_per_million: u32,
+    backlog: f64,
+    at: u64,
+    last: u64,
+}
+
+impl Port {
+    pub fn new(rate: f64, buffer: u64) -> Self {
+        Self { rate, buffer: buffer as f64, loss_per_million: 0, backlog: 0.0, at: 0, last: 0 }
+    }
+
+    /// Bytes that wait at `now`.
+    pub fn backlog(&mut self, now: u64) -> f64 {
+        self.backlog = (self.backlog - self.rate / 8e9 * (now - self.at) as f64).max(0.0);
+        self.at = now;
+        self.backlog
+    }
+
+    /// When a packet that comes at `now` is through; `Err` with when it would have been if it finds no room.
+    pub fn pass(&mut self, now: u64, bytes: u64) -> Result<u64, u64> {
+        let through = self.backlog(now) + bytes as f64;
+        let when = now + (through * 8e9 / self.rate) as u64;
+        if through > self.buffer {
+            return Err(when);
+        }
+        self.backlog = through;
+        self.last = self.last.max(when);
+        Ok(self.last)
+    }
+}
+
+/// A processor that is away now and then.
+#[derive(Debug, Default)]
+struct Cpu {
+    pauses: VecDeque<(u64, u64)>,
+    planned: u64,
+}
+
+impl Cpu {
+    fn awake(&mut self, at: u64, chance: &mut Chance) -> u64 {
+        while self.planned <= at {
+            let from = self.planned + (1 + chance.below(20)) * MS;
+            let to = from + (5 + chance.below(21)) * MS;
+            self.pauses.push_back((from, to));
+            self.planned = to;
+        }
+        self.pauses.iter().find(|(from, to)| (*from..*to).contains(&at)).map_or(at, |(_, to)| *to)
+    }
+}
+
+pub struct Host {
+    pub port: Port,
+    /// Whether its processor is away now and then.
+    pub busy: bool,
+    cpu: Cpu,
+}
+
+struct Listener {
+    meter: DelayMeter,
+    came: VecDeque<(u64, u32, bool)>,
+    report_at: u64,
+    arrived: u64,
+    lost: u64,
+    pub buckets: Vec<u64>,
+}
+
+pub struct ServerHost {
+    pub rate: Rate,
+    nic: Port,
+    begins: u64,
+    transit: VecDeque<(u64, u32)>,
+    retry_at: u64,
+    listeners: Vec<Listener>,
+}
+
+pub struct Net {
+    pub now: u64,
+    pub hosts: Vec<Host>,
+    pub servers: Vec<ServerHost>,
+    pub flows: Vec<(usize, Tcp)>,
+    pub chance: Chance,
+    pub trace: bool,
+}
+
+impl Net {
+    pub fn new(ports: &[Port]) -> Self {
+        let hosts = ports.iter().map(|port| Host { port: port.clone(), busy: false, cpu: Cpu::default() });
+        let trace = std::env::var("RATE_TRACE").is_ok();
+        Self {
+            now: SECOND,
+            hosts: hosts.collect(),
+            servers: vec![],
+            flows: vec![],
+            chance: Chance::from_seed(7),
+            trace,
+        }
+    }
+
+    pub fn server(&mut self, after: u64, initial: u64, nic: Port) -> &mut ServerHost {
+        let config = RateConfig { initial, floor: 1_000_000, ceiling: 40_000_000_000 };
+        let begins = self.now + after;
+        let listeners = (0..self.hosts.len()).map(|index| Listener {
+            meter: DelayMeter::default(),
+            came: VecDeque::new(),
+            report_at: begins + 2 * MS + index as u64 * 10_007 % (5 * MS),
+            arrived: 0,
+            lost: 0,
+            buckets: vec![],
+        });
+        self.servers.push(ServerHost {
+            rate: Rate::new(Instant(begins), config),
+            nic,
+            begins,
+            transit: VecDeque::new(),
+            retry_at: 0,
+            listeners: listeners.collect(),
+        });
+        self.servers.last_mut().unwrap()
+    }
+
+    pub fn tcp(&mut self, after: u64, host: usize) {
+        let begins = self.now + after;
+        self.flows.push((host, Tcp::new(begins)));
+    }
+
+    pub fn run(&mut self, time: u64) {
+        let end = self.now + time;
+        let mut shown = self.now;
+        loop {
+            let servers = self.servers.iter().map(ServerHost::next);
+            let flows = self.flows.iter().map(|(_, flow)| flow.next());
+            let next = servers.chain(flows).min().unwrap_or(u64::MAX).max(self.now);
+            if next >= end {
+                self.now = end;
+                return;
+            }
+            self.now = next;
+            if self.trace && self.now >= shown {
+                shown += 25 * MS;
+                self.show();
+            }
+            for index in 0..self.servers.len() {
+                self.serve(index);
+            }
+            for (host, flow) in &mut self.flows {
+                let port = &mut self.hosts[*host].port;
+                flow.act(self.now, port, &mut self.chance);
+            }
+        }
+    }
+
+    /// Prints if asked to.
+    #[expect(clippy::print_stderr, reason = "asked for")]
+    pub fn say(&self, line: &str) {
+        if self.trace {
+            eprintln!("{line}");
+        }
+    }
+
+    fn show(&mut self) {
+        let now = self.now;
+        let queue = self.hosts[0].port.backlog(now) * 8.0 / self.hosts[0].port.rate * 1e3;
+        let mut line = format!("{:8.3} queue {queue:6.2} ms", now as f64 / 1e9 - 1.0);
+        for server in &self.servers {
+            let rate = server.rate.bits_per_second() as f64 / 1e6;
+            line += &format!(" | {rate:8.2} {}", server.rate.law_name());
+        }
+        for (_, flow) in &self.flows {
+            line += &format!(" | tcp window {:6.1}", flow.window());
+        }
+        self.say(&line);
+    }
+
+    fn serve(&mut self, index: usize) {
+        let now = self.now;
+        let server = &mut self.servers[index];
+        if now < server.begins {
+            return;
+        }
+        server.send(now);
+        while let Some((_, stamp)) = server.transit.pop_front_if(|(at, _)| *at <= now) {
+            for (host, listener) in self.hosts.iter_mut().zip(&mut server.listeners) {
+                let (when, lost) = match host.port.pass(now, PACKET) {
+                    Ok(when) => (when, self.chance.hits(host.port.loss_per_million)),
+                    Err(when) => (when, true),
+                };
+                listener.came.push_back((when + 50_000, stamp, lost));
+            }
+        }
+        let receivers = u32::try_from(self.hosts.len()).unwrap();
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            let listener = &mut server.listeners[number];
+            if listener.report_at > now {
+                continue;
+            }
+            let awake = if host.busy { host.cpu.awake(now, &mut self.chance) } else { now };
+            if awake > now {
+                listener.report_at = awake;
+                continue;
+            }
+            while let Some((at, stamp, lost)) = listener.came.pop_front_if(|(at, ..)| *at <= now) {
+                let bucket = ((at - SECOND) / BUCKET) as usize;
+                listener.buckets.resize(listener.buckets.len().max(bucket + 1), 0);
+                if lost {
+                    listener.lost += 1;
+                    continue;
+                }
+                listener.arrived += 1;
+                listener.buckets[bucket] += PACKET;
+                let at = if host.busy { host.cpu.awake(at, &mut self.chance) } else { at };
+                listener.meter.packet(Instant(at), stamp);
+            }
+            let report = Feedback {
+                receiver: ReceiverId(u32::try_from(number).unwrap()),
+                queue_us: listener.meter.take(Instant(now)),
+                arrived: listener.arrived,
+                lost: listener.lost,
+            };
+            let bits = server.rate.bits_per_second() as f64 * 0.004;
+            let interval = (f64::from(receivers) * 130.0 * 8.0 / bits * 1e9).clamp(10e6, 60e9) as u64;
+            listener.report_at = now + interval / 2 + self.chance.below(interval);
+            if listener.arrived > 0 {
+                server.rate.feedback(Instant(now), &report, receivers);
+            }
+        }
+    }
+
+    /// Bytes per 100 ms that came to `host` from `server`, from `from` to `to` (in ms since the beginning).
+    pub fn delivered(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> Vec<u64> {
+        let buckets = &self.servers[server].listeners[host].buckets;
+        (from_ms / 100..to_ms / 100)
+            .map(|bucket| buckets.get(bucket as usize).copied().unwrap_or(0))
+            .collect()
+    }
+
+    /// The mean rate in bits per second over that time.
+    pub fn mean(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> f64 {
+        let sum: u64 = self.delivered(server, host, from_ms, to_ms).iter().sum();
+        sum as f64 * 8e3 / (to_ms - from_ms) as f64
+    }
+
+    /// Part of the packets towards a host that it lost.
+    pub fn lost(&self, server: usize, host: usize) -> f64 {
+        let listener = &self.servers[server].listeners[host];
+        listener.lost as f64 / (listener.lost + listener.arrived) as f64
+    }
+}
+
+impl ServerHost {
+    fn next(&self) -> u64 {
+        let sending = self.rate.ready_at().0.max(self.begins).max(self.retry_at);
+        let transit = self.transit.front().map_or(u64::MAX, |(at, _)| *at);
+        let reports = self.listeners.iter().map(|listener| listener.report_at).min().unwrap_or(u64::MAX);
+        sending.min(transit).min(reports)
+    }
+
+    fn send(&mut self, now: u64) {
+        while self.rate.ready_at().0 <= now && self.retry_at <= now {
+            let run = u64::from(self.rate.run_blocks_max(PACKET, 43));
+            let over = self.nic.backlog(now) + (run * PACKET) as f64 - self.nic.buffer;
+            if over > 0.0 {
+                self.retry_at = now + (over * 8e9 / self.nic.rate) as u64 + 1000;
+                return;
+            }
+            for _ in 0..run {
+                let through = self.nic.pass(now, PACKET).unwrap();
+                self.transit.push_back((through, (now / 1000) as u32));
+            }
+            self.rate.sent(Instant(now), run * PACKET);
+        }
+    }
+}
