@@ -1,11 +1,13 @@
-//! Mixed faults: many seeds pass, equal seeds give equal runs, and every seeded bug is found.
+//! Mixed and harsh faults: many seeds pass, equal seeds give equal runs, and every seeded bug is found.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto::multicast::Mutant;
-use sim::{Outcome, Scenario, run};
+use sim::{Outcome, Room, Scenario, run};
 
+/// A part of the 2000 that `diskcast-sim --count 2000` runs, and `--harsh` besides.
 const SEEDS: u64 = 1000;
+const HARSH_SEEDS: u64 = 300;
 
 fn mixed(seed: u64, mutant: Mutant) -> Outcome {
     run(&Scenario { mutant, ..Scenario::mixed(seed) })
@@ -31,7 +33,7 @@ fn for_seeds(seeds: u64, what: impl Fn(u64) + Sync) {
 }
 
 #[test]
-fn a_thousand_seeds_of_mixed_faults_pass() {
+fn many_seeds_of_mixed_faults_pass() {
     for_seeds(SEEDS, |seed| {
         let scenario = Scenario::mixed(seed);
         let plain = scenario.events.iter().filter(|event| event.fault.is_plain()).count();
@@ -40,6 +42,18 @@ fn a_thousand_seeds_of_mixed_faults_pass() {
         assert!(
             outcome.violations.is_empty(),
             "see it again: cargo run -p diskcast-sim -- --seed {seed}\n{:#?}",
+            outcome.violations
+        );
+    });
+}
+
+#[test]
+fn heavy_loss_slow_ports_and_long_objects_pass() {
+    for_seeds(HARSH_SEEDS, |seed| {
+        let outcome = run(&Scenario::harsh(seed));
+        assert!(
+            outcome.violations.is_empty(),
+            "see it again: cargo run -p diskcast-sim -- --harsh --seed {seed}\n{:#?}",
             outcome.violations
         );
     });
@@ -57,9 +71,12 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn every_mutant_is_caught() {
     for mutant in Mutant::ALL {
-        let caught = (0..200).find(|&seed| !mixed(seed, mutant).violations.is_empty());
+        let harsh = |seed| run(&Scenario { mutant, ..Scenario::harsh(seed) });
+        let caught = (0..200)
+            .any(|seed| !mixed(seed, mutant).violations.is_empty() || !harsh(seed).violations.is_empty());
+        let room = || Room { mutant, ..Room::new(300, 8 << 20, 100_000_000, 10_000) };
         assert!(
-            caught.is_some(),
+            caught || !room().run().violations.is_empty(),
             "{mutant:?} passes: cargo run -p diskcast-sim -- --mutant {mutant:?} --count 200"
         );
     }

@@ -36,8 +36,9 @@ fn without_loss_each_block_goes_out_once_and_control_is_tiny() {
         assert_eq!(outcome.blocks_sent, image_blocks(&scenario), "{hosts} hosts");
         let last = took.iter().max().copied().unwrap_or_default();
         assert!(last <= scenario.transfer_time() + START, "{hosts} hosts: {last:?}");
-        assert!(outcome.reports.iter().all(|reports| reports.0 <= 8), "{hosts} hosts: {:?}", outcome.reports);
         let statistics = outcome.statistics.expect("the server is up");
+        let reported: u64 = outcome.reports.iter().map(|(reports, bytes)| bytes + reports * 42).sum();
+        assert!(reported * 100 <= statistics.bytes_sent, "{hosts} hosts: {:?}", outcome.reports);
         assert!(statistics.control_bytes_sent * 1000 <= statistics.bytes_sent, "{statistics:?}");
     }
 }
@@ -62,11 +63,9 @@ fn losses_are_repaired_once_each_and_at_once() {
         scenario.hosts.iter_mut().for_each(|host| host.link.loss_per_million = loss_per_million);
         let (outcome, took) = transfer(&scenario);
         let name = format!("{hosts} hosts, loss {loss_per_million}");
-        assert!(
-            outcome.blocks_useless <= outcome.blocks_sent / 1000,
-            "{name}: {} useless",
-            outcome.blocks_useless
-        );
+        // Less goes out for nothing than what a few hosts lose.
+        let most = outcome.blocks_sent * u64::from(loss_per_million) * 3 / 2_000_000;
+        assert!(outcome.blocks_useless <= most, "{name}: {} useless, at most {most}", outcome.blocks_useless);
         // The time that the blocks sent need, and a few rounds for the last of them: more where they get lost again.
         let stretch = outcome.blocks_sent as f64 / image_blocks(&scenario) as f64;
         let rounds = if loss_per_million > 10_000 { 8 } else { 4 };

@@ -4,6 +4,7 @@
 
 mod class;
 mod host;
+mod rules;
 mod world;
 
 use base::{Duration, Instant};
@@ -56,6 +57,8 @@ pub struct RoomOutcome {
     pub data_bytes: u64,
     /// BLOCKs that no receiver had a use for, of those that reached any.
     pub blocks_useless: u64,
+    /// Blocks of the image that went out at least once.
+    pub blocks_first: u64,
     /// Payload that receivers had to fetch otherwise.
     pub unicast_bytes: u64,
     /// What the server counted.
