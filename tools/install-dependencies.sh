@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building, testing, measuring and demonstrating diskcast need and that this machine
-# lacks. Written for Debian 12; does nothing where all is there. Rust comes by rustup, as rust-toolchain.toml says.
+# Installs the Debian packages that building, testing and demonstrating diskcast need and that this machine lacks; with
+# --bench also those that `make bench` measures beside. Written for Debian 12; does nothing where all is there. Rust
+# comes by rustup, as rust-toolchain.toml says.
 set -euo pipefail
 
 packages=(
@@ -11,6 +12,15 @@ packages=(
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
 )
+if [ "${1:-}" = --bench ]; then
+    packages+=(
+        udpcast uftp                                    # multicast as it is done today
+        nginx-light curl openssh-server openssh-client  # one server, many TCP streams
+        socat                                           # a chain of TCP copies
+        aria2 opentracker mktorrent                     # BitTorrent
+        nbdkit libnbd-bin fuse3                         # a disk of a given speed
+    )
+fi
 
 missing=()
 for package in "${packages[@]}"; do
@@ -25,8 +35,23 @@ if [ ${#missing[@]} -gt 0 ]; then
     else
         echo "Installing ${missing[*]}" >&2
         export DEBIAN_FRONTEND=noninteractive
+        # Servers among them are for the lab alone: they do not start on this machine, now or when it boots.
+        policy=/usr/sbin/policy-rc.d
+        if [ ! -e "$policy" ]; then
+            printf '#!/bin/sh\nexit 101\n' >"$policy"
+            chmod +x "$policy"
+            trap 'rm -f "$policy"' EXIT
+        fi
         apt-get update --quiet=2 >&2
         apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}" >&2
+        for package in "${missing[@]}"; do
+            case $package in
+                openssh-server) systemctl disable --quiet ssh ;;
+                nginx-light) systemctl disable --quiet nginx ;;
+                opentracker) systemctl disable --quiet opentracker ;;
+                uftp) systemctl disable --quiet uftp ;;
+            esac || true
+        done 2>/dev/null
     fi
 fi
 

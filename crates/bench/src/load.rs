@@ -94,3 +94,19 @@ pub fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
     }
     Ok(disk)
 }
+
+/// A file of exactly `bytes` incompressible bytes, for the caller to remove.
+pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
+    let path = context.folder()?.join("file");
+    let mut chance = Chance::from_seed(bytes);
+    let mut file = std::fs::File::create(&path)?;
+    let mut piece = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        chance.fill(&mut piece);
+        let count = usize::try_from(left.min(piece.len() as u64))?;
+        std::io::Write::write_all(&mut file, &piece[..count])?;
+        left -= count as u64;
+    }
+    Ok(path)
+}

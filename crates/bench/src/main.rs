@@ -6,14 +6,18 @@
 
 mod capture;
 mod context;
+mod crew;
 mod fetch;
 mod figure;
 mod frisbee;
 mod install;
 mod load;
+mod multicast;
+mod peer;
 mod plain;
 mod report;
 mod room;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -30,15 +34,17 @@ struct Group {
     measure: fn(&Context) -> Result<Vec<Figure>>,
 }
 
-const GROUPS: &[Group] = &[
-    capture::GROUP,
-    install::GROUP,
-    fetch::GROUP,
-    fetch::INSTALLED,
-    frisbee::TABLE_1,
-    frisbee::TABLE_2,
-    frisbee::TABLE_5,
+const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
+
+const GROUPS: &[&[&Group]] = &[
+    &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED],
+    multicast::GROUPS,
+    &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
+
+fn groups() -> impl Iterator<Item = &'static Group> {
+    GROUPS.iter().copied().flatten().copied()
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -47,7 +53,11 @@ fn main() -> ExitCode {
         ["--report"] => Context::new().and_then(|context| report::write(&context)),
         [] => measure("*"),
         ["--only", pattern] => measure(pattern),
-        _ => Err("usage: diskcast-bench [--list | --only PATTERN | --report]".into()),
+        ["--peers", hosts, rate, percent, mebibytes] => Context::new()
+            .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, ""])),
+        ["--peers", hosts, rate, percent, mebibytes, tool] => Context::new()
+            .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, tool])),
+        _ => Err(USAGE.into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,7 +70,7 @@ fn main() -> ExitCode {
 
 #[expect(clippy::unnecessary_wraps, reason = "one shape for all verbs")]
 fn list() -> Result<()> {
-    for (name, what) in GROUPS.iter().flat_map(|group| group.figures) {
+    for (name, what) in groups().flat_map(|group| group.figures) {
         println!("{name:<28} {what}");
     }
     Ok(())
@@ -68,7 +78,7 @@ fn list() -> Result<()> {
 
 fn measure(pattern: &str) -> Result<()> {
     let wanted = |group: &&Group| group.figures.iter().any(|(name, _)| matches(pattern, name));
-    let groups: Vec<_> = GROUPS.iter().filter(wanted).collect();
+    let groups: Vec<_> = groups().filter(wanted).collect();
     if groups.is_empty() {
         return Err(format!("no figure is called `{pattern}`; `make bench LIST=1` lists them").into());
     }
@@ -122,7 +132,7 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = GROUPS.iter().flat_map(|group| group.figures).map(|(name, _)| name).collect();
+        let mut names: Vec<_> = groups().flat_map(|group| group.figures).map(|(name, _)| name).collect();
         let count = names.len();
         names.sort();
         names.dedup();

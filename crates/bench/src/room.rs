@@ -1,35 +1,64 @@
-//! A room of machines in the lab: one server, N hosts on links of a given rate, fetches at once or one after the other.
+//! A room of machines in the lab: servers, hosts on links of a given rate, fetches at once or one after the other.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lab::{Star, StarOptions};
 use serde_json::Value;
 
 use crate::Result;
-use crate::context::{Context, json_line, said};
+use crate::context::{Context, json_line};
+use crate::crew::{Crew, Ended, Member};
 
 const PORT: u16 = 7717;
+/// A fetch that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A lab with a running server.
+/// A lab with running servers on its first hosts.
 pub struct Room {
-    star: Star,
-    server: Child,
+    pub star: Star,
+    servers: Vec<Server>,
+    binary: PathBuf,
+}
+
+struct Server {
+    child: Child,
     log: BufReader<ChildStdout>,
     token: PathBuf,
-    binary: PathBuf,
 }
 
 /// One host's fetch.
 pub struct Fetched {
+    /// Seconds from the first host's start until this host was started.
+    pub began: f64,
     /// Seconds from the first host's start until this host had received all.
     pub received: f64,
     /// Seconds from the first host's start until this host's fetch had ended, target durable and read back.
     pub ended: f64,
     /// Its own report.
     pub report: Value,
+}
+
+impl Fetched {
+    /// What a fetch that has ended reports.
+    pub fn of(ended: &Ended) -> Result<Self> {
+        ended.check().map_err(|error| format!("fetch: {error}"))?;
+        let report = json_line(&ended.output, "fetched")?;
+        let received = report["received_seconds"].as_f64().ok_or("no received_seconds in the report")?;
+        Ok(Self { began: ended.began, received: ended.began + received, ended: ended.ended, report })
+    }
+
+    /// Payload bytes that did not come by multicast.
+    pub fn unicast_bytes(&self) -> u64 {
+        self.report["unicast_bytes"].as_u64().unwrap_or(0)
+    }
+}
+
+/// When the last host had received all.
+pub fn last(fetched: &[Fetched]) -> f64 {
+    fetched.iter().map(|host| host.received).fold(0.0, f64::max)
 }
 
 /// What the server took over a session.
@@ -44,70 +73,103 @@ pub struct Served {
     pub read_bytes: u64,
 }
 
+impl Served {
+    /// A number of the session's statistics.
+    pub fn number(&self, name: &str) -> Result<u64> {
+        let number = self.statistics[name].as_u64();
+        number.ok_or_else(|| format!("no {name} in the session's statistics").into())
+    }
+}
+
 impl Room {
     /// A room of `hosts` machines whose links run at `rate` bits per second, served from `repo`.
     pub fn open(context: &Context, repo: &Path, hosts: u32, rate: u64) -> Result<Self> {
         let options =
             StarOptions { hosts: hosts + 1, rate_bits_per_second: Some(rate), ..StarOptions::default() };
-        let star = Star::build(&options)?;
-        let token = repo.join("join.token");
-        let listen = format!("{}:{PORT}", star.host(0).ipv4());
-        let mut command = star.host(0).command(&context.diskcast.to_string_lossy());
-        command.arg("--repo").arg(repo).args(["--json", "serve", "--interface", "eth0", "--rate", "100G"]);
-        command.args(["--listen", &listen, "--state"]).arg(repo.join("state")).arg("--token-out").arg(&token);
-        let mut server =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
-        let mut log = BufReader::new(server.stdout.take().expect("piped"));
-        line_of(&mut log, "serving")?;
-        Ok(Self { star, server, log, token, binary: context.diskcast.clone() })
+        Self::open_with(context, &[repo], &options)
     }
 
-    /// All hosts fetch `name`, host `i` into `target(i)`, started `after(i)` the first.
+    /// A room in a lab of `options`, whose first hosts serve `repos`, one each.
+    pub fn open_with(context: &Context, repos: &[&Path], options: &StarOptions) -> Result<Self> {
+        let mut room =
+            Self { star: Star::build(options)?, servers: Vec::new(), binary: context.diskcast.clone() };
+        for repo in repos {
+            let server = room.serve(u32::try_from(room.servers.len())?, repo)?;
+            room.servers.push(server);
+        }
+        Ok(room)
+    }
+
+    fn serve(&self, host: u32, repo: &Path) -> Result<Server> {
+        let state = repo.join(format!("state-{host}"));
+        let token = repo.join(format!("join-{host}.token"));
+        let listen = format!("{}:{PORT}", self.star.host(host).ipv4());
+        let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
+        command.arg("--repo").arg(repo).args(["--json", "serve", "--interface", "eth0", "--rate", "100G"]);
+        command.args(["--listen", &listen, "--state"]).arg(state).arg("--token-out").arg(&token);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
+        let mut log = BufReader::new(child.stdout.take().expect("piped"));
+        line_of(&mut log, "serving")?;
+        Ok(Server { child, log, token })
+    }
+
+    /// The hosts that do not serve.
+    pub fn clients(&self) -> std::ops::Range<u32> {
+        u32::try_from(self.servers.len()).expect("few")..u32::try_from(self.star.hosts().len()).expect("few")
+    }
+
+    /// The command by which `host` fetches `name` from `server` into `target`.
+    pub fn fetch_command(&self, host: u32, server: u32, name: &str, target: &str) -> Command {
+        let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
+        self.fetch_arguments(&mut command, server, name, target);
+        command
+    }
+
+    /// What follows the program in [`Self::fetch_command`].
+    pub fn fetch_arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
+        let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
+        command.args(["--json", "--yes", "fetch", &url, name, target, "--token-file"]);
+        command.arg(&self.servers[server as usize].token);
+    }
+
+    /// The binary under test.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// All hosts fetch `name` from the first server, host `i` into `target(i)`, started `after(i)` the first.
     pub fn fetch(
         &self,
         name: &str,
         target: impl Fn(u32) -> String,
         after: impl Fn(u32) -> Duration,
     ) -> Result<Vec<Fetched>> {
-        let url = format!("https://{}:{PORT}", self.star.host(0).ipv4());
-        let start = Instant::now();
-        let mut running = Vec::new();
-        for host in &self.star.hosts()[1..] {
-            std::thread::park_timeout(after(host.index()).saturating_sub(start.elapsed()));
-            let mut command = host.command(&self.binary.to_string_lossy());
-            command
-                .args(["--json", "--yes", "fetch", &url, name, &target(host.index()), "--token-file"])
-                .arg(&self.token);
-            let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-            let began = start.elapsed();
-            running.push(std::thread::spawn(move || (child.wait_with_output(), began, start.elapsed())));
+        let mut crew = Crew::new();
+        let mut members = Vec::new();
+        for host in self.clients() {
+            crew.wait_until(after(host));
+            members.push(crew.start(&mut self.fetch_command(host, 0, name, &target(host)))?);
         }
-        running
-            .into_iter()
-            .map(|thread| {
-                let (output, began, ended) = thread.join().expect("waits for a child");
-                let output = output?;
-                if !output.status.success() {
-                    return Err(format!(
-                        "fetch: {}: {}",
-                        output.status,
-                        String::from_utf8_lossy(&output.stderr).trim()
-                    )
-                    .into());
-                }
-                let report = json_line(&String::from_utf8_lossy(&output.stdout), "fetched")?;
-                let received =
-                    report["received_seconds"].as_f64().ok_or("no received_seconds in the report")?;
-                Ok(Fetched { received: began.as_secs_f64() + received, ended: ended.as_secs_f64(), report })
-            })
-            .collect()
+        collect(&mut crew, &members)
     }
 
-    /// Waits for the end of the session, then ends the server.
+    /// All hosts fetch `name` from the first server at once and keep nothing.
+    pub fn fetch_at_once(&self, name: &str) -> Result<Vec<Fetched>> {
+        self.fetch(name, |_| "null:".to_owned(), |_| Duration::ZERO)
+    }
+
+    /// Waits for the end of the only session, then ends its server.
     pub fn close(mut self) -> Result<Served> {
-        let ended = line_of(&mut self.log, "session_ended")?;
+        self.ended_session(0)
+    }
+
+    /// Waits for the end of a session of server `index`.
+    pub fn ended_session(&mut self, index: usize) -> Result<Served> {
         let overflowed = self.star.traffic()?.iter().map(|link| link.overflowed).sum();
-        let proc = PathBuf::from(format!("/proc/{}", self.server.id()));
+        let server = &mut self.servers[index];
+        let ended = line_of(&mut server.log, "session_ended")?;
+        let proc = PathBuf::from(format!("/proc/{}", server.child.id()));
         let read_bytes = number_after(&std::fs::read_to_string(proc.join("io"))?, "rchar:");
         let ticks: f64 = std::fs::read_to_string(proc.join("stat"))?
             .rsplit(')')
@@ -118,23 +180,29 @@ impl Room {
             .take(2)
             .filter_map(|ticks| ticks.parse::<f64>().ok())
             .sum();
-        said(Command::new("kill").args(["-TERM", &self.server.id().to_string()]))?;
-        self.server.wait()?;
-        Ok(Served {
-            statistics: ended["statistics"].clone(),
-            cpu_seconds: ticks / 100.0,
-            overflowed,
-            read_bytes,
-        })
+        let statistics = ended["statistics"].clone();
+        Ok(Served { statistics, cpu_seconds: ticks / 100.0, overflowed, read_bytes })
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // The lab kills what runs in it; this collects the server.
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+        for server in &mut self.servers {
+            // A server keeps nothing that a kill could spoil.
+            let _ = server.child.kill();
+            let _ = server.child.wait();
+        }
     }
+}
+
+/// The reports of fetches, in the order of `members`.
+pub fn collect(crew: &mut Crew, members: &[Member]) -> Result<Vec<Fetched>> {
+    let mut ended = crew.wait(members, PATIENCE)?;
+    if ended.len() < members.len() {
+        return Err(format!("{} of {} fetches hang", members.len() - ended.len(), members.len()).into());
+    }
+    ended.sort_by_key(|end| members.iter().position(|&member| member == end.member));
+    ended.iter().map(Fetched::of).collect()
 }
 
 fn number_after(text: &str, word: &str) -> u64 {

@@ -1,0 +1,61 @@
+//! Figures of multicast: how near to the link's own time the last host comes, with and without loss, beside today's
+//! tools, with slow and late hosts, sharing links, and without any link to limit it.
+
+mod flow;
+mod growth;
+mod link;
+mod peers;
+mod share;
+mod skew;
+mod slow;
+
+use lab::StarOptions;
+
+use crate::Group;
+
+pub use peers::explore;
+
+pub const GROUPS: &[&Group] = &[
+    &link::SIXTEEN,
+    &link::EIGHT,
+    &link::SIXTEEN_LOSS_1,
+    &link::SIXTEEN_LOSS_10,
+    &link::ONE_LOSS_1,
+    &slow::GROUP,
+    &skew::GROUP,
+    &share::FOUR_SESSIONS,
+    &share::TCP,
+    &share::TWO_SERVERS,
+    &growth::GROUP,
+    &peers::GROUP,
+];
+
+const RUNS: usize = 3;
+const GIGABIT: u64 = 1_000_000_000;
+const SINK: &str = "null, verifying";
+
+/// A server and `hosts` hosts on links of `rate` bits per second.
+fn star(hosts: u32, rate: u64, loss_per_million: u32) -> StarOptions {
+    StarOptions {
+        hosts: hosts + 1,
+        rate_bits_per_second: Some(rate),
+        loss_per_million,
+        ..StarOptions::default()
+    }
+}
+
+/// A rate in words.
+fn rate_words(bits_per_second: u64) -> String {
+    match bits_per_second {
+        GIGABIT.. => format!("{} Gbit/s", bits_per_second / GIGABIT),
+        _ => format!("{} Mbit/s", bits_per_second / 1_000_000),
+    }
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}

@@ -1,0 +1,262 @@
+//! Several senders on one link: four sessions of one server, a session beside a TCP flow, two servers that know nothing of
+//! each other.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lab::Sample;
+use serde_json::{Value, json};
+
+use super::flow::Flow;
+use super::{GIGABIT, RUNS, SINK, least, most, star};
+use crate::context::Context;
+use crate::crew::Crew;
+use crate::figure::{Bar, Figure, median};
+use crate::room::{Fetched, Room, collect};
+use crate::transfer::{Load, add_debian, add_random, library};
+use crate::{Group, Result};
+
+pub const FOUR_SESSIONS: Group = Group {
+    figures: &[
+        (
+            "multicast.four_sessions",
+            "Jain's index of four sessions on one server link, 1 Gbit/s; at least 0.95",
+        ),
+        ("multicast.four_sessions_sum", "their sum over the link; at least 0.90"),
+        ("multicast.four_sessions_cov", "coefficient of variation of a session's 100 ms rates; at most 0.1"),
+    ],
+    measure: four_sessions,
+};
+
+pub const TCP: Group = Group {
+    figures: &[(
+        "multicast.vs_tcp",
+        "least share of the link that a session and a TCP flow (cubic) get beside each other; at least 0.25",
+    )],
+    measure: vs_tcp,
+};
+
+pub const TWO_SERVERS: Group = Group {
+    figures: &[
+        (
+            "multicast.two_servers",
+            "Jain's index of two servers that share receivers' ports, 1 Gbit/s; at least 0.9",
+        ),
+        ("multicast.two_servers_sum", "their sum over the port; at least 0.85"),
+    ],
+    measure: two_servers,
+};
+
+/// After this the rates are to be steady.
+const FIRST_SECOND: f64 = 1.0;
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Slow enough for a Debian image to take seconds.
+const TCP_LINK: u64 = GIGABIT / 2;
+#[expect(clippy::cast_precision_loss, reason = "ten digits")]
+const LINK: f64 = GIGABIT as f64;
+
+/// What all links carried while some fetches ran, and when they had all together run for a second, until the first
+/// of them had all, in seconds on the meter's clock.
+struct Watched {
+    samples: Vec<Sample>,
+    from: f64,
+    until: f64,
+}
+
+/// Starts the fetches (host, server, image) together and watches all links until the last has ended.
+fn watch(room: &Room, fetches: &[(u32, u32, &str)]) -> Result<(Watched, Vec<Fetched>)> {
+    let meter = room.star.meter(INTERVAL)?;
+    let mut crew = Crew::new();
+    let offset = meter.elapsed().as_secs_f64();
+    let mut members = vec![];
+    for &(host, server, name) in fetches {
+        members.push(crew.start(&mut room.fetch_command(host, server, name, "null:"))?);
+    }
+    let fetched = collect(&mut crew, &members)?;
+    let first = fetched.iter().map(|host| host.received).fold(f64::INFINITY, f64::min);
+    let until = offset + first - INTERVAL.as_secs_f64();
+    let watched = Watched { samples: meter.stop()?, from: offset + FIRST_SECOND, until };
+    if watched.inside().len() < 6 {
+        return Err(format!("the first host had all after {first:.1} s, too soon to see rates").into());
+    }
+    Ok((watched, fetched))
+}
+
+impl Watched {
+    fn inside(&self) -> Vec<&Sample> {
+        let inside = |sample: &&Sample| (self.from..=self.until).contains(&sample.at.as_secs_f64());
+        self.samples.iter().filter(inside).collect()
+    }
+
+    /// Bits per second between any two samples.
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn rates(&self, counter: impl Fn(&Sample) -> u64) -> Vec<f64> {
+        let rate = |pair: &[&Sample]| {
+            let bytes = counter(pair[1]) - counter(pair[0]);
+            bytes as f64 * 8.0 / (pair[1].at - pair[0].at).as_secs_f64()
+        };
+        self.inside().windows(2).map(rate).collect()
+    }
+
+    /// Bits per second from the first sample to the last.
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn mean(&self, counter: impl Fn(&Sample) -> u64) -> f64 {
+        let inside = self.inside();
+        let (first, last) = (inside[0], inside[inside.len() - 1]);
+        (counter(last) - counter(first)) as f64 * 8.0 / (last.at - first.at).as_secs_f64()
+    }
+}
+
+/// Jain's index of fairness: 1 where all are equal, 1/n where one has all.
+#[expect(clippy::cast_precision_loss, reason = "few values")]
+fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    sum * sum / (values.len() as f64 * squares)
+}
+
+/// Standard deviation over mean.
+#[expect(clippy::cast_precision_loss, reason = "few values")]
+fn variation(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    variance.sqrt() / mean
+}
+
+fn four_sessions(context: &Context) -> Result<Vec<Figure>> {
+    let repo = context.folder()?;
+    let (mut jains, mut sums, mut variations, mut rows) = (vec![], vec![], vec![], vec![]);
+    type Add = fn(&Context, &Path, &str) -> Result<Load>;
+    let kinds: [(&str, Add); 2] =
+        [("random", |context, repo, name| add_random(context, repo, 256, name)), ("debian", add_debian)];
+    for (kind, add) in kinds {
+        let names: Vec<String> = (1..=4).map(|index| format!("{kind}-{index}")).collect();
+        let loads: Vec<Load> = names.iter().map(|name| add(context, &repo, name)).collect::<Result<_>>()?;
+        let (mut jain_runs, mut sum_runs, mut variation_runs) = (vec![], vec![], vec![]);
+        for _ in 0..RUNS {
+            let room = Room::open_with(context, &[&repo], &star(4, GIGABIT, 0))?;
+            let fetches: Vec<_> =
+                names.iter().zip(1..).map(|(name, host)| (host, 0, name.as_str())).collect();
+            let (watched, _) = watch(&room, &fetches)?;
+            let means: Vec<f64> = (1..=4).map(|host| watched.mean(|sample| sample.received[host])).collect();
+            let varied: Vec<f64> =
+                (1..=4).map(|host| variation(&watched.rates(|sample| sample.received[host]))).collect();
+            jain_runs.push(jain(&means));
+            sum_runs.push(means.iter().sum::<f64>() / LINK);
+            variation_runs.push(most(&varied));
+            rows.push(json!({
+                "workload": loads[0].words, "Mbit/s of each": megabits(&means), "Jain": jain(&means),
+                "sum over link": means.iter().sum::<f64>() / LINK, "variation of the worst": most(&varied),
+                "seconds seen": watched.until - watched.from,
+            }));
+        }
+        jains.push(median(&jain_runs));
+        sums.push(median(&sum_runs));
+        variations.push(median(&variation_runs));
+    }
+    let workload = "four images of 256 MiB of incompressible data, and four of a Debian disk, one to each of four hosts; the worse";
+    let figure = |name: &str, value: f64, bar| Figure::new(name, &[value], "ratio", bar).on(workload, SINK);
+    Ok(vec![
+        figure("multicast.four_sessions", least(&jains), Bar::AtLeast(0.95)).with(json!(rows)),
+        figure("multicast.four_sessions_sum", least(&sums), Bar::AtLeast(0.90)),
+        figure("multicast.four_sessions_cov", most(&variations), Bar::AtMost(0.1)),
+    ])
+}
+
+fn megabits(rates: &[f64]) -> String {
+    rates.iter().map(|rate| format!("{:.0}", rate / 1e6)).collect::<Vec<_>>().join(" ")
+}
+
+fn vs_tcp(context: &Context) -> Result<Vec<Figure>> {
+    let (repo, loads) = library(context, &[256], true)?;
+    let (mut worst, mut rows) = (vec![], vec![]);
+    // The session goes from host 0 to host 1.
+    for (place, from, to) in [("a receiver's port", 2, 1), ("the server's link", 0, 2)] {
+        for load in &loads {
+            let mut runs = vec![];
+            for _ in 0..RUNS {
+                let (session, tcp) = beside_tcp(context, &repo, load, (from, to))?;
+                runs.push(session.min(tcp));
+                rows.push(json!({
+                    "shared": place, "workload": load.words, "session's share": session, "TCP's share": tcp, "sum": session + tcp,
+                }));
+            }
+            worst.push(median(&runs));
+        }
+    }
+    Ok(vec![
+        Figure::new("multicast.vs_tcp", &[least(&worst)], "ratio", Bar::AtLeast(0.25))
+            .on("256 MiB of incompressible data, and a Debian image, to one host at 500 Mbit/s; TCP began before; delivered bytes", SINK)
+            .with(json!(rows)),
+    ])
+}
+
+/// Shares of the link that a session and TCP get, in bytes delivered.
+fn beside_tcp(context: &Context, repo: &Path, load: &Load, (from, to): (u32, u32)) -> Result<(f64, f64)> {
+    let room = Room::open_with(context, &[repo], &star(2, TCP_LINK, 0))?;
+    let link = LINK * 0.5;
+    let flow = Flow::start(&room.star, from, to)?;
+    flow.wait_until(Duration::from_millis(1500));
+    let offset = flow.elapsed().as_secs_f64();
+    let (watched, _) = watch(&room, &[(1, 0, &load.name)])?;
+    let meant = (watched.from + offset, watched.until + offset);
+    let tcp = flow.stop()?.rate(meant)? / link;
+    let at_host = watched.mean(|sample| sample.received[1]) / link;
+    let session = if to == 1 { at_host - tcp } else { at_host };
+    Ok((session, tcp))
+}
+
+fn two_servers(context: &Context) -> Result<Vec<Figure>> {
+    let (repo, loads) = library(context, &[512], true)?;
+    let (mut jains, mut sums, mut rows) = (vec![], vec![], vec![]);
+    for load in &loads {
+        let (mut jain_runs, mut sum_runs) = (vec![], vec![]);
+        for _ in 0..RUNS {
+            // Hosts 0 and 1 serve, 2 to 5 fetch from both.
+            let room = Room::open_with(context, &[&repo, &repo], &star(5, GIGABIT, 0))?;
+            let fetches: Vec<(u32, u32, &str)> = room
+                .clients()
+                .flat_map(|host| [0, 1].map(|server| (host, server, load.name.as_str())))
+                .collect();
+            let (watched, _) = watch(&room, &fetches)?;
+            let sent = [0, 1].map(|server| watched.mean(|sample| sample.sent[server]));
+            let ports: Vec<f64> =
+                (2..=5).map(|host| watched.mean(|sample| sample.received[host]) / LINK).collect();
+            jain_runs.push(jain(&sent));
+            sum_runs.push(least(&ports));
+            rows.push(two_servers_row(load, &sent, &ports, &room)?);
+        }
+        jains.push(median(&jain_runs));
+        sums.push(median(&sum_runs));
+    }
+    let workload = "512 MiB of incompressible data, and a Debian image, from two servers to four hosts that fetch from both; the worse";
+    let figure = |name: &str, value: f64, bar| {
+        Figure::new(name, &[value], "ratio", Bar::AtLeast(bar)).on(workload, SINK)
+    };
+    Ok(vec![
+        figure("multicast.two_servers", least(&jains), 0.9).with(json!(rows)),
+        figure("multicast.two_servers_sum", least(&sums), 0.85),
+    ])
+}
+
+fn two_servers_row(load: &Load, sent: &[f64], ports: &[f64], room: &Room) -> Result<Value> {
+    let overflowed: u64 = room.star.traffic()?.iter().map(|link| link.overflowed).sum();
+    Ok(json!({
+        "workload": load.words, "Mbit/s sent by each": megabits(sent), "Jain": jain(sent),
+        "sum over the least port": least(ports), "frames lost by full buffers": overflowed,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fairness_and_variation() {
+        assert!((jain(&[2.0, 2.0, 2.0]) - 1.0).abs() < 1e-9);
+        assert!((jain(&[1.0, 0.0]) - 0.5).abs() < 1e-9);
+        assert!(variation(&[3.0, 3.0]).abs() < 1e-9);
+        assert!((variation(&[1.0, 3.0]) - 0.5).abs() < 1e-9);
+    }
+}

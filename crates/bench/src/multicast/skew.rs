@@ -1,0 +1,73 @@
+//! Hosts that do not start together: 16 starts spread evenly over the time of one transfer.
+//!
+//! Multicast alone can't send less than 31/16 images then. Host `i` starts after `i` sixteenths of the image have gone;
+//! when the stream has gone once through the image, the last host has its last sixteenth and lacks fifteen. What they lack
+//! is common to all late hosts, so it goes once more: 1 + 15/16 = 1.94 images, and 2 % more are granted.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{RUNS, SINK, most, rate_words, star};
+use crate::context::Context;
+use crate::figure::{Bar, Figure, median};
+use crate::room::Room;
+use crate::transfer::{Load, Transfer, library, transfer};
+use crate::{Group, Result};
+
+pub const GROUP: Group = Group {
+    figures: &[
+        (
+            "multicast.skew",
+            "a host's own time over its time alone, 16 starts over one transfer time, the most; at most 1.08",
+        ),
+        ("multicast.skew_bytes", "images that the server sent meanwhile; at most 1.98"),
+    ],
+    measure,
+};
+
+const HOSTS: u32 = 16;
+const RATE: u64 = 200_000_000;
+
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let (repo, loads) = library(context, &[128], true)?;
+    let (mut ratios, mut images, mut rows) = (vec![], vec![], vec![]);
+    for load in &loads {
+        let mut alone = vec![];
+        for _ in 0..RUNS {
+            alone.push(transfer(context, &repo, &load.name, &star(1, RATE, 0))?.last());
+        }
+        let alone = median(&alone);
+        let (mut ratio, mut sent) = (vec![], vec![]);
+        for _ in 0..RUNS {
+            let done = spread(context, &repo, load, alone)?;
+            let own: Vec<f64> = done.fetched.iter().map(|host| host.received - host.began).collect();
+            ratio.push(most(&own) / alone);
+            sent.push(done.images_sent()?);
+            let mut row = done.row(load)?;
+            row["alone s"] = json!(alone);
+            row["own time median s"] = json!(median(&own));
+            row["own time most s"] = json!(most(&own));
+            rows.push(row);
+        }
+        ratios.push(median(&ratio));
+        images.push(median(&sent));
+    }
+    let workload = format!("the worse of {} and {}, {}", loads[0].words, loads[1].words, rate_words(RATE));
+    Ok(vec![
+        Figure::new("multicast.skew", &[most(&ratios)], "ratio", Bar::AtMost(1.08))
+            .on(&workload, SINK)
+            .with(json!(rows)),
+        Figure::new("multicast.skew_bytes", &[most(&images)], "images", Bar::AtMost(1.98))
+            .on(&workload, SINK),
+    ])
+}
+
+fn spread(context: &Context, repo: &Path, load: &Load, over: f64) -> Result<Transfer> {
+    let options = star(HOSTS, RATE, 0);
+    let room = Room::open_with(context, &[repo], &options)?;
+    let after = |host: u32| Duration::from_secs_f64(over) * (host - 1) / HOSTS;
+    let fetched = room.fetch(&load.name, |_| "null:".to_owned(), after)?;
+    Transfer::of(room, fetched, &options)
+}
