@@ -1,8 +1,9 @@
 //! Standing one's ground beside a flow that fills every queue, such as TCP with loss-based congestion control.
 //!
-//! Delay says nothing then: whoever yields to it is left with nothing. So the rate follows a window like that of one
-//! CUBIC flow (RFC 9438): bytes that may lie on the way, queue included, which shrink to 0.7 when packets are lost or the
-//! queue falls since the other shrank, and grow back along a cubic. The rate is that window over the time on the way.
+//! Delay says nothing then: whoever yields to it is left with nothing. When a buffer of `B` bytes before a link of rate `C`
+//! overflows, the window `W` of a TCP flow and the rate `r` of a paced one satisfy `W / B + r / C = 1`. So a rate that is cut
+//! and grows as CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain, gets about half. It is
+//! cut when packets are lost, and when the queue falls since somebody else has yielded.
 
 /// Constants of RFC 9438.
 const CUBIC_C: f64 = 0.4;
@@ -16,37 +17,45 @@ const WAY: f64 = 0.001;
 const SLEW: f64 = 0.08;
 /// A queue that fell by so much from its peak was let down by somebody.
 const FELL: f64 = 0.8;
+/// Time until a change of the rate shows in reports, besides the queue.
+const SETTLING: f64 = 0.1;
 /// Time between two tries whether the other is still there, and what the rate is during one.
 const TRY_EVERY: f64 = 3.0;
 const TRY_PART: f64 = 0.5;
 const TRY_QUEUES: f64 = 2.5;
 
+/// A try whether the queue drains without us.
 #[derive(Debug, Clone, Copy)]
 struct Try {
     until: f64,
-    queue: f64,
     rate: f64,
 }
 
+/// The state of the competition. Rates in bits per second, times in seconds.
 #[derive(Debug)]
 pub(super) struct Compete {
-    /// Window in bits, its largest before the last cut, and when that was.
-    window_max: f64,
-    cut_window: f64,
+    /// The rate before the last cut, after it, and when that was.
+    rate_max: f64,
+    rate_cut: f64,
     cut_at: f64,
+    /// The longest queue since then, and what a full buffer takes.
     peak: f64,
+    full: f64,
+    /// From when on a falling queue is not our own doing.
+    watch_at: f64,
     try_at: f64,
     trying: Option<Try>,
 }
 
 impl Compete {
     pub fn new(now: f64, rate: f64, queue: f64) -> Self {
-        let window = rate * (queue + WAY);
         Self {
-            window_max: window / BETA,
-            cut_window: window,
+            rate_max: rate / BETA,
+            rate_cut: rate,
             cut_at: now,
             peak: queue,
+            full: queue,
+            watch_at: now,
             try_at: now + TRY_EVERY,
             trying: None,
         }
@@ -55,41 +64,42 @@ impl Compete {
     /// The next rate; `Err` if nobody else fills the queue any more.
     pub fn step(&mut self, now: f64, rate: f64, queue: f64, low: f64, lost: bool) -> Result<f64, f64> {
         if let Some(trial) = self.trying {
-            if queue <= low.max(0.3 * trial.queue) {
+            if queue <= low {
                 return Err(trial.rate * 0.95);
             }
             if now < trial.until {
                 return Ok(rate);
             }
             self.trying = None;
-            self.peak = queue;
+            self.watch_at = now + queue + SETTLING;
             return Ok(trial.rate);
         }
         if queue <= low {
             return Err(rate);
         }
-        self.peak = self.peak.max(queue);
-        let settled = now - self.cut_at > queue + 0.1;
-        let window = self.window(now, queue);
+        self.peak = if now < self.watch_at { queue } else { self.peak.max(queue) };
+        self.full = self.full.max(queue);
+        let settled = now - self.cut_at > self.full + SETTLING;
         if settled && (lost || queue < FELL * self.peak) {
-            (self.window_max, self.cut_window, self.cut_at) = (window, window * BETA, now);
-            self.peak = queue;
+            self.full = 0.5 * (self.full + self.peak);
+            (self.rate_max, self.rate_cut, self.cut_at) = (rate, rate * BETA, now);
+            self.watch_at = now + queue + SETTLING;
         } else if now >= self.try_at {
             self.try_at = now + TRY_EVERY;
-            self.trying = Some(Try { until: now + TRY_QUEUES * queue + 0.03, queue, rate });
+            self.trying = Some(Try { until: now + TRY_QUEUES * queue + 0.03, rate });
             return Ok(rate * TRY_PART);
         }
-        let target = self.window(now, queue) / (queue + WAY);
-        Ok(target.clamp(rate * (1.0 - SLEW), rate * (1.0 + SLEW)))
+        Ok(self.target(now).clamp(rate * (1.0 - 4.0 * SLEW), rate * (1.0 + SLEW)))
     }
 
-    fn window(&self, now: f64, queue: f64) -> f64 {
+    /// CUBIC's window, as a rate.
+    fn target(&self, now: f64) -> f64 {
         let passed = now - self.cut_at;
-        let (max, low) = (self.window_max / SEGMENT_BITS, self.cut_window / SEGMENT_BITS);
-        let knee = cube_root((max - low).max(0.0) / CUBIC_C);
-        let cubic = CUBIC_C * (passed - knee).powi(3) + max;
-        let reno = low + RENO * passed / (queue + WAY);
-        cubic.max(reno).min(4.0 * max) * SEGMENT_BITS
+        let segment = SEGMENT_BITS / (self.full + WAY);
+        let knee = cube_root((self.rate_max - self.rate_cut).max(0.0) / segment / CUBIC_C);
+        let cubic = self.rate_max + CUBIC_C * (passed - knee).powi(3) * segment;
+        let reno = self.rate_cut + RENO * passed / (self.full + WAY) * segment;
+        cubic.max(reno)
     }
 }
 
@@ -98,5 +108,5 @@ fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    (0..40).fold(x.max(1.0), |root, _| (2.0 * root + x / (root * root)) / 3.0)
+    (0..60).fold(x.max(1.0), |root, _| (2.0 * root + x / (root * root)) / 3.0)
 }

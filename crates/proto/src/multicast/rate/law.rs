@@ -25,26 +25,38 @@ const CUT: f64 = 0.93;
 const DELIVERED_PART: f64 = 0.97;
 const BORNE_PART: f64 = 0.93;
 /// The deepest.
-const CUT_DEEPEST_OF_ALL: f64 = 0.02;
+const CUT_DEEPEST: f64 = 0.5;
+const SEEK_DEEPEST: f64 = 0.08;
 /// Queues are to drain in this time, but not at the cost of more than this part of the rate.
 const DRAIN_TIME: f64 = 0.15;
 const DRAIN_PART: f64 = 0.3;
 /// Age of what is reported, and the longest queue that is believed.
 const REPORT_AGE: f64 = 0.01;
 const QUEUE_CUT_MAX: f64 = 0.25;
-/// One step up is so much times the root of the rate in Mbit/s: flows with equal queues come to equal rates, and
-/// 100 Mbit/s take about as many steps to double as 10 Gbit/s take to grow by a tenth.
-const RISE: f64 = 0.3e6;
-/// After so long without congestion, steps grow.
-const QUIET: f64 = 0.5;
-const RISE_TIMES_MAX: f64 = 10.0;
+/// A step up adds so many bits per second, and quadratically more the longer there was no queue: flows that see the same
+/// queue rise alike whatever their rates, and slow links are approached in small steps, fast ones in short time.
+const RISE: f64 = 0.7e6;
+/// But never more than this part of it.
+const RISE_MOST: f64 = 0.1;
+const RISE_STEPS: f64 = 3.0;
+/// And so much of the rate, for links on which something always makes a queue for a moment.
+const RISE_PART: f64 = 0.002;
+/// Between the two the rate is held, but after so long somebody else is taken to hold the queue there.
+const HELD_TIME: f64 = 0.5;
 /// Of what was really sent, the rate is at most so much more.
 const AHEAD: f64 = 1.1;
 /// What may lie in this machine's own socket and device queue, in bits.
 const OWN_QUEUE_BITS: f64 = 8.0 * 512.0 * 1024.0;
 /// A standing queue that cuts below this part of the rate did not drain belongs to somebody who fills it.
 const FILLED_PART: f64 = 0.6;
-const FILLED_TIME: f64 = 0.2;
+const FILLED_TIME: f64 = 0.5;
+const FILLED_CUTS: u32 = 4;
+const FLAT_PART: f64 = 0.85;
+/// Even beside others, with so much loss the rate is at most what is delivered.
+const LOSS_FLOOD: f64 = 0.08;
+/// For so long after the other seemed to have gone, so many cuts are enough.
+const DOUBT: f64 = 10.0;
+const AGAIN_CUTS: u32 = 1;
 
 /// What happened since the last look.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +104,14 @@ enum Mode {
     Compete(Compete),
 }
 
+/// Cuts between which the queue did not drain: when the first was, from which rate, and how many.
+#[derive(Debug, Clone, Copy)]
+struct Streak {
+    since: f64,
+    from: f64,
+    cuts: u32,
+}
+
 /// The state of the law.
 #[derive(Debug)]
 pub(super) struct Law {
@@ -101,18 +121,26 @@ pub(super) struct Law {
     mode: Mode,
     /// The queue at the last look, if that was after the last cut.
     queue_before: Option<f64>,
+    /// What was sent lately.
+    sent: f64,
     /// By how much the queue grows, in seconds per second.
     slope: Option<f64>,
     cut_at: f64,
-    congested_at: f64,
-    /// Cut, and the queue did not drain since: when, and from which rate.
-    streak: Option<(f64, f64)>,
+    /// When there was no queue last.
+    clear_at: f64,
+    /// When there was one last, or the rate was cut.
+    queued_at: f64,
+    /// Cut, and the queue did not drain since.
+    streak: Option<Streak>,
     /// How long the queue was at the last cut: what was sent before it has to pass first.
     pub queue_cut: f64,
     /// What the rate becomes when the queue of the last cut has drained, unless it has.
     drained: Option<f64>,
     /// What was delivered meanwhile.
     borne: Option<f64>,
+    /// Until when it is doubted that who filled the queue has gone, and the rate when it seemed so.
+    doubt_until: f64,
+    left_at: f64,
     /// The queue when the buffer overflowed last, and when that was.
     full: Option<(f64, f64)>,
     /// The longest queue since the last cut.
@@ -127,13 +155,17 @@ impl Law {
             ceiling,
             mode: Mode::Seek { loss: None },
             queue_before: None,
+            sent: 0.0,
             slope: None,
             cut_at: now,
-            congested_at: now,
+            clear_at: now,
+            queued_at: now,
             streak: None,
             queue_cut: 0.0,
             drained: None,
             borne: None,
+            doubt_until: 0.0,
+            left_at: 0.0,
             full: None,
             peak: 0.0,
         }
@@ -168,6 +200,7 @@ impl Law {
     }
 
     pub fn look(&mut self, look: &Look) -> Verdict {
+        self.sent = if self.is_seeking() { look.sent } else { 0.5 * (self.sent + look.sent) };
         let Some(view) = look.view else { return Verdict::Calm };
         if self.drained.is_some() && self.drain(look, view) && !look.fresh {
             return Verdict::Congested;
@@ -192,12 +225,13 @@ impl Law {
         let queued = view.queue_last > SEEK_QUEUE + 2.0 * look.packet;
         let lost = view.loss_last.beyond(loss.unwrap_or(0.1), 0.05);
         if queued || lost.is_some() {
-            self.mode = Mode::Follow;
             if look.limited && queued && lost.is_none() {
                 // Our own socket is what is full: the link was found.
+                self.mode = Mode::Follow;
                 return Verdict::Calm;
             }
             self.reduce(look, view, 0.95);
+            self.mode = Mode::Follow;
             return Verdict::Cut;
         }
         if look.limited || self.rate >= self.ceiling {
@@ -213,9 +247,11 @@ impl Law {
     /// by some more, so that it drains.
     fn reduce(&mut self, look: &Look, view: View, factor: f64) {
         let from = self.drained.unwrap_or(self.rate);
-        let to = (from * factor).min(look.delivered * DELIVERED_PART).max(from * CUT_DEEPEST_OF_ALL);
+        let deepest = if self.is_seeking() { SEEK_DEEPEST } else { CUT_DEEPEST };
+        let delivered = (look.delivered / self.sent.max(1.0)).clamp(deepest, 1.0);
+        let to = from * factor.min(delivered * DELIVERED_PART);
         // What was reported was measured by packets that were sent before the queue that they found.
-        let growth = (self.rate / look.delivered.max(1.0) - 1.0).clamp(0.0, 30.0);
+        let growth = 1.0 / delivered - 1.0;
         let queue = view.queue_last + growth * (view.queue_last + REPORT_AGE);
         self.queue_cut = queue.min(QUEUE_CUT_MAX);
         (self.drained, self.borne) = (Some(to), None);
@@ -262,23 +298,37 @@ impl Law {
         }
         let falling = self.slope.is_none_or(|slope| slope < -0.01);
         if self.streak.is_some() && (falling || view.queue > 0.5 * high) {
+            self.queued_at = look.now;
             return Verdict::Congested;
         }
-        if view.queue > low.min(0.6 * high) {
-            return Verdict::Calm;
+        if view.queue <= low.min(0.6 * high) {
+            self.clear_at = look.now;
+        } else {
+            self.queued_at = look.now;
+            if look.now - self.clear_at < HELD_TIME {
+                return Verdict::Calm;
+            }
         }
-        let quiet = look.now - self.congested_at;
-        let times = (1.0 + (quiet - QUIET).max(0.0) / QUIET).min(RISE_TIMES_MAX);
-        self.rate += times * RISE * (self.rate / 1e6).sqrt();
+        let steps = (look.now - self.queued_at) / STEP / RISE_STEPS;
+        let step = RISE * (1.0 + steps * steps) + RISE_PART * self.rate;
+        self.rate += step.min(RISE_MOST * self.rate) * (look.passed / STEP).min(4.0);
         Verdict::Calm
     }
 
     fn cut(&mut self, look: &Look, view: View, factor: f64) -> Verdict {
-        self.congested_at = look.now;
-        let (since, from) = *self.streak.get_or_insert((look.now, self.rate));
-        let flat = self.slope.is_some_and(|slope| slope < 0.15);
-        if flat && look.now - since > FILLED_TIME && self.rate < FILLED_PART * from {
-            self.mode = Mode::Compete(Compete::new(look.now, self.rate, view.queue));
+        self.queued_at = look.now;
+        let fresh = Streak { since: look.now, from: self.rate, cuts: 0 };
+        let streak = self.streak.get_or_insert(fresh);
+        if look.delivered < FLAT_PART * self.sent {
+            // Too fast by far: that nothing drained yet tells of nobody else.
+            *streak = fresh;
+        }
+        streak.cuts += 1;
+        let tried = streak.cuts > FILLED_CUTS && look.now - streak.since > FILLED_TIME;
+        let again = look.now < self.doubt_until && streak.cuts > AGAIN_CUTS;
+        if again || tried && self.rate < FILLED_PART * streak.from {
+            let rate = if again { self.rate.max(self.left_at) } else { self.rate };
+            self.mode = Mode::Compete(Compete::new(look.now, rate, view.queue));
             return Verdict::Congested;
         }
         self.reduce(look, view, factor);
@@ -287,16 +337,19 @@ impl Law {
 
     fn compete(&mut self, look: &Look, view: View) -> Verdict {
         let Mode::Compete(state) = &mut self.mode else { return Verdict::Calm };
-        self.congested_at = look.now;
+        self.queued_at = look.now;
         let low = QUEUE_LOW + look.packet;
         let lost = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), 0.003).is_some();
+        let flooded = view.loss.beyond(look.baseline.unwrap_or(0.0), LOSS_FLOOD).is_some();
         match state.step(look.now, self.rate, view.queue, low, lost) {
+            Ok(rate) if flooded => self.rate = rate.min(look.delivered),
             Ok(rate) => self.rate = rate,
             Err(rate) => {
                 self.rate = rate;
                 self.mode = Mode::Follow;
                 self.streak = None;
                 self.cut_at = look.now;
+                (self.doubt_until, self.left_at) = (look.now + DOUBT, rate);
             }
         }
         Verdict::Congested

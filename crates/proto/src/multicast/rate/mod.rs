@@ -43,6 +43,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 const LIMITED_PART: f64 = 0.02;
 /// A run takes at most so much of the time.
 const RUN_NS: u64 = 500_000;
+/// Losses count as chance while the queue is shorter than this, in seconds.
+const CHANCE_QUEUE: f64 = 0.002;
 /// Reports show a change of the rate after so long.
 const EFFECT: Duration = Duration::from_millis(5);
 /// The search looks at reports of so many receivers at least, if there are.
@@ -151,7 +153,8 @@ impl Rate {
     }
 
     fn look(&mut self, now: Instant, passed: f64, receivers: usize) {
-        let view = self.sense.view(now, self.cut_or_raised);
+        let fresh = self.sense.view(now, self.view_from);
+        let view = fresh.or_else(|| self.sense.view(now, self.cut_or_raised));
         // One receiver of many may be a slow one.
         if self.law.is_seeking() && view.is_none_or(|view| view.receivers < receivers.min(SEEK_RECEIVERS)) {
             return;
@@ -164,14 +167,15 @@ impl Rate {
             limited: forfeited > LIMITED_PART * passed,
             view,
             baseline: self.sense.baseline(),
-            fresh: now >= self.view_from,
+            fresh: fresh.is_some(),
             delivered: view.map_or(0.0, |view| view.pace * self.packet_bits),
             packet: self.packet_bits / self.law.rate,
         };
         let verdict = self.law.look(&look);
-        if let Some(view) = view.filter(|_| !self.law.is_seeking()) {
+        // Without a queue what is lost is lost by chance.
+        if let Some(view) = view.filter(|view| verdict == Verdict::Calm && view.queue_last < CHANCE_QUEUE) {
             self.sense.book_loss(now, view.loss);
-            if verdict == Verdict::Calm && view.loss.of > 0.0 {
+            if view.loss.of > 0.0 {
                 self.loss += 0.1 * (view.loss.part - self.loss);
             }
         }

@@ -13,15 +13,19 @@ use crate::multicast::ReceiverId;
 /// Reports of this time make the view, or those of so many receivers if that takes longer. A receiver's least delay in
 /// it counts: a queue stays, a hiccup goes.
 const VIEW: Duration = Duration::from_millis(30);
-const RECEIVERS: usize = 8;
+const RECEIVERS: usize = 12;
 /// Who reported within this time is counted as somebody who reports.
 const LATELY: Duration = Duration::from_secs(1);
 /// Most reports that make the view.
 const SAMPLES_MAX: usize = 256;
+/// What comes is measured over this time at least.
+const SPAN_MIN: Duration = Duration::from_millis(5);
 /// A receiver's loss is taken over this time at least, or twice of it, or between two reports of it.
 const LOSS_WINDOW: Duration = Duration::from_millis(50);
 /// The loss that does not depend on the rate is that of the better ones of so many windows of so much time.
 const BASELINE_WINDOWS: usize = 24;
+const BASELINE_ENOUGH: usize = 4;
+const LEAST_OF: f64 = 100.0;
 const BASELINE_WINDOW: Duration = Duration::from_millis(125);
 
 /// A receiver's counters at some time.
@@ -42,11 +46,10 @@ impl Mark {
 }
 
 impl Mark {
-    /// Packets that arrived per second from here to `later`; 0 if that is too short to tell.
+    /// Packets that arrived per second from here to `later`.
     fn pace(self, later: Self) -> f64 {
-        let passed = later.at.since(self.at).as_secs_f64();
         let arrived = ratio(later.arrived.saturating_sub(self.arrived), 1);
-        if passed < 0.002 { 0.0 } else { (arrived + 0.5) / passed }
+        (arrived + 0.5) / later.at.since(self.at).as_secs_f64().max(1e-6)
     }
 }
 
@@ -55,7 +58,9 @@ struct Heard {
     era: u32,
     older: Mark,
     newer: Mark,
+    /// Where the last span of a few milliseconds ended, and what was lost and how much came in it.
     last: Mark,
+    recent: Option<(Loss, f64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -115,6 +120,8 @@ pub(super) struct Sense {
     era: u32,
     era_from: Instant,
     baseline: VecDeque<f64>,
+    /// The least loss that was ever seen, for as long as that is all there is.
+    least: Option<f64>,
     baseline_at: Instant,
 }
 
@@ -122,17 +129,21 @@ impl Sense {
     /// Takes in a report.
     pub fn feedback(&mut self, now: Instant, report: &Feedback) {
         let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
-        let new = Heard { era: self.era, older: mark, newer: mark, last: mark };
+        let new = Heard { era: self.era, older: mark, newer: mark, last: mark, recent: None };
         let heard = self.heard.entry(report.receiver).or_insert(new);
-        let (loss_last, pace_last) = (heard.last.until(mark), heard.last.pace(mark));
+        if now.since(heard.last.at) >= SPAN_MIN {
+            heard.recent = Some((heard.last.until(mark), heard.last.pace(mark)));
+            heard.last = mark;
+        }
         if heard.era != self.era && now >= self.era_from {
-            *heard = new;
+            *heard = Heard { recent: heard.recent, ..new };
         }
         let loss = if heard.era == self.era { heard.older.until(mark) } else { Loss::default() };
-        heard.last = mark;
         if now.since(heard.newer.at) >= LOSS_WINDOW {
             (heard.older, heard.newer) = (heard.newer, mark);
         }
+        // The first report only says where the counters stand.
+        let Some((loss_last, pace_last)) = heard.recent else { return };
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }
@@ -187,17 +198,23 @@ impl Sense {
         if last.len() < enough {
             return None;
         }
-        let paces = paces.iter().map(|(sum, count)| sum / count);
-        let told = |loss: &Loss| loss.of >= 20.0;
-        let loss = typical(last.iter().map(|sample| sample.loss).filter(told));
-        let loss_last = typical(last.iter().map(|sample| sample.loss_last).filter(told));
+        let paces = paces.iter().map(|(sum, count)| -sum / count);
+        let most = |losses: Vec<Loss>| {
+            let told: Vec<Loss> = losses.into_iter().filter(|loss| loss.of >= 20.0).collect();
+            if 2 * told.len() > last.len() { typical(told.into_iter()) } else { None }
+        };
+        let loss = most(last.iter().map(|sample| sample.loss).collect());
+        if let Some(loss) = loss.filter(|loss| loss.of >= LEAST_OF) {
+            self.least = Some(self.least.map_or(loss.part, |least| least.min(loss.part)));
+        }
+        let loss_last = most(last.iter().map(|sample| sample.loss_last).collect());
         let seconds = |us: u32| f64::from(us) / 1e6;
         Some(View {
             queue: seconds(typical(queues.iter().map(|(least, _)| *least))?),
             queue_last: seconds(typical(queues.iter().map(|(_, last)| *last))?),
             loss: loss.unwrap_or_default(),
             loss_last: loss_last.unwrap_or_default(),
-            pace: typical(paces)?,
+            pace: -typical(paces)?,
             receivers: last.len(),
         })
     }
@@ -221,6 +238,9 @@ impl Sense {
 
     /// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
     pub fn baseline(&self) -> Option<f64> {
+        if self.baseline.len() < BASELINE_ENOUGH {
+            return self.least;
+        }
         let mut windows: Vec<f64> = self.baseline.iter().copied().collect();
         windows.sort_by(f64::total_cmp);
         windows.get(windows.len() / 4).copied()

@@ -82,9 +82,9 @@ fn finds_a_free_link_within_150_ms_and_fills_it() {
         net.run(if link > 5e9 { 900 * MS } else { 3000 * MS });
         let what = format!("{} Mbit/s {} KiB {hosts} hosts", link / M, buffer / KIB);
         let early = outcome(what.clone(), &net, 100, 300, link);
-        assert!(early.sum > 0.95, "{early:#?}");
+        net.demand(early.sum > 0.95, &early);
         let late = outcome(what, &net, 200, (net.now - SECOND) / MS, link);
-        assert!(late.sum > 0.97 && late.variation[0] < 0.15 && late.lost[0] < 0.02, "{late:#?}");
+        net.demand(late.sum > 0.97 && late.variation[0] < 0.1 && late.lost[0] < 0.02, &late);
     }
 }
 
@@ -94,7 +94,7 @@ fn starts_ten_times_too_fast_and_recovers() {
     net.server(0, 100_000_000, fast());
     net.run(4000 * MS);
     let outcome = outcome("10 Mbit/s".into(), &net, 500, 4000, 10.0 * M);
-    assert!(outcome.sum > 0.95 && outcome.lost[0] < 0.01, "{outcome:#?}");
+    net.demand(outcome.sum > 0.95 && outcome.lost[0] < 0.01, &outcome);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn servers_that_share_a_port_share_it_fairly() {
         for gap in [0, 2000 * MS] {
             let mut net = Net::new(&vec![Port::new(link, buffer); hosts]);
             for server in 0..servers {
-                net.server(server * gap, 100_000_000, Port::new(link * 4.0, 192 * KIB));
+                net.server(server * gap, (link as u64).min(100_000_000), Port::new(link * 4.0, 192 * KIB));
             }
             net.run(servers * gap + 8 * SECOND);
             let begin = (servers - 1) * gap / MS;
@@ -123,7 +123,7 @@ fn servers_that_share_a_port_share_it_fairly() {
                 gap / MS
             );
             let outcome = outcome(what, &net, begin + 1000, begin + 8000, link);
-            assert!(outcome.sum > 0.9 && outcome.jain > 0.85, "{outcome:#?}");
+            net.demand(outcome.sum > 0.9 && outcome.jain > 0.85, &outcome);
         }
     }
 }
@@ -149,7 +149,7 @@ fn neither_loss_by_chance_nor_busy_receivers_are_congestion() {
             let known = net.servers[0].rate.loss_per_million();
             let outcome = outcome(what, &net, 200, 5000, link);
             let chance = f64::from(loss) / 1e6;
-            assert!(outcome.sum > 0.92 * (1.0 - chance), "{outcome:#?}");
+            net.demand(outcome.sum > 0.92 * (1.0 - chance), &outcome);
             assert!((f64::from(known) / 1e6 - chance).abs() < 0.003 + 0.2 * chance, "{known} {outcome:#?}");
         }
     }
@@ -169,7 +169,7 @@ fn small_buffers_do_with_little_loss() {
         net.run(4 * SECOND);
         let what = format!("{} Mbit/s {} KiB {hosts} hosts", link / M, buffer / KIB);
         let outcome = outcome(what, &net, 200, 4000, link);
-        assert!(outcome.sum > 0.95 && outcome.lost[0] < 0.02, "{outcome:#?}");
+        net.demand(outcome.sum > 0.95 && outcome.lost[0] < 0.02, &outcome);
     }
 }
 
@@ -187,7 +187,7 @@ fn a_slow_card_is_kept_busy() {
         net.run(4 * SECOND);
         let what = format!("{} Mbit/s, card {}, {hosts} hosts", link / M, card / M);
         let outcome = outcome(what, &net, 200, 4000, card);
-        assert!(outcome.sum > 0.97 && outcome.lost[0] == 0.0, "{outcome:#?}");
+        net.demand(outcome.sum > 0.97 && outcome.lost[0] == 0.0, &outcome);
     }
 }
 
@@ -199,11 +199,11 @@ fn follows_a_link_that_changes() {
     net.hosts[0].port.rate = 1000.0 * M;
     net.run(4 * SECOND);
     let up = outcome("100 to 1000".into(), &net, 4000, 6000, 1000.0 * M);
-    assert!(up.sum > 0.9, "{up:#?}");
+    net.demand(up.sum > 0.9, &up);
     net.hosts[0].port.rate = 100.0 * M;
     net.run(2 * SECOND);
     let down = outcome("1000 to 100".into(), &net, 6200, 8000, 100.0 * M);
-    assert!(down.sum > 0.95, "{down:#?}");
+    net.demand(down.sum > 0.95, &down);
 }
 
 #[test]
@@ -216,21 +216,21 @@ fn beside_tcp_each_gets_its_part() {
             net.run(22 * SECOND);
             let what = format!("{} Mbit/s {} KiB, server {server} TCP {tcp}", link / M, buffer / KIB);
             let outcome = outcome(what, &net, 3000, 22_000, link);
-            assert!(outcome.rates[0] > 0.15 && outcome.flows[0] > 0.15, "{outcome:#?}");
+            net.demand(outcome.rates[0] > 0.25 && outcome.flows[0] > 0.25, &outcome);
         }
     }
 }
 
 #[test]
 fn a_slow_minority_does_not_slow_the_others() {
-    for slow in [1, 1] {
+    for slow in [1, 3] {
         let mut ports = vec![Port::new(100.0 * M, 256 * KIB); 16];
         ports[15 - slow..15].iter_mut().for_each(|port| port.rate = 10.0 * M);
         let mut net = Net::new(&ports);
         net.server(0, 100_000_000, fast());
         net.run(3 * SECOND);
         let outcome = outcome(format!("{slow} of 16 slow"), &net, 200, 3000, 100.0 * M);
-        assert!(outcome.sum > 0.95, "{outcome:#?}");
+        net.demand(outcome.sum > 0.95, &outcome);
     }
 }
 

@@ -107,13 +107,14 @@ pub struct Net {
 impl Net {
     pub fn new(ports: &[Port]) -> Self {
         let hosts = ports.iter().map(|port| Host { port: port.clone(), busy: false, cpu: Cpu::default() });
+        let seed = std::env::var("RATE_SEED").map_or(7, |seed| seed.parse().expect("a number"));
         let trace = std::env::var("RATE_TRACE").is_ok();
         Self {
             now: SECOND,
             hosts: hosts.collect(),
             servers: vec![],
             flows: vec![],
-            chance: Chance::from_seed(7),
+            chance: Chance::from_seed(seed),
             trace,
         }
     }
@@ -157,7 +158,7 @@ impl Net {
                 return;
             }
             self.now = next;
-            if self.trace && self.now >= shown {
+            if self.trace && self.now >= shown && std::env::var("RATE_NOSHOW").is_err() {
                 shown += 25 * MS;
                 self.show();
             }
@@ -177,6 +178,11 @@ impl Net {
         if self.trace {
             eprintln!("{line}");
         }
+    }
+
+    /// Fails the test, unless outcomes are only being collected.
+    pub fn demand(&self, good: bool, outcome: &impl std::fmt::Debug) {
+        assert!(good || self.trace, "{outcome:#?}");
     }
 
     fn show(&mut self) {
