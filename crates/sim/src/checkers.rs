@@ -94,8 +94,10 @@ impl Checkers {
             self.sent_first += u64::from(self.sent_once[word] & bit == 0);
             self.sent_once[word] |= bit;
         }
-        // The server can't know yet that somebody who asked is down or gone.
-        let mut useful = hosts.iter().any(|host| host.is_missed(now));
+        // The server can't know yet that somebody who asked is down or gone; and what it planned it sends even if all are.
+        let all_left =
+            hosts.iter().all(|host| !host.listens()) && hosts.iter().any(|host| host.left_at.is_some());
+        let mut useful = all_left || hosts.iter().any(|host| host.is_missed(now));
         for ((holding, host), &reached) in self.holdings.iter_mut().zip(hosts).zip(reaches) {
             if host.machine.is_some() && !host.installed[header.object as usize] {
                 useful |= holding.sent(truth, header, reached);

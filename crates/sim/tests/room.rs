@@ -31,7 +31,6 @@ fn the_loss_is_what_was_asked_for() {
     let outcome = run(&Room::new(100, 4 * MEBIBYTE, RATE, 30_000));
     let lost = outcome.losses as f64 / (outcome.losses + outcome.deliveries) as f64;
     assert!((0.029..0.031).contains(&lost), "{lost} of {} packets", outcome.losses + outcome.deliveries);
-    assert_eq!(outcome.blocks_useless, 0, "{:?}", outcome.statistics.resent);
 }
 
 #[test]
