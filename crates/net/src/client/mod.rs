@@ -265,12 +265,13 @@ impl Client {
                 Err(failure) => failure,
             };
             let context = || format!("{context} at {}", self.server);
-            if !failure.passing || clock.elapsed() + pause > self.patience() {
+            let left = self.patience().saturating_sub(clock.elapsed());
+            if !failure.passing || left.is_zero() {
                 return Err(failure.into_error(context()));
             }
             watch.iter().for_each(|watch| watch.failed(&failure));
             // Between half of the pause and all of it, so that machines which failed together come back apart.
-            let half = u64::try_from(pause.as_micros() / 2).unwrap_or(u64::MAX);
+            let half = u64::try_from(pause.min(left).as_micros() / 2).unwrap_or(u64::MAX);
             let extra = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner).below(half);
             self.options.stop.pause(Duration::from_micros(half + extra));
             pause = (pause * 2).min(PAUSE_MAX);
