@@ -49,6 +49,12 @@ pub fn show_bytes_per_second(rate: u64) -> String {
     show(rate, 1000, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s"])
 }
 
+/// A rate in decimal bits, as links are named: `940 Mbit/s`.
+#[must_use]
+pub fn show_bits_per_second(rate: u64) -> String {
+    show(rate, 1000, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s", "Pbit/s", "Ebit/s"])
+}
+
 /// A duration for people: `0.42 s`, `17 s`, `4m12s`, `2h03m`.
 #[must_use]
 pub fn show_duration(duration: std::time::Duration) -> String {
@@ -100,6 +106,7 @@ mod tests {
         assert_eq!(show_bytes(1536), "1.5 KiB");
         assert_eq!(show_bytes(u64::MAX), "16.0 EiB");
         assert_eq!(show_bytes_per_second(118_000_000), "118 MB/s");
+        assert_eq!(show_bits_per_second(1_500_000_000), "1.5 Gbit/s");
         assert_eq!(show_duration(std::time::Duration::from_secs(252)), "4m12s");
     }
 }

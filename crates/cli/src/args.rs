@@ -189,9 +189,12 @@ pub struct Serve {
     /// Network interface for multicast, by name or address [default: that of the client's route]
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
-    /// Most that a multicast session sends, in bits per second on the wire
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "900M")]
-    pub rate: u64,
+    /// Most that all multicast sessions send together, in bits per second on the wire [default: what the network bears]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<u64>,
+    /// Least that a session sends while it has something to send, however congested the network is
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "1M")]
+    pub rate_floor: u64,
     /// Routers that multicast may pass, plus one: 1 keeps it in the local network
     #[arg(long, value_name = "HOPS", default_value_t = 1)]
     pub ttl: u8,

@@ -29,8 +29,10 @@ pub struct SessionTotals {
     pub sessions: u64,
     /// Receivers that ever joined.
     pub joined: u64,
-    /// Blocks sent.
+    /// Blocks sent, repair symbols among them.
     pub blocks: u64,
+    /// Repair symbols sent.
+    pub symbols: u64,
     /// Blocks sent again by cause: joined late, buffer full, lost.
     pub resent: [u64; 3],
     /// Payload bytes of blocks sent.
@@ -96,6 +98,7 @@ impl Metrics {
         page.single("sessions_started_total", "counter", "Multicast sessions started", totals.sessions);
         page.single("receivers_joined_total", "counter", "Receivers that joined a session", totals.joined);
         page.single("blocks_sent_total", "counter", "Blocks sent by multicast", totals.blocks);
+        page.single("symbols_sent_total", "counter", "Repair symbols among the blocks sent", totals.symbols);
         page.family("blocks_resent_total", "counter", "Blocks sent again by multicast, by cause");
         for (cause, count) in ["late", "buffer_full", "lost"].iter().zip(totals.resent) {
             page.sample("blocks_resent_total", &[("cause", cause)], count);

@@ -8,7 +8,8 @@ use base::Digest;
 use image::{Catalogue, Sealed};
 use net::api::{Family, ProblemKind, SessionGrant, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
-use net::multicast::server::{SessionConfig, SessionServer};
+use net::multicast::budget::Budget;
+use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
 use net::udp::SendOptions;
 use store::Repository;
 
@@ -30,8 +31,10 @@ const ENDED_MAX: usize = 64;
 pub struct MulticastOptions {
     /// Network interface, by name or address; that of the client's route if not said.
     pub interface: Option<String>,
-    /// Most that a session sends, in bits per second on the wire.
-    pub rate_bits_per_second: u64,
+    /// Most that all sessions send together, in bits per second on the wire; no ceiling if not said.
+    pub rate_bits_per_second: Option<u64>,
+    /// What each session sends at least while it has something to send, if the ceiling allows.
+    pub rate_floor_bits_per_second: u64,
     /// Routers that packets may pass, plus one; 1 stays in the network.
     pub ttl: u8,
 }
@@ -41,6 +44,7 @@ pub struct Sessions {
     repository: Arc<Repository>,
     options: Option<MulticastOptions>,
     epoch: u32,
+    budget: Arc<Budget>,
     log: Log,
     slots: Mutex<HashMap<Key, Slot>>,
     past: Mutex<Past>,
@@ -67,7 +71,13 @@ impl Sessions {
         epoch: u32,
         log: Log,
     ) -> Arc<Self> {
-        Arc::new(Self { repository, options, epoch, log, slots: Mutex::default(), past: Mutex::default() })
+        let rates = options.as_ref();
+        let budget = Budget::new(
+            rates.and_then(|rates| rates.rate_bits_per_second),
+            rates.map_or(RATE_FLOOR, |rates| rates.rate_floor_bits_per_second),
+        );
+        let (slots, past) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { repository, options, epoch, budget, log, slots, past })
     }
 
     /// Lets the client at `peer` take part in the session of `version`, which begins if it does not run. Blocks.
@@ -133,7 +143,7 @@ impl Sessions {
         for port in REPORT_PORTS {
             send.port = port;
             let mut config = SessionConfig::new(reference, self.epoch, group, send.clone());
-            config.rate_bits_per_second = Some(options.rate_bits_per_second);
+            config.budget = Arc::clone(&self.budget);
             let objects = catalogue.objects().to_vec();
             match SessionServer::start(config, objects, catalogue.heads(), self.repository.clone()) {
                 Ok(session) => {
@@ -214,6 +224,7 @@ impl SessionTotals {
             self.receivers += session.receivers.iter().filter(|receiver| !receiver.left).count() as u64;
         }
         self.blocks += session.blocks_sent;
+        self.symbols += session.symbols_sent;
         let causes = [session.resent_late, session.resent_buffer_full, session.resent_lost];
         self.resent.iter_mut().zip(causes).for_each(|(sum, blocks)| *sum += blocks);
         self.payload_bytes += session.payload_bytes;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use base::units::{show_bytes, show_duration};
+use base::units::{show_bits_per_second, show_bytes, show_duration};
 use net::api::{ReceiverStatistics, SessionStatistics};
 
 /// The statistics of one session, a line per number.
@@ -37,6 +37,12 @@ pub fn text(session: &SessionStatistics) -> String {
     log.line("    joined late", session.resent_late);
     log.line("    buffer full", session.resent_buffer_full);
     log.line("    lost", session.resent_lost);
+    log.line(
+        "  repair symbols",
+        format_args!("{}, {} of them ahead", session.symbols_sent, session.symbols_ahead),
+    );
+    log.line("Rate", show_bits_per_second(session.rate_bits_per_second));
+    log.line("Got by unicast", format_args!("{} bytes", session.unicast_bytes));
     log.line("Saving using multicast", delivered.saturating_sub(session.blocks_sent));
     log.line("Efficiency", efficiency(session));
     log.line("Payload sent", format_args!("{} bytes", session.payload_bytes));
@@ -123,6 +129,10 @@ pub(crate) mod tests {
             resent_late: 700_000,
             resent_buffer_full: 57_000,
             resent_lost: 760,
+            symbols_sent: 800,
+            symbols_ahead: 40,
+            rate_bits_per_second: 100_000_000,
+            unicast_bytes: 5_000_000,
             payload_bytes: 1_519_386_624,
             packet_bytes: 1_600_000_000,
             control_packets: 900,

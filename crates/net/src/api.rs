@@ -376,8 +376,16 @@ pub struct SessionStatistics {
     pub resent_late: u64,
     /// Blocks sent again because a receiver had no buffer for them.
     pub resent_buffer_full: u64,
-    /// Blocks sent again because a receiver lost them.
+    /// Blocks sent again, or symbols sent, because a receiver lost blocks.
     pub resent_lost: u64,
+    /// Repair symbols among the blocks sent; those that receivers needed are counted as resent, too.
+    pub symbols_sent: u64,
+    /// Those of the symbols that went ahead of any loss that was reported.
+    pub symbols_ahead: u64,
+    /// At what rate it sends if it has something to send, in bits per second on the wire.
+    pub rate_bits_per_second: u64,
+    /// Bytes of objects that its receivers got by unicast.
+    pub unicast_bytes: u64,
     /// Payload bytes of all blocks sent.
     pub payload_bytes: u64,
     /// Bytes of all packets sent, without IP and UDP headers.

@@ -25,6 +25,7 @@ pub fn run(context: &Context, args: &Serve) -> Result<()> {
     let multicast = (!args.no_multicast).then(|| MulticastOptions {
         interface: args.interface.clone(),
         rate_bits_per_second: args.rate,
+        rate_floor_bits_per_second: args.rate_floor,
         ttl: args.ttl,
     });
     let server = daemon::serve(ServeOptions {

@@ -15,7 +15,8 @@ use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress,
 use super::*;
 use crate::api::ProblemKind;
 use crate::client::ClientOptions;
-use crate::multicast::server::{SessionConfig, SessionServer};
+use crate::multicast::budget::Budget;
+use crate::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
 use crate::token::JoinToken;
 use crate::udp::SendOptions;
 
@@ -224,7 +225,7 @@ impl State {
         *epoch += 1;
         let source: Arc<dyn ObjectSource> = Arc::clone(&self.version) as Arc<dyn ObjectSource>;
         let mut config = SessionConfig::new("noise@1", *epoch, self.group, send);
-        config.rate_bits_per_second = lock(&self.faults).rate;
+        config.budget = Budget::new(lock(&self.faults).rate, RATE_FLOOR);
         SessionServer::start(config, catalogue.objects().to_vec(), catalogue.heads(), source).unwrap()
     }
 }

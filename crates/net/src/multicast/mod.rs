@@ -1,7 +1,9 @@
 //! Drivers of multicast sessions: the machines of `proto::multicast` on sockets, with threads, buffers and a clock.
 
 pub mod budget;
+mod buffers;
 pub mod bundle;
+mod outgoing;
 mod readahead;
 pub mod receiver;
 pub mod server;

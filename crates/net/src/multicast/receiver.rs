@@ -19,6 +19,7 @@ use proto::multicast::{
     ReceiverId, Shape, Slot, open_downstream, seal,
 };
 
+use super::buffers::Buffers;
 use super::bundle::{BUNDLE_BLOCKS_MAX, Lacked, Packing};
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock, Stop};
@@ -293,28 +294,6 @@ struct Counted {
     scattered: u64,
 }
 
-/// Buffers of objects, by the machine's slots.
-#[derive(Default)]
-struct Buffers(Vec<Vec<u8>>);
-
-impl Buffers {
-    fn place(&mut self, slot: Slot, offset: u32, begins: Option<u32>, payload: &[u8]) {
-        let index = slot.0 as usize;
-        if index >= self.0.len() {
-            self.0.resize_with(index + 1, Vec::new);
-        }
-        if let Some(bytes) = begins {
-            self.0[index] = vec![0; bytes as usize];
-        }
-        let offset = offset as usize;
-        self.0[index][offset..offset + payload.len()].copy_from_slice(payload);
-    }
-
-    fn take(&mut self, slot: Slot) -> Vec<u8> {
-        self.0.get_mut(slot.0 as usize).map(std::mem::take).unwrap_or_default()
-    }
-}
-
 /// An object that is whole, and the stored objects in it that were not taken yet, the next one last.
 struct Whole {
     slot: Slot,
@@ -428,7 +407,7 @@ impl Driver<'_> {
                 Wish::Have(stored) => {
                     let whole = self.lacked.have(stored);
                     if let Some(slot) = whole.and_then(|object| self.machine.satisfied(object)) {
-                        drop(self.buffers.take(slot));
+                        self.buffers.drop(slot);
                     }
                 }
                 Wish::Nothing => self.finishing = true,
@@ -480,9 +459,12 @@ impl Driver<'_> {
         (self.heard, self.heard_at) = (true, now);
         let disposition = self.machine.handle_input(now, &packet);
         if let Disposition::Place { slot, offset, begins } = disposition
-            && let Downstream::Block(_, payload) = packet
+            && let Downstream::Block(header, payload) = packet
         {
-            self.buffers.place(slot, offset, begins, payload);
+            if let Some(padded) = begins {
+                self.buffers.begin(slot, header.object_bytes, padded);
+            }
+            self.buffers.place(slot, offset, payload);
         }
     }
 
@@ -555,14 +537,10 @@ impl Driver<'_> {
 
     /// Puts an object right with the symbols that lie in it, and takes it apart.
     fn complete(&mut self, object: u64, slot: Slot, bytes: u32, held: &[Held]) {
-        let mut buffer = self.buffers.take(slot);
-        if !held.is_empty() {
-            let recovered = code::recover(&mut buffer, self.shape.block_bytes.into(), held);
-            debug_assert!(recovered.is_ok(), "the machine holds what can be recovered: {recovered:?}");
-        }
-        buffer.truncate(bytes as usize);
-        let bytes = Bytes::from(buffer);
-        match self.lacked.parts(object, bytes.len()) {
+        let block_bytes = self.shape.block_bytes.into();
+        let right = held.is_empty() || code::recover(self.buffers.of(slot), block_bytes, held).is_ok();
+        let bytes = self.buffers.lend(slot, bytes);
+        match self.lacked.parts(object, bytes.len()).filter(|_| right) {
             Some(mut parts) => {
                 parts.reverse();
                 self.waiting.push_back(Whole { slot, bytes, parts });

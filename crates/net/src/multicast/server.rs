@@ -15,14 +15,15 @@ use base::{Instant, limits};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
-use proto::code;
 use proto::multicast::{
-    Gathering, RateConfig, ReceiverId, Reject, Run, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES,
-    Transmit, Upstream, block_bytes_for, open_upstream, peek_receiver, seal, tag,
+    Gathering, RateConfig, ReceiverId, Reject, Server, ServerConfig, ServerEvent, Shape, TAG_BYTES, Transmit,
+    Upstream, block_bytes_for, open_upstream, peek_receiver,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
+use super::budget::{Budget, CLAIM_INTERVAL, Share};
 use super::bundle::{BUNDLE_BLOCKS, Packing};
+use super::outgoing::Outgoing;
 use super::readahead::{ReadAhead, ReadCounters};
 use super::{overhead_bytes, receiver_key};
 use crate::api::{Key, ReceiverStatistics, SessionGrant, SessionId, SessionRequest, SessionStatistics};
@@ -45,10 +46,12 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(25), most: Duration::from_millis(200) };
 /// How many runs go out between two looks at the reports.
 const RUNS_PER_TURN: usize = 8;
-/// Where the search for the rate begins, and what it stays between, in bits per second.
+/// Where the search for the rate begins, and what it never reaches, in bits per second.
 const RATE_INITIAL: u64 = 100_000_000;
-const RATE_FLOOR: u64 = 1_000_000;
+/// See [`RATE_INITIAL`].
 const RATE_MAX: u64 = 1_000_000_000_000;
+/// The rate is not lower than this unless the budget says otherwise, in bits per second.
+pub const RATE_FLOOR: u64 = 1_000_000;
 /// How long BYE is repeated at most when a session is stopped.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -69,8 +72,8 @@ pub struct SessionConfig {
     pub block_bytes: Option<u16>,
     /// Stored objects are packed while an object of the session has at most so many blocks.
     pub bundle_blocks: u16,
-    /// Cap of the rate on the wire; `None` sends as fast as the link takes it.
-    pub rate_bits_per_second: Option<u64>,
+    /// What it shares with the server's other sessions.
+    pub budget: Arc<Budget>,
     /// Memory for objects, in bytes.
     pub cache_bytes: u64,
     /// Threads that read objects ahead.
@@ -93,7 +96,7 @@ impl SessionConfig {
             report_address: None,
             block_bytes: None,
             bundle_blocks: BUNDLE_BLOCKS,
-            rate_bits_per_second: None,
+            budget: Budget::new(None, RATE_FLOOR),
             cache_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
             readers: 2,
             receiver_timeout: Duration::from_secs(20),
@@ -287,8 +290,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn rate_of(config: &SessionConfig) -> RateConfig {
-    let ceiling = config.rate_bits_per_second.unwrap_or(RATE_MAX);
-    RateConfig { initial: RATE_INITIAL.min(ceiling), floor: RATE_FLOOR.min(ceiling), ceiling }
+    let ceiling = config.budget.ceiling().unwrap_or(RATE_MAX);
+    let floor = config.budget.floor().min(ceiling);
+    RateConfig { initial: RATE_INITIAL.clamp(floor, ceiling), floor, ceiling }
 }
 
 fn draw_secrets() -> Result<(SessionId, Key, [u8; 32])> {
@@ -360,6 +364,10 @@ impl Shared {
             resent_late: 0,
             resent_buffer_full: 0,
             resent_lost: 0,
+            symbols_sent: 0,
+            symbols_ahead: 0,
+            rate_bits_per_second: 0,
+            unicast_bytes: 0,
             payload_bytes: 0,
             packet_bytes: 0,
             control_packets: 0,
@@ -368,20 +376,6 @@ impl Shared {
             trouble: None,
             receivers: Vec::new(),
         }
-    }
-}
-
-/// Packets that are on their way into the socket.
-#[derive(Default)]
-struct Outgoing {
-    bytes: Vec<u8>,
-    packet_bytes: usize,
-    sent: usize,
-}
-
-impl Outgoing {
-    fn is_done(&self) -> bool {
-        self.sent >= self.bytes.len()
     }
 }
 
@@ -406,6 +400,9 @@ struct Driver {
     readers: ReadAhead,
     cache: HashMap<u64, Bytes>,
     outgoing: Outgoing,
+    share: Share,
+    /// When it last said what it could use, its ceiling since then, and what had been sent by then.
+    claimed: (Instant, u64, u64),
     arrivals: Arrivals,
     gone: BTreeMap<u32, ReceiverStatistics>,
     packet_bytes_sent: u64,
@@ -423,6 +420,7 @@ impl Driver {
         socket: GroupSender,
         readers: ReadAhead,
     ) -> Self {
+        let share = shared.config.budget.register();
         Self {
             shared,
             deserted: Some((clock.now(), 0)),
@@ -432,6 +430,8 @@ impl Driver {
             readers,
             cache: HashMap::new(),
             outgoing: Outgoing::default(),
+            share,
+            claimed: (Instant::ZERO, u64::MAX, 0),
             arrivals: Arrivals::default(),
             gone: BTreeMap::new(),
             packet_bytes_sent: 0,
@@ -451,6 +451,7 @@ impl Driver {
                 self.machine.handle_timeout(now);
             }
             self.heed_events();
+            self.claim(now);
             self.end_if_deserted();
             match self.send_some() {
                 Waiting::No => {}
@@ -483,6 +484,24 @@ impl Driver {
             self.ending = Some(now);
             self.machine.end(now);
         }
+    }
+
+    /// Says now and then what it could use of the server's budget, and heeds its ceiling.
+    fn claim(&mut self, now: Instant) {
+        let (since, ceiling, sent_before) = self.claimed;
+        if now.since(since) < CLAIM_INTERVAL {
+            return;
+        }
+        let rate = if self.is_sending(sent_before) { self.machine.rate() } else { 0 };
+        self.claimed = (now, self.share.claim(rate), self.packet_bytes_sent);
+        if self.claimed.1 != ceiling {
+            self.machine.set_ceiling(self.claimed.1.min(RATE_MAX));
+        }
+    }
+
+    /// Whether more than a few STATUS went out since.
+    fn is_sending(&self, sent_before: u64) -> bool {
+        self.packet_bytes_sent - sent_before > 4 * u64::from(self.shared.shape.block_bytes)
     }
 
     fn end_if_deserted(&mut self) {
@@ -541,10 +560,10 @@ impl Driver {
             if self.outgoing.is_done() && !self.next_outgoing() {
                 return Waiting::ForWork;
             }
-            let rest = &self.outgoing.bytes[self.outgoing.sent..];
-            match self.socket.send(rest, self.outgoing.packet_bytes) {
+            let (rest, packet_bytes) = self.outgoing.rest();
+            match self.socket.send(rest, packet_bytes) {
                 Ok(Sent::Bytes(bytes)) => {
-                    self.outgoing.sent += bytes;
+                    self.outgoing.sent(bytes);
                     self.packet_bytes_sent += bytes as u64;
                     self.trouble = None;
                 }
@@ -562,43 +581,15 @@ impl Driver {
     /// Asks the machine what goes next and puts it into packets. False if nothing does.
     fn next_outgoing(&mut self) -> bool {
         let Some(transmit) = self.machine.poll_transmit(self.clock.now()) else { return false };
-        self.outgoing.bytes.clear();
-        self.outgoing.sent = 0;
+        let key = self.shared.group_key.into();
         match transmit {
-            Transmit::Control(mut packet) => {
-                seal(&self.shared.group_key.into(), &mut packet);
-                self.outgoing.packet_bytes = packet.len();
-                self.outgoing.bytes = packet;
+            Transmit::Control(packet) => self.outgoing.set_control(&key, packet),
+            Transmit::Blocks(run) => {
+                let object = self.cache.get(&run.first.object).expect("the machine sends what is loaded");
+                self.outgoing.set_run(&self.shared.shape, &key, object, &run);
             }
-            Transmit::Blocks(run) => self.fill(&run),
         }
         true
-    }
-
-    /// Writes a run's packets one behind the other: header, payload, tag.
-    fn fill(&mut self, run: &Run) {
-        let shape = &self.shared.shape;
-        let object = self.cache.get(&run.first.object).expect("the machine sends what is loaded");
-        let key = self.shared.group_key.into();
-        let packets = &mut self.outgoing.bytes;
-        for index in 0..run.count {
-            let header = run.header(index);
-            let begin = packets.len();
-            packets.extend_from_slice(&header.encode(shape));
-            if let Some(row) = header.symbol(shape) {
-                let at = packets.len();
-                packets.resize(at + usize::from(shape.block_bytes), 0);
-                code::encode(object, shape.block_bytes.into(), row..row + 1, &mut packets[at..]);
-            } else {
-                let (offset, len) = shape.place(header.object_bytes, header.block);
-                packets.extend_from_slice(&object[offset as usize..offset as usize + usize::from(len)]);
-            }
-            let tag = tag(&key, &packets[begin..]);
-            packets.extend_from_slice(&tag);
-            if index == 0 {
-                self.outgoing.packet_bytes = packets.len();
-            }
-        }
     }
 
     fn wait(&self, waiting: Waiting) {
@@ -644,6 +635,9 @@ impl Driver {
             resent_late: of.resent.late,
             resent_buffer_full: of.resent.buffer_full,
             resent_lost: of.resent.lost,
+            symbols_sent: of.symbols_sent,
+            symbols_ahead: of.symbols_ahead,
+            rate_bits_per_second: self.machine.rate(),
             payload_bytes: of.bytes_sent,
             packet_bytes: self.packet_bytes_sent,
             control_packets: of.control_sent,

@@ -1,0 +1,113 @@
+//! A run of packets on its way into the socket: header, payload and tag of each, one behind the other.
+
+use proto::code;
+use proto::multicast::{BLOCK_HEADER_BYTES, Key, Run, Shape, TAG_BYTES, seal, tag};
+
+/// Packets of equal size (the last may be shorter), and how far they went. Its memory is used again for each run.
+#[derive(Default)]
+pub struct Outgoing {
+    bytes: Vec<u8>,
+    packet_bytes: usize,
+    sent: usize,
+    symbols: Vec<u8>,
+}
+
+impl Outgoing {
+    /// What has not been sent yet, and the size of a packet.
+    pub fn rest(&self) -> (&[u8], usize) {
+        (&self.bytes[self.sent..], self.packet_bytes)
+    }
+
+    /// So many bytes of the rest went out.
+    pub fn sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+    }
+
+    /// Whether nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.sent >= self.bytes.len()
+    }
+
+    /// A single packet that lacks its tag.
+    pub fn set_control(&mut self, key: &Key, mut packet: Vec<u8>) {
+        seal(key, &mut packet);
+        (self.packet_bytes, self.sent, self.bytes) = (packet.len(), 0, packet);
+    }
+
+    /// The packets of `run`, blocks or symbols of `object`.
+    pub fn set_run(&mut self, shape: &Shape, key: &Key, object: &[u8], run: &Run) {
+        let block_bytes = usize::from(shape.block_bytes);
+        let coded = run.first.symbol(shape);
+        if let Some(row) = coded {
+            // All symbols of a run in one go: each block of the object is read once.
+            self.symbols.resize(usize::from(run.count) * block_bytes, 0);
+            code::encode(object, block_bytes, row..row + run.count, &mut self.symbols);
+        }
+        self.sent = 0;
+        self.bytes.clear();
+        for index in 0..run.count {
+            let header = run.header(index);
+            let payload = if coded.is_some() {
+                &self.symbols[usize::from(index) * block_bytes..][..block_bytes]
+            } else {
+                let (offset, len) = shape.place(header.object_bytes, header.block);
+                &object[offset as usize..][..usize::from(len)]
+            };
+            let begin = self.bytes.len();
+            self.bytes.extend_from_slice(&header.encode(shape));
+            self.bytes.extend_from_slice(payload);
+            let tag = tag(key, &self.bytes[begin..]);
+            self.bytes.extend_from_slice(&tag);
+        }
+        // A run of one short block is a packet of that size.
+        self.packet_bytes = (block_bytes + BLOCK_HEADER_BYTES + TAG_BYTES).min(self.bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::multicast::{BlockHeader, Downstream, open_downstream};
+
+    use super::*;
+
+    fn header(block: u16) -> BlockHeader {
+        BlockHeader {
+            sequence: 100 + u64::from(block),
+            timestamp_us: 5,
+            object: 3,
+            block,
+            object_bytes: 3500,
+            repair: block >= 7,
+            coming: 0,
+        }
+    }
+
+    #[test]
+    fn what_goes_out_can_be_opened_and_put_together() {
+        let shape = Shape { session: 7, epoch: 1, objects: 4, heads: 1, block_bytes: 512 };
+        let (key, object) =
+            (Key([9; 16]), (0..3500u32).map(|byte| byte.to_le_bytes()[0]).collect::<Vec<_>>());
+        let mut outgoing = Outgoing::default();
+        let mut place = |first: u16, count: u16| {
+            outgoing.set_run(&shape, &key, &object, &Run { first: header(first), count });
+            let (bytes, packet_bytes) = outgoing.rest();
+            let open = |packet| match open_downstream(&key, &shape, packet) {
+                Ok(Downstream::Block(header, payload)) => (header.block, payload.to_vec()),
+                other => panic!("{other:?}"),
+            };
+            bytes.chunks(packet_bytes).map(open).collect::<Vec<_>>()
+        };
+        let blocks = [place(0, 6), place(6, 1)].concat();
+        assert_eq!(blocks.iter().flat_map(|(_, payload)| payload).copied().collect::<Vec<_>>(), object);
+        let symbols = place(7, 2);
+        let mut buffer = object.clone();
+        buffer.resize(7 * 512, 0);
+        for (at, (block, symbol)) in [1, 6].into_iter().zip(&symbols) {
+            assert_eq!((usize::from(*block), symbol.len()), (7 + usize::from(at == 6), 512));
+            buffer[at * 512..][..512].copy_from_slice(symbol);
+        }
+        let held = [code::Held { row: 0, block: 1 }, code::Held { row: 1, block: 6 }];
+        code::recover(&mut buffer, 512, &held).unwrap();
+        assert_eq!(buffer[..3500], object);
+    }
+}
