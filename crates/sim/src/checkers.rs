@@ -184,7 +184,7 @@ impl Checkers {
     /// What went out although nobody lacked it.
     fn waste(&mut self, scenario: &Scenario) {
         let (symbols, blocks) = (self.useless_symbols, self.useless - self.useless_symbols);
-        let most = useless_blocks_max(scenario);
+        let most = useless_blocks_max(scenario) + self.sent * scenario.waste_percent / 100;
         if blocks > most {
             let what = format!("{blocks} of {} blocks, at most {most}", self.sent);
             self.breach("nothing is sent that nobody lacks", what);

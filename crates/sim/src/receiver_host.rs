@@ -40,8 +40,8 @@ pub struct Grant {
     pub receivers: u32,
 }
 
-/// So long the server may not know that a receiver has left.
-const MISSED_FOR: Duration = Duration::from_secs(1);
+/// So long the server may go on with what a receiver asked for before it left.
+const MISSED_FOR: Duration = Duration::from_secs(5);
 
 /// What the world has to do for a host.
 #[derive(Debug)]

@@ -103,6 +103,8 @@ pub struct Scenario {
     pub hosts: Vec<Host>,
     /// The faults.
     pub events: Vec<Event>,
+    /// Of a hundred blocks, so many may be sent for nothing where that can't be avoided.
+    pub waste_percent: u64,
     /// Everybody has to be done by then.
     pub deadline: Instant,
     /// A bug in a machine.
@@ -161,6 +163,8 @@ impl Scenario {
                 host.link.queue_bytes = 8 << 10;
             }
         }
+        // Small buffers refuse long objects, which then come whole again for those who hold the other half.
+        scenario.waste_percent = 5;
         scenario.deadline = Instant::ZERO + lasts * 80 + Duration::from_secs(60);
         scenario
     }
@@ -194,6 +198,7 @@ impl Scenario {
             load_time_max: Duration::from_micros(200),
             hosts: vec![host; hosts],
             events: Vec::new(),
+            waste_percent: 0,
             deadline: Instant::ZERO + Duration::from_secs(60),
             mutant: Mutant::None,
         }
@@ -203,7 +208,7 @@ impl Scenario {
     #[must_use]
     pub const fn rate(&self) -> RateConfig {
         let (initial, ceiling) = (self.initial_bits_per_second, self.bits_per_second);
-        RateConfig { initial, floor: ceiling / 50, ceiling }
+        RateConfig { initial, floor: ceiling / 10, ceiling }
     }
 
     /// How long the server needs to send the image once.
@@ -252,6 +257,7 @@ impl Scenario {
             hosts,
             events: Vec::new(),
             object_bytes,
+            waste_percent: 0,
             deadline: Instant::ZERO + Duration::from_secs(60),
             mutant: Mutant::None,
         }
