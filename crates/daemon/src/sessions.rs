@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::Digest;
 use image::{Catalogue, Sealed};
-use net::api::{Family, ProblemKind, SessionGrant, SessionRequest, SessionStatistics};
+use net::api::{Family, ProblemKind, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
 use net::multicast::budget::Budget;
 use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
@@ -48,6 +48,8 @@ pub struct Sessions {
     log: Log,
     slots: Mutex<HashMap<Key, Slot>>,
     past: Mutex<Past>,
+    /// Bytes that receivers of a session got by unicast, for those that run and those in `past`.
+    unicast: Mutex<HashMap<SessionId, u64>>,
 }
 
 /// What a session is for: `image@version`, the interface, and whether it speaks IPv4.
@@ -76,8 +78,8 @@ impl Sessions {
             rates.and_then(|rates| rates.rate_bits_per_second),
             rates.map_or(RATE_FLOOR, |rates| rates.rate_floor_bits_per_second),
         );
-        let (slots, past) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { repository, options, epoch, budget, log, slots, past })
+        let (slots, past, unicast) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast })
     }
 
     /// Lets the client at `peer` take part in the session of `version`, which begins if it does not run. Blocks.
@@ -147,6 +149,7 @@ impl Sessions {
             let objects = catalogue.objects().to_vec();
             match SessionServer::start(config, objects, catalogue.heads(), self.repository.clone()) {
                 Ok(session) => {
+                    lock(&self.unicast).insert(session.id(), 0);
                     (self.log)(&Event::SessionStarted { reference: reference.to_owned(), group });
                     return Ok(session);
                 }
@@ -184,11 +187,14 @@ impl Sessions {
 
     fn retire(&self, session: Option<SessionServer>) {
         let Some(session) = session else { return };
-        let statistics = session.stop();
+        let statistics = self.with_unicast(session.stop());
         {
             let mut past = lock(&self.past);
             past.totals.add(&statistics);
-            past.ended.truncate(ENDED_MAX - 1);
+            let kept = past.ended.len().min(ENDED_MAX - 1);
+            for forgotten in past.ended.drain(kept..) {
+                lock(&self.unicast).remove(&forgotten.session);
+            }
             past.ended.push_front(statistics.clone());
         }
         (self.log)(&Event::SessionEnded { statistics: Box::new(statistics) });
@@ -198,7 +204,20 @@ impl Sessions {
     pub fn statistics(&self) -> Vec<SessionStatistics> {
         let mut all = self.running();
         all.extend(lock(&self.past).ended.iter().cloned());
-        all
+        all.into_iter().map(|session| self.with_unicast(session)).collect()
+    }
+
+    /// A client that takes or took part in `session` got so many bytes by unicast.
+    pub fn sent_beside(&self, session: &SessionId, bytes: u64) {
+        if let Some(sum) = lock(&self.unicast).get_mut(session) {
+            *sum += bytes;
+        }
+    }
+
+    /// Receivers go on by unicast also after a session has ended.
+    fn with_unicast(&self, session: SessionStatistics) -> SessionStatistics {
+        let unicast_bytes = lock(&self.unicast).get(&session.session).copied().unwrap_or(0);
+        SessionStatistics { unicast_bytes, ..session }
     }
 
     fn running(&self) -> Vec<SessionStatistics> {

@@ -20,6 +20,8 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 pub const OBJECT_TYPE: &str = "application/octet-stream";
 /// Header that names a publication, so that repeating it is safe.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Header of a request for an object: the session that its client takes or took part in, for statistics only.
+pub const SESSION_HEADER: &str = "diskcast-session";
 /// TCP port of a server, unless told otherwise.
 pub const PORT_DEFAULT: u16 = 7717;
 

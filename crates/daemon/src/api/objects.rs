@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::limits::OBJECT_BYTES_MAX;
 use image::{ObjectKind, ObjectRef, ObjectSink, ObjectSource};
-use net::api::{OBJECT_TYPE, ProblemKind};
+use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER};
 use serde::Deserialize;
 
 use super::access::Access;
@@ -19,10 +19,17 @@ use super::body::{Held, receive, reserve};
 use super::{App, Failure};
 use crate::authority::Right;
 
-pub async fn get(_: Access, State(app): State<Arc<App>>, Name(object): Name) -> Result<Response, Failure> {
+pub async fn get(
+    _: Access,
+    State(app): State<Arc<App>>,
+    Name(object): Name,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
     let memory = reserve(&app, object.len as usize).await;
     let bytes = app.blocking(move |app| app.repository.fetch(&object)).await?;
     app.metrics.sent(bytes.len() as u64);
+    let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
+    session.iter().for_each(|session| app.sessions.sent_beside(session, bytes.len() as u64));
     let headers = [(CONTENT_TYPE, OBJECT_TYPE), (CACHE_CONTROL, "private, immutable, max-age=31536000")];
     Ok((headers, Body::new(Held::new(bytes, memory))).into_response())
 }

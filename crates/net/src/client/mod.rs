@@ -75,6 +75,8 @@ pub struct Client {
     chance: Mutex<Chance>,
     /// Whether the server has ever answered.
     answered: AtomicBool,
+    /// The session that objects are fetched beside.
+    session: Mutex<Option<api::SessionId>>,
 }
 
 impl Client {
@@ -101,7 +103,8 @@ impl Client {
         let builder = builder.use_preconfigured_tls(tls::pinned(pin).map_err(|error| failed(error.into()))?);
         let http = builder.build().map_err(|error| failed(error.into()))?;
         let (chance, answered) = (Mutex::new(clock::jitter()), AtomicBool::new(false));
-        Ok(Self { http, server, authorization, options, chance, answered })
+        let session = Mutex::default();
+        Ok(Self { http, server, authorization, options, chance, answered, session })
     }
 
     /// The same client with other waits.
@@ -114,6 +117,7 @@ impl Client {
             options,
             chance: Mutex::new(clock::jitter()),
             answered: AtomicBool::new(self.answered.load(Ordering::Relaxed)),
+            session: Mutex::new(self.beside()),
         }
     }
 
@@ -165,13 +169,19 @@ impl Client {
         self.bytes(Method::POST, &api::path::versions(image), body, limits::MANIFEST_BYTES_MAX)
     }
 
-    /// Takes part in a multicast session.
+    /// Takes part in a multicast session. The server books objects that are fetched from now on to that session.
     ///
     /// # Errors
     /// `Refused` if the server offers none; as [`Self::images`].
     pub fn join_session(&self, request: &SessionRequest) -> Result<SessionGrant> {
         let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
-        self.json(Method::POST, &api::path::sessions(), body)
+        let grant: SessionGrant = self.json(Method::POST, &api::path::sessions(), body)?;
+        *self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(grant.session);
+        Ok(grant)
+    }
+
+    fn beside(&self) -> Option<api::SessionId> {
+        *self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Statistics of the server's sessions.
@@ -241,6 +251,10 @@ impl Client {
         let url = self.server.join(path).map_err(|error| Failure::final_from(ErrorKind::Invalid, error))?;
         let request = self.http.request(method.clone(), url).timeout(limit);
         let request = body.attach(request.header(header::AUTHORIZATION, self.authorization.clone()));
+        let request = match self.beside() {
+            Some(session) => request.header(api::SESSION_HEADER, session.to_string()),
+            None => request,
+        };
         let response = request.send().map_err(Failure::of_transport)?;
         self.answered.store(true, Ordering::Relaxed);
         if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
