@@ -24,6 +24,9 @@ pub const RUN_BYTES_MAX: usize = 65_507 - 60;
 /// Send buffer asked for by default, in bytes. The kernel grants twice that and counts its own overhead, so a few
 /// runs fit: enough to keep a link busy between two wake-ups, and about 2 ms at 1 Gbit/s.
 pub const SEND_BUFFER_BYTES: usize = 192 << 10;
+/// At lower rates the send buffer holds what takes so long, but not less than so many bytes.
+const SEND_BUFFER_MS: u64 = 3;
+const SEND_BUFFER_BYTES_MIN: usize = 16 << 10;
 /// Receive buffer asked for, in bytes: what arrives at 10 Gbit/s while the reader sleeps for 13 ms.
 pub const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
@@ -251,6 +254,15 @@ impl GroupSender {
     /// As [`Self::send`].
     pub fn send_to(&self, receiver: SocketAddr, packet: &[u8]) -> io::Result<Sent> {
         self.retried(|| self.socket.send(receiver, packet, packet.len()))
+    }
+
+    /// Lets only so much wait in this machine that it is gone within a few milliseconds at `bits_per_second`: what is
+    /// sent later could not overtake it, and it would look like congestion to those who measure delay.
+    pub fn fit_buffer(&self, bits_per_second: u64) {
+        // The kernel grants twice what it is asked for.
+        let bytes = usize::try_from(bits_per_second / 8 * SEND_BUFFER_MS / 1000 / 2).unwrap_or(usize::MAX);
+        let _ =
+            self.socket.socket.set_send_buffer_size(bytes.clamp(SEND_BUFFER_BYTES_MIN, SEND_BUFFER_BYTES));
     }
 
     /// Takes in what has come. False if nothing has.

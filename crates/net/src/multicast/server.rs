@@ -408,6 +408,8 @@ struct Driver {
     packet_bytes_sent: u64,
     /// Since when nobody takes part, and how many had been admitted then.
     deserted: Option<(Instant, usize)>,
+    /// The rate that the send buffer fits.
+    buffer_rate: u64,
     ending: Option<Instant>,
     trouble: Option<String>,
 }
@@ -424,6 +426,7 @@ impl Driver {
         Self {
             shared,
             deserted: Some((clock.now(), 0)),
+            buffer_rate: 0,
             clock,
             machine,
             socket,
@@ -560,6 +563,7 @@ impl Driver {
             if self.outgoing.is_done() && !self.next_outgoing() {
                 return Waiting::ForWork;
             }
+            self.fit_buffer();
             let (rest, packet_bytes) = self.outgoing.rest();
             match self.socket.send(rest, packet_bytes) {
                 Ok(Sent::Bytes(bytes)) => {
@@ -576,6 +580,15 @@ impl Driver {
             }
         }
         Waiting::No
+    }
+
+    /// Fits the send buffer to the rate, when that has changed by much.
+    fn fit_buffer(&mut self) {
+        let rate = self.machine.rate();
+        if rate.abs_diff(self.buffer_rate) > self.buffer_rate / 4 {
+            self.buffer_rate = rate;
+            self.socket.fit_buffer(rate);
+        }
     }
 
     /// Asks the machine what goes next and puts it into packets. False if nothing does.
