@@ -521,7 +521,7 @@ impl Server {
             self.run(now, Piece { object, first, count, again: None, repair: true, coming })
         };
         if pass.next_block == blocks && pass.ahead_left == 0 {
-            self.ahead.passed(now, pass.object);
+            self.ahead.passed(now, pass.object, pass.ahead);
             self.cache.unpin(pass.object);
             self.plan();
         } else {
