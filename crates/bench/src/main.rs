@@ -57,6 +57,9 @@ fn main() -> ExitCode {
             .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, ""])),
         ["--peers", hosts, rate, percent, mebibytes, tool] => Context::new()
             .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, tool])),
+        // Run by `multicast.unshaped` in the lab's hosts.
+        ["--bare-send", rate] => multicast::bare_send(rate),
+        ["--bare-receive"] => multicast::bare_receive(),
         _ => Err(USAGE.into()),
     };
     match outcome {

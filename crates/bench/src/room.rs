@@ -105,7 +105,7 @@ impl Room {
         let token = repo.join(format!("join-{host}.token"));
         let listen = format!("{}:{PORT}", self.star.host(host).ipv4());
         let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
-        command.arg("--repo").arg(repo).args(["--json", "serve", "--interface", "eth0", "--rate", "100G"]);
+        command.arg("--repo").arg(repo).args(["--json", "serve", "--interface", "eth0"]);
         command.args(["--listen", &listen, "--state"]).arg(state).arg("--token-out").arg(&token);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;

@@ -1,6 +1,7 @@
 //! Figures of multicast: how near to the link's own time the last host comes, with and without loss, beside today's
 //! tools, with slow and late hosts, sharing links, and without any link to limit it.
 
+mod bare;
 mod flow;
 mod growth;
 mod link;
@@ -8,11 +9,13 @@ mod peers;
 mod share;
 mod skew;
 mod slow;
+mod unshaped;
 
 use lab::StarOptions;
 
 use crate::Group;
 
+pub use bare::{receive as bare_receive, send as bare_send};
 pub use peers::explore;
 
 pub const GROUPS: &[&Group] = &[
@@ -26,6 +29,7 @@ pub const GROUPS: &[&Group] = &[
     &share::FOUR_SESSIONS,
     &share::TCP,
     &share::TWO_SERVERS,
+    &unshaped::GROUP,
     &growth::GROUP,
     &peers::GROUP,
 ];

@@ -1,0 +1,258 @@
+//! A bare multicast sender and its receivers, as far as any program of this kind can go here: packets made and tagged
+//! beforehand leave in runs of segmentation offload at an even rate; receivers check tags, copy payloads into buffers of
+//! objects and take the BLAKE3 digest of each. No scheduling, no reports, no repair.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+
+use std::time::{Duration, Instant};
+
+use base::Chance;
+use lab::{Host, Star, StarOptions};
+use net::udp::{Arrivals, GroupReceiver, GroupSender, SendOptions, Sent, wait};
+use proto::multicast::{BlockHeader, Downstream, Key, Shape, block_bytes_for, open_downstream, tag};
+use serde_json::{Value, json};
+
+use super::most;
+use crate::Result;
+use crate::crew::{Crew, Member};
+
+/// What one object has: as much as a chunk that nothing compresses.
+const OBJECT_BYTES: u32 = 256 << 10;
+/// Objects that are sent round and round; more than processors cache.
+const OBJECTS: u64 = 256;
+/// Buffers of a receiver, which it uses one after the other.
+const BUFFERS: u64 = 64;
+const GROUP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(239, 77, 0, 42)), 7742);
+const SECONDS: f64 = 1.5;
+/// Share of the packets that the worst host may lose.
+const LOSS_MAX: f64 = 0.001;
+/// Rates tried between one that is too fast and one that holds.
+const STEPS: u32 = 6;
+/// A receiver that hears nothing for so long gives up.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// What a bare sender reached.
+pub struct Reached {
+    /// Payload bytes per second that the slowest host took in.
+    pub rate: f64,
+    /// Share of the packets that the worst host lost.
+    pub loss: f64,
+}
+
+/// The fastest rate at which `hosts` hosts of an unshaped lab lose next to nothing.
+pub fn fastest(hosts: u32) -> Result<Reached> {
+    let star = Star::build(&StarOptions { hosts: hosts + 1, ..StarOptions::default() })?;
+    let flood = run(&star, f64::INFINITY)?;
+    if flood.loss <= LOSS_MAX {
+        return Ok(flood);
+    }
+    let (mut slow, mut fast) = (0.0, flood.rate * 1.5);
+    let mut best: Option<Reached> = None;
+    for _ in 0..STEPS {
+        let rate = f64::midpoint(slow, fast);
+        let reached = run(&star, rate)?;
+        if reached.loss > LOSS_MAX {
+            fast = rate;
+            continue;
+        }
+        slow = rate;
+        if best.as_ref().is_none_or(|best| reached.rate > best.rate) {
+            best = Some(reached);
+        }
+    }
+    best.ok_or_else(|| format!("a bare sender finds no rate without loss for {hosts} hosts").into())
+}
+
+/// One run at `rate` payload bytes per second.
+fn run(star: &Star, rate: f64) -> Result<Reached> {
+    let program = std::env::current_exe()?;
+    let mut crew = Crew::new();
+    let start = |crew: &mut Crew, host: &Host, arguments: &[String]| -> Result<Member> {
+        crew.start(host.command(&program.to_string_lossy()).args(arguments))
+    };
+    let mut receivers = vec![];
+    for host in &star.hosts()[1..] {
+        receivers.push(start(&mut crew, host, &["--bare-receive".to_owned()])?);
+    }
+    crew.wait_until(Duration::from_millis(500));
+    let sender = start(&mut crew, star.host(0), &["--bare-send".to_owned(), rate.to_string()])?;
+    let until = Duration::from_secs(30);
+    let mut told = crew.wait(&[&[sender], &receivers[..]].concat(), until)?;
+    told.sort_by_key(|end| end.member != sender);
+    let lines: Vec<Value> = told
+        .iter()
+        .map(|end| {
+            end.check()?;
+            Ok(serde_json::from_str(end.output.trim())?)
+        })
+        .collect::<Result<_>>()?;
+    if lines.len() != receivers.len() + 1 {
+        return Err("a bare sender or receiver hangs".into());
+    }
+    let number = |line: &Value, name: &str| line[name].as_f64().unwrap_or(f64::NAN);
+    let sent = number(&lines[0], "packets");
+    let losses: Vec<f64> = lines[1..].iter().map(|line| 1.0 - number(line, "packets") / sent).collect();
+    let rates = lines[1..].iter().map(|line| number(line, "payload_bytes") / number(line, "seconds"));
+    Ok(Reached { rate: rates.fold(f64::INFINITY, f64::min), loss: most(&losses) })
+}
+
+/// Both ends know key and shape.
+fn session() -> (Key, Shape) {
+    let block_bytes = block_bytes_for(1500, false).expect("an MTU of 1500 takes a block");
+    (Key([7; 16]), Shape { session: 42, epoch: 1, objects: OBJECTS + 1, heads: 0, block_bytes })
+}
+
+/// `--bare-send RATE`: sends for [`SECONDS`] at `RATE` payload bytes per second, `inf` for as fast as it goes.
+pub fn send(rate: &str) -> Result<()> {
+    let rate: f64 = rate.parse()?;
+    let socket = GroupSender::open(GROUP, &SendOptions::on(net::interface::choose("eth0")?))?;
+    let (packets, runs) = prepared(&socket);
+    let start = Instant::now();
+    let (mut sent, mut payload) = (0_u64, 0.0);
+    for run in runs.iter().cycle() {
+        let elapsed = start.elapsed().as_secs_f64();
+        if elapsed > SECONDS {
+            break;
+        }
+        // A timer is late by about this; what it was late by is made up for.
+        let ahead = payload / rate - elapsed;
+        if ahead > 50e-6 {
+            wait(&[], None, Duration::from_secs_f64(ahead))?;
+        }
+        send_all(&socket, &packets[run.bytes.clone()], run.packet_bytes)?;
+        sent += run.packets;
+        payload += run.payload_bytes;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    // The end is said a few times, each once receivers had time to empty their sockets.
+    for _ in 0..5 {
+        wait(&[], None, Duration::from_millis(100))?;
+        send_all(&socket, &sealed(OBJECTS, 0, &[]), usize::MAX)?;
+    }
+    say(&json!({ "packets": sent, "seconds": seconds }));
+    Ok(())
+}
+
+/// Packets that one call sends.
+struct Run {
+    bytes: Range<usize>,
+    packet_bytes: usize,
+    packets: u64,
+    payload_bytes: f64,
+}
+
+/// All packets of all objects, and the runs they go out in: equal packets, but for an object's last.
+fn prepared(socket: &GroupSender) -> (Vec<u8>, Vec<Run>) {
+    let (_, shape) = session();
+    let (mut packets, mut runs) = (vec![], vec![]);
+    let mut object = vec![0; OBJECT_BYTES as usize];
+    for number in 0..OBJECTS {
+        Chance::from_seed(number).fill(&mut object);
+        let blocks: Vec<u16> = (0..u16::try_from(shape.blocks(OBJECT_BYTES)).expect("few")).collect();
+        let packet_bytes = sealed(number, 0, &object[..usize::from(shape.block_bytes)]).len();
+        for blocks in blocks.chunks(socket.run_max(packet_bytes)) {
+            let (begin, mut payload_bytes) = (packets.len(), 0.0);
+            for &block in blocks {
+                let (offset, len) = shape.place(OBJECT_BYTES, block);
+                let payload = &object[offset as usize..][..usize::from(len)];
+                packets.extend_from_slice(&sealed(number, block, payload));
+                payload_bytes += f64::from(len);
+            }
+            let packets_in_run = blocks.len() as u64;
+            runs.push(Run {
+                bytes: begin..packets.len(),
+                packet_bytes,
+                packets: packets_in_run,
+                payload_bytes,
+            });
+        }
+    }
+    (packets, runs)
+}
+
+/// A packet with its tag.
+fn sealed(object: u64, block: u16, payload: &[u8]) -> Vec<u8> {
+    let (key, shape) = session();
+    let object_bytes = if object < OBJECTS { OBJECT_BYTES } else { 0 };
+    let sequence = (object + 1) * u64::from(u16::MAX);
+    let header =
+        BlockHeader { sequence, timestamp_us: 0, object, block, object_bytes, repair: false, coming: 0 };
+    let mut packet = header.encode(&shape).to_vec();
+    packet.extend_from_slice(payload);
+    packet.extend_from_slice(&tag(&key, &packet));
+    packet
+}
+
+fn send_all(socket: &GroupSender, packets: &[u8], packet_bytes: usize) -> Result<()> {
+    let mut sent = 0;
+    while sent < packets.len() {
+        match socket.send(&packets[sent..], packet_bytes.min(packets.len()))? {
+            Sent::Bytes(bytes) => sent += bytes,
+            Sent::Blocked | Sent::Dropped => {
+                wait(&[], Some(socket), Duration::from_millis(10))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `--bare-receive`: takes in what comes until the end is said, and tells how much that was.
+pub fn receive() -> Result<()> {
+    let socket = GroupReceiver::join(GROUP, &net::interface::choose("eth0")?, None)?;
+    let (key, shape) = session();
+    let mut arrivals = Arrivals::default();
+    let mut buffers = vec![vec![0; OBJECT_BYTES as usize]; usize::try_from(BUFFERS)?];
+    let last_block = u16::try_from(shape.blocks(OBJECT_BYTES) - 1)?;
+    let (mut packets, mut payload_bytes, mut digests) = (0_u64, 0_u64, 0_u8);
+    let mut span: Option<(Instant, Instant)> = None;
+    loop {
+        if !socket.receive(&mut arrivals)? {
+            if !wait(&[&socket], None, SILENCE)? {
+                return Err("heard nothing".into());
+            }
+            continue;
+        }
+        for (_, datagram) in arrivals.packets() {
+            let Ok(Downstream::Block(header, payload)) = open_downstream(&key, &shape, datagram) else {
+                return Err("a packet that nobody sent".into());
+            };
+            if header.object == OBJECTS {
+                let (first, last) = span.ok_or("heard nothing but the end")?;
+                let seconds = (last - first).as_secs_f64();
+                say(
+                    &json!({ "packets": packets, "payload_bytes": payload_bytes, "seconds": seconds, "digest": digests }),
+                );
+                return Ok(());
+            }
+            let buffer = &mut buffers[usize::try_from(header.object % BUFFERS)?];
+            let (offset, _) = shape.place(OBJECT_BYTES, header.block);
+            buffer[offset as usize..][..payload.len()].copy_from_slice(payload);
+            (packets, payload_bytes) = (packets + 1, payload_bytes + payload.len() as u64);
+            if header.block == last_block {
+                digests ^= blake3::hash(buffer).as_bytes()[0];
+            }
+        }
+        let now = Instant::now();
+        span = Some((span.map_or(now, |(first, _)| first), now));
+    }
+}
+
+fn say(line: &Value) {
+    println!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_as_receivers_take_them() {
+        let (key, shape) = session();
+        let payload = vec![5; usize::from(shape.block_bytes)];
+        let packet = sealed(3, 2, &payload);
+        let opened = open_downstream(&key, &shape, &packet).unwrap();
+        assert!(matches!(opened, Downstream::Block(header, found) if header.block == 2 && found == payload));
+        assert!(open_downstream(&key, &shape, &sealed(OBJECTS, 0, &[])).is_ok());
+    }
+}

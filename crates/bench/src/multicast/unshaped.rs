@@ -1,0 +1,61 @@
+//! No link to limit anything: what is reached on the processors alone, beside a bare sender on the same ones.
+
+use lab::StarOptions;
+use serde_json::json;
+
+use super::bare::{Reached, fastest};
+use super::{RUNS, SINK, least};
+use crate::context::Context;
+use crate::figure::{Bar, Figure, median};
+use crate::transfer::{library, transfer};
+use crate::{Group, Result};
+
+pub const GROUP: Group = Group {
+    figures: &[(
+        "multicast.unshaped",
+        "rate to 1, 4 and 16 hosts over that of a bare sender whose receivers check the same, the least; at least 0.8",
+    )],
+    measure,
+};
+
+/// Hosts, and MiB of incompressible data that keep them busy for seconds.
+const ROOMS: &[(u32, usize)] = &[(1, 0), (4, 1), (16, 2)];
+const MEBIBYTES: &[u64] = &[2048, 1024, 512];
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let (repo, loads) = library(context, MEBIBYTES, true)?;
+    let (debian, random) = loads.split_last().ok_or("no images")?;
+    let (mut shares, mut rows, mut bare) = (vec![], vec![], vec![]);
+    for &(hosts, index) in ROOMS {
+        let Reached { rate, loss } = fastest(hosts)?;
+        bare.push((hosts, rate));
+        for load in [&random[index], debian] {
+            let options = StarOptions { hosts: hosts + 1, ..StarOptions::default() };
+            let (mut rates, mut cpu, mut sent) = (vec![], vec![], vec![]);
+            for _ in 0..RUNS {
+                let done = transfer(context, &repo, &load.name, &options)?;
+                rates.push(done.image_bytes as f64 / done.last());
+                cpu.push(done.served.cpu_seconds);
+                sent.push(done.images_sent()?);
+            }
+            let ours = median(&rates);
+            // A Debian image is over before its transfer is under way: shown, not judged.
+            if load.name != debian.name {
+                shares.push(ours / rate);
+            }
+            rows.push(json!({
+                "hosts": hosts, "workload": load.words, "MB/s": ours / 1e6, "bare sender MB/s": rate / 1e6,
+                "ratio": ours / rate, "bare sender's loss": format!("{:.4} %", loss * 100.0),
+                "images sent": median(&sent), "server CPU s": median(&cpu),
+            }));
+        }
+    }
+    let workload = "2048, 1024 and 512 MiB of incompressible data to 1, 4 and 16 hosts, links without a rate";
+    let figure = Figure::new("multicast.unshaped", &[least(&shares)], "ratio", Bar::AtLeast(0.8));
+    let figure = bare.iter().fold(figure.on(workload, SINK), |figure, (hosts, rate)| {
+        let flags = "UDP_SEGMENT, tags made before; receivers check tags and BLAKE3; at most 0.1 % loss";
+        figure.peer(&format!("bare sender, {hosts} hosts"), flags, rate / 1e6, "MB/s")
+    });
+    Ok(vec![figure.with(json!(rows))])
+}
