@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use base::units::{show_bits_per_second, show_bytes};
 use net::api::SessionStatistics;
 use serde::Serialize;
 
@@ -25,6 +26,19 @@ pub enum Event {
         receiver: String,
         /// Where it asked from.
         peer: SocketAddr,
+    },
+    /// A session sends; said every now and then.
+    SessionRuns {
+        /// `image@version`.
+        reference: String,
+        /// Clients that take part.
+        receivers: u64,
+        /// At what rate it sends, in bits per second on the wire.
+        rate_bits_per_second: u64,
+        /// Payload bytes sent so far.
+        payload_bytes: u64,
+        /// Bytes of the image.
+        image_bytes: u64,
     },
     /// A session ended after its last client.
     SessionEnded {
@@ -55,6 +69,14 @@ impl fmt::Display for Event {
             }
             Self::ReceiverJoined { reference, receiver, peer } => {
                 write!(f, "{receiver} ({peer}) joins the session of {reference}")
+            }
+            Self::SessionRuns { reference, receivers, rate_bits_per_second, payload_bytes, image_bytes } => {
+                let (rate, sent) = (show_bits_per_second(*rate_bits_per_second), show_bytes(*payload_bytes));
+                let image = show_bytes(*image_bytes);
+                write!(
+                    f,
+                    "session of {reference}: {receivers} receivers, {rate}, {sent} sent of an image of {image}"
+                )
             }
             Self::SessionEnded { statistics } => {
                 write!(

@@ -27,6 +27,8 @@ const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often the server looks for sessions that have ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// After how many sweeps it logs what sessions do.
+const SWEEPS_PER_REPORT: u32 = 10;
 
 /// How to serve.
 pub struct ServeOptions {
@@ -93,10 +95,16 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
 /// Ends with the runtime.
 async fn sweep(sessions: Arc<Sessions>) {
     let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-    loop {
+    for sweeps in 1u32.. {
         interval.tick().await;
         let sessions = sessions.clone();
-        let _ = tokio::task::spawn_blocking(move || sessions.sweep()).await;
+        let work = move || {
+            sessions.sweep();
+            if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
+                sessions.log_running();
+            }
+        };
+        let _ = tokio::task::spawn_blocking(work).await;
     }
 }
 

@@ -61,6 +61,8 @@ type Slot = Arc<Mutex<Option<SessionServer>>>;
 struct Past {
     ended: VecDeque<SessionStatistics>,
     totals: SessionTotals,
+    /// Payload that each running session had sent when that was last logged.
+    logged: HashMap<SessionId, u64>,
     started: u64,
     closed: bool,
 }
@@ -178,6 +180,22 @@ impl Sessions {
         }
     }
 
+    /// Logs what each session does that has sent something since the last time. Blocks.
+    pub fn log_running(&self) {
+        for session in self.running() {
+            let before = lock(&self.past).logged.insert(session.session, session.payload_bytes);
+            if before != Some(session.payload_bytes) {
+                (self.log)(&Event::SessionRuns {
+                    receivers: session.receivers.iter().filter(|receiver| !receiver.left).count() as u64,
+                    reference: session.reference,
+                    rate_bits_per_second: session.rate_bits_per_second,
+                    payload_bytes: session.payload_bytes,
+                    image_bytes: session.image_bytes,
+                });
+            }
+        }
+    }
+
     /// Ends all sessions with a farewell, and lets none begin.
     pub fn end(&self) {
         lock(&self.past).closed = true;
@@ -191,6 +209,7 @@ impl Sessions {
         {
             let mut past = lock(&self.past);
             past.totals.add(&statistics);
+            past.logged.remove(&statistics.session);
             let kept = past.ended.len().min(ENDED_MAX - 1);
             for forgotten in past.ended.drain(kept..) {
                 lock(&self.unicast).remove(&forgotten.session);

@@ -1,10 +1,13 @@
-//! The budget that all sessions of a server share: one ceiling for what they send together, divided so that none gets more
-//! while another that could use it gets less (max-min fairness).
+//! The budget that all sessions of a server share, divided so that none gets more while another that could use it gets less
+//! (max-min fairness).
 //!
-//! Each session finds its own rate (`proto`). Every few milliseconds it says what it sends and whether it has something
-//! to send, and hears its ceiling. What one cannot use, because its receivers or their links are slower, or because
-//! nobody lacks anything at the moment, goes to the others in equal parts. Without a ceiling for all there is none for
-//! anybody.
+//! Each session finds its own rate (`proto`). Every few milliseconds it says what it sends, and hears its ceiling. The
+//! sessions of one interface share what they send together and an eighth more, so that they come to equal parts within
+//! moments, whatever their rates do to each other, and find together what the link bears; if there is a ceiling for all
+//! sessions of the server, they share that, too. A session that has sent much less than its ceiling for a second is bound
+//! by something else (its receivers, their links, nothing to send): then what it does not use goes to the others. As it may
+//! be the others that bind it, its part is offered to it again now and then. A session alone, without a ceiling for
+//! all, has none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +17,19 @@ use std::time::Duration;
 pub const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 /// No ceiling.
 const UNLIMITED: u64 = u64::MAX;
-/// A session may grow by so much, as one part in so many, until it is asked again.
+/// What sessions of an interface may send more than they did, as one part in so many.
+const HEADROOM_PARTS: u64 = 8;
+/// A rate is the mean over about so many claims.
+const SMOOTH_CLAIMS: u64 = 8;
+/// Who has more than its part gives back one part in so many of it a claim: time for the others to take it.
+const RELEASE_PARTS: u64 = 32;
+/// A session that sent less than five sixths of its ceiling for so many claims is bound by something else. (Where all are
+/// bound by their link, each sends eight ninths.)
+const BOUND_CLAIMS: u32 = 100;
+/// A session that is bound keeps what it uses, and one part in so many more.
 const GROWTH_PARTS: u64 = 4;
+/// A session that is bound is offered its part again after so many claims.
+const RETRY_CLAIMS: u32 = 2000;
 
 /// What the sessions of a server may send together.
 #[derive(Debug)]
@@ -31,11 +45,23 @@ struct Claims {
     by_session: HashMap<u64, Claim>,
 }
 
-/// What a session could use, and what it was given.
+/// What a session sends and was given.
 #[derive(Debug, Clone, Copy)]
 struct Claim {
-    wants: u64,
+    /// The interface that it sends on.
+    link: u32,
+    /// What it sends, smoothed; 0 if it has nothing to send.
+    rate: u64,
     ceiling: u64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It would use more if it could, as far as is known: for so many claims it did not.
+    Elastic { short: u32 },
+    /// Something else binds it, for so many claims yet.
+    Bound { left: u32 },
 }
 
 /// A session's part in the budget, until it is dropped.
@@ -65,13 +91,14 @@ impl Budget {
         self.floor
     }
 
-    /// One more session, with nothing to send yet.
+    /// One more session, on the interface of index `link`, with nothing to send yet.
     #[must_use]
-    pub fn register(self: &Arc<Self>) -> Share {
+    pub fn register(self: &Arc<Self>, link: u32) -> Share {
         let mut claims = self.lock();
         let session = claims.next;
         claims.next += 1;
-        claims.by_session.insert(session, Claim { wants: self.floor, ceiling: UNLIMITED });
+        let state = State::Elastic { short: 0 };
+        claims.by_session.insert(session, Claim { link, rate: 0, ceiling: UNLIMITED, state });
         Share { budget: Arc::clone(self), session }
     }
 
@@ -81,20 +108,31 @@ impl Budget {
 }
 
 impl Share {
-    /// Says that the session sends at `rate` bits per second (0 if it has nothing to send), and returns its ceiling.
+    /// Says what the session has sent since the last call, in bits per second (0 if it has nothing to send), and returns its
+    /// ceiling.
     pub fn claim(&self, rate: u64) -> u64 {
-        let Some(total) = self.budget.ceiling else { return UNLIMITED };
-        let mut claims = self.budget.lock();
-        let last = claims.by_session.get(&self.session).map_or(UNLIMITED, |claim| claim.ceiling);
-        // Whoever comes near to its ceiling could use more; nobody knows how much.
-        let wants = match rate {
-            0 => self.budget.floor,
-            _ if rate >= last - last / 8 => UNLIMITED,
-            _ => (rate + rate / GROWTH_PARTS).max(self.budget.floor),
+        let budget = &self.budget;
+        let mut claims = budget.lock();
+        let Some(mut claim) = claims.by_session.get(&self.session).copied() else { return UNLIMITED };
+        claim.take(rate);
+        let others = || claims.by_session.iter().filter(|(other, _)| **other != self.session);
+        let of_all = budget.ceiling.map_or(UNLIMITED, |total| {
+            fair_share(total, others().map(|(_, other)| other.wants(budget.floor)))
+        });
+        let beside =
+            || others().map(|(_, other)| other).filter(|other| other.link == claim.link && other.rate > 0);
+        let of_link = if rate > 0 && beside().next().is_some() {
+            let sum = claim.rate + beside().map(|other| other.rate).sum::<u64>();
+            let part =
+                fair_share(sum + sum / HEADROOM_PARTS, beside().map(|other| other.wants(budget.floor)));
+            let before = claim.ceiling.min(claim.rate + claim.rate / HEADROOM_PARTS);
+            part.max(before - before / RELEASE_PARTS).max(budget.floor)
+        } else {
+            UNLIMITED
         };
-        let ceiling = fair_share(total, claims.others(self.session)).max(1);
-        claims.by_session.insert(self.session, Claim { wants, ceiling });
-        ceiling
+        claim.ceiling = of_all.min(of_link).max(1);
+        claims.by_session.insert(self.session, claim);
+        claim.ceiling
     }
 }
 
@@ -104,17 +142,38 @@ impl Drop for Share {
     }
 }
 
-impl Claims {
-    fn others(&self, session: u64) -> impl Iterator<Item = u64> + '_ {
-        self.by_session.iter().filter(move |(other, _)| **other != session).map(|(_, claim)| claim.wants)
+impl Claim {
+    fn take(&mut self, rate: u64) {
+        if rate == 0 || self.rate == 0 {
+            (self.rate, self.state) = (rate, State::Elastic { short: 0 });
+            return;
+        }
+        self.rate = (self.rate - self.rate / SMOOTH_CLAIMS + rate / SMOOTH_CLAIMS).max(1);
+        let is_short = self.rate < self.ceiling / 6 * 5;
+        self.state = match self.state {
+            _ if !is_short => State::Elastic { short: 0 },
+            State::Elastic { short } if short >= BOUND_CLAIMS => State::Bound { left: RETRY_CLAIMS },
+            State::Elastic { short } => State::Elastic { short: short + 1 },
+            State::Bound { left: 0 } => State::Elastic { short: 0 },
+            State::Bound { left } => State::Bound { left: left - 1 },
+        };
+    }
+
+    /// What it could use.
+    fn wants(&self, floor: u64) -> u64 {
+        match self.state {
+            _ if self.rate == 0 => floor,
+            State::Bound { .. } => (self.rate + self.rate / GROWTH_PARTS).max(floor),
+            State::Elastic { .. } => UNLIMITED,
+        }
     }
 }
 
-/// What one more may have of `total` beside `others` and what they want: the least wishes are met first, and what is left
-/// is divided equally. It may be more than this one wants, so that it can grow at once; the others hear of it the next
+/// What one more may have of `total` beside others that want `wants`: the least wishes are met first, and what is left is
+/// divided equally. It may be more than this one wants, so that it can grow at once; the others hear of it the next
 /// time that they ask.
-fn fair_share(total: u64, others: impl Iterator<Item = u64>) -> u64 {
-    let mut others: Vec<u64> = others.collect();
+fn fair_share(total: u64, wants: impl Iterator<Item = u64>) -> u64 {
+    let mut others: Vec<u64> = wants.collect();
     others.sort_unstable();
     let (mut left, mut claimants) = (total, others.len() as u64 + 1);
     for wants in others {
@@ -136,54 +195,92 @@ mod tests {
     const TOTAL: u64 = 1_000_000_000;
     const FLOOR: u64 = 1_000_000;
 
-    /// What sessions send that could send at `limits`, after some rounds of claims.
-    fn settle(shares: &[Share], limits: &[u64]) -> Vec<u64> {
-        let mut rates = vec![FLOOR; shares.len()];
-        for _ in 0..60 {
-            for ((share, &limit), rate) in shares.iter().zip(limits).zip(&mut rates) {
+    /// What sessions send that could send at `limits`, after some seconds of claims, and before that.
+    fn settle(shares: &[Share], limits: &[u64], rates: &mut [u64]) {
+        for _ in 0..400 {
+            for ((share, &limit), rate) in shares.iter().zip(limits).zip(rates.iter_mut()) {
                 let ceiling = share.claim((*rate).min(limit));
-                // A controller doubles at most until it is asked again.
-                *rate = limit.min(*rate * 2).max(FLOOR.min(limit)).min(ceiling);
+                // A controller grows by a tenth until it is asked again.
+                *rate = limit.min(*rate + *rate / 10).max(FLOOR.min(limit)).min(ceiling);
+            }
+        }
+    }
+
+    fn settled(shares: &[Share], limits: &[u64]) -> Vec<u64> {
+        let mut rates = vec![FLOOR; shares.len()];
+        settle(shares, limits, &mut rates);
+        rates
+    }
+
+    fn shares(count: u32, ceiling: Option<u64>) -> Vec<Share> {
+        let budget = Budget::new(ceiling, FLOOR);
+        // Each on a link of its own, so that only the ceiling counts.
+        (0..count).map(|link| budget.register(link)).collect()
+    }
+
+    fn is_near(rate: u64, to: u64) -> bool {
+        rate.abs_diff(to) <= to / 50
+    }
+
+    #[test]
+    fn sessions_that_can_use_it_get_equal_parts_of_a_ceiling() {
+        assert_eq!(settled(&shares(1, Some(TOTAL)), &[u64::MAX]), [TOTAL]);
+        assert_eq!(settled(&shares(4, Some(TOTAL)), &[u64::MAX; 4]), [TOTAL / 4; 4]);
+        assert_eq!(shares(1, None)[0].claim(7), u64::MAX);
+    }
+
+    #[test]
+    fn what_one_cannot_use_goes_to_the_others() {
+        let rates = settled(&shares(3, Some(TOTAL)), &[80_000_000, u64::MAX, u64::MAX]);
+        assert!(rates[0] == 80_000_000 && is_near(rates[1], 450_000_000) && is_near(rates[2], 450_000_000));
+        let idle = settled(&shares(2, Some(TOTAL)), &[0, u64::MAX]);
+        assert_eq!(idle[1], TOTAL - FLOOR, "who has nothing to send keeps the floor");
+    }
+
+    #[test]
+    fn who_comes_back_or_leaves_is_noticed() {
+        let mut shares = shares(2, Some(TOTAL));
+        assert_eq!(settled(&shares, &[0, u64::MAX])[1], TOTAL - FLOOR);
+        assert_eq!(shares[0].claim(FLOOR), TOTAL / 2, "it may begin with its part at once");
+        assert_eq!(settled(&shares, &[u64::MAX; 2]), [TOTAL / 2; 2]);
+        shares.pop();
+        assert_eq!(settled(&shares, &[u64::MAX]), [TOTAL]);
+    }
+
+    /// Sessions on one link that cut their rates by different parts when it is full, as unequal controllers do.
+    fn on_a_link(shares: &[Share], mut rates: Vec<u64>, most: &[u64], claims: u32) -> Vec<u64> {
+        for _ in 0..claims {
+            let is_full = rates.iter().sum::<u64>() > TOTAL;
+            for (index, share) in shares.iter().enumerate() {
+                let ceiling = share.claim(rates[index]);
+                let cut = rates[index] / (20 / (index as u64 + 1));
+                let next = if is_full { rates[index] - cut } else { rates[index] + 10_000_000 };
+                rates[index] = next.min(ceiling).min(most[index]);
             }
         }
         rates
     }
 
-    fn shares(count: usize) -> Vec<Share> {
-        let budget = Budget::new(Some(TOTAL), FLOOR);
-        (0..count).map(|_| budget.register()).collect()
+    #[test]
+    fn sessions_of_one_link_come_to_equal_parts_without_any_ceiling() {
+        let budget = Budget::new(None, FLOOR);
+        let shares: Vec<_> = (0..4).map(|_| budget.register(2)).collect();
+        let begin = vec![TOTAL / 2, TOTAL / 4, TOTAL / 8, TOTAL / 8];
+        let rates = on_a_link(&shares, begin, &[u64::MAX; 4], 100);
+        let (sum, squares) = rates.iter().fold((0f64, 0f64), |(sum, squares), &rate| {
+            let rate = f64::from(u32::try_from(rate / 1000).unwrap());
+            (sum + rate, squares + rate * rate)
+        });
+        assert!(sum * sum / 4.0 / squares > 0.97 && sum > 700_000.0, "{rates:?}");
     }
 
     #[test]
-    fn sessions_that_can_use_it_get_equal_parts_of_all() {
-        assert_eq!(settle(&shares(1), &[u64::MAX]), [TOTAL]);
-        assert_eq!(settle(&shares(4), &[u64::MAX; 4]), [TOTAL / 4; 4]);
-        assert_eq!(Budget::new(None, FLOOR).register().claim(7), u64::MAX);
-    }
-
-    #[test]
-    fn what_one_cannot_use_goes_to_the_others() {
-        let rates = settle(&shares(3), &[80_000_000, u64::MAX, u64::MAX]);
-        assert_eq!(
-            rates,
-            [80_000_000, 450_000_000, 450_000_000],
-            "its part and a quarter more are kept for the first"
-        );
-        assert_eq!(
-            settle(&shares(2), &[0, u64::MAX])[1],
-            TOTAL - FLOOR,
-            "who has nothing to send keeps the floor"
-        );
-    }
-
-    #[test]
-    fn who_comes_back_or_leaves_is_noticed() {
-        let mut shares = shares(2);
-        assert_eq!(settle(&shares, &[0, u64::MAX])[1], TOTAL - FLOOR);
-        assert_eq!(shares[0].claim(FLOOR), TOTAL / 2, "it may begin with its part at once");
-        assert_eq!(settle(&shares, &[u64::MAX; 2]), [TOTAL / 2; 2]);
-        shares.pop();
-        assert_eq!(settle(&shares, &[u64::MAX]), [TOTAL]);
+    fn a_session_bound_elsewhere_leaves_its_link_to_the_others() {
+        let budget = Budget::new(None, FLOOR);
+        let shares: Vec<_> = (0..2).map(|_| budget.register(2)).collect();
+        let most = [u64::MAX, 50_000_000];
+        let rates = on_a_link(&shares, vec![50_000_000; 2], &most, 600);
+        assert!(rates[0] > 800_000_000 && rates[1] >= 45_000_000, "{rates:?}");
     }
 
     proptest! {
@@ -191,11 +288,11 @@ mod tests {
         fn the_ceiling_holds_and_nobody_gets_more_than_one_who_could_use_more(
             limits in prop::collection::vec(FLOOR..2 * TOTAL, 1..12),
         ) {
-            let rates = settle(&shares(limits.len()), &limits);
+            let rates = settled(&shares(u32::try_from(limits.len()).unwrap(), Some(TOTAL)), &limits);
             let sum: u64 = rates.iter().sum();
-            prop_assert!(sum <= TOTAL, "{sum}");
+            prop_assert!(sum <= TOTAL + TOTAL / 100, "{sum}");
             let wanted: u64 = limits.iter().sum();
-            prop_assert!(sum >= wanted.min(TOTAL - TOTAL / 5), "{sum} of {wanted}");
+            prop_assert!(sum >= wanted.min(TOTAL - TOTAL / 4), "{sum} of {wanted}");
             for (rate, limit) in rates.iter().zip(&limits) {
                 let most = rates.iter().max().unwrap();
                 prop_assert!(rate == limit || *rate >= most - most / 4, "{rates:?} of {limits:?}");

@@ -392,6 +392,13 @@ enum Waiting {
     For(Duration),
 }
 
+/// When a session last said what it sends, its ceiling since then, and what it had sent by then.
+struct Claimed {
+    at: Instant,
+    ceiling: u64,
+    sent_bytes: u64,
+}
+
 struct Driver {
     shared: Arc<Shared>,
     clock: Clock,
@@ -401,8 +408,7 @@ struct Driver {
     cache: HashMap<u64, Bytes>,
     outgoing: Outgoing,
     share: Share,
-    /// When it last said what it could use, its ceiling since then, and what had been sent by then.
-    claimed: (Instant, u64, u64),
+    claimed: Claimed,
     arrivals: Arrivals,
     gone: BTreeMap<u32, ReceiverStatistics>,
     packet_bytes_sent: u64,
@@ -422,7 +428,7 @@ impl Driver {
         socket: GroupSender,
         readers: ReadAhead,
     ) -> Self {
-        let share = shared.config.budget.register();
+        let share = shared.config.budget.register(shared.config.send.interface.index);
         Self {
             shared,
             deserted: Some((clock.now(), 0)),
@@ -434,7 +440,7 @@ impl Driver {
             cache: HashMap::new(),
             outgoing: Outgoing::default(),
             share,
-            claimed: (Instant::ZERO, u64::MAX, 0),
+            claimed: Claimed { at: Instant::ZERO, ceiling: u64::MAX, sent_bytes: 0 },
             arrivals: Arrivals::default(),
             gone: BTreeMap::new(),
             packet_bytes_sent: 0,
@@ -489,22 +495,30 @@ impl Driver {
         }
     }
 
-    /// Says now and then what it could use of the server's budget, and heeds its ceiling.
+    /// Says now and then what it sends of the server's budget, and heeds its ceiling.
     fn claim(&mut self, now: Instant) {
-        let (since, ceiling, sent_before) = self.claimed;
-        if now.since(since) < CLAIM_INTERVAL {
+        let passed = now.since(self.claimed.at);
+        if passed < CLAIM_INTERVAL {
             return;
         }
-        let rate = if self.is_sending(sent_before) { self.machine.rate() } else { 0 };
-        self.claimed = (now, self.share.claim(rate), self.packet_bytes_sent);
-        if self.claimed.1 != ceiling {
-            self.machine.set_ceiling(self.claimed.1.min(RATE_MAX));
+        let sent_bytes = self.packet_bytes_sent - self.claimed.sent_bytes;
+        let ceiling = self.share.claim(self.rate_of(sent_bytes, passed));
+        if ceiling != self.claimed.ceiling {
+            self.machine.set_ceiling(ceiling.min(RATE_MAX));
         }
+        self.claimed = Claimed { at: now, ceiling, sent_bytes: self.packet_bytes_sent };
     }
 
-    /// Whether more than a few STATUS went out since.
-    fn is_sending(&self, sent_before: u64) -> bool {
-        self.packet_bytes_sent - sent_before > 4 * u64::from(self.shared.shape.block_bytes)
+    /// What it sends: the machine's rate, or less if there is not so much to send. 0 if no more than some STATUS went out.
+    fn rate_of(&self, sent_bytes: u64, passed: Duration) -> u64 {
+        let rate = self.machine.rate();
+        if sent_bytes < 4 * u64::from(self.shared.shape.block_bytes) {
+            return 0;
+        }
+        let sent = u128::from(sent_bytes) * 8_000_000_000 / passed.as_nanos().max(1);
+        // After a pause it is not known what it will be; and runs make what went out in so short a time uneven.
+        let is_known = passed < 3 * CLAIM_INTERVAL;
+        if is_known { rate.min(u64::try_from(sent + sent / 4).unwrap_or(u64::MAX)) } else { rate }
     }
 
     fn end_if_deserted(&mut self) {
