@@ -83,7 +83,8 @@ fn a_late_joiner_rides_the_stream_and_gets_what_it_missed() {
     let (outcome, took) = transfer(&scenario);
     let missed = (image_blocks(&scenario) * 6).div_ceil(10);
     assert!(outcome.blocks_sent <= image_blocks(&scenario) + missed, "{} blocks", outcome.blocks_sent);
-    assert!(took[4] <= scenario.transfer_time() + START, "{:?}", took[4]);
+    // It lets the others speak first when it asks for what went by.
+    assert!(took[4] <= scenario.transfer_time() + START + ROUND_TRIP, "{:?}", took[4]);
     assert!(took[0] <= alone[0] + Duration::from_millis(5), "{:?} instead of {:?}", took[0], alone[0]);
     let statistics = outcome.statistics.expect("the server is up");
     assert_eq!(statistics.resent.late, statistics.resent.total(), "{statistics:?}");
