@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::Duration;
 use proto::multicast::Mutant;
 use sim::{Outcome, Room, Scenario, run};
 
@@ -72,12 +73,28 @@ fn the_same_seed_gives_the_same_trace() {
 fn every_mutant_is_caught() {
     for mutant in Mutant::ALL {
         let harsh = |seed| run(&Scenario { mutant, ..Scenario::harsh(seed) });
-        let caught = (0..200)
-            .any(|seed| !mixed(seed, mutant).violations.is_empty() || !harsh(seed).violations.is_empty());
-        let room = || Room { mutant, ..Room::new(300, 8 << 20, 100_000_000, 10_000) };
+        let seed_finds =
+            |seed| !mixed(seed, mutant).violations.is_empty() || !harsh(seed).violations.is_empty();
+        // Near and many; far and few.
+        let near = Room { mutant, ..Room::new(300, 8 << 20, 100_000_000, 10_000) };
+        let far = Room {
+            mutant,
+            round_trip: Duration::from_millis(60),
+            ..Room::new(30, 8 << 20, 100_000_000, 50_000)
+        };
+        let room_finds = |room: &Room| !room.run().violations.is_empty();
         assert!(
-            caught || !room().run().violations.is_empty(),
+            (0..10).any(seed_finds) || [near, far].iter().any(room_finds) || (10..200).any(seed_finds),
             "{mutant:?} passes: cargo run -p diskcast-sim -- --mutant {mutant:?} --count 200"
         );
+    }
+}
+
+#[test]
+fn rooms_near_and_far_pass() {
+    for milliseconds in [1, 20, 60] {
+        let round_trip = Duration::from_millis(milliseconds);
+        let room = Room { round_trip, ..Room::new(30, 8 << 20, 100_000_000, 50_000) };
+        assert_eq!(room.run().violations, [], "round trip of {milliseconds} ms");
     }
 }

@@ -39,11 +39,21 @@ pub enum Mutant {
     BooksNothing,
     /// Server: the same symbols again and again.
     RepeatsSymbols,
+    /// Server: sends symbols for each report, whatever went out since.
+    ForgetsSymbolsSent,
+    /// Receiver: a symbol that comes twice counts twice.
+    CountsSymbolTwice,
+    /// Receiver: never asks for symbols.
+    AsksForNoSymbols,
+    /// Receiver: hears of what is pending, and asks for it all the same.
+    IgnoresEcho,
+    /// Receiver: takes symbols for the blocks in whose places they lie.
+    ForgetsSymbolsHeld,
 }
 
 impl Mutant {
     /// Every bug but none.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::IgnoresLastBlock,
         Self::AcceptsWrongDigest,
         Self::ForgetsBackOff,
@@ -60,6 +70,11 @@ impl Mutant {
         Self::NeverExpires,
         Self::BooksNothing,
         Self::RepeatsSymbols,
+        Self::ForgetsSymbolsSent,
+        Self::CountsSymbolTwice,
+        Self::AsksForNoSymbols,
+        Self::IgnoresEcho,
+        Self::ForgetsSymbolsHeld,
     ];
 
     /// Whether this is `bug`, in a build that has bugs at all.

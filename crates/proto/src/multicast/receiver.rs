@@ -448,6 +448,7 @@ impl Receiver {
         }
         if let Some((slot, bytes, held)) = self.slots.complete(object) {
             self.refused.remove(object);
+            let held = if self.config.mutant.is(Mutant::ForgetsSymbolsHeld) { Box::default() } else { held };
             self.events.push_back(ReceiverEvent::Complete { object, slot, bytes, held });
         }
     }
@@ -460,8 +461,10 @@ impl Receiver {
         if self.report_at.is_none() {
             self.report_at = Some(now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))));
         }
-        self.pending.clone_from(&status.pending);
-        self.repairs.clone_from(&status.repairs);
+        if !self.config.mutant.is(Mutant::IgnoresEcho) {
+            self.pending.clone_from(&status.pending);
+            self.repairs.clone_from(&status.repairs);
+        }
         if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
             let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
             let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));

@@ -135,7 +135,7 @@ impl Repairs {
     /// Symbols of `object` that went out at or after sequence `seen`.
     fn on_their_way(&self, object: u64, seen: u64) -> u32 {
         let Some(resent) = self.resent.get(&object) else { return 0 };
-        if self.mutant.is(Mutant::IgnoresSequence) {
+        if self.mutant.is(Mutant::IgnoresSequence) || self.mutant.is(Mutant::ForgetsSymbolsSent) {
             return 0;
         }
         let (first, count) = resent.burst;

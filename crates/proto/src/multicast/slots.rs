@@ -167,7 +167,7 @@ impl Slots {
             return Disposition::Duplicate;
         }
         let block = match header.symbol(shape) {
-            Some(row) => entry.hold(row),
+            Some(row) => entry.hold(row, self.mutant),
             None => entry.missing.remove(header.block.into()).then(|| entry.unhold(header.block)),
         };
         let Some(block) = block else { return Disposition::Duplicate };
@@ -252,6 +252,7 @@ impl Slots {
             let entry = self.entries[slot.0 as usize].as_mut().expect("filling slots are in use");
             match entry.need(now, view) {
                 None => continue,
+                Some(Need::Symbols(_)) if self.mutant.is(Mutant::AsksForNoSymbols) => continue,
                 Some(Need::Symbols(count)) => {
                     into.push_symbols(entry.object, count, entry.cause(view));
                     if into.packet_bytes() > room {
@@ -321,8 +322,8 @@ impl Entry {
     }
 
     /// Keeps symbol `row`: returns the missing block in whose place it goes, `None` if it is here already.
-    fn hold(&mut self, row: u16) -> Option<u16> {
-        if self.held.iter().any(|held| held.row == row) {
+    fn hold(&mut self, row: u16, mutant: Mutant) -> Option<u16> {
+        if self.held.iter().any(|held| held.row == row) && !mutant.is(Mutant::CountsSymbolTwice) {
             return None;
         }
         // Lost blocks come first in the order of the pass; those at its end may arrive yet.

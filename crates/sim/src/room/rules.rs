@@ -28,7 +28,7 @@ pub fn breaches(outcome: &RoomOutcome) -> Vec<(&'static str, String)> {
     let what = format!("{} blocks sent, {booked} of them booked", statistics.blocks_sent);
     check("every resend is booked with its cause", statistics.blocks_sent == booked, what);
 
-    let most = statistics.symbols_sent / 2 + USELESS_MIN;
+    let most = statistics.symbols_sent / 4 + USELESS_MIN;
     let what = format!("{} of {} blocks, at most {most}", outcome.blocks_useless, statistics.blocks_sent);
     check("nothing is sent that nobody lacks", outcome.blocks_useless <= most, what);
     breaches
