@@ -52,8 +52,12 @@ const FILLED_PART: f64 = 0.6;
 const FILLED_TIME: f64 = 0.5;
 const FILLED_CUTS: u32 = 4;
 const FLAT_PART: f64 = 0.85;
+/// Beside others so much loss is a sign to yield.
+const LOSS_COMPETE: f64 = 0.01;
 /// Even beside others, with so much loss the rate is at most what is delivered.
 const LOSS_FLOOD: f64 = 0.08;
+/// How much of what was yielded before that was known is taken back.
+const REGAINED: f64 = 0.8;
 /// For so long after the other seemed to have gone, so many cuts are enough.
 const DOUBT: f64 = 10.0;
 const AGAIN_CUTS: u32 = 1;
@@ -327,7 +331,8 @@ impl Law {
         let tried = streak.cuts > FILLED_CUTS && look.now - streak.since > FILLED_TIME;
         let again = look.now < self.doubt_until && streak.cuts > AGAIN_CUTS;
         if again || tried && self.rate < FILLED_PART * streak.from {
-            let rate = if again { self.rate.max(self.left_at) } else { self.rate };
+            // What was yielded meanwhile was yielded in vain.
+            let rate = self.rate.max(if again { self.left_at } else { streak.from * REGAINED });
             self.mode = Mode::Compete(Compete::new(look.now, rate, view.queue));
             return Verdict::Congested;
         }
@@ -339,7 +344,7 @@ impl Law {
         let Mode::Compete(state) = &mut self.mode else { return Verdict::Calm };
         self.queued_at = look.now;
         let low = QUEUE_LOW + look.packet;
-        let lost = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), 0.003).is_some();
+        let lost = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), LOSS_COMPETE).is_some();
         let flooded = view.loss.beyond(look.baseline.unwrap_or(0.0), LOSS_FLOOD).is_some();
         match state.step(look.now, self.rate, view.queue, low, lost) {
             Ok(rate) if flooded => self.rate = rate.min(look.delivered),

@@ -22,6 +22,8 @@ const SAMPLES_MAX: usize = 256;
 const SPAN_MIN: Duration = Duration::from_millis(5);
 /// A receiver's loss is taken over this time at least, or twice of it, or between two reports of it.
 const LOSS_WINDOW: Duration = Duration::from_millis(50);
+/// So many losses are a sign, at least: packets that overtake each other look lost for a moment.
+const LOSSES_MIN: f64 = 5.0;
 /// The loss that does not depend on the rate is that of the better ones of so many windows of so much time.
 const BASELINE_WINDOWS: usize = 24;
 const BASELINE_ENOUGH: usize = 4;
@@ -90,7 +92,8 @@ impl Loss {
     pub fn beyond(self, base: f64, least: f64) -> Option<f64> {
         let deviation = ((base * (1.0 - base) + 0.01 * least).max(0.0) / self.of.max(1.0)).sqrt();
         let excess = self.part - base;
-        (self.of >= 20.0 && excess > least.max(3.5 * deviation)).then_some(excess)
+        let many = excess * self.of >= LOSSES_MIN;
+        (many && excess > least.max(3.5 * deviation)).then_some(excess)
     }
 }
 
@@ -236,7 +239,9 @@ impl Sense {
         self.baseline.push_back(part);
     }
 
-    /// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
+    /// So many losses are a sign, at least: packets that overtake each other look lost for a moment.
+const LOSSES_MIN: f64 = 5.0;
+/// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
     pub fn baseline(&self) -> Option<f64> {
         if self.baseline.len() < BASELINE_ENOUGH {
             return self.least;
