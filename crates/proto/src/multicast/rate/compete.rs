@@ -34,6 +34,8 @@ struct Try {
 /// The state of the competition. Rates in bits per second, times in seconds.
 #[derive(Debug)]
 pub(super) struct Compete {
+    /// Whether a buffer has overflowed, or the other has yielded. Until then the rate grows as in a slow start.
+    noticed: bool,
     /// The rate before the last cut, after it, and when that was.
     rate_max: f64,
     rate_cut: f64,
@@ -48,8 +50,10 @@ pub(super) struct Compete {
 }
 
 impl Compete {
-    pub fn new(now: f64, rate: f64, queue: f64) -> Self {
+    /// Begins at `rate`. Unless the other is known already, the first aim is to be noticed by it.
+    pub fn new(now: f64, rate: f64, queue: f64, known: bool) -> Self {
         Self {
+            noticed: known,
             rate_max: rate / BETA,
             rate_cut: rate,
             cut_at: now,
@@ -81,13 +85,17 @@ impl Compete {
         self.full = self.full.max(queue);
         let settled = now - self.cut_at > self.full + SETTLING;
         if settled && (lost || queue < FELL * self.peak) {
+            self.noticed = true;
             self.full = 0.5 * (self.full + self.peak);
             (self.rate_max, self.rate_cut, self.cut_at) = (rate, rate * BETA, now);
             self.watch_at = now + queue + SETTLING;
-        } else if now >= self.try_at {
+        } else if now >= self.try_at && self.noticed {
             self.try_at = now + TRY_EVERY;
             self.trying = Some(Try { until: now + TRY_QUEUES * queue + 0.03, rate });
             return Ok(rate * TRY_PART);
+        }
+        if !self.noticed {
+            return Ok(rate * (1.0 + SLEW));
         }
         Ok(self.target(now).clamp(rate * (1.0 - 4.0 * SLEW), rate * (1.0 + SLEW)))
     }

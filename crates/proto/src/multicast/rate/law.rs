@@ -252,7 +252,7 @@ impl Law {
     fn reduce(&mut self, look: &Look, view: View, factor: f64) {
         let from = self.drained.unwrap_or(self.rate);
         let deepest = if self.is_seeking() { SEEK_DEEPEST } else { CUT_DEEPEST };
-        let delivered = (look.delivered / self.sent.max(1.0)).clamp(deepest, 1.0);
+        let delivered = (look.delivered / self.sent.min(look.sent).max(1.0)).clamp(deepest, 1.0);
         let to = from * factor.min(delivered * DELIVERED_PART);
         // What was reported was measured by packets that were sent before the queue that they found.
         let growth = 1.0 / delivered - 1.0;
@@ -323,7 +323,7 @@ impl Law {
         self.queued_at = look.now;
         let fresh = Streak { since: look.now, from: self.rate, cuts: 0 };
         let streak = self.streak.get_or_insert(fresh);
-        if look.delivered < FLAT_PART * self.sent {
+        if look.delivered < FLAT_PART * self.sent.min(look.sent) {
             // Too fast by far: that nothing drained yet tells of nobody else.
             *streak = fresh;
         }
@@ -333,7 +333,9 @@ impl Law {
         if again || tried && self.rate < FILLED_PART * streak.from {
             // What was yielded meanwhile was yielded in vain.
             let rate = self.rate.max(if again { self.left_at } else { streak.from * REGAINED });
-            self.mode = Mode::Compete(Compete::new(look.now, rate, view.queue));
+            self.rate = rate;
+            (self.drained, self.borne) = (None, None);
+            self.mode = Mode::Compete(Compete::new(look.now, rate, view.queue, again));
             return Verdict::Congested;
         }
         self.reduce(look, view, factor);
