@@ -17,6 +17,7 @@ mod peer;
 mod plain;
 mod report;
 mod room;
+mod side_by_side;
 mod transfer;
 
 use std::process::ExitCode;
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
             .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, tool])),
         // Run by `multicast.unshaped` in the lab's hosts.
         ["--bare-send", rate] => multicast::bare_send(rate),
-        ["--bare-receive"] => multicast::bare_receive(),
+        ["--bare-receive", threads] => multicast::bare_receive(threads),
         _ => Err(USAGE.into()),
     };
     match outcome {

@@ -30,7 +30,15 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let program = context.diskcast.with_file_name("diskcast-sim");
     let (mut rows, mut seconds, mut control, mut wall) = (vec![], vec![], vec![], f64::NAN);
     for &receivers in RECEIVERS {
-        let said = said(Command::new(&program).args(["--room", &receivers.to_string()]))?;
+        let said = said(Command::new(&program).args([
+            "--room",
+            &receivers.to_string(),
+            "--loss",
+            "10000",
+            "--mib",
+            "32",
+            "--json",
+        ]))?;
         let line: Value = said
             .lines()
             .rev()

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::bound::images_needed;
 use super::{GIGABIT, RUNS, SINK, most, rate_words, star};
 use crate::context::Context;
 use crate::figure::{Bar, Figure, median};
@@ -121,7 +122,9 @@ pub const ONE_LOSS_1: Group = Group {
 fn measure(context: &Context, cell: &Cell) -> Result<Vec<Figure>> {
     let (repo, loads) = library(context, &[cell.random_mebibytes], true)?;
     let options = star(cell.hosts, cell.rate, cell.loss_per_million);
+    let loss = f64::from(cell.loss_per_million) / 1e6;
     let (mut ratios, mut images, mut overheads, mut rows) = (vec![], vec![], vec![], vec![]);
+    let mut bounds = vec![];
     for load in &loads {
         let (mut ratio, mut sent, mut overhead) = (vec![], vec![], vec![]);
         for _ in 0..RUNS {
@@ -130,6 +133,8 @@ fn measure(context: &Context, cell: &Cell) -> Result<Vec<Figure>> {
             sent.push(done.images_sent()?);
             overhead.push(done.overhead()?);
             rows.push(done.row(load)?);
+            let blocks = done.served.number("blocks_in_image")? / done.served.number("objects")?.max(1);
+            bounds.push(images_needed(cell.hosts, u32::try_from(blocks)?, loss));
         }
         ratios.push(median(&ratio));
         images.push(median(&sent));
@@ -146,8 +151,17 @@ fn measure(context: &Context, cell: &Cell) -> Result<Vec<Figure>> {
     let figure = |name: &str, values: &[f64], bar| {
         Figure::new(name, &[most(values)], "ratio", Bar::AtMost(bar)).on(&workload, SINK)
     };
-    let mut figures = vec![figure(cell.figure, &ratios, cell.bar).with(json!(rows))];
-    figures.extend(cell.images.map(|(name, bar)| figure(name, &images, bar)));
+    let bound = |figure: Figure| match loss > 0.0 {
+        true => figure.peer(
+            "least possible",
+            "a perfect code over groups of as many blocks",
+            most(&bounds),
+            "images",
+        ),
+        false => figure,
+    };
+    let mut figures = vec![bound(figure(cell.figure, &ratios, cell.bar)).with(json!(rows))];
+    figures.extend(cell.images.map(|(name, bar)| bound(figure(name, &images, bar))));
     figures.extend(cell.overhead.map(|(name, bar)| figure(name, &overheads, bar)));
     Ok(figures)
 }

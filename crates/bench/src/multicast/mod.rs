@@ -2,6 +2,7 @@
 //! tools, with slow and late hosts, sharing links, and without any link to limit it.
 
 mod bare;
+mod bound;
 mod flow;
 mod growth;
 mod link;

@@ -123,7 +123,10 @@ fn room(
         let seconds = format!("not after {:.0}", crew.seconds());
         return Ok((others, Some(json!({ "seconds": seconds, "needs": null, "unicast": null }))));
     };
-    let bytes = own.report["multicast_bytes"].as_u64().unwrap_or(0) + own.unicast_bytes();
+    // A port carries what is encoded, a disk takes what that decodes to.
+    let received = own.report["multicast_bytes"].as_u64().unwrap_or(0) + own.unicast_bytes();
+    let written = own.report["report"]["written_bytes"].as_u64().unwrap_or(0);
+    let bytes = if disk.is_some() { written } else { received };
     let needs = bytes as f64 * 8.0 / SLOW as f64;
     let seconds = if disk.is_some() { own.ended } else { own.received };
     Ok((others, Some(json!({ "seconds": seconds, "needs": needs, "unicast": own.unicast_bytes() }))))
