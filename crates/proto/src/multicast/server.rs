@@ -466,8 +466,8 @@ impl Server {
         }
     }
 
-    /// Heads, repairs, then the others, whichever is in memory; but a pass that began goes on to its end, so that
-    /// its blocks have consecutive sequences.
+    /// Heads that never went out, repairs, heads again, then the others, whichever is in memory; but a pass that began
+    /// goes on to its end, so that its blocks have consecutive sequences.
     fn next_run(&mut self, now: Instant) -> Option<Run> {
         loop {
             if self.pass.is_some() {
@@ -477,7 +477,9 @@ impl Server {
             let repair = self.repairs.front();
             let ready =
                 |object: Option<u64>| object.filter(|&object| self.cache.place(object) != Place::Loading);
-            if let Some(object) = ready(head) {
+            // A head that goes out again was refused by somebody without room, which repairs may give him.
+            let waits = |object: u64| ready(repair).is_some() && self.schedule.ever_went_out(object);
+            if let Some(object) = ready(head).filter(|&object| !waits(object)) {
                 self.begin_pass(object);
             } else if let Some(object) = ready(repair) {
                 if let Some(run) = self.run_of_repair(now, object) {
