@@ -149,11 +149,13 @@ pub fn fetch(
         multicast_bytes: 0,
         spoilt: 0,
         scattered: 0,
+        unanswered: 0,
+        farewell: Duration::ZERO,
         sessions: 0,
         counters: ReceiverCounters::default(),
     };
     let unicast_reason = fetch.get_all()?;
-    let received = clock.elapsed();
+    let received = clock.elapsed() - fetch.farewell.min(clock.elapsed());
     let beside = fetch.beside();
     let Fetch { reference, multicast_bytes, sessions, counters, intake, .. } = fetch;
     let install = intake.finish()?;
@@ -185,6 +187,10 @@ struct Fetch<'a> {
     spoilt: u64,
     /// Objects that were left to unicast because little of their bundles was wanted.
     scattered: u64,
+    /// Objects that sessions did not bring to their end.
+    unanswered: u64,
+    /// What the goodbye took after all was here.
+    farewell: Duration,
     sessions: u32,
     counters: ReceiverCounters,
 }
@@ -327,10 +333,14 @@ impl Fetch<'_> {
             stop: self.options.stop.clone(),
         };
         match receive(grant, &options, &mut self.intake) {
-            Ok(Received { end, bytes, spoilt, scattered, counters, .. }) => {
+            Ok(Received { end, bytes, spoilt, scattered, unanswered, counters, farewell, .. }) => {
                 self.multicast_bytes += bytes;
+                if end == End::Complete {
+                    self.farewell = farewell;
+                }
                 self.spoilt += spoilt;
                 self.scattered += scattered;
+                self.unanswered += unanswered;
                 self.counters = counters;
                 Ok(Ok(end))
             }
@@ -341,11 +351,13 @@ impl Fetch<'_> {
 
     /// Why something came by unicast although sessions worked.
     fn beside(&self) -> String {
-        let spoilt = (self.spoilt > 0).then(|| format!("{} objects came damaged by multicast", self.spoilt));
-        let few = "little was wanted of what multicast sends together";
-        let scattered =
-            (self.scattered > 0).then(|| format!("{} objects were scattered: {few}", self.scattered));
-        spoilt.into_iter().chain(scattered).collect::<Vec<_>>().join("; ")
+        let reasons = [
+            (self.spoilt, "came damaged by multicast"),
+            (self.unanswered, "were left to unicast by the server"),
+            (self.scattered, "were scattered: little was wanted of what multicast sends together"),
+        ];
+        let said = reasons.iter().filter(|(objects, _)| *objects > 0);
+        said.map(|(objects, why)| format!("{objects} objects {why}")).collect::<Vec<_>>().join("; ")
     }
 
     /// What to do after a session that ended before all was here.

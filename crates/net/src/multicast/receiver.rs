@@ -156,10 +156,15 @@ pub struct Received {
     pub spoilt: u64,
     /// Objects left to unicast because too little of their bundles was wanted.
     pub scattered: u64,
+    /// Objects left to unicast because the server did not send what was lacked of them, or its packets contradicted each
+    /// other.
+    pub unanswered: u64,
     /// What the machine counted.
     pub counters: ReceiverCounters,
     /// Receive buffer that the system granted, in bytes.
     pub socket_buffer_bytes: usize,
+    /// How long it took to say goodbye after all that.
+    pub farewell: Duration,
 }
 
 /// Takes part in the session of `grant` until all that `consumer` wants is here, or it no longer works.
@@ -292,6 +297,7 @@ struct Counted {
     bytes: u64,
     spoilt: u64,
     scattered: u64,
+    unanswered: u64,
 }
 
 /// An object that is whole, and the stored objects in it that were not taken yet, the next one last.
@@ -332,6 +338,7 @@ impl Driver<'_> {
         let mut arrivals = Arrivals::default();
         let outcome = self.until_end(&mut arrivals);
         // The server is told in any case, so that it does not wait for this receiver.
+        let farewell = Clock::start();
         self.leave();
         Ok(Received {
             end: outcome?,
@@ -339,8 +346,10 @@ impl Driver<'_> {
             bytes: self.counted.bytes,
             spoilt: self.counted.spoilt,
             scattered: self.counted.scattered,
+            unanswered: self.counted.unanswered,
             counters: self.machine.counters(),
             socket_buffer_bytes: self.group.buffer_bytes(),
+            farewell: farewell.elapsed(),
         })
     }
 
@@ -497,7 +506,7 @@ impl Driver<'_> {
                     whole.parts.push((stored, part));
                     return Ok(false);
                 }
-                Accept::Bad => self.spoilt(stored),
+                Accept::Bad => self.counted.spoilt += self.get_otherwise(stored),
                 Accept::Taken => {
                     self.counted.objects += 1;
                     self.counted.bytes += part.len() as u64;
@@ -508,11 +517,13 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    fn spoilt(&mut self, stored: u64) {
-        if self.lacked.get_otherwise(stored) {
-            self.counted.spoilt += 1;
+    /// Leaves an object to unicast, and returns how many these are: none if it is not lacked, or left to it already.
+    fn get_otherwise(&mut self, stored: u64) -> u64 {
+        let is_new = self.lacked.get_otherwise(stored);
+        if is_new {
             self.consumer.get_otherwise(stored);
         }
+        u64::from(is_new)
     }
 
     fn heed_events(&mut self) {
@@ -522,7 +533,8 @@ impl Driver<'_> {
                     self.complete(object, slot, bytes, &held);
                 }
                 ReceiverEvent::FetchByUnicast { object } => {
-                    self.lacked.stored(object).for_each(|stored| self.spoilt(stored));
+                    let stored = self.lacked.stored(object);
+                    self.counted.unanswered += stored.map(|stored| self.get_otherwise(stored)).sum::<u64>();
                 }
                 ReceiverEvent::Silent { .. } => self.end = Some(End::Silent { heard: self.heard }),
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
