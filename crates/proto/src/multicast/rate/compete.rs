@@ -19,6 +19,8 @@ const SLEW: f64 = 0.08;
 const FELL: f64 = 0.8;
 /// Time until a change of the rate shows in reports, besides the queue.
 const SETTLING: f64 = 0.1;
+/// What lasts so long is no hiccup of a host.
+const LASTING: f64 = 0.08;
 /// Time between two tries whether the other is still there, and what the rate is during one.
 const TRY_EVERY: f64 = 3.0;
 const TRY_PART: f64 = 0.5;
@@ -43,6 +45,9 @@ pub(super) struct Compete {
     /// The longest queue since then, and what a full buffer takes.
     peak: f64,
     full: f64,
+    /// Since when there is no queue, or much less than there was; infinite if that is not so.
+    empty_from: f64,
+    fell_from: f64,
     /// From when on a falling queue is not our own doing.
     watch_at: f64,
     try_at: f64,
@@ -59,6 +64,8 @@ impl Compete {
             cut_at: now,
             peak: queue,
             full: queue,
+            empty_from: f64::INFINITY,
+            fell_from: f64::INFINITY,
             watch_at: now,
             try_at: now + TRY_EVERY,
             trying: None,
@@ -67,8 +74,10 @@ impl Compete {
 
     /// The next rate; `Err` if nobody else fills the queue any more.
     pub fn step(&mut self, now: f64, rate: f64, queue: f64, low: f64, lost: bool) -> Result<f64, f64> {
+        self.empty_from = if queue <= low { self.empty_from.min(now) } else { f64::INFINITY };
+        let empty = now - self.empty_from >= LASTING;
         if let Some(trial) = self.trying {
-            if queue <= low {
+            if empty {
                 return Err(trial.rate * 0.95);
             }
             if now < trial.until {
@@ -78,15 +87,18 @@ impl Compete {
             self.watch_at = now + queue + SETTLING;
             return Ok(trial.rate);
         }
-        if queue <= low {
+        if empty {
             return Err(rate);
         }
         self.peak = if now < self.watch_at { queue } else { self.peak.max(queue) };
         self.full = self.full.max(queue);
+        self.fell_from = if queue < FELL * self.peak { self.fell_from.min(now) } else { f64::INFINITY };
+        let fell = now - self.fell_from >= LASTING;
         let settled = now - self.cut_at > self.full + SETTLING;
-        if settled && (lost || queue < FELL * self.peak) {
+        if settled && (lost && queue > FELL * self.full || fell) {
             self.noticed = true;
             self.full = 0.5 * (self.full + self.peak);
+            self.fell_from = f64::INFINITY;
             (self.rate_max, self.rate_cut, self.cut_at) = (rate, rate * BETA, now);
             self.watch_at = now + queue + SETTLING;
         } else if now >= self.try_at && self.noticed {

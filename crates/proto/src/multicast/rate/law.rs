@@ -3,6 +3,7 @@
 //! Rates are in bits per second, times in seconds.
 
 use super::compete::Compete;
+use super::push::Push;
 use super::sense::View;
 
 /// Looking for the link: rounds of at least so much time, each at twice the rate of the one before.
@@ -18,6 +19,8 @@ const QUEUE_LOW: f64 = 0.001;
 /// Where a buffer overflowed before its queue was that long, this part of it is; for so long.
 const FULL_PART: f64 = 0.5;
 const FULL_TIME: f64 = 5.0;
+/// The longest queue known is forgotten at this part a second.
+const TALLEST_FADE: f64 = 0.2;
 /// Losses beyond the baseline by so much are congestion.
 const LOSS_HIGH: f64 = 0.02;
 /// One step down; deeper, if this part of what is delivered is less.
@@ -43,8 +46,6 @@ const RISE_STEPS: f64 = 3.0;
 const RISE_PART: f64 = 0.002;
 /// Between the two the rate is held, but after so long somebody else is taken to hold the queue there.
 const HELD_TIME: f64 = 0.5;
-/// Of what was really sent, the rate is at most so much more.
-const AHEAD: f64 = 1.1;
 /// What may lie in this machine's own socket and device queue, in bits.
 const OWN_QUEUE_BITS: f64 = 8.0 * 512.0 * 1024.0;
 /// A standing queue that cuts below this part of the rate did not drain belongs to somebody who fills it.
@@ -147,8 +148,10 @@ pub(super) struct Law {
     left_at: f64,
     /// The queue when the buffer overflowed last, and when that was.
     full: Option<(f64, f64)>,
-    /// The longest queue since the last cut.
+    /// The longest queue since the last cut, and lately.
     peak: f64,
+    tallest: f64,
+    push: Push,
 }
 
 impl Law {
@@ -172,6 +175,8 @@ impl Law {
             left_at: 0.0,
             full: None,
             peak: 0.0,
+            tallest: 0.0,
+            push: Push::default(),
         }
     }
 
@@ -218,9 +223,13 @@ impl Law {
             Mode::Follow => self.follow(look, view),
             Mode::Compete(_) => self.compete(look, view),
         };
-        let most = if self.rate > before { (look.sent * AHEAD).max(before) } else { f64::MAX };
-        let most = if look.limited { most } else { f64::MAX };
-        self.rate = self.rate.min(most).clamp(self.floor, self.ceiling);
+        if look.limited {
+            let most = look.sent * self.push.step(look);
+            let own = self.is_seeking() || verdict == Verdict::Calm;
+            let least = if self.push.before.is_some() && own { most } else { 0.0 };
+            self.rate = self.rate.min(most.max(before)).max(least.min(2.0 * before));
+        }
+        self.rate = self.rate.clamp(self.floor, self.ceiling);
         verdict
     }
 
@@ -287,7 +296,11 @@ impl Law {
         if view.queue_last <= low {
             self.streak = None;
         }
-        if let Some(excess) = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), LOSS_HIGH) {
+        self.tallest = self.tallest.max(view.queue_last) * (1.0 - TALLEST_FADE * look.passed);
+        let excess = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), LOSS_HIGH);
+        // A buffer overflows where the queue is long.
+        let full = view.queue_last >= FULL_PART * self.tallest;
+        if let Some(excess) = excess.filter(|excess| full || *excess > LOSS_FLOOD) {
             self.full = Some((self.peak, look.now));
             return self.cut(look, view, (0.98 * (1.0 - excess)).min(CUT));
         }

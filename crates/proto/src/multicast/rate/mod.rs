@@ -3,6 +3,7 @@
 mod compete;
 mod law;
 mod pacer;
+mod push;
 mod sense;
 #[cfg(test)]
 mod tests;

@@ -239,8 +239,6 @@ impl Sense {
         self.baseline.push_back(part);
     }
 
-    /// So many losses are a sign, at least: packets that overtake each other look lost for a moment.
-    const LOSSES_MIN: f64 = 5.0;
     /// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
     pub fn baseline(&self) -> Option<f64> {
         if self.baseline.len() < BASELINE_ENOUGH {

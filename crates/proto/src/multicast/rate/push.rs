@@ -1,0 +1,57 @@
+//! How far ahead of what is really sent the rate may be, where this machine's own link or its source of data is slower.
+//!
+//! The send buffer of a socket follows the rate. Where it alone keeps the link busy, a tenth ahead is enough; where others
+//! fill the same queue, a session's part of the link is its part of that queue, and more ahead brings more. So more is
+//! tried now and then, and kept while it brings more.
+
+use super::law::Look;
+
+/// At least and at most so far ahead.
+const AHEAD_MIN: f64 = 1.1;
+const AHEAD_MAX: f64 = 8.0;
+/// A try is so much more, for so long, and has to bring so much.
+const TRY: f64 = 1.5;
+const TRY_TIME: f64 = 0.15;
+const GAIN: f64 = 1.1;
+/// Time until the next try after one that brought nothing.
+const REST: f64 = 2.0;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Push {
+    ahead: f64,
+    /// What was sent before the try that runs.
+    pub before: Option<f64>,
+    /// Bits sent in the window that runs, and its time.
+    sent: f64,
+    passed: f64,
+    rest_until: f64,
+}
+
+impl Default for Push {
+    fn default() -> Self {
+        Self { ahead: AHEAD_MIN, before: None, sent: 0.0, passed: 0.0, rest_until: 0.0 }
+    }
+}
+
+impl Push {
+    /// How far ahead the rate may be after a look that found it limited.
+    pub fn step(&mut self, look: &Look) -> f64 {
+        self.sent += look.sent * look.passed;
+        self.passed += look.passed;
+        if self.passed < TRY_TIME || look.now < self.rest_until {
+            return self.ahead;
+        }
+        let sent = self.sent / self.passed;
+        (self.sent, self.passed) = (0.0, 0.0);
+        if self.before.is_none_or(|before| sent > before * GAIN) {
+            self.before = Some(sent);
+            self.ahead = (self.ahead * TRY).min(AHEAD_MAX);
+        } else {
+            self.before = None;
+            self.ahead = (self.ahead / TRY).max(AHEAD_MIN);
+            self.rest_until = look.now + REST;
+        }
+        self.ahead
+    }
+}
