@@ -36,6 +36,8 @@ use crate::waker::Waker;
 const NAME_BYTES_MAX: usize = 64;
 /// Longest wait of the driving thread, so that it notices what nobody tells it.
 const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for room in the socket.
+const ROOM_WAIT_MAX: Duration = Duration::from_millis(10);
 /// Pause after the device's queue has dropped a run, or the system refused it.
 const DROPPED_PAUSE: Duration = Duration::from_micros(500);
 /// See [`DROPPED_PAUSE`].
@@ -620,12 +622,15 @@ impl Driver {
     }
 
     fn wait(&self, waiting: Waiting) {
-        let due = self.machine.poll_timeout().map_or(WAIT_MAX, |due| due.since(self.clock.now()));
         let waiter: &dyn std::os::fd::AsFd = &self.shared.waker;
+        // While the socket is full nothing can go, whatever is due: without a wait this thread would take a whole core.
         let ready = match waiting {
-            Waiting::For(pause) => udp::wait(&[waiter], None, due.min(pause)),
-            Waiting::ForRoom => udp::wait(&[waiter, &self.socket], Some(&self.socket), due.min(WAIT_MAX)),
-            Waiting::No | Waiting::ForWork => udp::wait(&[waiter, &self.socket], None, due.min(WAIT_MAX)),
+            Waiting::For(pause) => udp::wait(&[waiter], None, pause),
+            Waiting::ForRoom => udp::wait(&[waiter, &self.socket], Some(&self.socket), ROOM_WAIT_MAX),
+            Waiting::No | Waiting::ForWork => {
+                let due = self.machine.poll_timeout().map_or(WAIT_MAX, |due| due.since(self.clock.now()));
+                udp::wait(&[waiter, &self.socket], None, due.min(WAIT_MAX))
+            }
         };
         // An error that the network reported also ends the wait; left alone, it would end every wait.
         if ready.unwrap_or(true) {
