@@ -20,6 +20,8 @@ const LATELY: Duration = Duration::from_secs(1);
 const SAMPLES_MAX: usize = 256;
 /// What comes is measured over this time at least.
 const SPAN_MIN: Duration = Duration::from_millis(5);
+/// Packets may overtake each other by so much, where processors are busy: until then a loss is doubted.
+const DOUBT: Duration = Duration::from_millis(25);
 /// A receiver's loss is taken over this time at least, or twice of it, or between two reports of it.
 const LOSS_WINDOW: Duration = Duration::from_millis(50);
 /// So many losses are a sign, at least: packets that overtake each other look lost for a moment.
@@ -60,9 +62,26 @@ struct Heard {
     era: u32,
     older: Mark,
     newer: Mark,
+    /// The last counters that are sure, and those whose losses may yet turn up.
+    sure: Mark,
+    doubted: Mark,
     /// Where the last span of a few milliseconds ended, and what was lost and how much came in it.
     last: Mark,
     recent: Option<(Loss, f64)>,
+}
+
+impl Heard {
+    /// Takes in newer counters. What was counted as lost and came after all was only overtaken.
+    fn settle(&mut self, mark: Mark) {
+        self.doubted.lost = self.doubted.lost.min(mark.lost);
+        if mark.at.since(self.doubted.at) < DOUBT {
+            return;
+        }
+        (self.sure, self.doubted) = (self.doubted, mark);
+        if self.sure.at.since(self.newer.at) >= LOSS_WINDOW {
+            (self.older, self.newer) = (self.newer, self.sure);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -132,7 +151,15 @@ impl Sense {
     /// Takes in a report.
     pub fn feedback(&mut self, now: Instant, report: &Feedback) {
         let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
-        let new = Heard { era: self.era, older: mark, newer: mark, last: mark, recent: None };
+        let new = Heard {
+            era: self.era,
+            older: mark,
+            newer: mark,
+            sure: mark,
+            doubted: mark,
+            last: mark,
+            recent: None,
+        };
         let heard = self.heard.entry(report.receiver).or_insert(new);
         if now.since(heard.last.at) >= SPAN_MIN {
             heard.recent = Some((heard.last.until(mark), heard.last.pace(mark)));
@@ -141,10 +168,8 @@ impl Sense {
         if heard.era != self.era && now >= self.era_from {
             *heard = Heard { recent: heard.recent, ..new };
         }
-        let loss = if heard.era == self.era { heard.older.until(mark) } else { Loss::default() };
-        if now.since(heard.newer.at) >= LOSS_WINDOW {
-            (heard.older, heard.newer) = (heard.newer, mark);
-        }
+        heard.settle(mark);
+        let loss = if heard.era == self.era { heard.older.until(heard.sure) } else { Loss::default() };
         // The first report only says where the counters stand.
         let Some((loss_last, pace_last)) = heard.recent else { return };
         if self.samples.len() == SAMPLES_MAX {
