@@ -47,7 +47,9 @@ const RISE_PART: f64 = 0.002;
 /// Between the two the rate is held, but after so long somebody else is taken to hold the queue there.
 const HELD_TIME: f64 = 0.5;
 /// What may lie in this machine's own socket and device queue, in bits.
-const OWN_QUEUE_BITS: f64 = 8.0 * 512.0 * 1024.0;
+const OWN_QUEUE_BITS: f64 = 8.0 * 256.0 * 1024.0;
+/// A socket's buffer holds what takes so long, and no more.
+const OWN_QUEUE: f64 = 0.006;
 /// A standing queue that cuts below this part of the rate did not drain belongs to somebody who fills it.
 const FILLED_PART: f64 = 0.6;
 const FILLED_TIME: f64 = 0.5;
@@ -199,6 +201,10 @@ impl Law {
         matches!(self.mode, Mode::Seek { .. })
     }
 
+    pub fn is_competing(&self) -> bool {
+        matches!(self.mode, Mode::Compete(_))
+    }
+
     #[cfg(test)]
     pub fn mode_name(&self) -> &'static str {
         match self.mode {
@@ -223,11 +229,11 @@ impl Law {
             Mode::Follow => self.follow(look, view),
             Mode::Compete(_) => self.compete(look, view),
         };
-        if look.limited {
-            let most = look.sent * self.push.step(look);
-            let own = self.is_seeking() || verdict == Verdict::Calm;
-            let least = if self.push.before.is_some() && own { most } else { 0.0 };
-            self.rate = self.rate.min(most.max(before)).max(least.min(2.0 * before));
+        let calm = matches!(verdict, Verdict::Calm | Verdict::Raised);
+        if look.limited && calm {
+            self.rate = self.push.step(look, before, self.rate);
+        } else if !calm {
+            self.push.stop();
         }
         self.rate = self.rate.clamp(self.floor, self.ceiling);
         verdict
@@ -306,7 +312,8 @@ impl Law {
         }
         if view.queue > high {
             let Some(slope) = self.slope else { return Verdict::Congested };
-            let ours = look.limited && view.queue * look.sent < OWN_QUEUE_BITS && slope < 0.05;
+            let own = OWN_QUEUE.min(OWN_QUEUE_BITS / look.sent.max(1.0));
+            let ours = look.limited && view.queue < own && slope < 0.05;
             let draining = slope < -(view.queue / 0.4).clamp(0.03, 0.2);
             if ours || draining {
                 return Verdict::Congested;

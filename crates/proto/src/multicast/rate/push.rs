@@ -21,7 +21,9 @@ const REST: f64 = 2.0;
 pub(super) struct Push {
     ahead: f64,
     /// What was sent before the try that runs.
-    pub before: Option<f64>,
+    before: Option<f64>,
+    /// The rate before it.
+    rate: f64,
     /// Bits sent in the window that runs, and its time.
     sent: f64,
     passed: f64,
@@ -30,28 +32,34 @@ pub(super) struct Push {
 
 impl Default for Push {
     fn default() -> Self {
-        Self { ahead: AHEAD_MIN, before: None, sent: 0.0, passed: 0.0, rest_until: 0.0 }
+        Self { ahead: AHEAD_MIN, before: None, rate: 0.0, sent: 0.0, passed: 0.0, rest_until: 0.0 }
     }
 }
 
 impl Push {
-    /// How far ahead the rate may be after a look that found it limited.
-    pub fn step(&mut self, look: &Look) -> f64 {
+    /// The rate after a look that found it limited: it was `before`, and the law would have it at `rate`.
+    pub fn step(&mut self, look: &Look, before: f64, rate: f64) -> f64 {
         self.sent += look.sent * look.passed;
         self.passed += look.passed;
-        if self.passed < TRY_TIME || look.now < self.rest_until {
-            return self.ahead;
-        }
-        let sent = self.sent / self.passed;
-        (self.sent, self.passed) = (0.0, 0.0);
-        if self.before.is_none_or(|before| sent > before * GAIN) {
-            self.before = Some(sent);
+        if self.passed >= TRY_TIME && look.now >= self.rest_until {
+            let sent = self.sent / self.passed;
+            (self.sent, self.passed) = (0.0, 0.0);
+            if self.before.is_some_and(|before| sent < before * GAIN) {
+                self.before = None;
+                self.ahead = (self.ahead / TRY).max(AHEAD_MIN);
+                self.rest_until = look.now + REST;
+                return rate.min(self.rate);
+            }
+            (self.before, self.rate) = (Some(sent), before);
             self.ahead = (self.ahead * TRY).min(AHEAD_MAX);
-        } else {
-            self.before = None;
-            self.ahead = (self.ahead / TRY).max(AHEAD_MIN);
-            self.rest_until = look.now + REST;
         }
-        self.ahead
+        let most = look.sent * self.ahead;
+        if self.before.is_some() { rate.max(most.min(2.0 * before)) } else { rate.min(most.max(before)) }
+    }
+
+    /// The path is too full: no time for tries.
+    pub fn stop(&mut self) {
+        self.before = None;
+        (self.sent, self.passed) = (0.0, 0.0);
     }
 }
