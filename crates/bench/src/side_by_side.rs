@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::Result;
 use crate::figure::Figure;
+use crate::peer::PEERS;
 
 /// The figure whose rows these are.
 pub const FIGURE: &str = "multicast.vs_best_peer";
@@ -39,7 +40,8 @@ const INTRODUCTION: &str = "
 One file or image to all hosts of a network, by every tool, in the same run: medians of the seconds until the first host, the mean
 host and the last host had it. Tools other than diskcast send as many incompressible bytes as the image has encoded. What can be
 prepared is prepared before the clock starts; diskcast's clock starts with its clients, its server runs. A run that takes four times as
-long as diskcast is ended and counts as that. A tool that takes over twice as long as diskcast runs once, and not with the Debian image.
+long as diskcast is ended and counts as that. A tool that takes half again as long as diskcast runs once, and not with the Debian
+image.
 Server bytes are those on its wire, with all headers.
 ";
 
@@ -104,7 +106,8 @@ fn draw_panel(
     bars: &[&Row],
 ) -> Result<()> {
     let longest = bars.iter().filter_map(|row| row.last).fold(0.1, f64::max);
-    let count = i32::try_from(bars.len())?;
+    // Bars are as thick in a panel with few tools.
+    let count = i32::try_from(bars.len().max(PEERS.len() + 1))?;
     let small = ("sans-serif", 11).into_font();
     let workload = workload.replace(" of incompressible data", ", random").replace("a ", "");
     panel.draw(&Text::new(format!("{network}; {workload}"), (8, 4), ("sans-serif", 12).into_font()))?;
@@ -118,6 +121,7 @@ fn draw_panel(
         .configure_mesh()
         .disable_y_mesh()
         .disable_y_axis()
+        .max_light_lines(0)
         .x_labels(5)
         .x_label_style(small.clone())
         .x_label_formatter(&|seconds| format!("{seconds:.0} s"))
