@@ -121,7 +121,7 @@ fn draw_panel(
         .configure_mesh()
         .disable_y_mesh()
         .disable_y_axis()
-        .max_light_lines(0)
+        .light_line_style(WHITE)
         .x_labels(5)
         .x_label_style(small.clone())
         .x_label_formatter(&|seconds| format!("{seconds:.0} s"))
