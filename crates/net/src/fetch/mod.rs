@@ -301,7 +301,10 @@ impl Fetch<'_> {
             Ok(grant) => Ok(Next::Join(grant)),
             // These mean that there is no session for us, not that there is no server.
             Err(error)
-                if matches!(error.kind(), ErrorKind::Refused | ErrorKind::NotFound | ErrorKind::Invalid) =>
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Refused | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Corrupt
+                ) =>
             {
                 Ok(Next::Unicast(Setback::for_good(fault::chain(&error))))
             }
@@ -330,6 +333,7 @@ impl Fetch<'_> {
             },
             silent_after: self.options.silent_after,
             stalled_after: self.options.stalled_after,
+            leaves_if_slow: self.options.transport != Transport::Multicast,
             stop: self.options.stop.clone(),
         };
         match receive(grant, &options, &mut self.intake) {
@@ -373,7 +377,7 @@ impl Fetch<'_> {
             }
             End::TooSlow => {
                 let reason = "this machine's link is too slow for the session".to_owned();
-                return Ok(Next::Unicast(Setback::for_good(reason)));
+                return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
             }
             End::NewEpoch => "the server started anew".to_owned(),
             End::Ended => "the session ended".to_owned(),

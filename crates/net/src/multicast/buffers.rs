@@ -44,6 +44,10 @@ impl Buffers {
             self.slots.resize_with(index + 1, Vec::new);
         }
         let mut buffer = self.unused.take();
+        if buffer.capacity() < padded || buffer.capacity() / 2 > padded {
+            // Of another size: what it takes would not be what the machine counts.
+            buffer = Vec::with_capacity(padded);
+        }
         buffer.resize(padded, 0);
         buffer[bytes.min(padded)..].fill(0);
         self.slots[index] = buffer;

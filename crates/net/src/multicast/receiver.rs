@@ -58,6 +58,8 @@ pub struct ReceiveOptions {
     pub silent_after: Duration,
     /// Without any new object for so long, though the server speaks and there is room, the session has failed.
     pub stalled_after: Duration,
+    /// Whether to leave when the network brings much less than what is sent.
+    pub leaves_if_slow: bool,
     /// Ends it.
     pub stop: Stop,
 }
@@ -74,6 +76,7 @@ impl ReceiveOptions {
             scattered_bytes_max: SCATTERED_BYTES_MAX,
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
+            leaves_if_slow: true,
             stop: Stop::new(),
         }
     }
@@ -225,6 +228,7 @@ fn shape_of(grant: &SessionGrant) -> Result<Shape> {
     let blocks = limits::BLOCK_BYTES_MIN..=limits::BLOCK_BYTES_MAX;
     let objects = 1..=limits::SESSION_OBJECTS_MAX;
     if !blocks.contains(&grant.block_bytes)
+        || !grant.block_bytes.is_multiple_of(2)
         || !objects.contains(&grant.objects)
         || !(grant.objects..=limits::SESSION_OBJECTS_MAX).contains(&grant.stored_objects)
         || !(1..=BUNDLE_BLOCKS_MAX).contains(&grant.bundle_blocks)
@@ -540,7 +544,8 @@ impl Driver<'_> {
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
                 ReceiverEvent::Resumed => self.end = None,
-                ReceiverEvent::TooSlow => self.end = Some(End::TooSlow),
+                ReceiverEvent::TooSlow if self.options.leaves_if_slow => self.end = Some(End::TooSlow),
+                ReceiverEvent::TooSlow => {}
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
                 ReceiverEvent::Ended => self.end = Some(End::Ended),
             }

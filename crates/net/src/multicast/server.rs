@@ -54,6 +54,8 @@ const RATE_INITIAL: u64 = 100_000_000;
 const RATE_MAX: u64 = 1_000_000_000_000;
 /// The rate is not lower than this unless the budget says otherwise, in bits per second.
 pub const RATE_FLOOR: u64 = 1_000_000;
+/// A session that sent next to nothing for so long has nothing to send.
+const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// How long BYE is repeated at most when a session is stopped.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -263,7 +265,7 @@ impl SessionServer {
     /// Whether it has ended: nobody can join any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.shared.over.load(Ordering::Acquire)
+        self.shared.over.load(Ordering::Acquire) || self.driver.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends it with a farewell to its receivers, and returns its last statistics.
@@ -315,7 +317,7 @@ fn shape_of(
     let mtu = config.send.interface.mtu();
     let fits = block_bytes_for(mtu, config.group.is_ipv6()).unwrap_or(0);
     let block_bytes = config.block_bytes.unwrap_or(fits);
-    if block_bytes < limits::BLOCK_BYTES_MIN || block_bytes > fits {
+    if !block_bytes.is_multiple_of(2) || block_bytes < limits::BLOCK_BYTES_MIN || block_bytes > fits {
         let name = &config.send.interface.name;
         return invalid(format!(
             "blocks of {block_bytes} bytes do not fit interface `{name}` with an MTU of {mtu}"
@@ -500,10 +502,12 @@ impl Driver {
     /// Says now and then what it sends of the server's budget, and heeds its ceiling.
     fn claim(&mut self, now: Instant) {
         let passed = now.since(self.claimed.at);
-        if passed < CLAIM_INTERVAL {
+        let sent_bytes = self.packet_bytes_sent - self.claimed.sent_bytes;
+        // Little in a short time is not yet nothing.
+        let patience = if self.is_little(sent_bytes) { IDLE_AFTER } else { CLAIM_INTERVAL };
+        if passed < patience {
             return;
         }
-        let sent_bytes = self.packet_bytes_sent - self.claimed.sent_bytes;
         let ceiling = self.share.claim(self.rate_of(sent_bytes, passed));
         if ceiling != self.claimed.ceiling {
             self.machine.set_ceiling(ceiling.min(RATE_MAX));
@@ -511,15 +515,19 @@ impl Driver {
         self.claimed = Claimed { at: now, ceiling, sent_bytes: self.packet_bytes_sent };
     }
 
+    fn is_little(&self, sent_bytes: u64) -> bool {
+        sent_bytes < 4 * u64::from(self.shared.shape.block_bytes)
+    }
+
     /// What it sends: the machine's rate, or less if there is not so much to send. 0 if no more than some STATUS went out.
     fn rate_of(&self, sent_bytes: u64, passed: Duration) -> u64 {
         let rate = self.machine.rate();
-        if sent_bytes < 4 * u64::from(self.shared.shape.block_bytes) {
+        if self.is_little(sent_bytes) {
             return 0;
         }
         let sent = u128::from(sent_bytes) * 8_000_000_000 / passed.as_nanos().max(1);
         // After a pause it is not known what it will be; and runs make what went out in so short a time uneven.
-        let is_known = passed < 3 * CLAIM_INTERVAL;
+        let is_known = passed <= IDLE_AFTER;
         if is_known { rate.min(u64::try_from(sent + sent / 4).unwrap_or(u64::MAX)) } else { rate }
     }
 

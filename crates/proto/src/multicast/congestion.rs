@@ -29,9 +29,9 @@ impl Congestion {
         }
         let new_arrived = arrived.saturating_sub(self.arrived);
         let new_lost = lost.saturating_sub(self.lost);
-        let sent = new_arrived + new_lost;
+        let sent = new_arrived.saturating_add(new_lost);
         if sent >= PACKETS_MIN {
-            let is_bad = new_lost * 100 >= sent * LOSS_PERCENT;
+            let is_bad = u128::from(new_lost) * 100 >= u128::from(sent) * u128::from(LOSS_PERCENT);
             self.bad = if is_bad { self.bad.saturating_add(1) } else { 0 };
             (self.since, self.arrived, self.lost) = (now, arrived, lost);
             return is_bad && self.bad == WINDOWS;

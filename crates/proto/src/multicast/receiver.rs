@@ -13,7 +13,7 @@ use super::mutant::Mutant;
 use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape};
 use super::report::{Cause, Lacking, ReceiverCounters, ReceiverId, Report, Upstream};
 use super::server::micros;
-use super::slots::{Slots, View};
+use super::slots::{Slots, View, back_off};
 use super::status::{Downstream, ObjectRange, Status};
 use super::stream::Stream;
 use super::window::Window;
@@ -189,6 +189,8 @@ pub struct Receiver {
     need_at: Option<Instant>,
     /// Whole objects are not asked for again before this, so that an answer can come.
     window_at: Instant,
+    /// How often they were asked for since one of them began.
+    window_asks: u8,
     asked: Option<ObjectSet>,
     outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<ReceiverEvent>,
@@ -229,6 +231,7 @@ impl Receiver {
             report_at: None,
             need_at: None,
             window_at: now,
+            window_asks: 0,
             asked: config.mutant.is(Mutant::AsksOnce).then(|| ObjectSet::new(objects)),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
@@ -280,7 +283,10 @@ impl Receiver {
     /// Takes in a packet and says where its payload goes.
     pub fn handle_input(&mut self, now: Instant, packet: &Downstream<'_>) -> Disposition {
         self.heard_at = now;
-        self.probe = Duration::ZERO;
+        let probed = std::mem::take(&mut self.probe) > Duration::ZERO;
+        if probed && self.phase == Phase::Open && !self.stream.is_unheard() {
+            self.tick_at = self.tick_at.min(now + LOOK_MIN);
+        }
         if std::mem::replace(&mut self.silent, false) {
             self.events.push_back(ReceiverEvent::Resumed);
             self.hurry(now);
@@ -330,7 +336,9 @@ impl Receiver {
             return;
         }
         if let Phase::Leaving(left) = self.phase {
-            self.say_leave(now, left);
+            if left > 0 {
+                self.say_leave(now, left);
+            }
             return;
         }
         self.stream.settle(now);
@@ -430,6 +438,7 @@ impl Receiver {
             return Disposition::BufferFull;
         };
         self.open.remove(header.object);
+        self.window_asks = 0;
         match self.slots.place(slot, header, &self.config.shape) {
             Disposition::Place { slot, offset, .. } => {
                 let begins = Some(self.config.shape.padded_bytes(header.object_bytes));
@@ -456,11 +465,13 @@ impl Receiver {
     fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
         self.delay.packet(now, status.timestamp_us);
-        self.interval = status.report_interval.max(Duration::from_micros(100));
+        self.interval = status.report_interval.max(REPORT_INTERVAL_FIRST);
         self.receivers = status.receivers.max(1);
-        if self.report_at.is_none() {
-            self.report_at = Some(now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))));
-        }
+        let latest = now + self.interval + self.interval / 2;
+        self.report_at = Some(match self.report_at {
+            None => now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))),
+            Some(at) => at.min(latest),
+        });
         if !self.config.mutant.is(Mutant::IgnoresEcho) {
             self.pending.clone_from(&status.pending);
             self.repairs.clone_from(&status.repairs);
@@ -494,7 +505,11 @@ impl Receiver {
             self.stalled = true;
             self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
         }
-        if self.congestion.is_too_slow(now, self.stream.arrived(), self.stream.lost()) && self.receivers > 1 {
+        // Alone it sets the pace, and what it does not want it may miss.
+        if wants
+            && self.receivers > 1
+            && self.congestion.is_too_slow(now, self.stream.arrived(), self.stream.lost())
+        {
             self.events.push_back(ReceiverEvent::TooSlow);
         }
     }
@@ -534,7 +549,8 @@ impl Receiver {
         }
         if let Some(window) = window {
             window.write(room, &mut lacking);
-            self.window_at = now + retry;
+            self.window_asks = self.window_asks.saturating_add(1);
+            self.window_at = now + back_off(retry, self.window_asks);
         }
         if let Some(asked) = &mut self.asked {
             lacking

@@ -64,6 +64,8 @@ impl Schedule {
             return false;
         }
         self.wanted.insert(object);
+        self.full.remove(object);
+        self.lost.remove(object);
         match cause {
             Cause::Late => {}
             Cause::BufferFull => _ = self.full.insert(object),

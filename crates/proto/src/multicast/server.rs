@@ -117,6 +117,8 @@ const REPORTS_MISSED_MAX: u32 = 4;
 const LOSSES_TOLD: Duration = Duration::from_millis(120);
 /// So many wanted heads are read ahead even if the plan for the others fills its room.
 const HEADS_AHEAD_MAX: usize = 32;
+/// After so many repairs an object goes out even though more are wished for: no member can stop the others by wishes.
+const REPAIRS_IN_ROW_MAX: u32 = 2048;
 /// How often the last BYE is said, and how far apart.
 const BYES: u8 = 3;
 const BYE_SPACING: Duration = Duration::from_millis(20);
@@ -162,6 +164,8 @@ pub struct Server {
     gather: Gather,
     members: Members,
     pass: Option<Pass>,
+    /// Repairs that went out since the last pass.
+    repairs_in_row: u32,
     /// Sequence of the next BLOCK.
     sequence: u64,
     status_at: Instant,
@@ -206,6 +210,7 @@ impl Server {
             gather: Gather::new(config.gathering),
             members: Members::new(config.receiver_timeout, config.mutant),
             pass: None,
+            repairs_in_row: 0,
             sequence: 0,
             status_at: now + STATUS_IDLE_MAX,
             status_last: now,
@@ -264,8 +269,13 @@ impl Server {
         if self.sequence == 0 {
             self.gather.joined(now);
         }
-        self.members
-            .set_timeout(self.config.receiver_timeout.max(self.report_interval() * REPORTS_MISSED_MAX));
+        self.let_be_silent();
+    }
+
+    /// Receivers may be silent for some report intervals, whose length changes with their number and with the rate.
+    fn let_be_silent(&mut self) {
+        let timeout = self.config.receiver_timeout.max(self.report_interval() * REPORTS_MISSED_MAX);
+        self.members.set_timeout(timeout);
     }
 
     /// Sends no faster than this, whatever the network would carry: the session's share of what its server may send, in
@@ -478,11 +488,13 @@ impl Server {
             let ready =
                 |object: Option<u64>| object.filter(|&object| self.cache.place(object) != Place::Loading);
             // A head that goes out again was refused by somebody without room, which repairs may give him.
+            let crowded = self.repairs_in_row >= REPAIRS_IN_ROW_MAX;
             let waits = |object: u64| ready(repair).is_some() && self.schedule.ever_went_out(object);
-            if let Some(object) = ready(head).filter(|&object| !waits(object)) {
+            if let Some(object) = ready(head).filter(|&object| crowded || !waits(object)) {
                 self.begin_pass(object);
-            } else if let Some(object) = ready(repair) {
+            } else if let Some(object) = ready(repair).filter(|_| !crowded || ready(data).is_none()) {
                 if let Some(run) = self.run_of_repair(now, object) {
+                    self.repairs_in_row = self.repairs_in_row.saturating_add(run.count.into());
                     return Some(run);
                 }
             } else {
@@ -493,6 +505,7 @@ impl Server {
 
     /// Takes an object off the plan, and begins a pass over it if the driver could load it.
     fn begin_pass(&mut self, object: u64) {
+        self.repairs_in_row = 0;
         self.schedule.take(object);
         if self.cache.place(object) == Place::Ready {
             self.repairs.supersede(object);
@@ -523,7 +536,9 @@ impl Server {
             self.run(now, Piece { object, first, count, again: None, repair: true, coming })
         };
         if pass.next_block == blocks && pass.ahead_left == 0 {
-            self.ahead.passed(now, pass.object, pass.ahead);
+            if self.is_coded(pass.object) {
+                self.ahead.passed(now, pass.object, pass.ahead);
+            }
             self.cache.unpin(pass.object);
             self.plan();
         } else {
@@ -602,6 +617,7 @@ impl Server {
             timestamp_us,
             age_us: u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX),
         });
+        self.let_be_silent();
         let receivers = self.members.count();
         let status = Status {
             sequence: self.sequence,

@@ -6,7 +6,7 @@ use base::{Duration, Instant};
 
 use super::bits::{BlockSet, ObjectSet};
 use super::mutant::Mutant;
-use super::packet::{BlockHeader, Shape};
+use super::packet::{BlockHeader, COMING_MAX, Shape};
 use super::receiver::{Disposition, Slot};
 use super::report::{Cause, Lacking, NeedBlocks};
 use super::status::ObjectRange;
@@ -252,6 +252,11 @@ impl Slots {
             let entry = self.entries[slot.0 as usize].as_mut().expect("filling slots are in use");
             match entry.need(now, view) {
                 None => continue,
+                Some(_) if entry.asks == ASKS_MAX => {
+                    entry.given_up = true;
+                    unanswered.push(entry.object);
+                    continue;
+                }
                 Some(Need::Symbols(_)) if self.mutant.is(Mutant::AsksForNoSymbols) => continue,
                 Some(Need::Symbols(count)) => {
                     into.push_symbols(entry.object, count, entry.cause(view));
@@ -270,11 +275,7 @@ impl Slots {
                 }
             }
             entry.asks += 1;
-            entry.ask_at = now + (retry * (1 << entry.asks.min(8)) / 2).min(RETRY_MAX);
-            if entry.asks == ASKS_MAX {
-                entry.given_up = true;
-                unanswered.push(entry.object);
-            }
+            entry.ask_at = now + back_off(retry, entry.asks);
         }
         self.filling
             .retain(|slot| !self.entries[slot.0 as usize].as_ref().is_some_and(|entry| entry.given_up));
@@ -286,6 +287,11 @@ impl Slots {
             self.filling.remove(at);
         }
     }
+}
+
+/// Time until something is asked for again that was asked for so often, `retry` at first.
+pub(super) fn back_off(retry: Duration, asks: u8) -> Duration {
+    (retry * (1 << asks.min(8)) / 2).min(RETRY_MAX)
 }
 
 /// What an object needs.
@@ -357,12 +363,15 @@ impl Entry {
         if !(2..=CODE_BLOCKS_MAX).contains(&blocks) {
             return self.missing.next_from(0).filter(|&block| block < passed).map(|_| Need::Blocks(passed));
         }
-        if passed < blocks || (!over && settled < self.coming_until) {
+        // Further ahead than any server says is a lie.
+        let furthest = view.stream.sent() + u64::from(blocks) + u64::from(COMING_MAX);
+        let comes = settled < self.coming_until && self.coming_until <= furthest;
+        if passed < blocks || (!over && comes) {
             return None;
         }
         let lacking = self.lacking();
         let comes = view.repairs.iter().find(|repair| repair.0 == self.object).map_or(0, |repair| repair.1);
-        if lacking <= comes.into() {
+        if comes == u8::MAX || lacking <= comes.into() {
             return None;
         }
         // Who lacks most of an object came late: others are content, and blocks decode for nothing.

@@ -75,6 +75,7 @@ impl Stream {
             // The server has not sent what has had time to arrive: another member lied about a sequence.
             (self.sent, self.settled, self.mark) =
                 (Some(status.sequence), status.sequence, (now, status.sequence));
+            self.joined_sequence = self.joined_sequence.min(status.sequence);
         }
         if self.sent.is_some_and(|sent| status.sequence >= sent) {
             self.move_cursor(status.cursor);
@@ -124,6 +125,11 @@ impl Stream {
         } else {
             behind && object >= self.joined_cursor
         }
+    }
+
+    /// All BLOCKs below this sequence have left the server.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.unwrap_or(0)
     }
 
     /// BLOCKs that came.

@@ -3,10 +3,13 @@
 
 use super::bits::ObjectSet;
 use super::report::{Cause, Lacking, NEED_OBJECTS_MAX, NeedRange};
-use super::status::ObjectRange;
+use super::status::{ObjectRange, STATUS_RANGES_MAX};
 
 /// Most runs that are looked at.
 const RUNS_MAX: usize = 256;
+
+/// Of a list of what is pending that was cut, so many objects are enough to wait for the next one.
+const CUT_LIST_MIN: u64 = 16;
 
 /// Objects to ask for, in the order of sending.
 #[derive(Debug)]
@@ -45,7 +48,11 @@ impl Window {
     /// server runs dry. The end of the image is asked for at once.
     pub(super) fn is_news(&self, pending: &[ObjectRange]) -> bool {
         let covered: u64 = self.runs.iter().map(|run| overlap(run.objects, pending)).sum();
-        covered < self.count && (self.takes_all || covered < self.count.div_ceil(2))
+        let half = self.count.div_ceil(2);
+        // A list that is full may go on where there was no room for it.
+        let is_cut = pending.len() == STATUS_RANGES_MAX;
+        covered < self.count
+            && if is_cut { covered < half.min(CUT_LIST_MIN) } else { self.takes_all || covered < half }
     }
 
     /// Writes it into a NEED of at most `room` bytes.
