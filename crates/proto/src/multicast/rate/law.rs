@@ -24,7 +24,7 @@ const TALLEST_FADE: f64 = 0.2;
 /// Losses beyond the baseline by so much are congestion.
 const LOSS_HIGH: f64 = 0.02;
 /// One step down; deeper, if this part of what is delivered is less.
-const CUT: f64 = 0.93;
+const CUT: f64 = 0.9;
 const DELIVERED_PART: f64 = 0.97;
 const BORNE_PART: f64 = 0.93;
 /// The deepest.
@@ -41,7 +41,7 @@ const QUEUE_CUT_MAX: f64 = 0.25;
 const RISE: f64 = 0.7e6;
 /// But never more than this part of it.
 const RISE_MOST: f64 = 0.1;
-const RISE_STEPS: f64 = 3.0;
+const RISE_STEPS: f64 = 2.5;
 /// And so much of the rate, for links on which something always makes a queue for a moment.
 const RISE_PART: f64 = 0.002;
 /// Between the two the rate is held, but after so long somebody else is taken to hold the queue there.

@@ -12,13 +12,13 @@
 //! **Search.** It begins at `initial` and doubles every 9 ms or more, as soon as five receivers (or all) have reported since,
 //! until the typical queue exceeds 3 ms or losses grow by 5 %. Then it becomes 0.97 of what is delivered.
 //!
-//! **Following** (`law.rs`), every 25 ms: above a queue of 4 ms and two packets the rate is cut to 0.93, or to 0.97 of what
+//! **Following** (`law.rs`), every 25 ms: above a queue of 4 ms and two packets the rate is cut to 0.9, or to 0.97 of what
 //! is delivered if that is less. For as long as the queue of before lasts it is lower still, by the part of 150 ms that the
 //! queue takes, at most 0.3: so queues drain and everybody sees an empty one, which is what waiting time is measured
 //! against. Nothing is decided again before packets that were sent after the cut have been reported. Below a queue
-//! of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 75 ms)²) each step, where `t` is the time without a queue, and by 0.2 % of
+//! of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue, and by 0.2 % of
 //! itself. All who share a queue see the same `t`, so they rise alike and are cut in proportion: their rates become equal,
-//! at 100 Mbit/s within about 2 s, at 1 Gbit/s within about 7 s. Where a buffer overflows before a queue of 4 ms is seen, half of the queue
+//! at 100 Mbit/s within about 2 s, at 1 Gbit/s within about 5 s. Where a buffer overflows before a queue of 4 ms is seen, half of the queue
 //! at the last overflow takes its place for 5 s.
 //!
 //! **Beside TCP** (`compete.rs`). A flow with loss-based congestion control fills every queue, whatever others do. If five
@@ -31,7 +31,7 @@
 //! **Its own link** (`push.rs`). Where this machine's link or the source of data is slower, time is forfeited: what was allowed
 //! and not sent. Then the rate is at most 1.1 times what is really sent, and the queue in this machine (6 ms and 256 KiB at most, not growing) is
 //! no congestion. A socket's buffer follows the rate, so beside other flows on that link more ahead may bring more: that is
-//! tried every 2 s, up to 8 times, and kept while it brings a tenth more.
+//! tried every 2 s, up to twice of it, and kept while it brings a tenth more.
 //!
 //! **Bounds.** Packets are spaced; a run takes half a millisecond at most, what a late driver may catch up with is a
 //! millisecond or 128 KiB. Without a report for a second the rate is halved each second, down to `floor`.

@@ -8,7 +8,7 @@ use super::law::Look;
 
 /// At least and at most so far ahead.
 const AHEAD_MIN: f64 = 1.1;
-const AHEAD_MAX: f64 = 8.0;
+const AHEAD_MAX: f64 = 2.0;
 /// A try is so much more, for so long, and has to bring so much.
 const TRY: f64 = 1.5;
 const TRY_TIME: f64 = 0.15;
