@@ -4,7 +4,7 @@
 //! Each session finds its own rate (`proto`). Every few milliseconds it says what it sends, and hears its ceiling. The
 //! sessions of one interface share what they send together and an eighth more, so that they come to equal parts within
 //! moments, whatever their rates do to each other, and find together what the link bears; if there is a ceiling for all
-//! sessions of the server, they share that, too. A session that has sent much less than its ceiling for a second is bound
+//! sessions of the server, they share that, too. A session that has sent much less than its ceiling for half a second is bound
 //! by something else (its receivers, their links, nothing to send): then what it does not use goes to the others. As it may
 //! be the others that bind it, its part is offered to it again now and then. A session alone, without a ceiling for
 //! all, has none.
@@ -19,13 +19,13 @@ pub const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 const UNLIMITED: u64 = u64::MAX;
 /// What sessions of an interface may send more than they did, as one part in so many.
 const HEADROOM_PARTS: u64 = 8;
-/// A rate is the mean over about so many claims.
+/// A rate that falls is the mean over about so many claims; one that rises counts at once, so that all may grow.
 const SMOOTH_CLAIMS: u64 = 8;
 /// Who has more than its part gives back one part in so many of it a claim: time for the others to take it.
 const RELEASE_PARTS: u64 = 32;
 /// A session that sent less than five sixths of its ceiling for so many claims is bound by something else. (Where all are
 /// bound by their link, each sends eight ninths.)
-const BOUND_CLAIMS: u32 = 100;
+const BOUND_CLAIMS: u32 = 50;
 /// A session that is bound keeps what it uses, and one part in so many more.
 const GROWTH_PARTS: u64 = 4;
 /// A session that is bound is offered its part again after so many claims.
@@ -148,7 +148,7 @@ impl Claim {
             (self.rate, self.state) = (rate, State::Elastic { short: 0 });
             return;
         }
-        self.rate = (self.rate - self.rate / SMOOTH_CLAIMS + rate / SMOOTH_CLAIMS).max(1);
+        self.rate = rate.max(self.rate - self.rate / SMOOTH_CLAIMS + rate / SMOOTH_CLAIMS);
         let is_short = self.rate < self.ceiling / 6 * 5;
         self.state = match self.state {
             _ if !is_short => State::Elastic { short: 0 },
@@ -247,14 +247,14 @@ mod tests {
         assert_eq!(settled(&shares, &[u64::MAX]), [TOTAL]);
     }
 
-    /// Sessions on one link that cut their rates by different parts when it is full, as unequal controllers do.
+    /// Sessions on one link that all cut their rates by a tenth when it is full, and grow by a fiftieth when it is not: by
+    /// themselves they would stay as unequal as they begin.
     fn on_a_link(shares: &[Share], mut rates: Vec<u64>, most: &[u64], claims: u32) -> Vec<u64> {
         for _ in 0..claims {
             let is_full = rates.iter().sum::<u64>() > TOTAL;
             for (index, share) in shares.iter().enumerate() {
                 let ceiling = share.claim(rates[index]);
-                let cut = rates[index] / (20 / (index as u64 + 1));
-                let next = if is_full { rates[index] - cut } else { rates[index] + 10_000_000 };
+                let next = if is_full { rates[index] / 10 * 9 } else { rates[index] + rates[index] / 50 };
                 rates[index] = next.min(ceiling).min(most[index]);
             }
         }
@@ -271,7 +271,7 @@ mod tests {
             let rate = f64::from(u32::try_from(rate / 1000).unwrap());
             (sum + rate, squares + rate * rate)
         });
-        assert!(sum * sum / 4.0 / squares > 0.97 && sum > 700_000.0, "{rates:?}");
+        assert!(sum * sum / 4.0 / squares > 0.97 && sum > 800_000.0, "{rates:?}");
     }
 
     #[test]
