@@ -60,7 +60,7 @@ struct Cell {
 }
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
-    let (repo, loads) = library(context, &[256, 64], true)?;
+    let (repo, loads) = library(context, &[256, 128], true)?;
     let (mut rows, mut worst) = (vec![], (f64::NEG_INFINITY, String::new(), f64::NAN));
     for &loss in LOSSES {
         for &(hosts, rate) in NETWORKS {
