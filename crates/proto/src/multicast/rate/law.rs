@@ -43,7 +43,7 @@ const RISE: f64 = 0.7e6;
 const RISE_MOST: f64 = 0.1;
 const RISE_STEPS: f64 = 2.5;
 /// And so much of the rate, for links on which something always makes a queue for a moment.
-const RISE_PART: f64 = 0.002;
+const RISE_PART: f64 = 0.005;
 /// Between the two the rate is held, but after so long somebody else is taken to hold the queue there.
 const HELD_TIME: f64 = 0.5;
 /// What may lie in this machine's own socket and device queue, in bits.

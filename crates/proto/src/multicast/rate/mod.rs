@@ -16,7 +16,7 @@
 //! is delivered if that is less. For as long as the queue of before lasts it is lower still, by the part of 150 ms that the
 //! queue takes, at most 0.3: so queues drain and everybody sees an empty one, which is what waiting time is measured
 //! against. Nothing is decided again before packets that were sent after the cut have been reported. Below a queue
-//! of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue, and by 0.2 % of
+//! of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue, and by 0.5 % of
 //! itself. All who share a queue see the same `t`, so they rise alike and are cut in proportion: their rates become equal,
 //! at 100 Mbit/s within about 2 s, at 1 Gbit/s within about 5 s. Where a buffer overflows before a queue of 4 ms is seen, half of the queue
 //! at the last overflow takes its place for 5 s.
