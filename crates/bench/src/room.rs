@@ -9,7 +9,7 @@ use lab::{Star, StarOptions};
 use serde_json::Value;
 
 use crate::Result;
-use crate::context::{Context, json_line};
+use crate::context::{Context, json_line, said};
 use crate::crew::{Crew, Ended, Member};
 
 const PORT: u16 = 7717;
@@ -27,6 +27,8 @@ struct Server {
     child: Child,
     log: BufReader<ChildStdout>,
     token: PathBuf,
+    /// Seconds of CPU and bytes read when it was asked to end.
+    taken: Option<(f64, u64)>,
 }
 
 /// One host's fetch.
@@ -105,13 +107,13 @@ impl Room {
         let token = repo.join(format!("join-{host}.token"));
         let listen = format!("{}:{PORT}", self.star.host(host).ipv4());
         let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
-        command.arg("--repo").arg(repo).args(["--json", "serve", "--interface", "eth0"]);
+        command.arg("--repo").arg(repo).args(["--json", "--quiet", "serve", "--interface", "eth0"]);
         command.args(["--listen", &listen, "--state"]).arg(state).arg("--token-out").arg(&token);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
         let mut log = BufReader::new(child.stdout.take().expect("piped"));
         line_of(&mut log, "serving")?;
-        Ok(Server { child, log, token })
+        Ok(Server { child, log, token, taken: None })
     }
 
     /// The hosts that do not serve.
@@ -164,24 +166,29 @@ impl Room {
         self.ended_session(0)
     }
 
-    /// Waits for the end of a session of server `index`.
+    /// What a session of server `index` took. The first call ends the server, and with it its sessions, which would else
+    /// wait a while for others to join; each call takes the next of them.
     pub fn ended_session(&mut self, index: usize) -> Result<Served> {
         let overflowed = self.star.traffic()?.iter().map(|link| link.overflowed).sum();
         let server = &mut self.servers[index];
+        if server.taken.is_none() {
+            let proc = PathBuf::from(format!("/proc/{}", server.child.id()));
+            let read_bytes = number_after(&std::fs::read_to_string(proc.join("io"))?, "rchar:");
+            let ticks: f64 = std::fs::read_to_string(proc.join("stat"))?
+                .rsplit(')')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+                .skip(11)
+                .take(2)
+                .filter_map(|ticks| ticks.parse::<f64>().ok())
+                .sum();
+            server.taken = Some((ticks / 100.0, read_bytes));
+            said(Command::new("kill").args(["-TERM", &server.child.id().to_string()]))?;
+        }
+        let (cpu_seconds, read_bytes) = server.taken.unwrap_or_default();
         let ended = line_of(&mut server.log, "session_ended")?;
-        let proc = PathBuf::from(format!("/proc/{}", server.child.id()));
-        let read_bytes = number_after(&std::fs::read_to_string(proc.join("io"))?, "rchar:");
-        let ticks: f64 = std::fs::read_to_string(proc.join("stat"))?
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|ticks| ticks.parse::<f64>().ok())
-            .sum();
-        let statistics = ended["statistics"].clone();
-        Ok(Served { statistics, cpu_seconds: ticks / 100.0, overflowed, read_bytes })
+        Ok(Served { statistics: ended["statistics"].clone(), cpu_seconds, overflowed, read_bytes })
     }
 }
 
