@@ -49,7 +49,7 @@ const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(25), most:
 /// How many runs go out between two looks at the reports.
 const RUNS_PER_TURN: usize = 8;
 /// Where the search for the rate begins, and what it never reaches, in bits per second.
-const RATE_INITIAL: u64 = 100_000_000;
+const RATE_INITIAL: u64 = 250_000_000;
 /// See [`RATE_INITIAL`].
 const RATE_MAX: u64 = 1_000_000_000_000;
 /// The rate is not lower than this unless the budget says otherwise, in bits per second.
