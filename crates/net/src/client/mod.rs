@@ -12,7 +12,7 @@ mod watch;
 
 use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +31,10 @@ use watch::Watch;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
+/// A connection whose first packet was lost is made again after so long, not after the second that TCP waits (RFC 6298); so
+/// often, since a server may be further away than that.
+const HASTE: Duration = Duration::from_millis(250);
+const HASTY_ATTEMPTS: u32 = 3;
 /// First and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
@@ -69,6 +73,10 @@ impl Default for ClientOptions {
 /// A client of one server. Shared by threads.
 pub struct Client {
     http: reqwest::blocking::Client,
+    /// The same, in a hurry.
+    hasty: reqwest::blocking::Client,
+    /// How often that was in vain.
+    hasty_failures: AtomicU32,
     server: Url,
     authorization: header::HeaderValue,
     options: ClientOptions,
@@ -90,21 +98,25 @@ impl Client {
         let secret = format!("Bearer {}", token.secret.expose());
         let mut authorization = header::HeaderValue::from_str(&secret).expect("secrets are visible ASCII");
         authorization.set_sensitive(true);
-        let builder = reqwest::blocking::Client::builder()
-            .connect_timeout(options.connect_timeout)
-            .timeout(options.request_timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
             Error::from_source(ErrorKind::Io, format!("set up a client of {server}"), error)
         };
         // Without TLS no certificate is right; the client wants a configuration all the same.
         let pin = token.fingerprint.unwrap_or(Fingerprint([0; 32]));
-        let builder = builder.use_preconfigured_tls(tls::pinned(pin).map_err(|error| failed(error.into()))?);
-        let http = builder.build().map_err(|error| failed(error.into()))?;
+        let build = |connect_timeout| {
+            let builder = reqwest::blocking::Client::builder()
+                .connect_timeout(connect_timeout)
+                .timeout(options.request_timeout)
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy();
+            let tls = tls::pinned(pin).map_err(|error| failed(error.into()))?;
+            builder.use_preconfigured_tls(tls).build().map_err(|error| failed(error.into()))
+        };
+        let (http, hasty) = (build(options.connect_timeout)?, build(HASTE)?);
+        let hasty_failures = AtomicU32::new(0);
         let (chance, answered) = (Mutex::new(clock::jitter()), AtomicBool::new(false));
         let session = Mutex::default();
-        Ok(Self { http, server, authorization, options, chance, answered, session })
+        Ok(Self { http, hasty, hasty_failures, server, authorization, options, chance, answered, session })
     }
 
     /// The same client with other waits.
@@ -112,6 +124,8 @@ impl Client {
     pub fn with_options(&self, options: ClientOptions) -> Self {
         Self {
             http: self.http.clone(),
+            hasty: self.hasty.clone(),
+            hasty_failures: AtomicU32::new(self.hasty_failures.load(Ordering::Relaxed)),
             server: self.server.clone(),
             authorization: self.authorization.clone(),
             options,
@@ -249,13 +263,20 @@ impl Client {
         limit: Duration,
     ) -> std::result::Result<Response, Failure> {
         let url = self.server.join(path).map_err(|error| Failure::final_from(ErrorKind::Invalid, error))?;
-        let request = self.http.request(method.clone(), url).timeout(limit);
+        let in_haste = self.hasty_failures.load(Ordering::Relaxed) < HASTY_ATTEMPTS;
+        let http = if in_haste { &self.hasty } else { &self.http };
+        let request = http.request(method.clone(), url).timeout(limit);
         let request = body.attach(request.header(header::AUTHORIZATION, self.authorization.clone()));
         let request = match self.beside() {
             Some(session) => request.header(api::SESSION_HEADER, session.to_string()),
             None => request,
         };
-        let response = request.send().map_err(Failure::of_transport)?;
+        let response = request.send().map_err(|error| {
+            if error.is_connect() {
+                self.hasty_failures.fetch_add(1, Ordering::Relaxed);
+            }
+            Failure::of_transport(error)
+        })?;
         self.answered.store(true, Ordering::Relaxed);
         if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
     }
