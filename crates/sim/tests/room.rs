@@ -37,9 +37,10 @@ fn the_loss_is_what_was_asked_for() {
 fn equal_rooms_run_equally() {
     let room =
         Room { starts_over: Duration::from_millis(200), slow: 3, ..Room::new(30, MEBIBYTE, RATE, 10_000) };
-    let (one, two) = (run(&room), run(&room));
+    // Of so small an image, what slow ports ask for in vain is a larger part than the rules of rooms allow.
+    let (one, two) = (room.run(), room.run());
     assert_eq!((one.took, one.steps, one.data_bytes), (two.took, two.steps, two.data_bytes));
-    let other = run(&Room { seed: 2, ..room });
+    let other = Room { seed: 2, ..room }.run();
     assert_ne!(one.deliveries, other.deliveries);
 }
 
