@@ -1,4 +1,4 @@
-//! What all packets share: prefix, tag, bounds, and the BLOCK packet. Source: `formats/multicast.md`, sections 2 to 4.
+//! What all packets share: prefix, tag, bounds, and the BLOCK packet. Source: `formats/multicast.md`, sections 2 and 3.
 
 use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, OBJECT_BYTES_MAX};
 use base::wire::{Reader, Truncated};
@@ -70,8 +70,7 @@ impl Shape {
     /// single blocks, of which a symbol would be a copy, and objects that take too long to decode.
     #[must_use]
     pub const fn is_coded(&self, object_bytes: u32) -> bool {
-        let blocks = self.blocks(object_bytes);
-        blocks >= 2 && blocks <= CODE_BLOCKS_MAX
+        are_coded(self.blocks(object_bytes))
     }
 
     /// Length of an object's blocks, all of full length, in bytes: what a buffer for it takes.
@@ -87,6 +86,11 @@ impl Shape {
         let left = object_bytes.saturating_sub(offset).min(u32::from(self.block_bytes));
         (offset, u16::try_from(left).expect("at most block_bytes"))
     }
+}
+
+/// See [`Shape::is_coded`], for an object of so many blocks.
+pub(super) const fn are_coded(blocks: u32) -> bool {
+    blocks >= 2 && blocks <= CODE_BLOCKS_MAX
 }
 
 /// The largest block that fits a packet of `mtu` bytes with all headers, a multiple of 16, or `None` if that is less

@@ -1,5 +1,5 @@
 //! The receiver's machine: places what comes, finds what is missing, and reports it without being loud.
-//! Source: `formats/multicast.md`, section 8.
+//! Source: `formats/multicast.md`, section 7.
 
 use std::collections::VecDeque;
 
@@ -283,9 +283,8 @@ impl Receiver {
     /// Takes in a packet and says where its payload goes.
     pub fn handle_input(&mut self, now: Instant, packet: &Downstream<'_>) -> Disposition {
         self.heard_at = now;
-        let probed = std::mem::take(&mut self.probe) > Duration::ZERO;
-        if probed && self.phase == Phase::Open && !self.stream.is_unheard() {
-            self.tick_at = self.tick_at.min(now + LOOK_MIN);
+        if std::mem::take(&mut self.probe) > Duration::ZERO && self.phase == Phase::Open {
+            self.hurry(now);
         }
         if std::mem::replace(&mut self.silent, false) {
             self.events.push_back(ReceiverEvent::Resumed);

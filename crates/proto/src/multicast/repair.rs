@@ -185,32 +185,33 @@ impl Repairs {
     pub(super) fn take_run(&mut self, blocks: u32, count_max: u16, sequence: u64) -> Option<RepairRun> {
         let object = self.front()?;
         let pending = self.pending.get_mut(&object)?;
-        let cause = pending.cause;
-        let Some(first) = pending.blocks.next_from(0) else {
-            let most = pending.symbols.min(count_max.into());
-            let (first, count) = self.take_symbols(object, blocks, most, sequence);
-            let pending = self.pending.get_mut(&object).expect("just seen");
-            pending.symbols -= u32::from(count);
-            let (more, done) = (pending.symbols, pending.is_empty());
-            if done {
-                self.drop_front();
-            }
-            return Some(RepairRun { first, count, cause, more, done });
+        let (cause, symbols) = (pending.cause, pending.symbols);
+        let (first, count) = match pending.blocks.next_from(0) {
+            Some(first) => (first, self.take_blocks(object, blocks, first, count_max, sequence)),
+            None => self.take_symbols(object, blocks, symbols.min(count_max.into()), sequence),
         };
-        let mut count = 0;
-        while count < count_max && pending.blocks.remove(first + u32::from(count)) {
-            count += 1;
-        }
+        let pending = self.pending.get_mut(&object).expect("just seen");
+        pending.symbols -= if first >= blocks { count.into() } else { 0 };
         let (more, done) = (pending.symbols, pending.is_empty());
         if done {
             self.drop_front();
+        }
+        Some(RepairRun { first, count, cause, more, done })
+    }
+
+    /// Takes block `first`, which is pending, and those that follow it, at most `most`, to be sent from `sequence` on.
+    fn take_blocks(&mut self, object: u64, blocks: u32, first: u32, most: u16, sequence: u64) -> u16 {
+        let pending = self.pending.get_mut(&object).expect("it is pending");
+        let mut count = 0;
+        while count < most && pending.blocks.remove(first + u32::from(count)) {
+            count += 1;
         }
         let resent = self.remember(object, blocks, sequence);
         resent.sequence = sequence + u64::from(count) - 1;
         for block in first..first + u32::from(count) {
             resent.blocks.insert(block);
         }
-        Some(RepairRun { first, count, cause, more, done })
+        count
     }
 
     /// Takes at most `most` (at least 1) new symbols of `object`, which has `blocks` blocks, to be sent from `sequence`

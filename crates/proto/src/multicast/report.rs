@@ -1,4 +1,4 @@
-//! What a receiver says to the server, by unicast: JOIN, NEED and LEAVE. Source: `formats/multicast.md`, section 6.
+//! What a receiver says to the server, by unicast: JOIN, NEED and LEAVE. Source: `formats/multicast.md`, section 5.
 
 use base::wire::Reader;
 

@@ -1,5 +1,5 @@
 //! The server's machine: takes reports in, says which blocks go out next, and which objects to read ahead.
-//! Source: `formats/multicast.md`, section 7.
+//! Source: `formats/multicast.md`, section 6.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -269,13 +269,6 @@ impl Server {
         if self.sequence == 0 {
             self.gather.joined(now);
         }
-        self.let_be_silent();
-    }
-
-    /// Receivers may be silent for some report intervals, whose length changes with their number and with the rate.
-    fn let_be_silent(&mut self) {
-        let timeout = self.config.receiver_timeout.max(self.report_interval() * REPORTS_MISSED_MAX);
-        self.members.set_timeout(timeout);
     }
 
     /// Sends no faster than this, whatever the network would carry: the session's share of what its server may send, in
@@ -586,8 +579,7 @@ impl Server {
             let end = (first + count) * block_bytes;
             u64::from(end.min(object_bytes) - (first * block_bytes).min(object_bytes))
         };
-        let headers = (BLOCK_HEADER_BYTES + TAG_BYTES) as u64 + u64::from(self.config.overhead_bytes);
-        self.rate.sent(now, payload + headers * u64::from(count));
+        self.rate.sent(now, payload + header_wire_bytes(&self.config) * u64::from(count));
         self.sequence += u64::from(count);
         self.statistics.blocks_sent += u64::from(count);
         self.statistics.symbols_sent += if is_symbols { count.into() } else { 0 };
@@ -617,7 +609,9 @@ impl Server {
             timestamp_us,
             age_us: u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX),
         });
-        self.let_be_silent();
+        // Receivers may be silent for some report intervals, whose length changes with their number and with the rate.
+        let report_interval = self.report_interval();
+        self.members.set_timeout(self.config.receiver_timeout.max(report_interval * REPORTS_MISSED_MAX));
         let receivers = self.members.count();
         let status = Status {
             sequence: self.sequence,
@@ -625,7 +619,7 @@ impl Server {
             cursor: self.schedule.cursor(),
             idle: self.is_empty(),
             receivers,
-            report_interval: self.report_interval(),
+            report_interval,
             echo,
             pending: self.schedule.pending(),
             repairs: self.repairs.coming(STATUS_REPAIRS_MAX),
@@ -693,8 +687,12 @@ impl Server {
 
 /// Length of a full packet on the wire.
 fn packet_wire_bytes(config: &ServerConfig) -> u64 {
-    let headers = (BLOCK_HEADER_BYTES + TAG_BYTES) as u64 + u64::from(config.overhead_bytes);
-    headers + u64::from(config.shape.block_bytes)
+    header_wire_bytes(config) + u64::from(config.shape.block_bytes)
+}
+
+/// What a BLOCK has on the wire besides its payload.
+fn header_wire_bytes(config: &ServerConfig) -> u64 {
+    (BLOCK_HEADER_BYTES + TAG_BYTES) as u64 + u64::from(config.overhead_bytes)
 }
 
 /// A clock in microseconds, modulo 2^32.

@@ -6,12 +6,12 @@ use base::{Duration, Instant};
 
 use super::bits::{BlockSet, ObjectSet};
 use super::mutant::Mutant;
-use super::packet::{BlockHeader, COMING_MAX, Shape};
+use super::packet::{BlockHeader, COMING_MAX, Shape, are_coded};
 use super::receiver::{Disposition, Slot};
 use super::report::{Cause, Lacking, NeedBlocks};
 use super::status::ObjectRange;
 use super::stream::Stream;
-use crate::code::{CODE_BLOCKS_MAX, Held};
+use crate::code::Held;
 
 /// Most bytes of a bitmap in one NEED: 2048 blocks.
 const BITMAP_BYTES_MAX: u32 = 256;
@@ -360,7 +360,7 @@ impl Entry {
         let over = view.stream.is_over(self.pass_first);
         let sent = if over { u64::MAX } else { settled.saturating_sub(self.pass_first) };
         let passed = u32::try_from(sent).unwrap_or(u32::MAX).min(blocks);
-        if !(2..=CODE_BLOCKS_MAX).contains(&blocks) {
+        if !are_coded(blocks) {
             return self.missing.next_from(0).filter(|&block| block < passed).map(|_| Need::Blocks(passed));
         }
         // Further ahead than any server says is a lie.

@@ -1,5 +1,5 @@
 //! What the server says to the group besides blocks: STATUS, which echoes what is pending so that others stay silent,
-//! and BYE. Source: `formats/multicast.md`, section 5.
+//! and BYE. Source: `formats/multicast.md`, section 4.
 
 use base::Duration;
 use base::wire::Reader;

@@ -194,7 +194,7 @@ impl Law {
 
     /// Time until the next look is due.
     pub fn step(&self) -> f64 {
-        if matches!(self.mode, Mode::Seek { .. }) { SEEK_ROUND } else { STEP }
+        if self.is_seeking() { SEEK_ROUND } else { STEP }
     }
 
     pub fn is_seeking(&self) -> bool {

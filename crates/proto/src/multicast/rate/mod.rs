@@ -114,7 +114,7 @@ impl Rate {
     pub(super) fn new(now: Instant, config: RateConfig) -> Self {
         let [initial, floor, ceiling] = [config.initial, config.floor.max(1), config.ceiling].map(to_float);
         let law = Law::new(seconds(now), initial, floor.min(ceiling), ceiling);
-        let pacer = Pacer::new(Some(to_bits(law.rate)));
+        let pacer = Pacer::new(to_bits(law.rate));
         Self {
             law,
             sense: Sense::default(),

@@ -8,29 +8,28 @@ const CATCH_UP_BYTES: u64 = 128 << 10;
 
 /// Says when the next packet may go.
 #[derive(Debug)]
-pub(in crate::multicast) struct Pacer {
-    bits_per_second: Option<u64>,
+pub(super) struct Pacer {
+    bits_per_second: u64,
     next: Instant,
     /// Time that was given and will never be used: the link, or whoever sends, was slower than the rate.
     forfeited: Duration,
 }
 
 impl Pacer {
-    pub(in crate::multicast) fn new(bits_per_second: Option<u64>) -> Self {
-        let bits_per_second = bits_per_second.map(|rate| rate.max(1));
-        Self { bits_per_second, next: Instant::ZERO, forfeited: Duration::ZERO }
+    pub(super) fn new(bits_per_second: u64) -> Self {
+        Self { bits_per_second: bits_per_second.max(1), next: Instant::ZERO, forfeited: Duration::ZERO }
     }
 
     /// When the next packet may go.
-    pub(in crate::multicast) const fn ready_at(&self) -> Instant {
+    pub(super) const fn ready_at(&self) -> Instant {
         self.next
     }
 
     /// Books `wire_bytes` that go at `now`.
-    pub(in crate::multicast) fn sent(&mut self, now: Instant, wire_bytes: u64) {
-        let Some(rate) = self.bits_per_second else { return };
+    pub(super) fn sent(&mut self, now: Instant, wire_bytes: u64) {
         let takes = |bytes: u64| {
-            u64::try_from(u128::from(bytes) * 8_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX)
+            let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second);
+            u64::try_from(nanos).unwrap_or(u64::MAX)
         };
         let oldest = Instant(now.0.saturating_sub(takes(CATCH_UP_BYTES).min(CATCH_UP_NS)));
         if self.next != Instant::ZERO {
@@ -41,7 +40,7 @@ impl Pacer {
 
     /// From now on packets go at this rate.
     pub(super) fn set_rate(&mut self, bits_per_second: u64) {
-        self.bits_per_second = Some(bits_per_second.max(1));
+        self.bits_per_second = bits_per_second.max(1);
     }
 
     /// How much time was forfeited since this was asked last.
@@ -56,7 +55,7 @@ mod tests {
 
     #[test]
     fn holds_the_cap_over_a_second() {
-        let mut pacer = Pacer::new(Some(8_000_000));
+        let mut pacer = Pacer::new(8_000_000);
         let (mut now, mut sent) = (Instant(5_000_000_000), 0);
         let end = now + Duration::from_secs(1);
         while now < end {
@@ -69,7 +68,7 @@ mod tests {
 
     #[test]
     fn what_a_slow_driver_missed_is_forfeited_and_known() {
-        let mut pacer = Pacer::new(Some(8_000_000));
+        let mut pacer = Pacer::new(8_000_000);
         pacer.sent(Instant(1_000_000_000), 1000);
         pacer.take_forfeited();
         // Sent 5 ms after it might have been: one of them may be made up for.
