@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -300,8 +299,6 @@ fn pull_chunks(
 ) -> image::Result<()> {
     let clock = Clock::start();
     let is_over = || stop.is_stopped() || limit.is_some_and(|limit| clock.elapsed() >= limit);
-    let ids = Mutex::new(installer.missing().into_iter().flatten());
-    let next = || ids.lock().unwrap_or_else(PoisonError::into_inner).next().filter(|_| !is_over());
     let failed = Mutex::new(None);
     let get = |id: u64| {
         let object = catalogue.objects()[usize::try_from(id).expect("chunks of the catalogue are missing")];
@@ -310,45 +307,55 @@ fn pull_chunks(
             Offer::Wrong(error) => Err(error),
         }
     };
-    let work = || {
-        while let Some(id) = next() {
-            let Err(error) = get(id) else { continue };
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            // Nothing is left for the others.
-            while ids.lock().unwrap_or_else(PoisonError::into_inner).next().is_some() {}
+    at_once(CHUNKS_AT_ONCE, installer.missing().into_iter().flatten(), |id| {
+        if is_over() {
+            return false;
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..CHUNKS_AT_ONCE {
-            scope.spawn(work);
+        let got = get(id);
+        let goes_on = got.is_ok();
+        if let Err(error) = got {
+            lock(&failed).get_or_insert(error);
         }
+        goes_on
     });
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// Fetches `objects`, several at a time.
+/// Fetches `objects`, several at a time, until one fails or it is to stop.
 fn fetch_all(
     source: &dyn ObjectSource,
     objects: &[(u64, ObjectRef)],
     stop: &Stop,
 ) -> Vec<(u64, image::Result<Bytes>)> {
-    let (next, fetched) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(objects.len())));
-    let work = || {
-        while let Some((id, object)) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let bytes = source.fetch(object);
-            let failed = bytes.is_err();
-            fetched.lock().unwrap_or_else(PoisonError::into_inner).push((*id, bytes));
-            if failed || stop.is_stopped() {
-                return next.store(objects.len(), Ordering::Relaxed);
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..NODES_AT_ONCE.min(objects.len()) {
-            scope.spawn(work);
-        }
+    let fetched = Mutex::new(Vec::with_capacity(objects.len()));
+    at_once(NODES_AT_ONCE.min(objects.len()), objects.iter(), |(id, object)| {
+        let bytes = source.fetch(object);
+        let goes_on = bytes.is_ok() && !stop.is_stopped();
+        lock(&fetched).push((*id, bytes));
+        goes_on
     });
     fetched.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does `work` on all of `items`, by `threads` threads, until one of them says not to go on.
+fn at_once<T>(threads: usize, items: impl Iterator<Item = T> + Send, work: impl Fn(T) -> bool + Sync) {
+    let items = Mutex::new(Some(items));
+    let next = || lock(&items).as_mut()?.next();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(item) = next() {
+                    if !work(item) {
+                        *lock(&items) = None;
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ascending numbers as runs.
