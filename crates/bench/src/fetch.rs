@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use lab::StarOptions;
 use serde_json::json;
 
 use crate::context::Context;
 use crate::figure::{Bar, Figure, median};
-use crate::room::{Fetched, Room};
+use crate::room::{Fetched, Room, star};
 use crate::transfer::{Transfer, library, transfer};
 use crate::{Group, Result};
 
@@ -42,12 +41,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         for load in &loads {
             let (mut ratios, mut times, mut link) = (vec![], vec![], f64::NAN);
             for _ in 0..RUNS {
-                let options = StarOptions {
-                    hosts: hosts + 1,
-                    rate_bits_per_second: Some(RATE),
-                    ..StarOptions::default()
-                };
-                let done = transfer(context, &repo, &load.name, &options)?;
+                let done = transfer(context, &repo, &load.name, &star(hosts, RATE, 0))?;
                 by_multicast(&done)?;
                 ratios.push(done.ratio());
                 times.push(done.last());

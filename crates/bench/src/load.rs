@@ -85,21 +85,20 @@ pub fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
     if disk.metadata().is_ok_and(|found| found.len() == bytes) {
         return Ok(disk);
     }
-    let mut chance = Chance::from_seed(bytes);
-    let mut piece = vec![0; 1 << 20];
-    let mut file = std::fs::File::create(&disk)?;
-    for _ in 0..bytes >> 20 {
-        chance.fill(&mut piece);
-        std::io::Write::write_all(&mut file, &piece)?;
-    }
+    write_random(&disk, bytes)?;
     Ok(disk)
 }
 
 /// A file of exactly `bytes` incompressible bytes, for the caller to remove.
 pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
     let path = context.folder()?.join("file");
+    write_random(&path, bytes)?;
+    Ok(path)
+}
+
+fn write_random(path: &Path, bytes: u64) -> Result<()> {
     let mut chance = Chance::from_seed(bytes);
-    let mut file = std::fs::File::create(&path)?;
+    let mut file = std::fs::File::create(path)?;
     let mut piece = vec![0; 1 << 20];
     let mut left = bytes;
     while left > 0 {
@@ -108,5 +107,5 @@ pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
         std::io::Write::write_all(&mut file, &piece[..count])?;
         left -= count as u64;
     }
-    Ok(path)
+    Ok(())
 }

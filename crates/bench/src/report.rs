@@ -140,6 +140,9 @@ fn cell(value: &serde_json::Value) -> String {
     }
 }
 
+/// Longer bars are cut: the others could not be told apart beside one that is ten times as good as its bar.
+const SHARE_MAX: f64 = 2.0;
+
 /// Bars that reach 1 where a figure just holds: value over bar, or bar over value where less is better.
 fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     let shares: Vec<(&str, f64)> = entries
@@ -154,7 +157,7 @@ fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
         return Ok(false);
     }
     let rows = i32::try_from(shares.len())?;
-    let widest = shares.iter().map(|(_, share)| *share).fold(1.2, f64::max);
+    let widest = shares.iter().map(|(_, share)| *share).fold(1.2, f64::max).min(SHARE_MAX);
     let area = SVGBackend::new(file, (760, u32::try_from(72 + 28 * rows)?)).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
@@ -171,14 +174,14 @@ fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     chart
         .configure_mesh()
         .disable_y_mesh()
-        .x_desc("margin: 1 is the bar, more is better")
+        .x_desc("margin: 1 is the bar, more is better; cut at 2")
         .y_label_formatter(&name_of)
         .y_labels(shares.len())
         .draw()?;
     chart.draw_series(shares.iter().enumerate().map(|(row, (_, share))| {
         let row = i32::try_from(row).expect("few figures");
         let colour = if *share >= 1.0 { RGBColor(46, 125, 50) } else { RGBColor(198, 40, 40) };
-        let corners = [(0.0, SegmentValue::Exact(row)), (*share, SegmentValue::Exact(row + 1))];
+        let corners = [(0.0, SegmentValue::Exact(row)), (share.min(widest), SegmentValue::Exact(row + 1))];
         let mut bar = Rectangle::new(corners, colour.filled());
         bar.set_margin(4, 4, 0, 0);
         bar

@@ -83,12 +83,20 @@ impl Served {
     }
 }
 
+/// A server and `hosts` hosts on links of `rate` bits per second.
+pub fn star(hosts: u32, rate: u64, loss_per_million: u32) -> StarOptions {
+    StarOptions {
+        hosts: hosts + 1,
+        rate_bits_per_second: Some(rate),
+        loss_per_million,
+        ..StarOptions::default()
+    }
+}
+
 impl Room {
     /// A room of `hosts` machines whose links run at `rate` bits per second, served from `repo`.
     pub fn open(context: &Context, repo: &Path, hosts: u32, rate: u64) -> Result<Self> {
-        let options =
-            StarOptions { hosts: hosts + 1, rate_bits_per_second: Some(rate), ..StarOptions::default() };
-        Self::open_with(context, &[repo], &options)
+        Self::open_with(context, &[repo], &star(hosts, rate, 0))
     }
 
     /// A room in a lab of `options`, whose first hosts serve `repos`, one each.

@@ -12,9 +12,8 @@ mod skew;
 mod slow;
 mod unshaped;
 
-use lab::StarOptions;
-
 use crate::Group;
+use crate::room::star;
 
 pub use bare::{receive as bare_receive, send as bare_send};
 pub use peers::explore;
@@ -38,16 +37,6 @@ pub const GROUPS: &[&Group] = &[
 const RUNS: usize = 3;
 const GIGABIT: u64 = 1_000_000_000;
 const SINK: &str = "null, verifying";
-
-/// A server and `hosts` hosts on links of `rate` bits per second.
-fn star(hosts: u32, rate: u64, loss_per_million: u32) -> StarOptions {
-    StarOptions {
-        hosts: hosts + 1,
-        rate_bits_per_second: Some(rate),
-        loss_per_million,
-        ..StarOptions::default()
-    }
-}
 
 /// A rate in words.
 fn rate_words(bits_per_second: u64) -> String {
