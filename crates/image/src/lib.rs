@@ -36,7 +36,7 @@ pub use manifest::Manifest;
 pub use node::Child;
 pub use object::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
 pub use progress::{NoProgress, Progress, Stage};
-pub use tree::{LeafRun, Leaves, Root, TreeBuilder};
+pub use tree::{Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 
 /// Keys that sign manifests, and those that check them.
 pub use ed25519_dalek::{SigningKey, VerifyingKey};

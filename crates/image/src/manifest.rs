@@ -16,6 +16,7 @@ use crate::envelope::{self, Sealed};
 use crate::error::corrupt;
 use crate::extents::ChunkSize;
 use crate::layout::Layout;
+use crate::leaf::Leaf;
 use crate::records::{digest_hex, root_record};
 use crate::tree::Root;
 use crate::{Error, ErrorKind, Result};
@@ -168,6 +169,54 @@ pub struct Statistics {
     pub zero_chunks: u64,
     /// Chunks with data.
     pub data_chunks: u64,
+}
+
+impl Statistics {
+    /// Counts `count` chunks more that are `leaf`.
+    pub fn add(&mut self, leaf: &Leaf, count: u64) {
+        let each = Self::of(leaf);
+        let more = |total: &mut u64, each: u64| *total = total.saturating_add(each.saturating_mul(count));
+        self.fields().into_iter().zip(each.values()).for_each(|(total, each)| more(total, each));
+    }
+
+    /// Counts `count` chunks less that are `leaf`.
+    pub fn remove(&mut self, leaf: &Leaf, count: u64) {
+        let each = Self::of(leaf);
+        let less = |total: &mut u64, each: u64| *total = total.saturating_sub(each.saturating_mul(count));
+        self.fields().into_iter().zip(each.values()).for_each(|(total, each)| less(total, each));
+    }
+
+    /// What one chunk counts.
+    fn of(leaf: &Leaf) -> Self {
+        let bytes = leaf.extents().map_or(0, |extents| u64::from(extents.len_bytes()));
+        let mut one = Self { allocated_bytes: bytes, ..Self::default() };
+        match leaf {
+            Leaf::Free => one.free_chunks = 1,
+            Leaf::Zero(_) => (one.zero_chunks, one.zero_bytes) = (1, bytes),
+            Leaf::Data(_, chunk) => {
+                (one.data_chunks, one.data_bytes) = (1, bytes);
+                one.encoded_bytes = u64::from(chunk.encoded_len);
+            }
+        }
+        one
+    }
+
+    fn fields(&mut self) -> [&mut u64; 7] {
+        let Self {
+            allocated_bytes,
+            zero_bytes,
+            data_bytes,
+            encoded_bytes,
+            free_chunks,
+            zero_chunks,
+            data_chunks,
+        } = self;
+        [allocated_bytes, zero_bytes, data_bytes, encoded_bytes, free_chunks, zero_chunks, data_chunks]
+    }
+
+    fn values(mut self) -> [u64; 7] {
+        self.fields().map(|value| *value)
+    }
 }
 
 impl Manifest {

@@ -127,6 +127,39 @@ impl Node {
     }
 }
 
+impl Node {
+    /// How many entries there are.
+    #[must_use]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "only a subtree that is free has no entries, and that has no node"
+    )]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Leaves(leaves) => leaves.len(),
+            Self::Children(children) => children.len(),
+        }
+    }
+
+    /// The subtree of a node of `level` with these entries, and the bytes of its object if it needs one.
+    pub(crate) fn encode(&self, level: u8, size: ChunkSize) -> (Child, Option<Vec<u8>>) {
+        let mut builder = NodeBuilder::new(level, size);
+        match self {
+            Self::Leaves(leaves) => (0..).zip(leaves).for_each(|(slot, leaf)| {
+                if *leaf != Leaf::Free {
+                    builder.push_leaf(slot, leaf);
+                }
+            }),
+            Self::Children(children) => (0..).zip(children).for_each(|(slot, child)| {
+                if *child != Child::Free {
+                    builder.push_child(slot, *child);
+                }
+            }),
+        }
+        builder.close()
+    }
+}
+
 /// Collects the entries of one node in ascending order.
 #[derive(Debug)]
 pub(crate) struct NodeBuilder {

@@ -3,6 +3,8 @@
 //! The segment tree of BlobSeer as a Merkle tree: a new version writes the leaves that changed and the path to them.
 //! Free subtrees have no node, so that 64 TiB with little in them cost little.
 
+use std::ops::Range;
+
 use base::limits::{TREE_FANOUT, TREE_HEIGHT_MAX};
 
 use crate::Result;
@@ -11,6 +13,12 @@ use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node, NodeBuilder};
 use crate::object::{ObjectRef, ObjectSink, ObjectSource, Verified};
+
+mod diff;
+mod edit;
+
+pub use diff::{Difference, Differences};
+pub use edit::TreeEditor;
 
 /// Where a tree begins, and how far it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,12 +168,43 @@ impl<S: ObjectSource + ?Sized> NodeSource for &S {
     }
 }
 
+/// What `child` holds, whose node is of level `height - 1` and whose first chunk is `first`: nothing but free entries
+/// where it is free, full zeros where it is zero. `Corrupt` if it reaches behind an image of `chunk_count` chunks.
+fn entries(
+    source: &impl NodeSource,
+    size: ChunkSize,
+    chunk_count: u64,
+    first: u64,
+    height: u8,
+    child: Child,
+) -> Result<Node> {
+    let whole = usize::try_from(TREE_FANOUT).expect("a node fits memory");
+    let level = height - 1;
+    let node = match child.object() {
+        Some(object) => Node::decode(&source.node(&object)?, level, size)?,
+        None => {
+            let count = if child == Child::Zero { whole } else { 0 };
+            match level {
+                0 => Node::Leaves(vec![Leaf::Zero(ChunkExtents::full(size)); count]),
+                _ => Node::Children(vec![Child::Zero; count]),
+            }
+        }
+    };
+    let room = chunk_count.saturating_sub(first).div_ceil(span(level));
+    if node.len() as u64 > room {
+        return Err(corrupt(format!("the subtree of chunk {first} reaches behind the end of the image")));
+    }
+    Ok(node)
+}
+
 /// The chunks of a tree that are not free, ascending; free subtrees are passed over without a look.
 /// After the first error it ends.
 pub struct Leaves<S> {
     source: S,
     size: ChunkSize,
     chunk_count: u64,
+    /// Chunks that are asked for.
+    range: Range<u64>,
     /// Subtrees and leaves that are still to come, the next one last.
     stack: Vec<Pending>,
 }
@@ -178,47 +217,45 @@ enum Pending {
 impl<S: NodeSource> Leaves<S> {
     /// The chunks of the tree of `root`, whose chunks have `size`.
     pub fn new(source: S, size: ChunkSize, root: &Root) -> Self {
+        Self::within(source, size, root, 0..root.chunk_count)
+    }
+
+    /// Those of the chunks in `range`. Only nodes on the way to them are read.
+    pub fn within(source: S, size: ChunkSize, root: &Root, range: Range<u64>) -> Self {
         let whole = Pending::Subtree { first: 0, height: root.height, child: root.child };
-        Self { source, size, chunk_count: root.chunk_count, stack: vec![whole] }
+        Self { source, size, chunk_count: root.chunk_count, range, stack: vec![whole] }
     }
 
     /// Puts the entries of a node on the stack.
-    fn enter(&mut self, first: u64, height: u8, object: &ObjectRef) -> Result<()> {
+    fn enter(&mut self, first: u64, height: u8, child: Child) -> Result<()> {
         let step = span(height - 1);
-        let room = self.chunk_count.saturating_sub(first).div_ceil(step);
-        let fits = |count: usize| {
-            let inside = count as u64 <= room;
-            inside
-                .then_some(())
-                .ok_or_else(|| corrupt(format!("{object} reaches behind the end of the image")))
-        };
-        match Node::decode(&self.source.node(object)?, height - 1, self.size)? {
+        let from = self.stack.len();
+        let range = self.range.clone();
+        let wanted = |first: u64| first < range.end && first.saturating_add(step) > range.start;
+        match entries(&self.source, self.size, self.chunk_count, first, height, child)? {
             Node::Leaves(leaves) => {
-                fits(leaves.len())?;
-                let indexed = (first..).zip(leaves).filter(|(_, leaf)| *leaf != Leaf::Free);
-                let from = self.stack.len();
+                let indexed = (first..).zip(leaves);
+                let indexed = indexed.filter(|(index, leaf)| wanted(*index) && *leaf != Leaf::Free);
                 self.stack.extend(indexed.map(|(index, leaf)| Pending::Leaf { index, leaf }));
-                self.stack[from..].reverse();
             }
             Node::Children(children) => {
-                fits(children.len())?;
-                let indexed = (0..).zip(children).filter(|(_, child)| *child != Child::Free);
-                let from = self.stack.len();
-                self.stack.extend(indexed.map(|(slot, child)| {
-                    let first = first + slot * step;
-                    Pending::Subtree { first, height: height - 1, child }
-                }));
-                self.stack[from..].reverse();
+                let indexed = (0..).zip(children).map(|(slot, child)| (first + slot * step, child));
+                let indexed = indexed.filter(|(first, child)| wanted(*first) && *child != Child::Free);
+                let height = height - 1;
+                self.stack.extend(indexed.map(|(first, child)| Pending::Subtree { first, height, child }));
             }
         }
+        self.stack[from..].reverse();
         Ok(())
     }
 
     fn zeros(&self, first: u64, height: u8) -> Result<LeafRun> {
-        if first + span(height) > self.chunk_count {
+        let end = first + span(height);
+        if end > self.chunk_count {
             return Err(corrupt("a subtree of zeros reaches behind the end of the image"));
         }
-        Ok(LeafRun { first, count: span(height), leaf: Leaf::Zero(ChunkExtents::full(self.size)) })
+        let (first, end) = (first.max(self.range.start), end.min(self.range.end));
+        Ok(LeafRun { first, count: end - first, leaf: Leaf::Zero(ChunkExtents::full(self.size)) })
     }
 }
 
@@ -234,9 +271,7 @@ impl<S: NodeSource> Iterator for Leaves<S> {
                     Ok(run) => return Some(Ok(run)),
                     Err(error) => Err(error),
                 },
-                Pending::Subtree { first, height, child } => {
-                    self.enter(first, height, &child.object().expect("it is a node"))
-                }
+                Pending::Subtree { first, height, child } => self.enter(first, height, child),
             };
             if let Err(error) = entered {
                 self.stack.clear();

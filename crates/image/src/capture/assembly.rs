@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::Result;
-use crate::leaf::Leaf;
 use crate::manifest::Statistics;
 use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::FirstError;
@@ -59,7 +58,7 @@ impl<'a> Assembly<'a> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         assert!(state.waiting.is_empty(), "every ticket was delivered");
         let (root, mut statistics) = (state.builder.finish()?, state.statistics);
-        statistics.allocated_bytes = statistics.zero_bytes + statistics.data_bytes;
+        // Free chunks were passed over.
         statistics.free_chunks = root.chunk_count - statistics.zero_chunks - statistics.data_chunks;
         Ok((root, statistics))
     }
@@ -73,25 +72,9 @@ impl State<'_> {
     fn drain(&mut self) -> Result<()> {
         while let Some(run) = self.waiting.remove(&self.next) {
             self.next += 1;
-            self.count(&run);
+            self.statistics.add(&run.leaf, run.count);
             self.builder.push_run(&run)?;
         }
         Ok(())
-    }
-
-    fn count(&mut self, run: &LeafRun) {
-        let statistics = &mut self.statistics;
-        match &run.leaf {
-            Leaf::Free => {}
-            Leaf::Zero(extents) => {
-                statistics.zero_chunks += run.count;
-                statistics.zero_bytes += run.count * u64::from(extents.len_bytes());
-            }
-            Leaf::Data(extents, chunk) => {
-                statistics.data_chunks += 1;
-                statistics.data_bytes += u64::from(extents.len_bytes());
-                statistics.encoded_bytes += u64::from(chunk.encoded_len);
-            }
-        }
     }
 }

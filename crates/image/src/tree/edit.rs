@@ -1,0 +1,179 @@
+//! A new tree from an old one: only the nodes on the way to what changed are read and written, all others are shared.
+
+use base::limits::TREE_FANOUT;
+
+use super::{Root, entries, span};
+use crate::Result;
+use crate::extents::ChunkSize;
+use crate::leaf::Leaf;
+use crate::manifest::Statistics;
+use crate::node::{Child, Node};
+use crate::object::{ObjectSink, ObjectSource};
+
+/// Changes leaves of a tree in ascending order. Holds one node of each level.
+///
+/// ```
+/// use image::{ChunkExtents, ChunkSize, Child, Leaf, MemoryObjects, Root, TreeEditor};
+/// let (objects, size) = (MemoryObjects::new(), ChunkSize::from_log2(18).unwrap());
+/// let empty = Root { child: Child::Free, height: 4, chunk_count: 1 << 28 };
+/// let mut editor = TreeEditor::new(&objects, &objects, size, &empty, Default::default());
+/// editor.set(1 << 27, Leaf::Zero(ChunkExtents::full(size)))?;
+/// let (root, statistics) = editor.finish()?;
+/// assert_eq!((objects.count(), statistics.zero_chunks), (4, 1));
+/// # assert_eq!(root.height, 4);
+/// # Ok::<(), image::Error>(())
+/// ```
+pub struct TreeEditor<'a> {
+    source: &'a dyn ObjectSource,
+    sink: &'a dyn ObjectSink,
+    size: ChunkSize,
+    chunk_count: u64,
+    /// The whole tree, without what is still open.
+    child: Child,
+    /// The node of each level that is being changed, from the leaves up.
+    levels: Vec<Option<Open>>,
+    /// Behind the last leaf that was set.
+    next: u64,
+    statistics: Statistics,
+}
+
+struct Open {
+    /// Which node of its level.
+    number: u64,
+    node: Node,
+    changed: bool,
+}
+
+impl<'a> TreeEditor<'a> {
+    /// Edits the tree of `root`, whose chunks have `size` and count as `statistics`. Nodes are read from `source`, new
+    /// ones go to `sink`.
+    #[must_use]
+    pub fn new(
+        source: &'a dyn ObjectSource,
+        sink: &'a dyn ObjectSink,
+        size: ChunkSize,
+        root: &Root,
+        statistics: Statistics,
+    ) -> Self {
+        let levels = (0..root.height).map(|_| None).collect();
+        let (child, chunk_count) = (root.child, root.chunk_count);
+        Self { source, sink, size, chunk_count, child, levels, next: 0, statistics }
+    }
+
+    /// Lets the image reach as far as `chunk_count` chunks, if it does not yet; the new ones are free. Comes first.
+    pub fn grow(&mut self, chunk_count: u64) -> Result<()> {
+        assert!(self.levels.iter().all(Option::is_none), "a tree grows before it is changed");
+        let more = chunk_count.saturating_sub(self.chunk_count);
+        self.statistics.add(&Leaf::Free, more);
+        self.chunk_count += more;
+        for level in self.height()..Root::height_of(self.chunk_count) {
+            if self.child != Child::Free {
+                let node = Node::Children(vec![self.child]);
+                self.child = self.put(&node, level)?;
+            }
+            self.levels.push(None);
+        }
+        Ok(())
+    }
+
+    /// Chunk `index`, which is not below the last one that was set.
+    pub fn get(&mut self, index: u64) -> Result<Leaf> {
+        self.open(index)?;
+        Ok(self.leaves().get(slot(index)).cloned().unwrap_or(Leaf::Free))
+    }
+
+    /// Makes chunk `index`, which is above all that were set before, `leaf`.
+    pub fn set(&mut self, index: u64, leaf: Leaf) -> Result<()> {
+        let before = self.get(index)?;
+        self.next = index + 1;
+        if before == leaf {
+            return Ok(());
+        }
+        self.statistics.remove(&before, 1);
+        self.statistics.add(&leaf, 1);
+        let leaves = self.leaves();
+        if leaves.len() <= slot(index) {
+            leaves.resize(slot(index) + 1, Leaf::Free);
+        }
+        leaves[slot(index)] = leaf;
+        self.levels[0].as_mut().expect("it was opened").changed = true;
+        Ok(())
+    }
+
+    /// The new tree, and what its chunks count. Errors are those of the sink.
+    pub fn finish(mut self) -> Result<(Root, Statistics)> {
+        self.close(self.levels.len() - 1)?;
+        let root = Root { child: self.child, height: self.height(), chunk_count: self.chunk_count };
+        Ok((root, self.statistics))
+    }
+
+    fn height(&self) -> u8 {
+        u8::try_from(self.levels.len()).expect("a tree has few levels")
+    }
+
+    fn leaves(&mut self) -> &mut Vec<Leaf> {
+        match &mut self.levels[0].as_mut().expect("it was opened").node {
+            Node::Leaves(leaves) => leaves,
+            Node::Children(_) => unreachable!("level 0 holds leaves"),
+        }
+    }
+
+    fn children(&mut self, level: usize) -> &mut Vec<Child> {
+        match &mut self.levels[level].as_mut().expect("it was opened").node {
+            Node::Children(children) => children,
+            Node::Leaves(_) => unreachable!("only level 0 holds leaves"),
+        }
+    }
+
+    /// Opens the nodes on the way to chunk `index`.
+    fn open(&mut self, index: u64) -> Result<()> {
+        assert!(index >= self.next && index < self.chunk_count, "changes ascend, inside the image");
+        for level in (0..self.height()).rev() {
+            let (at, number) = (usize::from(level), index / span(level + 1));
+            if self.levels[at].as_ref().is_some_and(|open| open.number == number) {
+                continue;
+            }
+            self.close(at)?;
+            let child = match at + 1 < self.levels.len() {
+                true => self.children(at + 1).get(slot(number)).copied().unwrap_or(Child::Free),
+                false => self.child,
+            };
+            let first = number * span(level + 1);
+            let node = entries(&self.source, self.size, self.chunk_count, first, level + 1, child)?;
+            self.levels[at] = Some(Open { number, node, changed: false });
+        }
+        Ok(())
+    }
+
+    /// Closes the nodes of all levels up to `last`.
+    fn close(&mut self, last: usize) -> Result<()> {
+        for level in 0..=last {
+            let Some(open) = self.levels[level].take().filter(|open| open.changed) else { continue };
+            let child = self.put(&open.node, u8::try_from(level).expect("a tree has few levels"))?;
+            if level + 1 == self.levels.len() {
+                self.child = child;
+                continue;
+            }
+            let children = self.children(level + 1);
+            if children.len() <= slot(open.number) {
+                children.resize(slot(open.number) + 1, Child::Free);
+            }
+            children[slot(open.number)] = child;
+            self.levels[level + 1].as_mut().expect("parents close after their children").changed = true;
+        }
+        Ok(())
+    }
+
+    fn put(&self, node: &Node, level: u8) -> Result<Child> {
+        let (child, bytes) = node.encode(level, self.size);
+        if let (Some(bytes), Some(object)) = (bytes, child.object()) {
+            self.sink.put(&object, bytes.into())?;
+        }
+        Ok(child)
+    }
+}
+
+/// Where entry `index` of a level stands in its node.
+fn slot(index: u64) -> usize {
+    usize::try_from(index % TREE_FANOUT).expect("below the fan-out")
+}

@@ -1,0 +1,185 @@
+//! Edited trees, ranges of trees, and differences between them, held against plain maps of leaves.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+
+mod common;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::Chance;
+use common::{build, flatten, random_leaf, small};
+use image::manifest::Statistics;
+use image::tree::NodeSource;
+use image::{
+    ChunkExtents, Differences, ErrorKind, Leaf, Leaves, MemoryObjects, ObjectRef, ObjectSource, Root,
+    TreeEditor, Verified,
+};
+
+type Map = BTreeMap<u64, Leaf>;
+
+/// A few clusters of leaves, and now and then a long run of zeros, so that subtrees of all kinds occur.
+fn random_map(chance: &mut Chance, chunk_count: u64) -> Map {
+    let mut map = Map::new();
+    for _ in 0..chance.below(6) {
+        let first = chance.below(chunk_count);
+        let zeros = chance.hits(300_000);
+        let count = if zeros { chance.below(70_000) } else { chance.below(300) };
+        for index in first..(first + count).min(chunk_count) {
+            let full = Leaf::Zero(ChunkExtents::full(small()));
+            map.insert(index, if zeros { full } else { random_leaf(chance, small()) });
+        }
+    }
+    map
+}
+
+fn random_changes(chance: &mut Chance, chunk_count: u64) -> Map {
+    let mut changes = Map::new();
+    for _ in 0..1 + chance.below(5) {
+        let first = chance.below(chunk_count);
+        let leaf = match chance.below(3) {
+            0 => Leaf::Free,
+            1 => Leaf::Zero(ChunkExtents::full(small())),
+            _ => random_leaf(chance, small()),
+        };
+        let count = if chance.hits(200_000) { chance.below(600) } else { 1 + chance.below(3) };
+        changes.extend((first..(first + count).min(chunk_count)).map(|index| (index, leaf.clone())));
+    }
+    changes
+}
+
+fn tree(chunk_count: u64, map: &Map, objects: &MemoryObjects) -> Root {
+    let leaves: Vec<_> = map.iter().map(|(index, leaf)| (*index, leaf.clone())).collect();
+    build(chunk_count, &leaves, objects).unwrap()
+}
+
+fn count(chunk_count: u64, map: &Map) -> Statistics {
+    let mut statistics = Statistics::default();
+    map.values().for_each(|leaf| statistics.add(leaf, 1));
+    statistics.add(&Leaf::Free, chunk_count - map.len() as u64);
+    statistics
+}
+
+fn edited(objects: &MemoryObjects, root: &Root, map: &Map, grown: u64, changes: &Map) -> (Root, Statistics) {
+    let mut editor = TreeEditor::new(objects, objects, small(), root, count(root.chunk_count, map));
+    editor.grow(grown).unwrap();
+    for (index, leaf) in changes {
+        assert_eq!(editor.get(*index).unwrap(), map.get(index).cloned().unwrap_or(Leaf::Free));
+        editor.set(*index, leaf.clone()).unwrap();
+    }
+    editor.finish().unwrap()
+}
+
+fn apply(map: &mut Map, changes: &Map) {
+    map.extend(changes.clone());
+    map.retain(|_, leaf| *leaf != Leaf::Free);
+}
+
+#[test]
+fn an_edited_tree_is_the_tree_of_the_edited_leaves() {
+    for seed in 0..300 {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_count = 1 + chance.below([300, 70_000, 20_000_000][usize::try_from(seed % 3).unwrap()]);
+        let objects = MemoryObjects::new();
+        let mut map = random_map(&mut chance, chunk_count);
+        let root = tree(chunk_count, &map, &objects);
+        let grown = chunk_count + if chance.hits(400_000) { chance.below(20_000_000) } else { 0 };
+        let changes = random_changes(&mut chance, grown);
+        let (found, statistics) = edited(&objects, &root, &map, grown, &changes);
+        apply(&mut map, &changes);
+        assert_eq!(found, tree(grown, &map, &objects), "seed {seed}");
+        assert_eq!(statistics, count(grown, &map), "seed {seed}");
+    }
+}
+
+/// Counts the nodes that are read.
+struct Counting<'a>(&'a MemoryObjects, Cell<u64>);
+
+impl NodeSource for &Counting<'_> {
+    fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
+        self.1.set(self.1.get() + 1);
+        object.verified(self.0.fetch(object)?)
+    }
+}
+
+#[test]
+fn an_edit_reads_and_writes_the_way_to_what_changed_only() {
+    let objects = MemoryObjects::new();
+    let mut chance = Chance::from_seed(7);
+    let map: Map = (0..100_000).map(|index| (index, random_leaf(&mut chance, small()))).collect();
+    let root = tree(1 << 20, &map, &objects);
+    let before = objects.count();
+    let changes: Map = (300..310).map(|index| (index, Leaf::Zero(ChunkExtents::full(small())))).collect();
+    let (after, _) = edited(&objects, &root, &map, root.chunk_count, &changes);
+    assert_eq!(objects.count() - before, 3, "one node of each level is new");
+    let (old, new) = (Counting(&objects, Cell::new(0)), Counting(&objects, Cell::new(0)));
+    let found = Differences::new(small(), (&old, &root), (&new, &after)).map(|found| found.unwrap());
+    assert!(found.map(|found| found.first).eq(300..310));
+    assert_eq!((old.1.get(), new.1.get()), (3, 3), "equal subtrees are not looked into");
+    let (unchanged, _) = edited(&objects, &root, &map, root.chunk_count, &Map::new());
+    assert_eq!(unchanged, root);
+}
+
+#[test]
+fn differences_are_those_of_the_leaves() {
+    for seed in 0..300 {
+        let mut chance = Chance::from_seed(seed);
+        let objects = MemoryObjects::new();
+        let chunks = [1 + chance.below(70_000), 1 + chance.below(17_000_000)];
+        let old = random_map(&mut chance, chunks[0]);
+        let mut new = if chance.hits(500_000) { old.clone() } else { random_map(&mut chance, chunks[1]) };
+        apply(&mut new, &random_changes(&mut chance, chunks[1]));
+        new.retain(|&index, _| index < chunks[1]);
+        let roots = [tree(chunks[0], &old, &objects), tree(chunks[1], &new, &objects)];
+        let source = &objects as &dyn ObjectSource;
+        let mut found = Vec::new();
+        for difference in Differences::new(small(), (source, &roots[0]), (source, &roots[1])) {
+            let difference = difference.unwrap();
+            let each = difference.first..difference.first + difference.count;
+            found.extend(each.map(|index| (index, difference.before.clone(), difference.after.clone())));
+        }
+        let indices: BTreeSet<u64> = old.keys().chain(new.keys()).copied().collect();
+        let leaf = |map: &Map, index: u64| map.get(&index).cloned().unwrap_or(Leaf::Free);
+        let expected: Vec<_> = indices
+            .into_iter()
+            .map(|index| (index, leaf(&old, index), leaf(&new, index)))
+            .filter(|(_, before, after)| before != after)
+            .collect();
+        assert!(found == expected, "seed {seed}: {} differ instead of {}", found.len(), expected.len());
+    }
+}
+
+#[test]
+fn a_range_of_a_tree_holds_the_leaves_in_it() {
+    for seed in 0..200 {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_count = 1 + chance.below(200_000);
+        let objects = MemoryObjects::new();
+        let map = random_map(&mut chance, chunk_count);
+        let root = tree(chunk_count, &map, &objects);
+        let first = chance.below(chunk_count);
+        let range = first..(first + chance.below(chunk_count)).min(chunk_count);
+        let leaves = Leaves::within(&objects as &dyn ObjectSource, small(), &root, range.clone());
+        let expected: Vec<_> = map.range(range).map(|(index, leaf)| (*index, leaf.clone())).collect();
+        assert!(flatten(leaves).unwrap() == expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_damaged_node_stops_an_edit_and_a_comparison() {
+    let objects = MemoryObjects::new();
+    let mut chance = Chance::from_seed(3);
+    let map: Map = (0..600).map(|index| (index, random_leaf(&mut chance, small()))).collect();
+    let root = tree(1000, &map, &objects);
+    let changes = Map::from([(5, Leaf::Free)]);
+    let (after, _) = edited(&objects, &root, &map, 1000, &changes);
+    objects.tamper(&after.child.object().unwrap(), Some(bytes::Bytes::from_static(b"no node")));
+    let source = &objects as &dyn ObjectSource;
+    let found: Vec<_> = Differences::new(small(), (source, &root), (source, &after)).collect();
+    assert!(matches!(&found[..], [Err(error)] if error.kind() == ErrorKind::Corrupt));
+    let mut editor = TreeEditor::new(&objects, &objects, small(), &after, Statistics::default());
+    assert_eq!(editor.get(0).unwrap_err().kind(), ErrorKind::Corrupt);
+    objects.tamper(&root.child.object().unwrap(), None);
+    let mut editor = TreeEditor::new(&objects, &objects, small(), &root, Statistics::default());
+    assert_eq!(editor.set(0, Leaf::Free).unwrap_err().kind(), ErrorKind::NotFound);
+}
