@@ -12,7 +12,7 @@ use image::manifest::{DiskRecord, Manifest, Origin, Statistics};
 use image::node::Node;
 use image::{
     CatalogueBuilder, Child, ChunkExtents, ChunkSize, Decoder, Encoder, Leaf, MemoryObjects, ObjectKind,
-    ObjectRef, ObjectSource, Root, TreeBuilder,
+    ObjectRef, ObjectSink, ObjectSource, Root, TreeBuilder,
 };
 
 use crate::Target;
@@ -57,12 +57,21 @@ fn named(kind: ObjectKind, input: &[u8]) -> image::Result<image::Verified> {
 /// A tree of two levels, its nodes in memory.
 fn tree() -> (Root, MemoryObjects) {
     let objects = MemoryObjects::new();
+    (tree_in(&objects), objects)
+}
+
+fn tree_in(objects: &dyn ObjectSink) -> Root {
     let mut chance = Chance::from_seed(2);
-    let mut builder = TreeBuilder::new(size(), 600, &objects);
+    let mut builder = TreeBuilder::new(size(), 600, objects);
     for index in [0, 3, 4, 5, 255, 256, 599] {
         builder.push(index, &chunk(&mut chance, 64).0).expect("ascending");
     }
-    (builder.finish().expect("grows"), objects)
+    builder.finish().expect("grows")
+}
+
+/// A draft whose nodes are in `sink`.
+pub fn draft(sink: &dyn ObjectSink) -> Manifest {
+    manifest(tree_in(sink))
 }
 
 fn nodes() -> Vec<Vec<u8>> {

@@ -32,6 +32,8 @@ pub const TARGETS: &[Target] = &[
     packets::RECEIVER,
     words::REFERENCE,
     words::TOKEN,
+    words::TAG,
+    words::KEYS,
 ];
 
 /// Feeds `target` with `rounds` damaged inputs from `seed` on. A panic names the input's seed first.

@@ -1,6 +1,10 @@
-//! Texts that people and programs hand in: names of images, join tokens.
+//! Texts that people and programs hand in: names of images, join tokens, records of tags, keys.
+
+use image::{PublicKey, SigningKey, Trust};
+use store::{Keys, Location, Repository, Stamp};
 
 use crate::Target;
+use crate::images;
 
 pub const REFERENCE: Target = Target {
     name: "reference",
@@ -25,6 +29,47 @@ pub const TOKEN: Target = Target {
     take: |input| {
         if let Ok(text) = std::str::from_utf8(input) {
             let _ = text.parse::<net::token::JoinToken>();
+        }
+    },
+};
+
+/// Records of tags as a server sends them, signed and not. Their digest is made right again, as a forger would.
+pub const TAG: Target = Target {
+    name: "tag",
+    seeds: || [None, Some(SigningKey::from_bytes(&[7; 32]))].map(tag_record).into(),
+    take: |input| {
+        let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
+        let _ = store::read_tag(&image, &tag, input, &Trust::default());
+        let text = String::from_utf8_lossy(input);
+        if let Some((covered, _)) = text.trim_end().rsplit_once('\n') {
+            let sealed = format!("{covered}\nblake3 {}\n", base::Digest::of(covered.as_bytes()));
+            let _ = store::read_tag(&image, &tag, sealed.as_bytes(), &Trust::default());
+        }
+    },
+};
+
+fn tag_record(sign: Option<SigningKey>) -> Vec<u8> {
+    let repository = Repository::create(&Location::Memory).expect("memory takes it");
+    let repository = repository.with_keys(Keys { sign, trust: None });
+    let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
+    repository.publish(&image, images::draft(&repository)).expect("all of it is there");
+    let stamp = Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() };
+    repository.tag(&image, &tag, 1, &stamp).expect("there is a version 1");
+    repository.tag_record(&image, &tag).expect("just made").to_vec()
+}
+
+/// Files of keys.
+pub const KEYS: Target = Target {
+    name: "keys",
+    seeds: || {
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let public = PublicKey::from(&key);
+        texts(&[&image::signature::signing_key_to_text(&key), &format!("# who\n{public} lab\n{public}")])
+    },
+    take: |input| {
+        if let Ok(text) = std::str::from_utf8(input) {
+            let _ = text.parse::<Trust>();
+            let _ = image::signature::signing_key_from_text(text);
         }
     },
 };

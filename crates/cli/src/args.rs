@@ -53,6 +53,30 @@ pub struct Global {
     /// Check everything and say what would be done, but change nothing
     #[arg(short = 'n', long, global = true)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+/// Keys that sign, and those that are trusted. They come from files only.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Keys")]
+pub struct Keys {
+    /// Sign versions and tags with the key in this file, which `diskcast key new` makes
+    #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_SIGN_KEY", hide_env_values = true)]
+    pub sign_key: Option<PathBuf>,
+    /// Use only what one of these keys signed: a file of public keys, or a folder of *.pub; may be repeated
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE|FOLDER",
+        env = "DISKCAST_TRUST",
+        value_delimiter = ':',
+        hide_env_values = true
+    )]
+    pub trust: Vec<PathBuf>,
+    /// Warn instead of refusing what nobody trusted has signed
+    #[arg(long, global = true)]
+    pub allow_untrusted: bool,
 }
 
 /// What to do.
@@ -71,6 +95,7 @@ pub enum Command {
     #[command(visible_alias = "rm")]
     Remove(Remove),
     Verify(Verify),
+    Key(Key),
 }
 
 /// Keep a disk as a new version of an image
@@ -285,15 +310,48 @@ pub struct Remove {
     pub name: String,
 }
 
-/// Check that every stored byte is what it was
+/// Check that every stored byte is what it was, and who signed it
+///
+/// A signature that is not its key's own is damage. So is, with --trust, whatever no trusted key signed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  diskcast verify                  everything
-  diskcast verify classroom@3      what one version needs")]
+  diskcast verify                      everything
+  diskcast verify classroom@3          what one version needs
+  diskcast verify --trust /etc/diskcast/keys")]
 pub struct Verify {
     /// What to check [default: the whole repository]
     pub name: Option<String>,
+}
+
+/// Make keys that sign versions and tags
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast key new lab.key                        also writes lab.key.pub, for those who are to trust it
+  diskcast capture /dev/sda classroom --sign-key lab.key
+  diskcast install classroom /dev/sdb --trust lab.key.pub")]
+pub struct Key {
+    #[command(subcommand)]
+    pub what: KeyCommand,
+}
+
+/// What to do with keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key: the private half in FILE (mode 0600), the public one in FILE.pub
+    New {
+        /// File to make; it must not exist
+        file: PathBuf,
+        /// What others see beside the key [default: user and host]
+        #[arg(long, value_name = "TEXT")]
+        name: Option<String>,
+    },
+    /// Print the public half of the key in FILE
+    Show {
+        /// File that `diskcast key new` or `openssl genpkey -algorithm ed25519` made
+        file: PathBuf,
+    },
 }
 
 /// How a target is written.

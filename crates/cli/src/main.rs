@@ -8,6 +8,7 @@ mod clock;
 mod commands;
 mod exit;
 mod interrupt;
+mod keys;
 mod output;
 mod progress;
 mod prompt;
@@ -49,5 +50,6 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Tag(args) => commands::tag::run(context, args),
         Command::Remove(args) => commands::remove::run(context, args),
         Command::Verify(args) => commands::verify::run(context, args),
+        Command::Key(args) => commands::key::run(context, args),
     }
 }

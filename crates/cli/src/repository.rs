@@ -6,13 +6,14 @@ use store::{Location, Reference, Repository, Stamp};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Result};
+use crate::keys;
 
 const SYSTEM_FOLDER: &str = "/var/lib/diskcast";
 
 /// Opens the repository that the options name; it must exist.
 pub fn open(global: &Global) -> Result<Repository> {
     let (location, chosen) = location(global)?;
-    Repository::open(&location).map_err(|error| {
+    let opened = Repository::open(&location).map_err(|error| {
         let missing = error.kind() == store::ErrorKind::NotFound;
         let failure = Failure::from(error);
         match (missing, chosen) {
@@ -22,12 +23,14 @@ pub fn open(global: &Global) -> Result<Repository> {
             (true, true) => failure.hint("`diskcast capture` makes a repository there"),
             _ => failure,
         }
-    })
+    });
+    Ok(opened?.with_keys(keys::of_repository(&global.keys)?))
 }
 
 /// Opens the repository that the options name, or makes it.
 pub fn open_or_create(global: &Global) -> Result<Repository> {
-    Ok(Repository::open_or_create(&location(global)?.0)?)
+    let keys = keys::of_repository(&global.keys)?;
+    Ok(Repository::open_or_create(&location(global)?.0)?.with_keys(keys))
 }
 
 /// Where the repository is, and whether somebody chose it.

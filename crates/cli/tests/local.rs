@@ -139,6 +139,69 @@ fn damage_is_found_named_and_never_installed() {
 }
 
 #[test]
+fn what_nobody_trusted_signed_is_refused_unless_that_is_allowed() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 2, 1);
+    let (lab, other) = (bench.key("lab"), bench.key("other"));
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    assert!(bench.see("capture disk.img web -q --sign-key lab.key").ends_with("exit: 0\n"));
+    assert!(bench.see("tag web@2 stable -q --sign-key lab.key").ends_with("exit: 0\n"));
+    assert_eq!(
+        bench.see("install web@1 out.img --trust lab.key.pub"),
+        "err: error: use `web@1`: `web@1` is not signed\n\
+         err: hint: --trust names the keys that are trusted; --allow-untrusted takes it with a warning\n\
+         exit: 11\n"
+    );
+    assert!(!bench.path("out.img").exists());
+    std::fs::create_dir(bench.path("keys")).unwrap();
+    std::fs::copy(bench.path("lab.key.pub"), bench.path("keys/lab.pub")).unwrap();
+    assert!(bench.see("install web:stable out.img -q --trust keys").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("out.img"));
+    let allowed = bench.see("install web@1 out.img --trust keys --allow-untrusted");
+    assert!(allowed.contains("err: warning: `web@1` is not signed: used all the same"), "{allowed}");
+    assert!(allowed.ends_with("exit: 0\n"), "{allowed}");
+    let stranger = bench.see("install web:stable out.img --trust other.key.pub");
+    assert!(stranger.contains(", which is not trusted") && stranger.ends_with("exit: 11\n"), "{stranger}");
+
+    let inspected = bench.see("inspect web --trust keys");
+    assert!(inspected.contains(&format!("out: signed by   {lab}\n")), "{inspected}");
+    let verified = bench.see("verify");
+    assert!(verified.contains("out: signed: 1 by key ") && verified.contains(", 1 not\n"), "{verified}");
+    let verified = bench.see("verify web:stable --trust keys --trust other.key.pub");
+    assert!(verified.contains(&format!("out: signed: 1 by {lab}\n")), "{verified}");
+    assert!(!verified.contains(&other), "{verified}");
+    let verified = bench.see("verify --trust keys");
+    assert!(verified.contains("out: damaged: ") && verified.ends_with("exit: 12\n"), "{verified}");
+}
+
+#[test]
+fn keys_are_private_and_never_overwritten() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    bench.key("lab");
+    let path = bench.path("lab.key");
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    assert_eq!(bench.see("key new lab.key"), "err: error: `lab.key` exists already\nexit: 11\n");
+    let shown = bench.see("key show lab.key");
+    assert!(shown.starts_with("out: ed25519 ") && shown.ends_with("exit: 0\n"), "{shown}");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(
+        bench.see("key show lab.key"),
+        "err: error: `lab.key` can be read by others: its mode must be 0600\nexit: 11\n"
+    );
+    // The public half is no signing key, and the private one is nobody to trust.
+    let swapped = bench.see("capture disk.img web --sign-key lab.key.pub");
+    assert!(!swapped.ends_with("exit: 0\n"), "{swapped}");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let swapped = bench.see("install web out.img --trust lab.key");
+    assert!(swapped.contains("line 1: expected `ed25519") && swapped.ends_with("exit: 12\n"), "{swapped}");
+    assert!(!swapped.contains("PRIVATE"), "no part of a key is printed: {swapped}");
+}
+
+#[test]
 fn the_help_names_every_command_and_all_exit_codes() {
     let bench = Bench::new();
     let help = bench.see("--help");
@@ -157,9 +220,10 @@ fn the_help_names_every_command_and_all_exit_codes() {
     ] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
     }
-    for command in
-        ["capture", "install", "fetch", "serve", "token", "images", "inspect", "tag", "remove", "verify"]
-    {
+    for command in [
+        "capture", "install", "fetch", "serve", "token", "images", "inspect", "tag", "remove", "verify",
+        "key",
+    ] {
         let help = bench.see(&format!("{command} --help"));
         assert!(help.contains(&format!("diskcast {command}")) && help.contains("Examples:"), "{help}");
     }

@@ -73,6 +73,39 @@ fn a_capture_goes_to_the_server_and_leaves_nothing_here() {
 }
 
 #[test]
+fn a_server_signs_what_it_is_sent_and_clients_hold_it_to_that() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 2, 1);
+    for key in ["lab", "other"] {
+        bench.key(key);
+    }
+    let server = bench.serve("--no-multicast --sign-key lab.key");
+    let token = bench.command("token --write").output().unwrap();
+    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    let send = format!("capture disk.img web --to {} --token-file write.token", server.url);
+    let refused = bench.see(&format!("{send} --sign-key other.key"));
+    assert!(refused.contains("hint: give --sign-key to `diskcast serve`") && refused.ends_with("exit: 2\n"));
+    for _ in 0..2 {
+        assert!(bench.see(&format!("{send} -q")).ends_with("exit: 0\n"));
+    }
+    let fetch = |name: &str, trust: &str| {
+        let from = format!("fetch {} {name} out.img --token-file join.token -q", server.url);
+        bench.see(&format!("{from} --trust {trust}.key.pub"))
+    };
+    assert!(bench.see("tag web@1 stable -q --sign-key lab.key").ends_with("exit: 0\n"));
+    for name in ["web", "web@1", "web:stable"] {
+        assert_eq!(fetch(name, "lab"), "exit: 0\n", "{name}");
+        assert_same(&disk, &bench.path("out.img"));
+        let refused = fetch(name, "other");
+        assert!(refused.contains(", which is not trusted") && refused.ends_with("exit: 11\n"), "{refused}");
+    }
+    // A good version under a tag that nobody trusted moved.
+    assert!(bench.see("tag web@2 stable -q").ends_with("exit: 0\n"));
+    let refused = fetch("web:stable", "lab");
+    assert!(refused.contains("`web:stable` is not signed") && refused.ends_with("exit: 11\n"), "{refused}");
+}
+
+#[test]
 fn strangers_are_told_why_they_are_refused() {
     let bench = Bench::new();
     bench.disk("disk.img", 1, 1);

@@ -54,22 +54,29 @@ impl StateFolder {
     fn read_or_make(&self, name: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let path = self.path.join(name);
         match File::open(&path) {
-            Ok(file) => return read_private(&path, file),
+            Ok(file) => return read_open(&path, file),
             Err(error) if error.kind() == IoKind::NotFound => {}
             Err(error) => return Err(io_error("open", &path, error)),
         }
-        match make_private(&path, &make()?) {
+        match make_draft(&path, &make()?) {
             Err(error) if error.kind() != IoKind::AlreadyExists => Err(io_error("make", &path, error)),
-            Ok(()) | Err(_) => {
-                let file = File::open(&path).map_err(|error| io_error("open", &path, error))?;
-                read_private(&path, file)
-            }
+            Ok(()) | Err(_) => read_private(&path),
         }
     }
 }
 
+/// Makes the file at `path`, of mode 0600, with `bytes` in it. `Refused` if there is one.
+pub fn make_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    make_draft(path, bytes).map_err(|error| match error.kind() {
+        IoKind::AlreadyExists => {
+            Error::new(ErrorKind::Refused, format!("`{}` exists already", path.display()))
+        }
+        _ => io_error("make", path, error),
+    })
+}
+
 /// Writes `bytes` to a new file of mode 0600 under another name, makes it durable, then gives it its name if that is free.
-fn make_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn make_draft(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let _ = std::fs::remove_file(&draft);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -78,10 +85,17 @@ fn make_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let linked = std::fs::hard_link(&draft, path);
     std::fs::remove_file(&draft)?;
     linked?;
-    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    // A bare file name lies in a folder of no name.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn read_private(path: &Path, file: File) -> Result<Vec<u8>> {
+/// The bytes of the file at `path`, at most 64 KiB. `Refused` if others than its owner may read or write it.
+pub fn read_private(path: &Path) -> Result<Vec<u8>> {
+    read_open(path, File::open(path).map_err(|error| io_error("open", path, error))?)
+}
+
+fn read_open(path: &Path, file: File) -> Result<Vec<u8>> {
     let metadata = file.metadata().map_err(|error| io_error("look at", path, error))?;
     if metadata.permissions().mode() & 0o077 != 0 {
         return Err(Error::new(

@@ -4,17 +4,18 @@ use base::Digest;
 use base::limits::MANIFEST_BYTES_MAX;
 use base::wire::Reader;
 use bytes::Bytes;
-use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use ed25519_dalek::SigningKey;
 
 use crate::error::corrupt;
 use crate::manifest::Manifest;
+use crate::signature::{PublicKey, SIGNATURES_MAX, Signature, Signed};
 use crate::{Error, ErrorKind, Result};
 
 const MAGIC: [u8; 4] = *b"DCMF";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 12;
 const ED25519: u8 = 1;
-const SIGNATURES_MAX: u8 = 16;
+const SIGNATURE_BYTES: usize = 100;
 /// What makes a signature of a manifest differ from one of anything else.
 const CONTEXT: &str = "diskcast image v1: manifest";
 
@@ -23,8 +24,7 @@ const CONTEXT: &str = "diskcast image v1: manifest";
 pub struct Sealed {
     /// The manifest.
     pub manifest: Manifest,
-    digest: Digest,
-    signatures: Vec<(VerifyingKey, Signature)>,
+    signed: Signed,
 }
 
 impl Sealed {
@@ -42,7 +42,7 @@ impl Sealed {
         if version != VERSION || flags != 0 || pad != 0 {
             return Err(Error::new(ErrorKind::Unsupported, format!("a manifest of version {version}")));
         }
-        if signature_count > SIGNATURES_MAX {
+        if usize::from(signature_count) > SIGNATURES_MAX {
             return Err(corrupt(format!("a manifest with {signature_count} signatures")));
         }
         let checked =
@@ -56,39 +56,30 @@ impl Sealed {
         if reader.remaining() != Digest::BYTES {
             return Err(corrupt("a manifest is longer than it says"));
         }
-        Ok(Self { manifest: Manifest::from_body(body)?, digest: digest_of(body), signatures })
+        Ok(Self { manifest: Manifest::from_body(body)?, signed: Signed::new(digest_of(body), signatures) })
     }
 
     /// The digest that names this version, whoever signed it.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        self.digest
+        self.signed.digest()
     }
 
-    /// Whether `key` signed this manifest.
+    /// Its digest and who signed that.
     #[must_use]
-    pub fn is_signed_by(&self, key: &VerifyingKey) -> bool {
-        let signed = |(signer, signature): &(VerifyingKey, Signature)| {
-            signer == key && key.verify_strict(&self.digest.0, signature).is_ok()
-        };
-        self.signatures.iter().any(signed)
-    }
-
-    /// The keys that claim to have signed it; [`Sealed::is_signed_by`] tells whether one did.
-    pub fn signers(&self) -> impl Iterator<Item = &VerifyingKey> {
-        self.signatures.iter().map(|(key, _)| key)
+    pub fn signed(&self) -> &Signed {
+        &self.signed
     }
 }
 
-fn read_signature(reader: &mut Reader<'_>) -> Result<(VerifyingKey, Signature)> {
+fn read_signature(reader: &mut Reader<'_>) -> Result<Signature> {
     let cut = |_| corrupt("a manifest ends early");
     match reader.array::<4>().map_err(cut)? {
         [ED25519, 0, 0, 0] => {}
         [kind, ..] => return Err(Error::new(ErrorKind::Unsupported, format!("a signature of kind {kind}"))),
     }
-    let key = VerifyingKey::from_bytes(&reader.array().map_err(cut)?)
-        .map_err(|e| Error::from_source(ErrorKind::Corrupt, "read the key of a signature", e))?;
-    Ok((key, Signature::from_bytes(&reader.array().map_err(cut)?)))
+    let key = PublicKey::from_bytes(&reader.array().map_err(cut)?)?;
+    Ok(Signature::new(key, reader.array().map_err(cut)?))
 }
 
 /// What names a manifest and is signed: a digest of the body's exact bytes.
@@ -99,19 +90,21 @@ fn digest_of(body: &[u8]) -> Digest {
 
 /// Puts `body` into an envelope, signed by `keys`. `Refused` if it is too long.
 pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
-    let signature_count = u8::try_from(keys.len()).ok().filter(|&count| count <= SIGNATURES_MAX);
+    let signature_count = u8::try_from(keys.len()).ok().filter(|&count| usize::from(count) <= SIGNATURES_MAX);
     let signature_count =
         signature_count.ok_or_else(|| Error::new(ErrorKind::Refused, "too many signatures"))?;
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + 100 * keys.len() + Digest::BYTES);
+    let mut bytes =
+        Vec::with_capacity(HEADER_BYTES + body.len() + SIGNATURE_BYTES * keys.len() + Digest::BYTES);
     bytes.extend(MAGIC);
     bytes.extend([VERSION, 0, signature_count, 0]);
     bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
     bytes.extend(body);
     let digest = digest_of(body);
     for key in keys {
+        let signature = Signature::make(key, &digest);
         bytes.extend([ED25519, 0, 0, 0]);
-        bytes.extend(key.verifying_key().to_bytes());
-        bytes.extend(key.sign(&digest.0).to_bytes());
+        bytes.extend(signature.key().to_bytes());
+        bytes.extend(signature.to_bytes());
     }
     let checksum = Digest::of(&bytes);
     bytes.extend(checksum.0);

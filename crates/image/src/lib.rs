@@ -20,6 +20,7 @@ pub mod node;
 pub mod object;
 pub mod progress;
 mod records;
+pub mod signature;
 pub mod tree;
 mod workers;
 
@@ -36,7 +37,8 @@ pub use manifest::Manifest;
 pub use node::Child;
 pub use object::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
 pub use progress::{NoProgress, Progress, Stage};
+pub use signature::{PublicKey, Signature, Signed, Trust};
 pub use tree::{Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 
-/// Keys that sign manifests, and those that check them.
-pub use ed25519_dalek::{SigningKey, VerifyingKey};
+/// Keys that sign manifests and records; a [`PublicKey`] checks what they signed.
+pub use ed25519_dalek::SigningKey;

@@ -124,6 +124,12 @@ pub mod path {
         format!("{PREFIX}/images/{}/versions", escape(image))
     }
 
+    /// `GET`: the record that says where a tag is.
+    #[must_use]
+    pub fn tag(image: &str, tag: &str) -> String {
+        format!("{PREFIX}/images/{}/tags/{}", escape(image), escape(tag))
+    }
+
     /// `GET`: the manifest of `image`, `image:tag` or `image@version`.
     #[must_use]
     pub fn manifest(reference: &str) -> String {

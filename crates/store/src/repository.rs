@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::limits::OBJECT_BYTES_MAX;
 use bytes::Bytes;
-use image::{ObjectRef, ObjectSink, ObjectSource};
+use image::{ObjectRef, ObjectSink, ObjectSource, Signed, SigningKey, Trust};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -16,6 +16,7 @@ use crate::folder::Folder;
 use crate::layout;
 use crate::location::Location;
 use crate::record::{self, RECORD_BYTES_MAX};
+use crate::versions::from_image;
 
 const FORMAT: &str = "diskcast-repository";
 
@@ -26,12 +27,22 @@ struct Format {
     id: String,
 }
 
+/// What a repository is used with besides its bytes. The default signs nothing and takes everything.
+#[derive(Debug, Clone, Default)]
+pub struct Keys {
+    /// Signs every version and every move of a tag that is made.
+    pub sign: Option<SigningKey>,
+    /// If there is a list, versions and tags resolve only where one of its keys, or `sign`, signed them.
+    pub trust: Option<Trust>,
+}
+
 /// Versioned images in an object store. Calls block; any number of threads and processes may make them at once.
 #[derive(Debug)]
 pub struct Repository {
     pub(crate) backend: Backend,
     name: String,
     id: String,
+    pub(crate) keys: Keys,
 }
 
 impl Repository {
@@ -77,6 +88,29 @@ impl Repository {
         Ok(repository)
     }
 
+    /// The same repository, used with `keys`.
+    #[must_use]
+    pub fn with_keys(self, keys: Keys) -> Self {
+        let mut keys = keys;
+        if let (Some(trust), Some(own)) = (&mut keys.trust, &keys.sign) {
+            trust.add(own.into(), "this program's own key");
+        }
+        Self { keys, ..self }
+    }
+
+    /// What it is used with.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// `Refused` if `what` is signed by nobody who is trusted, `Corrupt` if a signature is forged.
+    pub(crate) fn check_signed(&self, what: &dyn std::fmt::Display, signed: &Signed) -> Result<()> {
+        let trust = self.keys.trust.as_ref();
+        let checked = trust.map_or(Ok(()), |trust| trust.check(what, signed));
+        checked.map_err(|error| from_image(format!("use {what}"), error))
+    }
+
     /// 32 hexadecimal digits that tell this repository from every other, wherever it is copied.
     #[must_use]
     pub fn id(&self) -> &str {
@@ -100,7 +134,7 @@ impl Repository {
         if backend.create(&layout::format(), &bytes)? == Created::Taken {
             return Err(Error::new(ErrorKind::Exists, format!("`{name}` is a repository already")));
         }
-        let repository = Self { backend, name, id };
+        let repository = Self { backend, name, id, keys: Keys::default() };
         repository.prove_create_only()?;
         Ok(repository)
     }
@@ -116,7 +150,7 @@ impl Repository {
                 _ => error,
             })?;
         let Format { id } = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
-        Ok(Self { backend, name, id })
+        Ok(Self { backend, name, id, keys: Keys::default() })
     }
 
     /// Creates `format` a second time with other bytes that mean the same: a store that lets that pass ignores

@@ -2,6 +2,8 @@
 //! absent; the newest says where the tag is. formats/repository.md, "Tags".
 
 use base::Digest;
+use bytes::Bytes;
+use image::{Signed, Trust};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
@@ -10,7 +12,7 @@ use crate::layout;
 use crate::names::{ImageName, LATEST, Reference, TagName};
 use crate::record::{self, RECORD_BYTES_MAX};
 use crate::repository::Repository;
-use crate::versions::{RACES_MAX, Stamp, next};
+use crate::versions::{RACES_MAX, Stamp, from_image, next};
 
 const TAG: &str = "tag";
 
@@ -29,7 +31,7 @@ pub struct Tag {
 
 /// The body of one move.
 #[derive(Debug, Serialize, Deserialize)]
-struct Move {
+pub(crate) struct Move {
     image: String,
     tag: String,
     /// Which move it is, from 1; the record's own name.
@@ -39,6 +41,13 @@ struct Move {
     created: String,
     creator: String,
     nonce: String,
+}
+
+impl Move {
+    /// Whether it takes the tag away.
+    pub(crate) fn is_away(&self) -> bool {
+        self.target.is_none()
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,13 +96,28 @@ impl Repository {
 
     /// Where `tag` is now, and the digest of the manifest there; `None` if it is nowhere.
     pub(crate) fn tag_now(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Tag, Digest)>> {
-        Ok(self.newest_move(image, tag)?.and_then(|newest| tag_of(tag.clone(), newest)))
+        Ok(self.newest_move(image, tag)?.and_then(|(newest, _)| tag_of(tag.clone(), newest)))
     }
 
     /// Where `tag` is, and the digest of the manifest there.
     pub(crate) fn tagged(&self, image: &ImageName, tag: &TagName) -> Result<(Tag, Digest)> {
-        self.tag_now(image, tag)?
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`")))
+        self.tag_now(image, tag)?.ok_or_else(|| no_tag(image, tag))
+    }
+
+    /// Holds the move that says where `tag` is against the keys that are trusted. `NotFound` if there is none.
+    pub(crate) fn check_tag(&self, image: &ImageName, tag: &TagName) -> Result<()> {
+        match self.newest_move(image, tag)? {
+            Some((_, signed)) => self.check_signed(&format_args!("`{image}:{tag}`"), &signed),
+            None => Err(no_tag(image, tag)),
+        }
+    }
+
+    /// The newest move of `tag` as it is stored, for those who check it themselves by [`read_tag`]. `NotFound` if there is
+    /// none.
+    pub fn tag_record(&self, image: &ImageName, tag: &TagName) -> Result<Bytes> {
+        let number = self.newest_number(&layout::tag_records(image, tag))?;
+        let number = number.ok_or_else(|| no_tag(image, tag))?;
+        self.backend.read(&layout::tag_record(image, tag, number), RECORD_BYTES_MAX)
     }
 
     fn move_tag(
@@ -106,18 +130,16 @@ impl Repository {
         let records = layout::tag_records(image, tag);
         for _ in 0..RACES_MAX {
             let number = next(self.newest_number(&records)?.unwrap_or(0), image)?;
-            let bytes = record::seal(
-                TAG,
-                &Move {
-                    image: image.to_string(),
-                    tag: tag.to_string(),
-                    number,
-                    target: target.clone(),
-                    created: stamp.created.clone(),
-                    creator: stamp.creator.clone(),
-                    nonce: record::nonce()?,
-                },
-            );
+            let next = Move {
+                image: image.to_string(),
+                tag: tag.to_string(),
+                number,
+                target: target.clone(),
+                created: stamp.created.clone(),
+                creator: stamp.creator.clone(),
+                nonce: record::nonce()?,
+            };
+            let bytes = record::seal_signed(TAG, &next, self.keys.sign.as_ref());
             if self.backend.create(&layout::tag_record(image, tag, number), &bytes)? == Created::Ours {
                 return Ok(());
             }
@@ -125,18 +147,39 @@ impl Repository {
         Err(Error::new(ErrorKind::Io, format!("too many others move `{image}:{tag}`")))
     }
 
-    fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<Move>> {
+    pub(crate) fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Move, Signed)>> {
         let Some(number) = self.newest_number(&layout::tag_records(image, tag))? else { return Ok(None) };
         let path = layout::tag_record(image, tag, number);
-        let newest: Move = record::unseal(TAG, path.as_ref(), &self.backend.read(&path, RECORD_BYTES_MAX)?)?;
-        let wants = (image.as_str(), tag.as_str(), number);
-        let has_digest =
-            newest.target.as_ref().is_none_or(|target| target.manifest.parse::<Digest>().is_ok());
-        if (newest.image.as_str(), newest.tag.as_str(), newest.number) != wants || !has_digest {
-            return Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the record of another move")));
+        let bytes = self.backend.read(&path, RECORD_BYTES_MAX)?;
+        let (newest, signed) = read_move(image, tag, path.as_ref(), &bytes)?;
+        match newest.number == number {
+            true => Ok(Some((newest, signed))),
+            false => Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the record of another move"))),
         }
-        Ok(Some(newest))
     }
+}
+
+/// Where the record `bytes` of a move puts `tag` of `image`: the number of the version and the digest of its manifest.
+/// `NotFound` if it took the tag away; `Refused` if nobody in `trust` signed it; `Corrupt` if it is none, or of another tag.
+pub fn read_tag(image: &ImageName, tag: &TagName, bytes: &[u8], trust: &Trust) -> Result<(u64, Digest)> {
+    let what = format!("`{image}:{tag}`");
+    let (newest, signed) = read_move(image, tag, &what, bytes)?;
+    trust.check(&what, &signed).map_err(|error| from_image(format!("use {what}"), error))?;
+    let (tag, digest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
+    Ok((tag.version, digest))
+}
+
+fn read_move(image: &ImageName, tag: &TagName, name: &str, bytes: &[u8]) -> Result<(Move, Signed)> {
+    let (newest, signed): (Move, _) = record::unseal_signed(TAG, name, bytes)?;
+    let has_digest = newest.target.as_ref().is_none_or(|target| target.manifest.parse::<Digest>().is_ok());
+    if (newest.image.as_str(), newest.tag.as_str()) != (image.as_str(), tag.as_str()) || !has_digest {
+        return Err(Error::new(ErrorKind::Corrupt, format!("`{name}` is the record of another move")));
+    }
+    Ok((newest, signed))
+}
+
+fn no_tag(image: &ImageName, tag: &TagName) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`"))
 }
 
 /// What a move says of its tag; `None` if it took the tag away.

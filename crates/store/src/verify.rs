@@ -1,6 +1,6 @@
 //! Verification: reads everything that versions name, holds it against the digests that name it, decodes every chunk,
-//! and says what is damaged and which versions that concerns. Uses all cores; memory is bounded but for 24 bytes a
-//! distinct chunk.
+//! and says what is damaged, which versions that concerns, and who signed. Uses all cores; memory is bounded but for
+//! 24 bytes a distinct chunk.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -10,12 +10,13 @@ use base::Digest;
 use base::limits::{OBJECT_BYTES_MAX, TREE_HEIGHT_MAX};
 use image::node::Node;
 use image::{
-    Child, ChunkExtents, ChunkRef, ChunkSize, Decoder, Leaf, ObjectKind, ObjectRef, Progress, Root, Stage,
+    Child, ChunkExtents, ChunkRef, ChunkSize, Decoder, Leaf, ObjectKind, ObjectRef, Progress, PublicKey,
+    Root, Signed, Stage,
 };
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
-use crate::names::{ImageName, Reference};
+use crate::names::{ImageName, Reference, TagName};
 use crate::parallel::parallel;
 use crate::repository::Repository;
 use crate::versions::from_image;
@@ -43,6 +44,8 @@ pub enum Why {
     Corrupt,
     /// The store failed, or the record is of a newer format.
     Unreadable,
+    /// Nobody who is trusted signed it.
+    Untrusted,
 }
 
 /// One record that is not right.
@@ -58,6 +61,17 @@ pub struct Damage {
     pub versions: Vec<Reference>,
 }
 
+/// A key that signed versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signer {
+    /// The key.
+    pub key: PublicKey,
+    /// How it is called, if it is trusted.
+    pub name: Option<String>,
+    /// Versions that it signed.
+    pub versions: u64,
+}
+
 /// What a verification found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
@@ -71,6 +85,10 @@ pub struct VerifyReport {
     pub unreferenced: u64,
     /// Files among the objects that are no objects.
     pub strangers: u64,
+    /// The keys that signed versions, or are said to have; a signature that is not its key's own is damage, too.
+    pub signers: Vec<Signer>,
+    /// Versions that nobody signed.
+    pub unsigned: u64,
     /// What is not right, in the order of paths.
     pub damaged: Vec<Damage>,
 }
@@ -96,6 +114,8 @@ struct Run<'a> {
     bytes: AtomicU64,
     unreferenced: u64,
     strangers: u64,
+    signers: Vec<Signer>,
+    unsigned: u64,
     nodes: HashSet<Digest>,
     chunks: HashSet<ChunkKey>,
     damaged: Mutex<HashMap<String, Damage>>,
@@ -118,6 +138,8 @@ impl<'a> Run<'a> {
             bytes: AtomicU64::new(0),
             unreferenced: 0,
             strangers: 0,
+            signers: Vec::new(),
+            unsigned: 0,
             nodes: HashSet::new(),
             chunks: HashSet::new(),
             damaged: Mutex::default(),
@@ -125,7 +147,10 @@ impl<'a> Run<'a> {
     }
 
     fn one(&mut self, reference: &Reference) -> Result<()> {
-        let (sealed, _) = self.repository.sealed(reference)?;
+        let (sealed, _) = self.repository.look(reference)?;
+        if let Reference::Tagged(image, tag) = reference {
+            self.tag(image, tag);
+        }
         self.progress.begin(Stage::Verify, sealed.manifest.statistics.encoded_bytes);
         let image = reference.image();
         self.version(image, sealed.manifest.number);
@@ -168,29 +193,71 @@ impl<'a> Run<'a> {
         let read = self.repository.read_manifest(image, number).and_then(|(sealed, _)| {
             let layout = sealed.manifest.layout();
             let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
-            Ok((sealed.manifest.root, layout.chunk))
+            Ok((sealed, layout.chunk))
         });
+        let reference = Reference::Version(image.clone(), number);
+        let path = layout::version(image, number).to_string();
         match read {
-            Ok((root, size)) => self.roots.push((image.clone(), number, root, size)),
-            Err(error) => {
-                let concerned = vec![Reference::Version(image.clone(), number)];
-                self.damage(layout::version(image, number).to_string(), &error, concerned);
+            Ok((sealed, size)) => {
+                self.roots.push((image.clone(), number, sealed.manifest.root, size));
+                let signers = self.signed(path, &reference, sealed.signed(), vec![reference.clone()]);
+                self.count_signers(&signers);
             }
+            Err(error) => self.damage(path, &error, vec![reference]),
+        }
+    }
+
+    /// Who signed the record of `reference` at `path`. It is damage if a signature is forged, or nobody is trusted who
+    /// signed.
+    fn signed(
+        &self,
+        path: String,
+        reference: &Reference,
+        signed: &Signed,
+        concerned: Vec<Reference>,
+    ) -> Vec<PublicKey> {
+        let what = format!("`{reference}`");
+        let signers = signed.signers().map_err(|error| from_image(format!("check {what}"), error));
+        let checked = signers.and_then(|signers| {
+            self.repository.check_signed(&what, signed)?;
+            Ok(signers)
+        });
+        checked.unwrap_or_else(|error| {
+            let why = if error.kind() == ErrorKind::Refused { Why::Untrusted } else { Why::Corrupt };
+            self.damage_of(why, path, &error, concerned);
+            signed.claims().collect()
+        })
+    }
+
+    fn count_signers(&mut self, signers: &[PublicKey]) {
+        self.unsigned += u64::from(signers.is_empty());
+        for &key in signers {
+            if let Some(known) = self.signers.iter_mut().find(|known| known.key == key) {
+                known.versions += 1;
+                continue;
+            }
+            let trust = self.repository.keys.trust.as_ref();
+            let name = trust.and_then(|trust| trust.name_of(key)).map(str::to_owned);
+            self.signers.push(Signer { key, name, versions: 1 });
         }
     }
 
     fn tags(&self, image: &ImageName) -> Result<()> {
-        for tag in self.repository.tag_names(image)? {
-            let reference = Reference::Tagged(image.clone(), tag.clone());
-            match self.repository.tag_now(image, &tag).and_then(|there| match there {
-                Some(_) => self.repository.sealed(&reference).map(drop),
-                None => Ok(()),
-            }) {
-                Ok(()) => {}
-                Err(error) => self.damage(layout::tag_records(image, &tag).to_string(), &error, Vec::new()),
-            }
-        }
+        self.repository.tag_names(image)?.iter().for_each(|tag| self.tag(image, tag));
         Ok(())
+    }
+
+    fn tag(&self, image: &ImageName, tag: &TagName) {
+        let reference = Reference::Tagged(image.clone(), tag.clone());
+        let path = layout::tag_records(image, tag).to_string();
+        let read = self.repository.newest_move(image, tag).and_then(|newest| {
+            let Some((newest, signed)) = newest else { return Ok(()) };
+            self.signed(path.clone(), &reference, &signed, Vec::new());
+            if newest.is_away() { Ok(()) } else { self.repository.look(&reference).map(drop) }
+        });
+        if let Err(error) = read {
+            self.damage(path, &error, Vec::new());
+        }
     }
 
     /// Visits the trees of all roots, level by level from the highest, each distinct object once.
@@ -277,6 +344,10 @@ impl<'a> Run<'a> {
             ErrorKind::Corrupt => Why::Corrupt,
             _ => Why::Unreadable,
         };
+        self.damage_of(why, path, error, versions);
+    }
+
+    fn damage_of(&self, why: Why, path: String, error: &Error, versions: Vec<Reference>) {
         let damage = Damage { path: path.clone(), why, text: base::fault::chain(error), versions };
         self.damaged.lock().expect("no thread panics with this lock").entry(path).or_insert(damage);
     }
@@ -331,6 +402,8 @@ impl<'a> Run<'a> {
             bytes: self.bytes.into_inner(),
             unreferenced: self.unreferenced,
             strangers: self.strangers,
+            signers: self.signers,
+            unsigned: self.unsigned,
             damaged,
         })
     }

@@ -2,7 +2,7 @@
 
 use base::limits::MANIFEST_BYTES_MAX;
 use bytes::Bytes;
-use image::{Manifest, Sealed, SigningKey};
+use image::{Manifest, Sealed};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
@@ -59,14 +59,9 @@ struct Tombstone {
 
 impl Repository {
     /// Publishes `draft` as the next version of `image`: makes all objects that were put durable, then takes the next
-    /// number by creating the manifest under it, signed by `key` if there is one. `Refused` if the root of the tree was
-    /// never put.
-    pub fn publish(
-        &self,
-        image: &ImageName,
-        mut draft: Manifest,
-        key: Option<&SigningKey>,
-    ) -> Result<Manifest> {
+    /// number by creating the manifest under it, signed by the repository's key if it has one. `Refused` if the root of
+    /// the tree was never put.
+    pub fn publish(&self, image: &ImageName, mut draft: Manifest) -> Result<Manifest> {
         self.backend.settle()?;
         if let Some(root) = draft.root.child.object()
             && self.backend.size(&layout::object(root.kind, &root.digest))? != Some(u64::from(root.len))
@@ -80,7 +75,8 @@ impl Repository {
         draft.nonce = record::nonce()?;
         for _ in 0..RACES_MAX {
             draft.number = next(self.numbers(image)?.highest, image)?;
-            let bytes = draft.encode(key).map_err(|error| from_image(format!("publish `{image}`"), error))?;
+            let bytes = draft.encode(self.keys.sign.as_ref());
+            let bytes = bytes.map_err(|error| from_image(format!("publish `{image}`"), error))?;
             if self.backend.create(&layout::version(image, draft.number), &bytes)? == Created::Ours {
                 return Ok(draft);
             }
@@ -88,13 +84,25 @@ impl Repository {
         Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
     }
 
-    /// The manifest that `reference` names. `NotFound` if there is none or it is removed.
+    /// The manifest that `reference` names. `NotFound` if there is none or it is removed; `Refused` if nobody signed it,
+    /// or the tag, whom [`Keys`](crate::Keys) trust.
     pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
         self.sealed(reference).map(|(sealed, _)| sealed.manifest)
     }
 
     /// The same with its digest and signatures, and its bytes as they are stored, to be sent on as they are.
     pub fn sealed(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
+        let image = reference.image();
+        if let Reference::Tagged(_, tag) = reference {
+            self.check_tag(image, tag)?;
+        }
+        let (sealed, bytes) = self.look(reference)?;
+        self.check_signed(&format_args!("`{image}@{}`", sealed.manifest.number), sealed.signed())?;
+        Ok((sealed, bytes))
+    }
+
+    /// The same whoever signed it: to be shown, not to be used.
+    pub fn look(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
         let image = reference.image();
         let (number, digest) = match reference {
             Reference::Version(_, number) => (*number, None),

@@ -11,9 +11,7 @@ use std::sync::{Arc, Barrier};
 use base::Digest;
 use bytes::Bytes;
 use common::{Place, image, publish, put_image, reference, stamp};
-use image::{
-    NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _, SigningKey, VerifyingKey,
-};
+use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
 use store::{ErrorKind, Removed, Repository, Scope, TagName};
 
 macro_rules! conformance {
@@ -44,7 +42,6 @@ conformance![
     what_was_never_put_is_not_found,
     versions_count_up_from_one,
     published_is_what_is_resolved,
-    a_signature_covers_the_number,
     a_draft_without_its_tree_is_refused,
     names_come_in_order,
     numbers_are_never_used_twice,
@@ -169,20 +166,9 @@ fn published_is_what_is_resolved(place: &Place) {
     assert_eq!(image::Sealed::open(&bytes).unwrap().digest(), sealed.digest());
 }
 
-fn a_signature_covers_the_number(place: &Place) {
-    let key = SigningKey::from_bytes(&[3; 32]);
-    let (draft, _) = put_image(&place.repository, 1, 7);
-    place.repository.publish(&image("debian"), draft.clone(), None).unwrap();
-    let published = place.repository.publish(&image("debian"), draft, Some(&key)).unwrap();
-    let (sealed, _) = place.repository.sealed(&reference("debian@2")).unwrap();
-    assert_eq!(sealed.manifest, published);
-    assert!(sealed.is_signed_by(&VerifyingKey::from(&key)));
-    assert_eq!(place.repository.sealed(&reference("debian@1")).unwrap().0.signers().count(), 0);
-}
-
 fn a_draft_without_its_tree_is_refused(place: &Place) {
     let (draft, _) = put_image(&image::MemoryObjects::new(), 1, 7);
-    let refused = place.repository.publish(&image("debian"), draft, None).unwrap_err();
+    let refused = place.repository.publish(&image("debian"), draft).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(place.repository.images().unwrap().is_empty());
 }
@@ -211,7 +197,7 @@ fn numbers_are_never_used_twice(place: &Place) {
 
 fn a_removed_version_is_gone_and_its_data_stays(place: &Place) {
     let (draft, chunks) = put_image(&place.repository, 1, 7);
-    place.repository.publish(&image("debian"), draft, None).unwrap();
+    place.repository.publish(&image("debian"), draft).unwrap();
     let refused = place.repository.remove(&reference("debian"), &stamp()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused, "a bare image is too much to remove by accident");
     place.repository.remove(&reference("debian@1"), &stamp()).unwrap();
@@ -294,7 +280,7 @@ fn writers_race_for_numbers_and_all_win_one(place: &Place) {
     // Drafts are equal to the last byte: only the nonce tells whose record is whose.
     let numbers = race(place, 16, |_, repository| {
         (0..4)
-            .map(|_| repository.publish(&image("debian"), draft.clone(), None).unwrap().number)
+            .map(|_| repository.publish(&image("debian"), draft.clone()).unwrap().number)
             .collect::<Vec<_>>()
     });
     let mut numbers = numbers.concat();
@@ -328,8 +314,8 @@ fn removers_race_and_one_wins(place: &Place) {
 
 fn a_good_repository_verifies(place: &Place) {
     let (draft, chunks) = put_image(&place.repository, 1, 1000);
-    place.repository.publish(&image("debian"), draft.clone(), None).unwrap();
-    place.repository.publish(&image("clone"), draft, None).unwrap();
+    place.repository.publish(&image("debian"), draft.clone()).unwrap();
+    place.repository.publish(&image("clone"), draft).unwrap();
     place.repository.tag(&image("debian"), &tag("stable"), 1, &stamp()).unwrap();
     let report = place.repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!(report.damaged, []);
@@ -342,7 +328,7 @@ fn a_good_repository_verifies(place: &Place) {
 fn verify_of_one_version_looks_at_no_other(place: &Place) {
     publish(&place.repository, "debian", 1);
     let (draft, chunks) = put_image(&place.repository, 2, 4);
-    place.repository.publish(&image("debian"), draft, None).unwrap();
+    place.repository.publish(&image("debian"), draft).unwrap();
     let report = place.repository.verify(&Scope::Version(reference("debian@2")), &NoProgress).unwrap();
     assert_eq!((report.versions, report.objects), (1, chunks.len() as u64 + 1));
 }

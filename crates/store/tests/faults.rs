@@ -25,7 +25,7 @@ fn a_lost_reply_is_found_to_be_success() {
         publish(&repository, "debian", 1);
         let (draft, _) = put_image(&repository, 2, 7);
         store.set(Box::new(move |operation, _, _| (operation == "put").then_some(trouble)));
-        let published = repository.publish(&image("debian"), draft, None).unwrap();
+        let published = repository.publish(&image("debian"), draft).unwrap();
         repository.tag(&image("debian"), &"stable".parse().unwrap(), 2, &stamp()).unwrap();
         repository.remove(&reference("debian@1"), &stamp()).unwrap();
         store.set(no_trouble());
@@ -39,7 +39,7 @@ fn a_lost_reply_is_found_to_be_success() {
 fn a_lost_reply_does_not_claim_the_record_of_another() {
     let (repository, store) = repository();
     let (draft, _) = put_image(&repository, 1, 7);
-    let first = repository.publish(&image("debian"), draft.clone(), None).unwrap();
+    let first = repository.publish(&image("debian"), draft.clone()).unwrap();
     // The second writer's listing is of before: it tries number 1 with equal content, and its create fails unclearly.
     let mut listings = 0;
     let other = Repository::over(store.clone(), "faulty").unwrap();
@@ -48,7 +48,7 @@ fn a_lost_reply_does_not_claim_the_record_of_another() {
         (operation == "put" && path.as_ref().starts_with("versions/") && listings <= 2)
             .then_some(Trouble::RetriedBelow)
     }));
-    let second = other.publish(&image("debian"), draft, None).unwrap();
+    let second = other.publish(&image("debian"), draft).unwrap();
     store.set(no_trouble());
     assert_eq!((first.number, second.number), (1, 2));
     assert_ne!(first.nonce, second.nonce);
@@ -73,7 +73,7 @@ fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds() {
                 }
                 now.then_some(trouble)
             }));
-            let first = repository.publish(&image("debian"), draft.clone(), None);
+            let first = repository.publish(&image("debian"), draft.clone());
             if report.try_recv().is_err() {
                 assert!(first.is_ok(), "nothing failed");
                 break;
@@ -87,7 +87,7 @@ fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds() {
                         repository.images().unwrap().is_empty(),
                         "{trouble:?} {k}: failed, but published"
                     );
-                    assert_eq!(repository.publish(&image("debian"), draft, None).unwrap().number, 1);
+                    assert_eq!(repository.publish(&image("debian"), draft).unwrap().number, 1);
                 }
             }
             assert!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged.is_empty());
@@ -111,7 +111,7 @@ fn wrong_bytes_are_noticed_wherever_they_come() {
     for trouble in [Trouble::WrongByte, Trouble::CutShort] {
         let (repository, store) = repository();
         let (draft, chunks) = put_image(&repository, 1, 7);
-        repository.publish(&image("debian"), draft, None).unwrap();
+        repository.publish(&image("debian"), draft).unwrap();
         repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
         store.set(Box::new(move |operation, _, _| (operation == "get").then_some(trouble)));
         for text in ["debian", "debian@1", "debian:stable"] {
@@ -146,7 +146,7 @@ fn failures_on_the_way_keep_their_cause() {
         repository.fetch(&chunks[0]).map(drop).unwrap_err().to_string(),
         base::fault::chain(&repository.fetch(&chunks[0]).unwrap_err()),
         base::fault::chain(&repository.contains(&chunks[0]).unwrap_err()),
-        base::fault::chain(&repository.publish(&image("debian"), draft, None).unwrap_err()),
+        base::fault::chain(&repository.publish(&image("debian"), draft).unwrap_err()),
         base::fault::chain(&repository.images().unwrap_err()),
         base::fault::chain(&repository.verify(&Scope::All, &NoProgress).unwrap_err()),
     ];

@@ -20,12 +20,12 @@ use store::{Error, Location, Repository, Scope};
 fn fill(repository: &Repository) {
     for seed in 1..=3 {
         let (draft, _) = put_image(repository, seed, 4);
-        repository.publish(&image("debian"), draft, None).unwrap();
+        repository.publish(&image("debian"), draft).unwrap();
     }
     repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
     // A removed version with the objects of one that is not: its own records are of no use any more.
     let (draft, _) = put_image(repository, 1, 4);
-    repository.publish(&image("old"), draft, None).unwrap();
+    repository.publish(&image("old"), draft).unwrap();
     repository.remove(&reference("old@1"), &stamp()).unwrap();
 }
 
@@ -163,7 +163,7 @@ fn the_highest_number_is_the_end_and_not_the_beginning() {
     std::fs::write(folder.path().join("versions/debian").join(&highest), "").unwrap();
     std::fs::write(folder.path().join("tags/debian/stable").join(&highest), "").unwrap();
     let (draft, chunks) = put_image(&repository, 9, 4);
-    let refused = repository.publish(&image("debian"), draft, None).unwrap_err();
+    let refused = repository.publish(&image("debian"), draft).unwrap_err();
     assert_eq!(refused.kind(), store::ErrorKind::Refused);
     let refused = repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap_err();
     assert_eq!(refused.kind(), store::ErrorKind::Refused);

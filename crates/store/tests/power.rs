@@ -23,7 +23,7 @@ fn writer() {
     let repository = Repository::open(&Location::Folder(folder.into())).unwrap();
     for seed in u64::from(std::process::id()) << 32.. {
         let (draft, _) = put_image(&repository, seed, 600);
-        let version = repository.publish(&image("debian"), draft, None).unwrap().number;
+        let version = repository.publish(&image("debian"), draft).unwrap().number;
         use std::io::Write as _;
         // Past the test harness, which would keep it until the end.
         writeln!(std::io::stderr(), "published {version}").unwrap();
@@ -185,7 +185,7 @@ fn what_was_published_survives_a_power_cut() {
     for round in 0..4u64 {
         let repository = Repository::open(&Location::Folder(folder.clone())).unwrap();
         let (draft, _) = put_image(&repository, round, 900);
-        reported.push(repository.publish(&image("debian"), draft, None).unwrap().number);
+        reported.push(repository.publish(&image("debian"), draft).unwrap().number);
         // More than a batch that is never published: some of it has its names, some has not.
         for at in 0..300u64 {
             let mut bytes = vec![0; 70_000];
@@ -207,7 +207,7 @@ fn a_full_disk_is_called_full_and_harms_nothing() {
     let location = Location::Folder(mounted.folder.path().join("repository"));
     let repository = Repository::create(&location).unwrap();
     let (draft, _) = put_image(&repository, 1, 60);
-    repository.publish(&image("debian"), draft, None).unwrap();
+    repository.publish(&image("debian"), draft).unwrap();
     let full = (0..100u8).find_map(|at| {
         let bytes = vec![at; 90_000];
         repository.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into()).err()

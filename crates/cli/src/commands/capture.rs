@@ -10,7 +10,7 @@ use store::{ImageName, Reference, Repository};
 use super::Context;
 use crate::args::Capture;
 use crate::clock;
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 use crate::progress::Meter;
 use crate::{reach, repository};
 
@@ -56,10 +56,17 @@ impl Job<'_> {
         let repository = repository::open_or_create(&self.context.global)?;
         self.context.output.detail(&format!("repository {}", repository.name()));
         let known = known_chunks(&repository, &self.image)?;
-        self.capture(&repository, known, |draft| Ok(repository.publish(&self.image, draft, None)?))
+        self.capture(&repository, known, |draft| Ok(repository.publish(&self.image, draft)?))
     }
 
     fn to_server(&self, server: &str) -> Result<()> {
+        if self.context.global.keys.sign_key.is_some() {
+            return Err(Failure::new(
+                Exit::Usage,
+                "a version that goes to a server is numbered, and so signed, there",
+            )
+            .hint("give --sign-key to `diskcast serve`, not here"));
+        }
         let client = reach::client(server, &self.args.reach, Stop::new(), self.context.output)?;
         // Whoever may not write there learns it before the disk is read.
         match client.versions(self.image.as_str()) {
@@ -150,7 +157,10 @@ fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunk
             Ok(KnownChunks::of(&Catalogue::load(&newest, repository)?)?)
         }
         Ok(_) => Ok(KnownChunks::default()),
-        Err(error) if error.kind() == store::ErrorKind::NotFound => Ok(KnownChunks::default()),
+        // Nothing is built on what nobody trusted has signed.
+        Err(error) if matches!(error.kind(), store::ErrorKind::NotFound | store::ErrorKind::Refused) => {
+            Ok(KnownChunks::default())
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -42,7 +42,7 @@ fn images(context: &Context, repository: &Repository) -> Result<()> {
     for name in names {
         let versions = repository.versions(&name)?;
         let tags = tags_by_version(repository, &name)?;
-        let newest = repository.resolve(&Reference::Newest(name))?;
+        let newest = repository.look(&Reference::Newest(name))?.0.manifest;
         let words: Vec<_> =
             tags.iter().flat_map(|(at, tags)| tags.iter().map(move |tag| format!("{tag}@{at}"))).collect();
         table.row([
@@ -77,7 +77,7 @@ fn versions(context: &Context, repository: &Repository, name: &ImageName) -> Res
     let numbers = repository.versions(name)?;
     let tags = tags_by_version(repository, name)?;
     for number in numbers {
-        let version = repository.resolve(&Reference::Version(name.clone(), number))?;
+        let version = repository.look(&Reference::Version(name.clone(), number))?.0.manifest;
         let tags = tags.get(&number).cloned().unwrap_or_default();
         table.row([
             number.to_string(),

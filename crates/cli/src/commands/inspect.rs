@@ -12,20 +12,24 @@ use super::Context;
 use super::images::{disk_bytes, tags_by_version};
 use crate::args::Inspect;
 use crate::exit::Result;
-use crate::repository;
 use crate::table::{Align, Table, printable};
+use crate::{keys, repository};
 
 pub fn run(context: &Context, args: &Inspect) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
-    let (sealed, _) = repository.sealed(&reference)?;
+    let (sealed, _) = repository.look(&reference)?;
+    let signers = sealed.signed().signers()?;
+    let signers: Vec<_> = signers.iter().map(|key| keys::show(&repository, *key)).collect();
     let (version, digest) = (&sealed.manifest, sealed.digest().to_hex());
     let tags = tags_by_version(&repository, reference.image())?.remove(&version.number).unwrap_or_default();
-    let record = json!({ "type": "version", "digest": digest, "tags": tags, "manifest": version });
-    context.output.answer(&record, || text(version, &digest, &tags))
+    let record = json!({
+        "type": "version", "digest": digest, "tags": tags, "signers": signers, "manifest": version,
+    });
+    context.output.answer(&record, || text(version, &digest, &tags, &signers))
 }
 
-fn text(version: &Manifest, digest: &str, tags: &[String]) -> String {
+fn text(version: &Manifest, digest: &str, tags: &[String], signers: &[String]) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         writeln!(text, "{name:<11} {}", printable(&value)).expect("a string takes everything");
@@ -36,6 +40,7 @@ fn text(version: &Manifest, digest: &str, tags: &[String]) -> String {
     if !tags.is_empty() {
         line("tags", tags.join(" "));
     }
+    line("signed by", if signers.is_empty() { "nobody".to_owned() } else { signers.join(", ") });
     line("created", format!("{} by {}", version.created, version.creator));
     if let Some(parent) = &version.parent {
         line("parent", format!("{}@{}", parent.image, parent.number));

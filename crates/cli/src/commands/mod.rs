@@ -5,6 +5,7 @@ pub mod fetch;
 pub mod images;
 pub mod inspect;
 pub mod install;
+pub mod key;
 pub mod remove;
 pub mod serve;
 pub mod tag;

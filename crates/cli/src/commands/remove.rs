@@ -15,7 +15,7 @@ pub fn run(context: &Context, args: &Remove) -> Result<()> {
         return Err(Failure::new(Exit::Usage, format!("`{image}` does not say which version to remove"))
             .hint(format!("say `{image}@NUMBER` for a version or `{image}:TAG` for a tag; `diskcast images {image}` lists them")));
     }
-    let version = repository.resolve(&reference)?;
+    let version = repository.look(&reference)?.0.manifest;
     let is_version = matches!(reference, Reference::Version(..));
     if is_version && !context.global.yes && !context.global.dry_run {
         prompt::confirm(&format!("{reference}, made {}, will be removed", version.created))?;

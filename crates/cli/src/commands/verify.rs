@@ -2,14 +2,14 @@
 
 use base::units::{show_bytes, show_duration};
 use serde_json::json;
-use store::{Damage, Scope, VerifyReport};
+use store::{Damage, Scope, Signer, VerifyReport};
 
 use super::Context;
 use super::capture::show_rate;
 use crate::args::Verify;
 use crate::exit::{Exit, Failure, Result};
 use crate::progress::Meter;
-use crate::{clock, repository};
+use crate::{clock, keys, repository};
 
 /// Most damaged records that are printed one by one for people; JSON has them all.
 const SHOWN_MAX: usize = 100;
@@ -29,17 +29,18 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     let took = clock::now().duration_since(began);
     let record = json!({
         "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
-        "unreferenced": report.unreferenced, "damaged": report.damaged.len(), "seconds": took.as_secs_f64(),
+        "unreferenced": report.unreferenced, "signers": signers(&report), "unsigned": report.unsigned, "damaged": report.damaged.len(), "seconds": took.as_secs_f64(),
     });
     context.output.result(&record, || {
         let VerifyReport { versions, objects, bytes, unreferenced, .. } = report;
+        let signed = signed(&report);
         let rest = if unreferenced > 0 {
             format!(", {unreferenced} objects that no version names")
         } else {
             String::new()
         };
         let (size, took, rate) = (show_bytes(bytes), show_duration(took), show_rate(bytes, took));
-        format!("verified {versions} versions, {objects} objects of {size}{rest}, {took}, {rate}\n")
+        format!("verified {versions} versions, {objects} objects of {size}{rest}, {took}, {rate}{signed}\n")
     })?;
     if report.damaged.is_empty() {
         return Ok(());
@@ -47,6 +48,21 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len())).hint(
         "capture the same disks again to heal missing or damaged objects, or remove the versions concerned",
     ))
+}
+
+fn signers(report: &VerifyReport) -> Vec<serde_json::Value> {
+    let record = |signer: &Signer| json!({ "key": signer.key.to_string(), "name": signer.name, "versions": signer.versions });
+    report.signers.iter().map(record).collect()
+}
+
+/// Who signed how many versions, in words; nothing if nobody signed any.
+fn signed(report: &VerifyReport) -> String {
+    let one = |signer: &Signer| {
+        format!("{} by {}", signer.versions, keys::words(signer.key, signer.name.as_deref()))
+    };
+    let unsigned = (report.unsigned > 0).then(|| format!("{} not", report.unsigned));
+    let all: Vec<_> = report.signers.iter().map(one).chain(unsigned).collect();
+    if report.signers.is_empty() { String::new() } else { format!("\nsigned: {}", all.join(", ")) }
 }
 
 fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {

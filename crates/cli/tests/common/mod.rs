@@ -99,6 +99,15 @@ impl Bench {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
+    /// Makes the key NAME.key, and returns how people see it.
+    pub fn key(&self, name: &str) -> String {
+        let made = self.json(&format!("key new {name}.key --name {name}"));
+        let public = made[0]["public"].as_str().unwrap().to_owned();
+        let file = std::fs::read_to_string(self.path(&format!("{name}.key.pub"))).unwrap();
+        assert_eq!(file, format!("{public}\n"));
+        format!("{name} ({})", &public["ed25519 ".len()..][..12])
+    }
+
     /// Starts `diskcast serve WORDS` on a free port of loopback.
     pub fn serve(&self, words: &str) -> Served {
         self.serve_at(words, "127.0.0.1:0")

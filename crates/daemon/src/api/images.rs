@@ -13,7 +13,7 @@ use base::limits::{MANIFEST_BYTES_MAX, SECTOR_BYTES};
 use bytes::Bytes;
 use image::{Catalogue, Manifest, ObjectSink};
 use net::api::{IDEMPOTENCY_KEY, ImageSummary, Images, OBJECT_TYPE, ProblemKind, VersionSummary, Versions};
-use store::{ImageName, Reference, Repository};
+use store::{ImageName, Reference, Repository, TagName};
 
 use super::access::Access;
 use super::{App, Failure, body};
@@ -56,7 +56,7 @@ pub async fn versions(
 }
 
 fn version(repository: &Repository, name: &ImageName, number: u64) -> Result<VersionSummary, Failure> {
-    let (sealed, _) = repository.sealed(&Reference::Version(name.clone(), number))?;
+    let (sealed, _) = repository.look(&Reference::Version(name.clone(), number))?;
     let found = &sealed.manifest;
     Ok(VersionSummary {
         number,
@@ -66,6 +66,18 @@ fn version(repository: &Repository, name: &ImageName, number: u64) -> Result<Ver
         allocated_bytes: found.statistics.allocated_bytes,
         encoded_bytes: found.statistics.encoded_bytes,
     })
+}
+
+/// The record that says where a tag is, with its signatures: a client holds it against the keys that it trusts.
+pub async fn tag(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path((image, tag)): Path<(String, String)>,
+) -> Result<Response, Failure> {
+    access.needs(Right::Read, &image)?;
+    let (image, tag): (ImageName, TagName) = (image.parse()?, tag.parse()?);
+    let record = app.blocking(move |app| app.repository.tag_record(&image, &tag)).await?;
+    Ok(([(CONTENT_TYPE, OBJECT_TYPE)], record).into_response())
 }
 
 pub async fn manifest(
@@ -110,7 +122,7 @@ pub async fn publish(
             Reference::Version(version.image.parse()?, version.number)
         }
     };
-    let (sealed, bytes) = app.blocking(move |app| app.repository.sealed(&reference)).await?;
+    let (sealed, bytes) = app.blocking(move |app| app.repository.look(&reference)).await?;
     Ok(answer(StatusCode::CREATED, &sealed.digest().to_hex(), bytes))
 }
 
@@ -126,7 +138,7 @@ fn publish_draft(repository: &Repository, name: ImageName, draft: &[u8]) -> Resu
             ));
         }
     }
-    Ok(repository.publish(&name, draft, None)?)
+    Ok(repository.publish(&name, draft)?)
 }
 
 /// An object that the draft names and that is not here is no fault of the path that was asked for.

@@ -89,6 +89,7 @@ pub fn router(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/images", get(images::list))
         .route("/images/{image}/versions", get(images::versions).post(images::publish))
+        .route("/images/{image}/tags/{tag}", get(images::tag))
         .route("/manifests/{reference}", get(images::manifest))
         .route("/objects/{kind}/{digest}", get(objects::get).head(objects::head).put(objects::put))
         .route("/sessions", get(sessions::list).post(sessions::join));

@@ -31,6 +31,8 @@ use watch::Watch;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
+/// Longest record of a tag, in bytes (`formats/repository.md`).
+const TAG_BYTES_MAX: u32 = 16 << 10;
 /// A connection whose first packet was lost is made again after so long, not after the second that TCP waits (RFC 6298); so
 /// often, since a server may be further away than that.
 const HASTE: Duration = Duration::from_millis(250);
@@ -171,6 +173,14 @@ impl Client {
     /// `NotFound`; as [`Self::images`].
     pub fn manifest(&self, reference: &str) -> Result<Bytes> {
         self.bytes(Method::GET, &api::path::manifest(reference), Body::None, limits::MANIFEST_BYTES_MAX)
+    }
+
+    /// The record that says where a tag is, as it is stored: signed, if it is.
+    ///
+    /// # Errors
+    /// `NotFound`; as [`Self::images`].
+    pub fn tag(&self, image: &str, tag: &str) -> Result<Bytes> {
+        self.bytes(Method::GET, &api::path::tag(image, tag), Body::None, TAG_BYTES_MAX)
     }
 
     /// Publishes the encoded manifest `draft`, which has no number yet, as the next version of `image`, and returns

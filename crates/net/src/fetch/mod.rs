@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use base::{fault, limits};
 use bytes::Bytes;
-use image::{Catalogue, InstallReport, Installer, ObjectRef, ObjectSource, Sealed};
+use image::{Catalogue, InstallReport, Installer, Manifest, ObjectRef, ObjectSource, Sealed};
 use proto::multicast::ReceiverCounters;
 
 use crate::api::{Family, SessionGrant, SessionRequest};
@@ -122,10 +122,22 @@ pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> image::Result<Installer> + Se
 /// The manifest of `image`, `image:tag` or `image@version`, as the server has it.
 ///
 /// # Errors
-/// Those of the client; `Corrupt` or `Unsupported` if this program can't read it.
+/// Those of the client; `Corrupt` if it is of another image or number than was asked for, or no manifest; `Unsupported` if
+/// this program can't read it.
 pub fn manifest(client: &Client, reference: &str) -> Result<Sealed> {
     let bytes = client.manifest(reference)?;
-    Sealed::open(&bytes).map_err(|error| from_image(error, format!("read the manifest of `{reference}`")))
+    let sealed = Sealed::open(&bytes)
+        .map_err(|error| from_image(error, format!("read the manifest of `{reference}`")))?;
+    let Manifest { image, number, .. } = &sealed.manifest;
+    let is_right = match reference.split_once('@') {
+        Some((name, asked)) => image == name && asked.parse() == Ok(*number),
+        None => reference.split(':').next() == Some(image),
+    };
+    if is_right {
+        return Ok(sealed);
+    }
+    let text = format!("the server answers for `{reference}` with `{}@{number}`", image.escape_debug());
+    Err(Error::new(ErrorKind::Corrupt, text))
 }
 
 /// Fetches the version of `sealed` from the server of `client` and installs it with the installer that `begin` makes.

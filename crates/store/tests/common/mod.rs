@@ -116,5 +116,5 @@ fn put(
 /// Puts an image and publishes it as a version of `name`.
 pub fn publish(repository: &Repository, name: &str, seed: u64) -> Manifest {
     let (draft, _) = put_image(repository, seed, 7);
-    repository.publish(&image(name), draft, None).unwrap()
+    repository.publish(&image(name), draft).unwrap()
 }

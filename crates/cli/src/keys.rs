@@ -1,0 +1,106 @@
+//! Keys from files: what signs, and who is trusted. No option and no variable ever holds a key itself.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use image::signature::signing_key_from_text;
+use image::{PublicKey, Signed, SigningKey, Trust};
+use store::Repository;
+
+use crate::args::Keys;
+use crate::commands::Context;
+use crate::exit::{Exit, Failure, Result};
+
+/// Largest file of public keys in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What the options say a repository is to be used with.
+pub fn of_repository(options: &Keys) -> Result<store::Keys> {
+    let sign = options.sign_key.as_deref().map(signing).transpose()?;
+    let trust = if options.allow_untrusted { None } else { trust(options)? };
+    Ok(store::Keys { sign, trust })
+}
+
+/// The signing key in the file at `path`.
+pub fn signing(path: &Path) -> Result<SigningKey> {
+    let bytes = daemon::state::read_private(path)?;
+    let key = signing_key_from_text(&String::from_utf8_lossy(&bytes));
+    key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
+}
+
+/// The keys that the options say are trusted; `None` if everything is to be taken.
+pub fn trust(options: &Keys) -> Result<Option<Trust>> {
+    let mut trust = Trust::default();
+    for path in &options.trust {
+        for file in files(path)? {
+            let doing = || format!("read the public keys in `{}`", file.display());
+            let found = std::fs::File::open(&file).and_then(|file| {
+                let mut text = String::new();
+                std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_BYTES_MAX), &mut text)?;
+                Ok(text)
+            });
+            let found = found.map_err(|error| Failure::from(error).context(doing()))?.parse::<Trust>();
+            let added = found.and_then(|found| trust.add_all(&found));
+            added.map_err(|error| Failure::from(error).context(doing()))?;
+        }
+    }
+    match (options.trust.is_empty(), trust.is_empty()) {
+        (true, _) => Ok(None),
+        (false, true) => {
+            let paths: Vec<_> = options.trust.iter().map(|path| path.display().to_string()).collect();
+            Err(Failure::new(Exit::Usage, format!("there is no public key in {}", paths.join(", "))).hint(
+                "`diskcast key show` prints the public half of a key; in a folder the files *.pub count",
+            ))
+        }
+        (false, false) => Ok(Some(trust)),
+    }
+}
+
+/// The file at `path`, or the files `*.pub` in the folder there, in order.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let entries = entries.map_err(|error| Failure::from(error).context(path.display()))?;
+    let mut files: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "pub"));
+    files.sort();
+    Ok(files)
+}
+
+/// Refuses what is not signed by a trusted key, if only some are trusted; warns if that was allowed.
+pub fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<()> {
+    let options = &context.global.keys;
+    let Some(trust) = trust(options)? else { return Ok(()) };
+    match trust.check(&format_args!("`{what}`"), signed) {
+        Err(error) if options.allow_untrusted => {
+            context.output.warning(&format!("{}: used all the same", base::fault::chain(&error)));
+            Ok(())
+        }
+        checked => checked.map_err(explain),
+    }
+}
+
+/// Says what to do about something that nobody trusted has signed.
+pub fn explain(error: impl Into<Failure>) -> Failure {
+    let failure = error.into();
+    if failure.exit == Exit::Refused {
+        failure.hint("--trust names the keys that are trusted; --allow-untrusted takes it with a warning")
+    } else {
+        failure
+    }
+}
+
+/// A key as people see it: what the repository's list calls it, and its first digits.
+pub fn show(repository: &Repository, key: PublicKey) -> String {
+    words(key, repository.keys().trust.as_ref().and_then(|trust| trust.name_of(key)))
+}
+
+/// A key as people see it.
+pub fn words(key: PublicKey, name: Option<&str>) -> String {
+    match name {
+        Some(name) if !name.is_empty() => format!("{name} ({})", key.short()),
+        _ => format!("key {}", key.short()),
+    }
+}

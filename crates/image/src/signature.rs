@@ -1,0 +1,306 @@
+//! Signatures: who vouches for a manifest or a record, and whose word counts. Ed25519 (RFC 8032).
+//!
+//! What is signed is a digest that was derived under a context of its own, so that a signature of one kind of thing is
+//! never one of another. Key files are text; `formats/repository.md`, "Keys", says what is in them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base::Digest;
+use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePrivateKey, spki::der::pem::LineEnding};
+use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Most signatures of one thing.
+pub const SIGNATURES_MAX: usize = 16;
+/// Most keys that somebody trusts.
+pub const TRUSTED_MAX: usize = 1024;
+
+const ALGORITHM: &str = "ed25519";
+
+/// A public key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublicKey(VerifyingKey);
+
+impl PublicKey {
+    /// The key of these 32 bytes. `Corrupt` if they are none, or one of the few that sign everything.
+    pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self> {
+        let none = |e| Error::from_source(ErrorKind::Corrupt, "read a public key", e);
+        match VerifyingKey::from_bytes(bytes).map_err(none)? {
+            key if key.is_weak() => Err(Error::new(ErrorKind::Corrupt, "a public key that proves nothing")),
+            key => Ok(Self(key)),
+        }
+    }
+
+    /// Its 32 bytes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 32] {
+        self.0.to_bytes()
+    }
+
+    /// The first 12 hexadecimal digits, for people.
+    #[must_use]
+    pub fn short(self) -> String {
+        Digest(self.to_bytes()).short()
+    }
+}
+
+impl From<&SigningKey> for PublicKey {
+    fn from(key: &SigningKey) -> Self {
+        Self(key.verifying_key())
+    }
+}
+
+impl fmt::Display for PublicKey {
+    /// As it stands in a file: `ed25519` and 64 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{ALGORITHM} {}", Digest(self.to_bytes()))
+    }
+}
+
+/// One signature as it is stored: a key, and what that key is said to have signed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    key: PublicKey,
+    bytes: [u8; 64],
+}
+
+impl Signature {
+    /// The signature of `digest` by `key`.
+    #[must_use]
+    pub fn make(key: &SigningKey, digest: &Digest) -> Self {
+        Self { key: key.into(), bytes: key.sign(&digest.0).to_bytes() }
+    }
+
+    /// A signature as it was read.
+    #[must_use]
+    pub fn new(key: PublicKey, bytes: [u8; 64]) -> Self {
+        Self { key, bytes }
+    }
+
+    /// The key that is said to have made it; [`Signature::is_of`] tells whether it did.
+    #[must_use]
+    pub fn key(&self) -> PublicKey {
+        self.key
+    }
+
+    /// Its 64 bytes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 64] {
+        self.bytes
+    }
+
+    /// Whether its key signed `digest`.
+    #[must_use]
+    pub fn is_of(&self, digest: &Digest) -> bool {
+        let signature = ed25519_dalek::Signature::from_bytes(&self.bytes);
+        self.key.0.verify_strict(&digest.0, &signature).is_ok()
+    }
+}
+
+/// The digest of something and the signatures that were found with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signed {
+    digest: Digest,
+    signatures: Vec<Signature>,
+}
+
+impl Signed {
+    /// What was found.
+    #[must_use]
+    pub fn new(digest: Digest, signatures: Vec<Signature>) -> Self {
+        Self { digest, signatures }
+    }
+
+    /// What the signatures are of.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The keys that signed it. `Corrupt` if any signature is not one of this digest.
+    pub fn signers(&self) -> Result<Vec<PublicKey>> {
+        match self.signatures.iter().find(|signature| !signature.is_of(&self.digest)) {
+            None => Ok(self.signatures.iter().map(Signature::key).collect()),
+            Some(forged) => Err(not_its_own(forged)),
+        }
+    }
+
+    /// The keys that are said to have signed it.
+    pub fn claims(&self) -> impl Iterator<Item = PublicKey> + '_ {
+        self.signatures.iter().map(Signature::key)
+    }
+}
+
+fn not_its_own(forged: &Signature) -> Error {
+    let text = format!("the signature of key {} is of something else", forged.key().short());
+    Error::new(ErrorKind::Corrupt, text)
+}
+
+/// The keys that somebody trusts, each with a name for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trust {
+    keys: Vec<(PublicKey, String)>,
+}
+
+impl Trust {
+    /// Trusts one more key. A name that it had stays.
+    pub fn add(&mut self, key: PublicKey, name: &str) {
+        if self.name_of(key).is_none() {
+            self.keys.push((key, name.to_owned()));
+        }
+    }
+
+    /// Trusts the keys of `other`, too. `Refused` if that are more than [`TRUSTED_MAX`].
+    pub fn add_all(&mut self, other: &Self) -> Result<()> {
+        other.keys.iter().for_each(|(key, name)| self.add(*key, name));
+        if self.keys.len() > TRUSTED_MAX {
+            return Err(Error::new(ErrorKind::Refused, format!("more than {TRUSTED_MAX} trusted keys")));
+        }
+        Ok(())
+    }
+
+    /// Whether there is no key at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// What the owner of this list calls `key`, if it is trusted.
+    #[must_use]
+    pub fn name_of(&self, key: PublicKey) -> Option<&str> {
+        self.keys.iter().find(|(known, _)| *known == key).map(|(_, name)| name.as_str())
+    }
+
+    /// Whether a trusted key signed what `what` names. `Refused` if none did; `Corrupt` if a signature that claims to be
+    /// of a trusted key is of something else, and no other helps.
+    pub fn check(&self, what: &dyn fmt::Display, signed: &Signed) -> Result<()> {
+        let claims = signed.signatures.iter().filter(|signature| self.name_of(signature.key()).is_some());
+        let mut forged = None;
+        for signature in claims {
+            if signature.is_of(&signed.digest) {
+                return Ok(());
+            }
+            forged = Some(signature);
+        }
+        if let Some(forged) = forged {
+            return Err(Error::from_source(ErrorKind::Corrupt, format!("check {what}"), not_its_own(forged)));
+        }
+        let others: Vec<_> = signed.claims().map(PublicKey::short).collect();
+        let why = match others.as_slice() {
+            [] => "is not signed".to_owned(),
+            keys => format!("is signed by {}, which is not trusted", keys.join(", ")),
+        };
+        Err(Error::new(ErrorKind::Refused, format!("{what} {why}")))
+    }
+}
+
+impl FromStr for Trust {
+    type Err = Error;
+
+    /// Reads lines `ed25519 <64 hexadecimal digits> [name]`; empty ones and those that begin with `#` are passed over.
+    /// `Corrupt` with the line's number if another is found.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut trust = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let mut words = line.splitn(3, ' ');
+            let bytes = match (words.next(), words.next().map(str::parse::<Digest>)) {
+                (Some(ALGORITHM), Some(Ok(bytes))) => bytes,
+                _ => {
+                    let text =
+                        format!("line {}: expected `{ALGORITHM} <64 hexadecimal digits> [name]`", index + 1);
+                    return Err(Error::new(ErrorKind::Corrupt, text));
+                }
+            };
+            trust.add(PublicKey::from_bytes(&bytes.0)?, words.next().unwrap_or_default().trim());
+            if trust.keys.len() > TRUSTED_MAX {
+                return Err(Error::new(ErrorKind::Refused, format!("more than {TRUSTED_MAX} keys")));
+            }
+        }
+        Ok(trust)
+    }
+}
+
+/// A signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519` writes it.
+/// `Corrupt` if that is something else; no error holds a part of it.
+pub fn signing_key_from_text(text: &str) -> Result<SigningKey> {
+    let none = |_| Error::new(ErrorKind::Corrupt, "this is no ed25519 key in PEM (`BEGIN PRIVATE KEY`)");
+    SigningKey::from_pkcs8_pem(text.trim()).map_err(none)
+}
+
+/// The text of the file of `key`.
+#[must_use]
+pub fn signing_key_to_text(key: &SigningKey) -> String {
+    // Without the public half, so that every openssl since 1.1.1 reads it.
+    let bytes = ed25519_dalek::pkcs8::KeypairBytes { secret_key: key.to_bytes(), public_key: None };
+    bytes.to_pkcs8_pem(LineEnding::LF).expect("32 bytes fit").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(seed: u8) -> SigningKey {
+        SigningKey::from_bytes(&[seed; 32])
+    }
+
+    fn signed(digest: Digest, keys: &[u8], of: Digest) -> Signed {
+        Signed::new(digest, keys.iter().map(|&seed| Signature::make(&key(seed), &of)).collect())
+    }
+
+    #[test]
+    fn what_a_trusted_key_signed_is_trusted_and_nothing_else() {
+        let (this, other) = (Digest::of(b"this"), Digest::of(b"other"));
+        let mut trust = Trust::default();
+        trust.add((&key(1)).into(), "one");
+        let judge = |signed: &Signed| trust.check(&"it", signed).map_err(|error| error.kind());
+        assert_eq!(judge(&signed(this, &[1], this)), Ok(()));
+        assert_eq!(judge(&signed(this, &[2, 1], this)), Ok(()));
+        assert_eq!(judge(&signed(this, &[], this)), Err(ErrorKind::Refused));
+        assert_eq!(judge(&signed(this, &[2], this)), Err(ErrorKind::Refused));
+        assert_eq!(judge(&signed(this, &[1], other)), Err(ErrorKind::Corrupt));
+        assert_eq!(signed(this, &[2, 1], this).signers().unwrap().len(), 2);
+        assert_eq!(signed(this, &[2], other).signers().unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn trusted_keys_are_read_with_their_names() {
+        let (one, two) = (PublicKey::from(&key(1)), PublicKey::from(&key(2)));
+        let text = format!("# keys of the lab\n\n{one} ops at build 1\n  {two}\n{one} again\n");
+        let trust: Trust = text.parse().unwrap();
+        assert_eq!((trust.name_of(one), trust.name_of(two)), (Some("ops at build 1"), Some("")));
+        assert_eq!(trust.name_of((&key(3)).into()), None);
+        for bad in ["ed25519", "ed25519 00", "rsa 00", "-----BEGIN PRIVATE KEY-----", &format!("{one}x")] {
+            assert_eq!(bad.parse::<Trust>().unwrap_err().kind(), ErrorKind::Corrupt, "{bad}");
+        }
+        // The neutral element: every signature of a kind is good under it.
+        let weak = Digest({
+            let mut bytes = [0; 32];
+            bytes[0] = 1;
+            bytes
+        });
+        assert!(format!("ed25519 {weak}").parse::<Trust>().is_err());
+    }
+
+    #[test]
+    fn signing_keys_come_back_from_text_and_openssl_reads_and_writes_the_same() {
+        let text = signing_key_to_text(&key(1));
+        assert!(text.starts_with("-----BEGIN PRIVATE KEY-----\n"));
+        assert_eq!(signing_key_from_text(&text).unwrap().to_bytes(), [1; 32]);
+        // Made by `openssl genpkey -algorithm ed25519`.
+        let openssl = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
+        let public = PublicKey::from(&signing_key_from_text(openssl).unwrap());
+        assert_eq!(
+            public.to_string(),
+            "ed25519 d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+        );
+        for bad in ["", "MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v", &openssl.replace("K2Vw", "K2Vu")] {
+            assert_eq!(signing_key_from_text(bad).unwrap_err().kind(), ErrorKind::Corrupt, "{bad}");
+        }
+    }
+}
