@@ -166,9 +166,19 @@ impl Arrivals {
     pub fn packets(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
         let runs = self.buffers.iter().zip(&self.metas).take(self.count);
         runs.flat_map(|(buffer, meta)| {
-            buffer[..meta.len.min(buffer.len())].chunks(meta.stride.max(1)).map(|packet| (meta.addr, packet))
+            let (train, packet_bytes) = train(buffer, meta);
+            train.chunks(packet_bytes).map(|packet| (meta.addr, packet))
         })
     }
+
+    /// The same as trains: packets one behind the other, and the size of each, at least 1; the last may be shorter.
+    pub fn trains(&self) -> impl Iterator<Item = (&[u8], usize)> {
+        self.buffers.iter().zip(&self.metas).take(self.count).map(|(buffer, meta)| train(buffer, meta))
+    }
+}
+
+fn train<'a>(buffer: &'a [u8], meta: &RecvMeta) -> (&'a [u8], usize) {
+    (&buffer[..meta.len.min(buffer.len())], meta.stride.max(1))
 }
 
 /// The server's socket of a session: sends to the group, receives reports, answers them.

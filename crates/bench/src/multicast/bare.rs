@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use base::Chance;
 use lab::{Host, Star, StarOptions};
 use net::udp::{Arrivals, GroupReceiver, GroupSender, SendOptions, Sent, wait};
-use proto::multicast::{BlockHeader, Downstream, Key, Shape, block_bytes_for, open_downstream, tag};
+use proto::multicast::{BlockHeader, Downstream, Key, Shape, block_bytes_for, open_train, tag};
 use serde_json::{Value, json};
 
 use super::most;
@@ -253,8 +253,9 @@ fn take_in(socket: &GroupReceiver, mut digest: impl FnMut(Vec<u8>) -> Vec<u8>) -
             }
             continue;
         }
-        for (_, datagram) in arrivals.packets() {
-            let Ok(Downstream::Block(header, payload)) = open_downstream(&key, &shape, datagram) else {
+        let trains = arrivals.trains();
+        for packet in trains.flat_map(|(train, packet_bytes)| open_train(&key, &shape, train, packet_bytes)) {
+            let Ok(Downstream::Block(header, payload)) = packet else {
                 return Err("a packet that nobody sent".into());
             };
             if header.object == OBJECTS {
@@ -281,6 +282,8 @@ fn say(line: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use proto::multicast::open_downstream;
+
     use super::*;
 
     #[test]

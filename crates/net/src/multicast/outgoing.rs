@@ -1,7 +1,7 @@
 //! A run of packets on its way into the socket: header, payload and tag of each, one behind the other.
 
 use proto::code;
-use proto::multicast::{BLOCK_HEADER_BYTES, Key, Run, Shape, TAG_BYTES, seal, tag};
+use proto::multicast::{BLOCK_HEADER_BYTES, Key, Run, Shape, TAG_BYTES, seal, seal_train};
 
 /// Packets of equal size (the last may be shorter), and how far they went. Its memory is used again for each run.
 #[derive(Default)]
@@ -53,14 +53,13 @@ impl Outgoing {
                 let (offset, len) = shape.place(header.object_bytes, header.block);
                 &object[offset as usize..][..usize::from(len)]
             };
-            let begin = self.bytes.len();
             self.bytes.extend_from_slice(&header.encode(shape));
             self.bytes.extend_from_slice(payload);
-            let tag = tag(key, &self.bytes[begin..]);
-            self.bytes.extend_from_slice(&tag);
+            self.bytes.extend_from_slice(&[0; TAG_BYTES]);
         }
         // A run of one short block is a packet of that size.
         self.packet_bytes = (block_bytes + BLOCK_HEADER_BYTES + TAG_BYTES).min(self.bytes.len());
+        seal_train(key, &mut self.bytes, self.packet_bytes);
     }
 }
 

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use proto::code::{self, Held};
 use proto::multicast::{
     Disposition, Downstream, ObjectRange, Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent,
-    ReceiverId, Shape, Slot, open_downstream, seal,
+    ReceiverId, Reject, Shape, Slot, open_train, seal,
 };
 
 use super::buffers::Buffers;
@@ -455,8 +455,11 @@ impl Driver<'_> {
                 return Ok(false);
             }
             let now = self.clock.now();
-            for (_, datagram) in arrivals.packets() {
-                self.take_packet(now, datagram);
+            let (key, shape) = (self.group_key.clone(), self.shape);
+            for (train, packet_bytes) in arrivals.trains() {
+                for packet in open_train(&key, &shape, train, packet_bytes) {
+                    self.take_packet(now, packet);
+                }
             }
             // What is whole is handed on while it is still in the processor's cache.
             self.hand_on()?;
@@ -464,8 +467,8 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    fn take_packet(&mut self, now: Instant, datagram: &[u8]) {
-        let packet = match open_downstream(&self.group_key, &self.shape, datagram) {
+    fn take_packet(&mut self, now: Instant, opened: std::result::Result<Downstream<'_>, Reject>) {
+        let packet = match opened {
             Ok(packet) => packet,
             Err(why) => return self.machine.handle_reject(why),
         };

@@ -4,7 +4,7 @@
 //! the running stream from where it is, reports by unicast what it lacks, and stays silent while the server's
 //! [`Status`] shows that what it lacks is coming. A driver
 //!
-//! 1. opens each datagram ([`open_downstream`], [`open_upstream`]) and hands the packet to `handle_input`;
+//! 1. opens each datagram ([`open_downstream`] or, of many, [`open_train`]; [`open_upstream`]) and hands the packet to `handle_input`;
 //! 2. then drains `poll_event` and `poll_transmit` until both are empty;
 //! 3. sleeps until `poll_timeout` or the next datagram, and calls `handle_timeout`.
 //!
@@ -16,6 +16,8 @@ mod cache;
 mod congestion;
 mod delay;
 mod gather;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod members;
 mod mutant;
 mod outliers;
@@ -30,14 +32,15 @@ mod slots;
 mod stats;
 mod status;
 mod stream;
+mod tag;
 mod window;
 
 pub use bits::ObjectSet;
 pub use gather::Gathering;
 pub use mutant::Mutant;
 pub use packet::{
-    BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Key, Reject, Shape, TAG_BYTES, block_bytes_for,
-    open_downstream, open_upstream, peek_receiver, seal, tag,
+    BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Key, Reject, Shape, block_bytes_for, open_downstream,
+    open_train, open_upstream, peek_receiver,
 };
 pub use rate::RateConfig;
 pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
@@ -47,3 +50,4 @@ pub use report::{
 pub use server::{Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use status::{Downstream, Echo, ObjectRange, Status};
+pub use tag::{TAG_BYTES, seal, seal_train, tag};

@@ -2,10 +2,9 @@
 
 use base::wire::Reader;
 
-use super::packet::{
-    PREFIX_BYTES, Prefix, Reject, SEQUENCE_MAX, Shape, TAG_BYTES, kind, read_u48, write_u48,
-};
+use super::packet::{PREFIX_BYTES, Prefix, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48};
 use super::status::ObjectRange;
+use super::tag::TAG_BYTES;
 
 /// Most objects that one NEED may ask for whole.
 pub(super) const NEED_OBJECTS_MAX: u64 = 1 << 16;

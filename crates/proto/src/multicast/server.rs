@@ -14,13 +14,14 @@ use super::gather::{Gather, Gathering};
 use super::members::Members;
 use super::mutant::Mutant;
 use super::outliers::Outliers;
-use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Reject, Shape, TAG_BYTES};
+use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Reject, Shape};
 use super::rate::{Feedback, Rate, RateConfig};
 use super::repair::Repairs;
 use super::report::{Cause, Lacking, NeedBlocks, NeedSymbols, ReceiverId, Report, Upstream};
 use super::schedule::Schedule;
 use super::stats::{ReceiverStatistics, SessionStatistics};
 use super::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_bye};
+use super::tag::TAG_BYTES;
 
 /// What a session of a server is made of.
 #[derive(Debug, Clone)]
