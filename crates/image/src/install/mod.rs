@@ -134,11 +134,11 @@ impl Installer {
         let kept = shared.counters.kept.load(Ordering::Relaxed);
         shared.progress.begin(Stage::Install, shared.plan.bytes() - kept);
         let mut installer = Self { shared, options, threads, queue: Some(queue), workers: Vec::new() };
-        for _ in 0..threads {
-            let objects = objects.clone();
-            installer.spawn(move |shared| write_all(shared, &objects, options.decode));
-        }
         if options.decode {
+            for _ in 0..threads {
+                let objects = objects.clone();
+                installer.spawn(move |shared| write_all(shared, &objects));
+            }
             installer.spawn(move |shared| blank::make_all(shared, options.free));
         }
         Ok(installer)
@@ -188,6 +188,9 @@ impl Installer {
         };
         if !self.shared.change(id, State::Needed, State::Taken) {
             return Ok(Offer::Known);
+        }
+        if !self.options.decode {
+            return write_one(&self.shared, None, id, &object).map(|()| Offer::Taken);
         }
         let queue = self.queue.as_ref().expect("the queue is open until the end");
         match send(queue, (id, object)) {
@@ -332,11 +335,11 @@ fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
 }
 
 /// Writes objects from the queue until it is closed. After a failure it only empties the queue, so that nobody waits.
-fn write_all(shared: &Shared, objects: &Receiver<Item>, decode: bool) -> Result<()> {
-    let mut writer = decode.then(|| Writer::new(shared)).transpose()?;
+fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
+    let mut writer = Writer::new(shared)?;
     for (id, object) in objects {
         if !shared.group.is_stopped()
-            && let Err(error) = write_one(shared, writer.as_mut(), id, &object)
+            && let Err(error) = write_one(shared, Some(&mut writer), id, &object)
         {
             shared.group.fail(error);
         }
