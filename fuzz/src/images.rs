@@ -102,6 +102,7 @@ fn manifest(root: Root) -> Manifest {
         image: "web".to_owned(),
         number: 3,
         parent: None,
+        copied: None,
         root,
         chunk_bytes: CHUNK_BYTES_MIN,
         size_sectors,

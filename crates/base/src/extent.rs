@@ -3,7 +3,7 @@
 use crate::limits::SECTOR_BYTES;
 
 /// A run of sectors: `start..start + count`, in units of 512 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Extent {
     /// First sector.
     pub start: u64,

@@ -17,6 +17,7 @@ impl Manifest {
             number: 0,
             nonce: String::new(),
             parent: None,
+            copied: None,
             root: captured.root,
             chunk_bytes: captured.layout.chunk.bytes(),
             size_sectors: captured.layout.size_sectors,
@@ -27,6 +28,7 @@ impl Manifest {
                 table: map.table.as_str().to_owned(),
                 id: map.disk_id.clone(),
                 partitions: map.partitions.iter().map(partition).collect(),
+                changed: false,
             },
             labels: std::collections::BTreeMap::new(),
             created: created.to_owned(),
@@ -56,5 +58,6 @@ fn filesystem(found: &Filesystem) -> FilesystemRecord {
         uuid: found.uuid.clone(),
         label: found.label.clone(),
         understood: found.understood,
+        changed: false,
     }
 }

@@ -43,6 +43,9 @@ pub struct Manifest {
     /// The version that this one was made from.
     #[serde(default)]
     pub parent: Option<Parent>,
+    /// The version of another repository that this one is a copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<Copied>,
     /// The tree.
     #[serde(with = "root_record")]
     pub root: Root,
@@ -93,6 +96,20 @@ pub struct Parent {
     pub digest: Digest,
 }
 
+/// The version of another repository that a version was copied from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    /// The other repository's id.
+    pub repository: String,
+    /// Name of the image there.
+    pub image: String,
+    /// Its number there.
+    pub number: u64,
+    /// Its manifest's digest there.
+    #[serde(with = "digest_hex")]
+    pub digest: Digest,
+}
+
 /// Where an image lay on the disk that it was captured from, in sectors of 512 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
@@ -113,6 +130,10 @@ pub struct DiskRecord {
     /// Partitions, at most `PARTITIONS_MAX`.
     #[serde(default)]
     pub partitions: Vec<PartitionRecord>,
+    /// Sectors outside all partitions were written, or the image grew, since the disk was looked at: the table and the
+    /// list of partitions are those of then.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub changed: bool,
 }
 
 /// One partition, or the filesystem of a disk without a table (number 0).
@@ -150,6 +171,15 @@ pub struct FilesystemRecord {
     pub label: Option<String>,
     /// Whether its allocation map was used; if not, all of the partition was captured.
     pub understood: bool,
+    /// Sectors of its partition were written since the disk was looked at: what is said here is of then.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub changed: bool,
+}
+
+/// For fields that are written only where they say something.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// What a capture counted. Bytes of the disk, unless said otherwise.

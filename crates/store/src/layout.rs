@@ -16,6 +16,7 @@ const NODES: &str = "nodes";
 const VERSIONS: &str = "versions";
 const REMOVED: &str = "removed";
 const TAGS: &str = "tags";
+const APPENDS: &str = "appends";
 
 pub(crate) fn format() -> Path {
     Path::from(FORMAT)
@@ -67,6 +68,14 @@ pub(crate) fn tag_records(image: &ImageName, tag: &TagName) -> Path {
 
 pub(crate) fn tag_record(image: &ImageName, tag: &TagName, number: u64) -> Path {
     numbered(tag_records(image, tag), number)
+}
+
+pub(crate) fn appends_of(image: &ImageName) -> Path {
+    Path::from_iter([APPENDS, image.as_str()])
+}
+
+pub(crate) fn append(image: &ImageName, number: u64) -> Path {
+    numbered(appends_of(image), number)
 }
 
 fn numbered(folder: Path, number: u64) -> Path {

@@ -7,6 +7,7 @@
 //! Outside everything blocks; `object_store` and its futures stay inside.
 
 mod backend;
+mod blob;
 mod error;
 mod folder;
 mod layout;
@@ -19,6 +20,7 @@ mod tags;
 mod verify;
 mod versions;
 
+pub use blob::{Blob, Committed, Content, Piece, Recent, Shape, Snapshot};
 pub use error::{Error, ErrorKind, Result};
 pub use location::Location;
 pub use names::{ImageName, Reference, TagName};

@@ -8,6 +8,16 @@ pub(crate) fn parallel<T: Sync, S, R: Send>(
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &T) -> R + Sync,
 ) -> Vec<R> {
+    parallel_by(std::thread::available_parallelism().map_or(1, usize::from), items, scratch, work)
+}
+
+/// The same by `threads` threads: more than there are cores where they wait for a store.
+pub(crate) fn parallel_by<T: Sync, S, R: Send>(
+    threads: usize,
+    items: &[T],
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, &T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let run = || {
         let (mut scratch, mut done) = (scratch(), Vec::new());
@@ -18,7 +28,7 @@ pub(crate) fn parallel<T: Sync, S, R: Send>(
         }
         done
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let threads = threads.min(items.len());
     let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
         let mut results = run();

@@ -11,6 +11,7 @@ use object_store::memory::InMemory;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Created};
+use crate::blob::Blobs;
 use crate::error::{Error, ErrorKind, Result, from_io, from_store};
 use crate::folder::Folder;
 use crate::layout;
@@ -43,6 +44,7 @@ pub struct Repository {
     name: String,
     id: String,
     pub(crate) keys: Keys,
+    pub(crate) blobs: Blobs,
 }
 
 impl Repository {
@@ -134,7 +136,7 @@ impl Repository {
         if backend.create(&layout::format(), &bytes)? == Created::Taken {
             return Err(Error::new(ErrorKind::Exists, format!("`{name}` is a repository already")));
         }
-        let repository = Self { backend, name, id, keys: Keys::default() };
+        let repository = Self { backend, name, id, keys: Keys::default(), blobs: Blobs::default() };
         repository.prove_create_only()?;
         Ok(repository)
     }
@@ -150,7 +152,7 @@ impl Repository {
                 _ => error,
             })?;
         let Format { id } = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
-        Ok(Self { backend, name, id, keys: Keys::default() })
+        Ok(Self { backend, name, id, keys: Keys::default(), blobs: Blobs::default() })
     }
 
     /// Creates `format` a second time with other bytes that mean the same: a store that lets that pass ignores

@@ -44,7 +44,7 @@ pub(crate) struct Numbers {
     /// First and last of numbers below the highest that have neither a version nor a tombstone: records were lost.
     pub(crate) lost: Vec<(u64, u64)>,
     /// The highest that was ever used, 0 if none was.
-    highest: u64,
+    pub(crate) highest: u64,
 }
 
 /// The body of a tombstone.

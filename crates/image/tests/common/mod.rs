@@ -19,6 +19,7 @@ pub fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
         number: 7,
         nonce: String::new(),
         parent: None,
+        copied: None,
         root,
         chunk_bytes: chunk.bytes(),
         size_sectors,

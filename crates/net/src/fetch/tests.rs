@@ -60,6 +60,7 @@ impl Version {
             number: 1,
             nonce: String::new(),
             parent: None,
+            copied: None,
             root: captured.root,
             chunk_bytes: captured.layout.chunk.bytes(),
             size_sectors: SECTORS,

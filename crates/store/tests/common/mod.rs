@@ -96,6 +96,7 @@ fn put(
         number: 0,
         nonce: String::new(),
         parent: None,
+        copied: None,
         root,
         chunk_bytes: size.bytes(),
         size_sectors,

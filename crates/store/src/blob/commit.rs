@@ -1,0 +1,288 @@
+//! How what is written becomes a version: chunks go up in parallel, over the version that was newest then; when the
+//! turn comes they go onto the version that is newest now. formats/repository.md, "Writing".
+
+use std::sync::{Arc, MutexGuard};
+
+use base::Digest;
+use base::limits::{SECTOR_BYTES, TREE_FANOUT};
+use bytes::Bytes;
+use image::manifest::Statistics;
+use image::{Layout, Leaf, Manifest, Root, Sealed, TreeEditor};
+
+use super::compose::Content;
+use super::line::{Head, Line, Outcome, Tip, Turn};
+use super::nodes::Staging;
+use super::ranges::{Ranges, bytes_of};
+use super::upload::Upload;
+use super::{Blob, Committed, describe};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::names::{ImageName, Reference};
+use crate::parallel::parallel;
+use crate::record;
+use crate::repository::Repository;
+use crate::versions::{RACES_MAX, Stamp, from_image, next};
+
+/// What a writer wants.
+pub(super) struct Write<'a> {
+    pub(super) ranges: Ranges,
+    pub(super) content: &'a dyn Content,
+    /// Whether the image may end behind its end so far.
+    pub(super) grows: bool,
+    /// The number that the version it goes onto must have.
+    pub(super) expected: Option<u64>,
+    pub(super) stamp: &'a Stamp,
+}
+
+/// A tree with what was written, over a version.
+struct Prepared<'a> {
+    over: Arc<Tip>,
+    layout: Layout,
+    root: Root,
+    statistics: Statistics,
+    /// Nodes of the tree that are not stored yet.
+    staging: Staging<'a>,
+    /// Chunks that were composed again, since somebody else had written them, too.
+    merged_chunks: u64,
+}
+
+/// A version that has everything but its turn.
+struct Ready {
+    tip: Arc<Tip>,
+    bytes: Bytes,
+}
+
+/// One write on its way into the image.
+pub(super) struct Job<'a> {
+    repository: &'a Repository,
+    image: &'a ImageName,
+    write: &'a Write<'a>,
+    upload: &'a Upload<'a>,
+}
+
+impl Blob<'_> {
+    pub(super) fn publish(&self, write: &Write<'_>) -> Result<Committed> {
+        let upload = Upload::new(self.repository);
+        Job { repository: self.repository, image: &self.image, write, upload: &upload }.run()
+    }
+}
+
+impl<'a> Job<'a> {
+    fn run(&self) -> Result<Committed> {
+        let line = self.repository.blobs.lines.of(self.image);
+        let over = self.current(&line, &mut line.head())?;
+        let mut prepared = self.prepare(over)?;
+        for retries in 0..RACES_MAX {
+            let (ready, turn) = self.build(&line, &mut prepared)?;
+            self.upload.settle()?;
+            let number = ready.tip.manifest.number;
+            match turn.publish(|| self.upload.create(self.image, number, &ready.bytes))? {
+                Outcome::Lost => {}
+                Outcome::Published => {
+                    let manifest = ready.tip.manifest.clone();
+                    let (merged_chunks, stored_bytes) = (prepared.merged_chunks, self.upload.bytes());
+                    return Ok(Committed { manifest, retries, merged_chunks, stored_bytes });
+                }
+            }
+        }
+        Err(self.crowded())
+    }
+
+    fn crowded(&self) -> Error {
+        Error::new(ErrorKind::Io, format!("write `{}`: too many others do at this moment", self.image))
+    }
+
+    fn failed(&self, error: image::Error) -> Error {
+        from_image(format!("write `{}`", self.image), error)
+    }
+
+    /// The version to build on: as this process knows it, if the store has no newer one.
+    fn current(&self, line: &Line, head: &mut MutexGuard<'_, Head>) -> Result<Arc<Tip>> {
+        if let Some((tip, others_before)) = line.tip(head)
+            && (others_before || self.is_newest(&tip)?)
+        {
+            return Ok(tip);
+        }
+        let tip = Arc::new(self.repository.newest_tip(self.image)?);
+        line.refresh(head, Arc::clone(&tip));
+        Ok(tip)
+    }
+
+    fn is_newest(&self, tip: &Tip) -> Result<bool> {
+        let backend = &self.repository.backend;
+        let followed = backend.size(&layout::version(self.image, tip.next))?.is_some();
+        Ok(!followed && backend.size(&layout::removed(self.image, tip.manifest.number))?.is_none())
+    }
+
+    /// Builds the version onto the head of the line, and takes the place behind it.
+    fn build<'l>(&self, line: &'l Line, prepared: &mut Prepared<'a>) -> Result<(Ready, Turn<'l>)> {
+        let mut head = line.head();
+        for _ in 0..RACES_MAX {
+            let tip = self.current(line, &mut head)?;
+            if !Arc::ptr_eq(&prepared.over, &tip) {
+                *prepared = self.move_onto(tip, prepared)?;
+            }
+            prepared.staging.store().map_err(|error| self.failed(error))?;
+            let ready = self.ready(prepared)?;
+            if let Some(turn) = line.queue(&mut head, Arc::clone(&ready.tip)) {
+                return Ok((ready, turn));
+            }
+        }
+        Err(self.crowded())
+    }
+
+    /// How the image is cut once this was written onto `tip`. `Refused` if it can't be.
+    fn layout_on(&self, tip: &Tip) -> Result<Layout> {
+        let number = tip.manifest.number;
+        if let Some(expected) = self.write.expected.filter(|&expected| expected != number) {
+            let text = format!("`{}` is at version {number} by now, not at {expected}", self.image);
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let mut layout = tip.layout;
+        let end = self.write.ranges.end();
+        if self.write.grows {
+            let unit = u64::from(layout.logical_sector_bytes);
+            layout.size_sectors = layout.size_sectors.max(end.next_multiple_of(unit) / SECTOR_BYTES);
+        }
+        if end > layout.size_bytes() {
+            let text = format!("write `{}` up to byte {end}: it has {}", self.image, layout.size_bytes());
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        Ok(layout)
+    }
+
+    /// Composes and uploads what is written over `tip`, and makes its tree.
+    fn prepare(&self, over: Arc<Tip>) -> Result<Prepared<'a>> {
+        let layout = self.layout_on(&over)?;
+        let staging = Staging::new(self.repository, self.upload);
+        let manifest = &over.manifest;
+        let made = (|| {
+            let mut editor =
+                TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
+            editor.grow(layout.chunk_count())?;
+            let mut chunks = self.write.ranges.chunks(&layout).peekable();
+            while let Some(&first) = chunks.peek() {
+                // The chunks of one node at a time: an edited node is closed once.
+                let node = first / TREE_FANOUT;
+                let mut window = Vec::new();
+                while let Some(index) = chunks.next_if(|index| index / TREE_FANOUT == node) {
+                    window.push((index, editor.get(index)?));
+                }
+                for (index, leaf) in self.compose(&layout, &window)? {
+                    editor.set(index, leaf)?;
+                }
+            }
+            editor.finish()
+        })();
+        let (root, statistics) = made.map_err(|error| self.failed(error))?;
+        Ok(Prepared { over, layout, root, statistics, staging, merged_chunks: 0 })
+    }
+
+    /// What the chunks of `window` become, their objects uploaded.
+    fn compose(&self, layout: &Layout, window: &[(u64, Leaf)]) -> image::Result<Vec<(u64, Leaf)>> {
+        let benches = &self.repository.blobs.benches;
+        let composed = parallel(
+            window,
+            || benches.lend(),
+            |lent, (index, base)| {
+                let through: (&dyn image::ObjectSource, &dyn image::ObjectSink) =
+                    (self.repository, self.upload);
+                let written = (&self.write.ranges, self.write.content);
+                lent.bench()?.compose(through, layout, *index, base, written)
+            },
+        );
+        window.iter().zip(composed).map(|((index, _), leaf)| Ok((*index, leaf?))).collect()
+    }
+
+    /// What was `prepared` over another version, over `tip`: nodes are merged, chunks that nobody else wrote stay as they
+    /// are, those that both wrote are composed again.
+    fn move_onto(&self, tip: Arc<Tip>, prepared: &Prepared<'a>) -> Result<Prepared<'a>> {
+        let before = &prepared.over;
+        let same_cut = (tip.layout.chunk, tip.layout.logical_sector_bytes)
+            == (before.layout.chunk, before.layout.logical_sector_bytes);
+        if !same_cut {
+            return self.prepare(tip);
+        }
+        let layout = self.layout_on(&tip)?;
+        let staging = Staging::new(self.repository, self.upload);
+        let mut merged_chunks = prepared.merged_chunks;
+        let made = (|| {
+            let manifest = &tip.manifest;
+            let mut onto =
+                TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
+            onto.grow(layout.chunk_count())?;
+            let mut base = Leafs::new(&staging, &before.layout, &before.manifest.root);
+            let mut mine = Leafs::new(&prepared.staging, &prepared.layout, &prepared.root);
+            for index in self.write.ranges.chunks(&layout) {
+                let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
+                let leaf = if theirs == base || self.write.ranges.cover(&bytes_of(layout.chunk_extent(index)))
+                {
+                    mine
+                } else {
+                    merged_chunks += 1;
+                    self.compose(&layout, &[(index, theirs)])?.remove(0).1
+                };
+                onto.set(index, leaf)?;
+            }
+            onto.finish()
+        })();
+        let (root, statistics) = made.map_err(|error| self.failed(error))?;
+        Ok(Prepared { over: tip, layout, root, statistics, staging, merged_chunks })
+    }
+
+    /// The manifest of the version.
+    fn ready(&self, prepared: &Prepared<'_>) -> Result<Ready> {
+        let over = &prepared.over;
+        let mut manifest = Manifest {
+            number: over.next,
+            nonce: record::nonce()?,
+            root: prepared.root,
+            statistics: prepared.statistics,
+            ..describe::child(over, self.write.stamp)
+        };
+        describe::mark(&mut manifest, &self.write.ranges, prepared.layout.size_sectors);
+        let (bytes, digest) = self.repository.seal_version(&manifest)?;
+        let next = next(manifest.number, self.image)?;
+        let tip = Arc::new(Tip { manifest, digest, layout: prepared.layout, next });
+        Ok(Ready { tip, bytes })
+    }
+}
+
+/// Reads leaves of a tree in ascending order; free behind its end.
+struct Leafs<'a> {
+    cursor: TreeEditor<'a>,
+    chunk_count: u64,
+}
+
+impl<'a> Leafs<'a> {
+    fn new(source: &'a Staging<'_>, layout: &Layout, root: &Root) -> Self {
+        let cursor = TreeEditor::new(source, source, layout.chunk, root, Statistics::default());
+        Self { cursor, chunk_count: root.chunk_count }
+    }
+
+    fn get(&mut self, index: u64) -> image::Result<Leaf> {
+        if index < self.chunk_count { self.cursor.get(index) } else { Ok(Leaf::Free) }
+    }
+}
+
+impl Repository {
+    /// The newest version of `image`, to build on. `NotFound` if there is none.
+    pub(super) fn newest_tip(&self, image: &ImageName) -> Result<Tip> {
+        let numbers = self.numbers(image)?;
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"));
+        let number = *numbers.live.last().ok_or_else(missing)?;
+        let (sealed, _) = self.sealed(&Reference::Version(image.clone(), number))?;
+        let layout = sealed.manifest.layout();
+        let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+        let digest = sealed.digest();
+        Ok(Tip { manifest: sealed.manifest, digest, layout, next: next(numbers.highest, image)? })
+    }
+
+    /// `manifest` as it is stored, and the digest that names it.
+    pub(super) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
+        let failed = |error| from_image(format!("publish `{}`", manifest.image), error);
+        let bytes = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
+        let digest = Sealed::open(&bytes).map_err(failed)?.digest();
+        Ok((bytes, digest))
+    }
+}

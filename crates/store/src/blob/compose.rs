@@ -1,0 +1,190 @@
+//! One chunk: what it holds, and what it becomes when bytes are written over it.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use base::limits::SECTOR_BYTES;
+use image::capture::LEVEL_DEFAULT;
+use image::chunk::{PlainHasher, is_zero};
+use image::{
+    ChunkExtents, ChunkSize, Decoder, Encoder, ErrorKind, Layout, Leaf, ObjectSink, ObjectSource, Result, Run,
+};
+
+use super::ranges::{Ranges, bytes_of};
+
+/// What a writer writes, by the offset in the image. Read by several threads, once or, if somebody else wrote the same
+/// chunk at the same time, again: it must not change before the write is done.
+pub trait Content: Sync {
+    /// Fills `into` with the bytes from `offset` of the image on; all of them lie inside one range that is written.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()>;
+}
+
+/// Bytes that are written in one piece.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// Where the first of them goes.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Content for Piece<'_> {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        let at = usize::try_from(offset - self.offset).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+        let end = at.checked_add(into.len()).ok_or(std::io::ErrorKind::InvalidInput)?;
+        into.copy_from_slice(self.bytes.get(at..end).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// What one thread needs to decode and encode chunks.
+pub(crate) struct Bench {
+    encoder: Encoder,
+    decoder: Decoder,
+    hasher: PlainHasher,
+    /// A chunk with all its sectors, zeros where they are free.
+    whole: Vec<u8>,
+    /// Its allocated sectors, one run behind the other.
+    plain: Vec<u8>,
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        let (encoder, decoder) = (Encoder::new(LEVEL_DEFAULT)?, Decoder::new()?);
+        Ok(Self { encoder, decoder, hasher: PlainHasher::default(), whole: Vec::new(), plain: Vec::new() })
+    }
+
+    /// All bytes of a chunk, verified; zeros where it is free.
+    pub(crate) fn open(
+        &mut self,
+        source: &dyn ObjectSource,
+        size: ChunkSize,
+        leaf: &Leaf,
+    ) -> Result<&mut [u8]> {
+        self.whole.clear();
+        self.whole.resize(size.bytes() as usize, 0);
+        if let Leaf::Data(extents, chunk) = leaf {
+            self.plain.resize(extents.len_bytes() as usize, 0);
+            let object = chunk.object();
+            let object = object.verified(source.fetch(&object)?)?;
+            self.decoder.decode(&object, extents, chunk.plain, &mut self.plain)?;
+            let mut rest = &self.plain[..];
+            for run in extents.runs() {
+                let (bytes, behind) = rest.split_at(span(run).len());
+                self.whole[span(run)].copy_from_slice(bytes);
+                rest = behind;
+            }
+        }
+        Ok(&mut self.whole)
+    }
+
+    /// What chunk `index` becomes when `written` of `content` goes over `base`; its object, if it has one, is in `sink`
+    /// afterwards. Sectors that are written in part are allocated as a whole: the rest of them is what was there, zeros
+    /// where they were free.
+    pub(super) fn compose(
+        &mut self,
+        (source, sink): (&dyn ObjectSource, &dyn ObjectSink),
+        layout: &Layout,
+        index: u64,
+        base: &Leaf,
+        (written, content): (&Ranges, &dyn Content),
+    ) -> Result<Leaf> {
+        let window = bytes_of(layout.chunk_extent(index));
+        let extents = allocated(layout, &window, base, written);
+        let base_is_needed = !written.cover(&window);
+        self.open(source, layout.chunk, if base_is_needed { base } else { &Leaf::Free })?;
+        for part in written.within(&window) {
+            let place = place(&part, window.start);
+            content.read_at(part.start, &mut self.whole[place]).map_err(|error| {
+                let text = format!("read what is written at offset {}", part.start);
+                image::Error::from_source(ErrorKind::Io, text, error)
+            })?;
+        }
+        self.plain.clear();
+        extents.runs().for_each(|run| self.plain.extend_from_slice(&self.whole[span(run)]));
+        if is_zero(&self.plain) {
+            return Ok(Leaf::Zero(extents));
+        }
+        let digest = self.hasher.digest(&extents, &self.plain);
+        if let Leaf::Data(_, chunk) = base
+            && chunk.plain == digest
+        {
+            return Ok(base.clone());
+        }
+        let (chunk, object) = self.encoder.encode(&extents, &self.plain, digest)?;
+        if !sink.contains(&chunk.object())? {
+            sink.put(&chunk.object(), object)?;
+        }
+        Ok(Leaf::Data(extents, chunk))
+    }
+}
+
+/// The sectors that are allocated when `written` goes over `base`: what was, and whole logical sectors of what is new.
+fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, written: &Ranges) -> ChunkExtents {
+    let unit = u64::from(layout.logical_sector_bytes);
+    let mut set = base::ExtentSet::new();
+    for part in written.within(window) {
+        let (start, end) =
+            ((part.start - window.start) / unit * unit, (part.end - window.start).next_multiple_of(unit));
+        set.insert(base::Extent::between(start / SECTOR_BYTES, end / SECTOR_BYTES));
+    }
+    for run in base.extents().into_iter().flat_map(ChunkExtents::runs) {
+        set.insert(base::Extent::new(run.start.into(), run.count.into()));
+    }
+    let short = |sectors: u64| u16::try_from(sectors).expect("a chunk has at most 32,768 sectors");
+    let runs = set.runs().iter().map(|run| Run { start: short(run.start), count: short(run.count) });
+    ChunkExtents::from_runs(layout.chunk, runs).expect("what is written lies inside the chunk")
+}
+
+fn place(part: &Range<u64>, origin: u64) -> Range<usize> {
+    let at = |offset: u64| usize::try_from(offset - origin).expect("a chunk fits memory");
+    at(part.start)..at(part.end)
+}
+
+fn span(run: Run) -> Range<usize> {
+    let at = |sector: u16| usize::from(sector) * 512;
+    at(run.start)..at(run.end())
+}
+
+/// Benches that wait for their next thread: zstd's tables are not made anew for each write.
+#[derive(Default)]
+pub(crate) struct Benches(Mutex<Vec<Bench>>);
+
+/// Most that wait.
+const BENCHES_MAX: usize = 16;
+
+/// A bench on loan.
+pub(crate) struct Lent<'a> {
+    benches: &'a Benches,
+    bench: Option<Bench>,
+}
+
+impl Benches {
+    pub(crate) fn lend(&self) -> Lent<'_> {
+        Lent { benches: self, bench: self.0.lock().unwrap_or_else(PoisonError::into_inner).pop() }
+    }
+}
+
+impl std::fmt::Debug for Benches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Benches")
+    }
+}
+
+impl Lent<'_> {
+    pub(crate) fn bench(&mut self) -> Result<&mut Bench> {
+        match &mut self.bench {
+            Some(bench) => Ok(bench),
+            none => Ok(none.insert(Bench::new()?)),
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut benches = self.benches.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if benches.len() < BENCHES_MAX {
+            benches.extend(self.bench.take());
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! An image as a versioned blob, BlobSeer's interface: create, append, write, read, get_recent, clone, commit.
+//! formats/repository.md, "Writing".
+//!
+//! Every write makes a version. Any number of writers work on one image at once, threads, processes and machines: what
+//! they write goes up in parallel; a number is taken and published by one create, in the order in which they finish; who
+//! comes second puts its few changed tree nodes onto the version of who came first and sends no data again, but for
+//! chunks that both wrote, which are merged byte by byte. So version `n` holds the writes 1 to `n`, one over the other.
+//! Readers never wait. A clone costs one record, whatever it is a clone of.
+//!
+//! ```
+//! use store::{Location, Repository, Shape, Stamp};
+//!
+//! let repository = Repository::create(&Location::Memory)?;
+//! let stamp = Stamp { created: "2026-11-20T14:00:00Z".into(), creator: "ann@example".into() };
+//! let disk = repository.blob(&"disk".parse()?);
+//! disk.create(&Shape { size_bytes: 64 << 40, ..Shape::default() }, &stamp)?;   // version 1: all of it is free
+//! disk.write(1 << 40, b"hello", &stamp)?;                                      // version 2
+//! let copy = repository.blob(&"copy".parse()?);
+//! copy.clone_from(&"disk@2".parse()?, &stamp)?;                                // copy@1 shares all of it
+//! copy.write((1 << 40) + 5, b" world", &stamp)?;                               // copy@2; disk stays as it is
+//!
+//! let mut bytes = [0; 11];
+//! repository.snapshot(&"copy".parse()?)?.read(1 << 40, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello world");
+//! repository.snapshot(&"disk".parse()?)?.read(1 << 40, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello\0\0\0\0\0\0");
+//! assert_eq!(disk.recent()?.number, 2);
+//! # Ok::<(), store::Error>(())
+//! ```
+
+mod append;
+mod commit;
+mod compose;
+mod describe;
+mod line;
+mod nodes;
+mod ranges;
+mod read;
+mod settle;
+mod upload;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use base::limits::{CHUNK_BYTES_DEFAULT, SECTOR_BYTES};
+use image::manifest::{DiskRecord, FORMAT, Origin, Statistics};
+use image::{Child, ChunkSize, Layout, Manifest, Root};
+
+use crate::backend::Created;
+use crate::error::{Error, ErrorKind, Result};
+use crate::names::{ImageName, Reference};
+use crate::record;
+use crate::repository::Repository;
+use crate::versions::{Stamp, from_image, next};
+use commit::Write;
+use line::Tip;
+use ranges::Ranges;
+use upload::Upload;
+
+pub(crate) use compose::Benches;
+pub use compose::{Content, Piece};
+pub use read::Snapshot;
+
+/// What a repository remembers for its blobs; all of it can be found out again.
+#[derive(Debug, Default)]
+pub(crate) struct Blobs {
+    lines: line::Lines,
+    nodes: nodes::NodeCache,
+    flush: settle::SharedFlush,
+    pub(crate) benches: Benches,
+}
+
+/// An image that is written and read in place. Cheap to make; threads may share one or have one each.
+#[derive(Debug, Clone)]
+pub struct Blob<'a> {
+    repository: &'a Repository,
+    image: ImageName,
+}
+
+/// How large a new image is, and how it is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Size in bytes, whole logical sectors, at least one.
+    pub size_bytes: u64,
+    /// Size of a chunk.
+    pub chunk: ChunkSize,
+    /// Logical sector in bytes, a power of two from 512 to 65,536.
+    pub logical_sector_bytes: u32,
+}
+
+impl Default for Shape {
+    /// One sector of 512 bytes, which is as small as an image can be, in chunks of the usual size.
+    fn default() -> Self {
+        let chunk = ChunkSize::from_bytes(CHUNK_BYTES_DEFAULT).expect("the default is a good size");
+        Self { size_bytes: SECTOR_BYTES, chunk, logical_sector_bytes: 512 }
+    }
+}
+
+/// The newest version of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recent {
+    /// Its number.
+    pub number: u64,
+    /// The size of the image in it.
+    pub size_bytes: u64,
+}
+
+/// What came of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The version, as it was published.
+    pub manifest: Manifest,
+    /// How often its number was taken by somebody else, and it went onto another version.
+    pub retries: u32,
+    /// Chunks that somebody else wrote at the same time and that were merged byte by byte.
+    pub merged_chunks: u64,
+    /// Bytes that were sent to the store: chunks, nodes, manifest.
+    pub stored_bytes: u64,
+}
+
+impl Repository {
+    /// The image of this name, to be written and read in place. It need not exist yet.
+    #[must_use]
+    pub fn blob(&self, image: &ImageName) -> Blob<'_> {
+        Blob { repository: self, image: image.clone() }
+    }
+}
+
+impl Blob<'_> {
+    /// Makes the image, version 1 (or the number after those of removed ones): all of it is free and reads as zeros.
+    /// `Exists` if there is one, `Invalid` if it can't have this shape.
+    pub fn create(&self, shape: &Shape, stamp: &Stamp) -> Result<Manifest> {
+        let size_sectors = shape.size_bytes / SECTOR_BYTES;
+        let layout =
+            Layout { chunk: shape.chunk, size_sectors, logical_sector_bytes: shape.logical_sector_bytes };
+        let (chunk_count, mut statistics) = (layout.chunk_count(), Statistics::default());
+        statistics.add(&image::Leaf::Free, chunk_count);
+        let manifest = Manifest {
+            format: FORMAT,
+            features: Vec::new(),
+            image: self.image.to_string(),
+            number: 0,
+            nonce: String::new(),
+            parent: None,
+            copied: None,
+            root: Root { child: Child::Free, height: Root::height_of(chunk_count), chunk_count },
+            chunk_bytes: shape.chunk.bytes(),
+            size_sectors,
+            logical_sector_bytes: shape.logical_sector_bytes,
+            physical_sector_bytes: shape.logical_sector_bytes,
+            origin: Origin { disk_sectors: size_sectors, start_sector: 0 },
+            disk: DiskRecord { table: "none".to_owned(), ..DiskRecord::default() },
+            labels: BTreeMap::new(),
+            created: stamp.created.clone(),
+            creator: stamp.creator.clone(),
+            statistics,
+            warnings: Vec::new(),
+            cipher: "none".to_owned(),
+        };
+        let invalid =
+            |text: String| Error::new(ErrorKind::Invalid, format!("create `{}`: {text}", self.image));
+        if !shape.size_bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(invalid(format!("{} bytes are no whole sectors", shape.size_bytes)));
+        }
+        manifest.layout().map_err(|error| invalid(base::fault::chain(&error)))?;
+        self.begin(manifest)
+    }
+
+    /// Makes the image a clone of the version `from`: it names the same tree. Takes one record, whatever the size.
+    /// `Exists` if the image exists.
+    pub fn clone_from(&self, from: &Reference, stamp: &Stamp) -> Result<Manifest> {
+        let (sealed, _) = self.repository.sealed(from)?;
+        let digest = sealed.digest();
+        let layout =
+            sealed.manifest.layout().map_err(|error| from_image(format!("clone `{from}`"), error))?;
+        let parent = Tip { manifest: sealed.manifest, digest, layout, next: 1 };
+        self.begin(Manifest { image: self.image.to_string(), ..describe::child(&parent, stamp) })
+    }
+
+    /// Publishes the first version of an image.
+    fn begin(&self, mut manifest: Manifest) -> Result<Manifest> {
+        let exists = || Error::new(ErrorKind::Exists, format!("there is an image `{}` already", self.image));
+        let numbers = self.repository.numbers(&self.image)?;
+        if !numbers.live.is_empty() {
+            return Err(exists());
+        }
+        manifest.number = next(numbers.highest, &self.image)?;
+        manifest.nonce = record::nonce()?;
+        let (bytes, _) = self.repository.seal_version(&manifest)?;
+        match Upload::new(self.repository).create(&self.image, manifest.number, &bytes)? {
+            Created::Ours => Ok(manifest),
+            Created::Taken => Err(exists()),
+        }
+    }
+
+    /// The newest version. `NotFound` if there is no such image. It is never older than one that a write had returned
+    /// before this call.
+    pub fn recent(&self) -> Result<Recent> {
+        let tip = self.repository.newest_tip(&self.image)?;
+        Ok(Recent { number: tip.manifest.number, size_bytes: tip.layout.size_bytes() })
+    }
+
+    /// Writes `bytes` at `offset`, any byte of the image: a new version. Sectors that are written, also in part, are
+    /// allocated from then on; the rest of them keeps what it held, or zeros. `Refused` if that is behind the image's
+    /// end.
+    pub fn write(&self, offset: u64, bytes: &[u8], stamp: &Stamp) -> Result<Committed> {
+        let range = offset..offset.saturating_add(bytes.len() as u64);
+        self.commit(std::slice::from_ref(&range), &Piece { offset, bytes }, None, stamp)
+    }
+
+    /// Writes all of `ranges` (bytes of the image; they may overlap) of `content`, as one new version. With `expected`
+    /// it goes onto that version and no other: `Refused` if the image has a newer one by then. For a disk that runs on a
+    /// version that is the thing to do; without it, what others wrote meanwhile stays beside what is written here.
+    pub fn commit(
+        &self,
+        ranges: &[Range<u64>],
+        content: &dyn Content,
+        expected: Option<u64>,
+        stamp: &Stamp,
+    ) -> Result<Committed> {
+        let ranges = Ranges::new(ranges.iter().cloned());
+        self.publish(&Write { ranges, content, grows: false, expected, stamp })
+    }
+
+    /// Writes `bytes` behind the end of the image, which grows by as much: a new version. Returns where they went, too.
+    /// Appends of several writers never overlap, and end in the order in which they were begun; one that fails half way
+    /// leaves free space. `Invalid` unless they are whole logical sectors.
+    pub fn append(&self, bytes: &[u8], stamp: &Stamp) -> Result<(u64, Committed)> {
+        let offset = self.reserve(bytes.len() as u64, stamp)?;
+        let ranges = Ranges::new(std::iter::once(offset..offset + bytes.len() as u64));
+        let content = Piece { offset, bytes };
+        let write = Write { ranges, content: &content, grows: true, expected: None, stamp };
+        Ok((offset, self.publish(&write)?))
+    }
+}

@@ -1,0 +1,109 @@
+//! Ranges of bytes of an image that a writer wrote.
+
+use std::ops::Range;
+
+use base::Extent;
+use image::Layout;
+
+/// Ascending ranges of bytes with gaps between them, none of them empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Ranges(Vec<Range<u64>>);
+
+impl Ranges {
+    /// The bytes of `ranges`, which come in any order and may overlap.
+    pub(crate) fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
+        let mut sorted: Vec<Range<u64>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
+        sorted.sort_unstable_by_key(|range| range.start);
+        let mut joined: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
+        for range in sorted {
+            match joined.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => joined.push(range),
+            }
+        }
+        Self(joined)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.0.iter()
+    }
+
+    /// The first byte behind all of them, 0 if there are none.
+    pub(crate) fn end(&self) -> u64 {
+        self.0.last().map_or(0, |last| last.end)
+    }
+
+    /// The parts of them that lie inside `window`.
+    pub(crate) fn within(&self, window: &Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let window = window.clone();
+        let first = self.0.partition_point(|range| range.end <= window.start);
+        self.0[first..]
+            .iter()
+            .take_while(move |range| range.start < window.end)
+            .map(move |range| range.start.max(window.start)..range.end.min(window.end))
+    }
+
+    /// Whether they hold all bytes of `window`.
+    pub(crate) fn cover(&self, window: &Range<u64>) -> bool {
+        window.is_empty() || self.within(window).next().is_some_and(|part| part == *window)
+    }
+
+    /// The chunks that they touch, ascending.
+    pub(crate) fn chunks(&self, layout: &Layout) -> impl Iterator<Item = u64> + use<'_> {
+        let bytes = u64::from(layout.chunk.bytes());
+        let mut behind = 0;
+        self.0.iter().flat_map(move |range| {
+            let first = (range.start / bytes).max(behind);
+            behind = (range.end - 1) / bytes + 1;
+            first..behind
+        })
+    }
+}
+
+/// The bytes of `extent`.
+pub(crate) fn bytes_of(extent: Extent) -> Range<u64> {
+    extent.offset_bytes()..extent.offset_bytes() + extent.len_bytes()
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "these numbers are small")]
+mod tests {
+    use super::*;
+    use base::Chance;
+    use image::ChunkSize;
+
+    #[test]
+    fn ranges_are_those_of_a_map_of_bytes() {
+        let layout = Layout {
+            chunk: ChunkSize::from_log2(16).unwrap(),
+            size_sectors: 1 << 20,
+            logical_sector_bytes: 512,
+        };
+        for seed in 0..500 {
+            let mut chance = Chance::from_seed(seed);
+            let unit = [1, 9000][usize::try_from(seed % 2).unwrap()];
+            let mut map = [false; 200];
+            let given: Vec<_> = (0..chance.below(12))
+                .map(|_| {
+                    let start = chance.below(200);
+                    let end = (start + chance.below(30)).min(200);
+                    map[start as usize..end as usize].fill(true);
+                    start * unit..end * unit
+                })
+                .collect();
+            let ranges = Ranges::new(given);
+            let (start, end) = (chance.below(200), chance.below(200));
+            let window = start.min(end)..start.max(end);
+            let inside = &map[window.start as usize..window.end as usize];
+            let scaled = window.start * unit..window.end * unit;
+            assert_eq!(ranges.cover(&scaled), inside.iter().all(|set| *set), "seed {seed}");
+            let bytes: u64 = ranges.within(&scaled).map(|part| part.end - part.start).sum();
+            assert_eq!(bytes, unit * inside.iter().filter(|set| **set).count() as u64, "seed {seed}");
+            let touched = (0..200u64).filter(|&at| map[at as usize]);
+            let mut chunks: Vec<u64> =
+                touched.flat_map(|at| at * unit / 65_536..=((at + 1) * unit - 1) / 65_536).collect();
+            chunks.dedup();
+            assert!(ranges.chunks(&layout).eq(chunks), "seed {seed}");
+        }
+    }
+}

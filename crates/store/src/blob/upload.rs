@@ -1,0 +1,51 @@
+//! All that one write puts into the repository, and its publication, go through one value.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use image::{ObjectRef, ObjectSink};
+
+use crate::backend::Created;
+use crate::error::Result;
+use crate::layout;
+use crate::names::ImageName;
+use crate::repository::Repository;
+
+/// One write on its way.
+pub(super) struct Upload<'a> {
+    repository: &'a Repository,
+    bytes: AtomicU64,
+}
+
+impl<'a> Upload<'a> {
+    pub(super) fn new(repository: &'a Repository) -> Self {
+        Self { repository, bytes: AtomicU64::new(0) }
+    }
+
+    /// Makes durable what was put, together with others who want the same at this moment.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.repository.blobs.flush.flush(|| self.repository.settle())
+    }
+
+    /// Creates the manifest `bytes` of version `number`, if there is none.
+    pub(super) fn create(&self, image: &ImageName, number: u64, bytes: &Bytes) -> Result<Created> {
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.repository.backend.create(&layout::version(image, number), bytes)
+    }
+
+    /// Bytes that were sent to the store.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+impl ObjectSink for Upload<'_> {
+    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+        self.repository.contains(object)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.repository.put(object, bytes)
+    }
+}
