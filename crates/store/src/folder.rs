@@ -87,6 +87,23 @@ impl Folder {
         if self.shared.take_in(name, bytes)? { self.flush_batch() } else { Ok(()) }
     }
 
+    /// The names of the files that lie in the folder `name` in here; none if there is no such folder.
+    pub(crate) fn names(&self, name: &str) -> Result<Vec<String>> {
+        let failed = |error| from_io(format!("list `{name}`"), error);
+        let entries = match std::fs::read_dir(self.shared.root.join(name)) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            if !entry.file_type().map_err(failed)?.is_dir() {
+                names.extend(entry.file_name().into_string().ok());
+            }
+        }
+        Ok(names)
+    }
+
     /// Whether an object of this name was put and waits for its flush.
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.shared.intake().names.contains(&self.shared.root.join(name))

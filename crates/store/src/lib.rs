@@ -8,6 +8,8 @@
 
 mod backend;
 mod blob;
+mod copy;
+mod diff;
 mod error;
 mod folder;
 mod layout;
@@ -15,16 +17,22 @@ mod location;
 mod names;
 mod parallel;
 mod record;
+mod repair;
 mod repository;
 mod tags;
+mod usage;
 mod verify;
 mod versions;
 
 pub use blob::{Blob, Committed, Content, Piece, Recent, Shape, Snapshot};
+pub use copy::{Copier, CopyReport};
+pub use diff::{Change, Changed, Closeness, DiffTotals};
 pub use error::{Error, ErrorKind, Result};
 pub use location::Location;
 pub use names::{ImageName, Reference, TagName};
+pub use repair::RepairReport;
 pub use repository::{Keys, Repository};
 pub use tags::{Tag, read_tag};
+pub use usage::{ImageUsage, Usage};
 pub use verify::{Damage, Scope, Signer, VerifyReport, Why};
 pub use versions::{Removed, Stamp};

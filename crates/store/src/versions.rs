@@ -141,6 +141,14 @@ impl Repository {
         if live.is_empty() { Err(no_image(image)) } else { Ok(live) }
     }
 
+    /// The versions of `image` that are not removed, newest first, each read when it is asked for. `NotFound` if there are
+    /// none.
+    pub fn log(&self, image: &ImageName) -> Result<impl Iterator<Item = Result<Sealed>> + use<'_>> {
+        let image = image.clone();
+        let numbers = self.versions(&image)?.into_iter().rev();
+        Ok(numbers.map(move |number| self.read_manifest(&image, number).map(|(sealed, _)| sealed)))
+    }
+
     /// Removes the version `image@number`, or the tag `image:tag`. A version leaves a tombstone; its data stays until
     /// the repository is pruned. `Refused` for a bare image, and for a version that a tag names.
     pub fn remove(&self, reference: &Reference, stamp: &Stamp) -> Result<Removed> {

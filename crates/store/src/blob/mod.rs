@@ -59,6 +59,7 @@ use upload::Upload;
 
 pub(crate) use compose::Benches;
 pub use compose::{Content, Piece};
+pub(crate) use nodes::Nodes;
 pub use read::Snapshot;
 
 /// What a repository remembers for its blobs; all of it can be found out again.

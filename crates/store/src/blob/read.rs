@@ -59,6 +59,17 @@ impl Snapshot<'_> {
         &self.layout
     }
 
+    /// Where it is stored.
+    pub(crate) fn repository(&self) -> &Repository {
+        self.repository
+    }
+
+    /// The chunks that are not free, ascending.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Result<LeafRun>> + '_ {
+        let runs = self.leaves(&(0..self.layout.size_bytes()));
+        runs.map(|run| run.map_err(|error| self.failed(error)))
+    }
+
     /// Fills `into` with the bytes from `offset` on; free sectors read as zeros. Every chunk is verified before any byte
     /// of it is used: `Corrupt` or `NotFound` with the object's name if it is damaged or gone. `Refused` behind the end.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
