@@ -110,6 +110,11 @@ type Level = HashMap<Digest, (ObjectRef, ChunkSize, SetId)>;
 impl Repository {
     /// What the images of this repository take. Damage ends it: `verify` tells what is damaged.
     pub fn usage(&self) -> Result<Usage> {
+        self.usage_by(PASS_CHUNKS)
+    }
+
+    /// The same in passes over at most `pass_chunks` chunks.
+    fn usage_by(&self, pass_chunks: u64) -> Result<Usage> {
         let mut sets = Sets::new();
         let mut levels: Vec<Level> = vec![Level::new(); usize::from(TREE_HEIGHT_MAX)];
         let mut images = Vec::new();
@@ -134,7 +139,7 @@ impl Repository {
             let level_number = u8::try_from(height).expect("a tree has few levels");
             self.descend(level, level_number, &mut sets, &mut levels[height - 1])?;
         }
-        self.count_chunks(std::mem::take(&mut levels[0]), &mut sets)?;
+        self.count_chunks(std::mem::take(&mut levels[0]), &mut sets, pass_chunks)?;
         Ok(total(images, &sets))
     }
 
@@ -151,10 +156,10 @@ impl Repository {
         Ok(())
     }
 
-    fn count_chunks(&self, level: Level, sets: &mut Sets) -> Result<()> {
+    fn count_chunks(&self, level: Level, sets: &mut Sets, pass_chunks: u64) -> Result<()> {
         let nodes: Vec<_> = level.into_values().collect();
         nodes.iter().for_each(|(object, _, set)| sets.book(*set, u64::from(object.len)));
-        let passes = (nodes.len() as u64 * TREE_FANOUT).div_ceil(PASS_CHUNKS);
+        let passes = (nodes.len() as u64 * TREE_FANOUT).div_ceil(pass_chunks);
         for pass in 0..passes {
             let mut chunks: HashMap<[u8; 16], (u32, SetId)> = HashMap::new();
             for window in nodes.chunks(WINDOW_NODES) {
@@ -217,4 +222,28 @@ fn total(mut images: Vec<ImageUsage>, sets: &Sets) -> Usage {
         }
     }
     Usage { images, stored_bytes, shared_bytes, objects: sets.objects }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Location, Shape, Stamp};
+
+    #[test]
+    fn many_passes_count_what_one_counts() {
+        let repository = Repository::create(&Location::Memory).unwrap();
+        let stamp = Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "test".to_owned() };
+        let (one, other) =
+            (repository.blob(&"one".parse().unwrap()), repository.blob(&"other".parse().unwrap()));
+        one.create(&Shape { size_bytes: 1 << 40, ..Shape::default() }, &stamp).unwrap();
+        for at in 1..40u64 {
+            one.write(at << 30, &at.to_le_bytes(), &stamp).unwrap();
+            if at == 20 {
+                other.clone_from(&"one".parse().unwrap(), &stamp).unwrap();
+            }
+        }
+        let usage = repository.usage().unwrap();
+        assert_eq!(repository.usage_by(3).unwrap(), usage);
+        assert!(usage.shared_bytes > 0 && usage.images[0].own_bytes > usage.images[1].own_bytes);
+    }
 }

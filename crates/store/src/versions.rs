@@ -141,11 +141,16 @@ impl Repository {
         if live.is_empty() { Err(no_image(image)) } else { Ok(live) }
     }
 
-    /// The versions of `image` that are not removed, newest first, each read when it is asked for. `NotFound` if there are
-    /// none.
-    pub fn log(&self, image: &ImageName) -> Result<impl Iterator<Item = Result<Sealed>> + use<'_>> {
+    /// The versions of `image` that are not removed, of numbers below `before` if that is given, newest first, each read
+    /// when it is asked for. `NotFound` if there are none at all.
+    pub fn log(
+        &self,
+        image: &ImageName,
+        before: Option<u64>,
+    ) -> Result<impl Iterator<Item = Result<Sealed>> + use<'_>> {
         let image = image.clone();
-        let numbers = self.versions(&image)?.into_iter().rev();
+        let wanted = move |number: &u64| before.is_none_or(|before| *number < before);
+        let numbers = self.versions(&image)?.into_iter().rev().filter(wanted);
         Ok(numbers.map(move |number| self.read_manifest(&image, number).map(|(sealed, _)| sealed)))
     }
 

@@ -112,11 +112,14 @@ fn the_log_is_newest_first_without_what_was_removed() {
     place.repository.blob(&image("disk")).create(&shape(1 << 20, 16), &stamp()).unwrap();
     scribble(&place.repository, "disk", &mut Chance::from_seed(1), 4);
     place.repository.remove(&reference("disk@3"), &stamp()).unwrap();
-    let log: Vec<_> = place.repository.log(&image("disk")).unwrap().map(|sealed| sealed.unwrap()).collect();
+    let log: Vec<_> =
+        place.repository.log(&image("disk"), None).unwrap().map(|sealed| sealed.unwrap()).collect();
     let numbers: Vec<u64> = log.iter().map(|sealed| sealed.manifest.number).collect();
     assert_eq!(numbers, [5, 4, 2, 1]);
+    let rest = place.repository.log(&image("disk"), Some(4)).unwrap();
+    assert!(rest.map(|sealed| sealed.unwrap().manifest.number).eq([2, 1]));
     assert_eq!(log[2].manifest.parent.as_ref().unwrap().digest, log[3].digest());
-    assert!(place.repository.log(&image("none")).is_err());
+    assert!(place.repository.log(&image("none"), None).is_err());
 }
 
 /// All objects of all versions of an image with their lengths, and its manifests' bytes.

@@ -37,6 +37,18 @@ impl Content for Piece<'_> {
     }
 }
 
+/// Content that lies `by` bytes further on in the image than where it counts from.
+pub(super) struct Moved<'a> {
+    pub(super) content: &'a dyn Content,
+    pub(super) by: u64,
+}
+
+impl Content for Moved<'_> {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.content.read_at(offset - self.by, into)
+    }
+}
+
 /// What one thread needs to decode and encode chunks.
 pub(crate) struct Bench {
     encoder: Encoder,

@@ -53,6 +53,7 @@ use crate::record;
 use crate::repository::Repository;
 use crate::versions::{Stamp, from_image, next};
 use commit::Write;
+use compose::Moved;
 use line::Tip;
 use ranges::Ranges;
 use upload::Upload;
@@ -227,9 +228,14 @@ impl Blob<'_> {
     /// Appends of several writers never overlap, and end in the order in which they were begun; one that fails half way
     /// leaves free space. `Invalid` unless they are whole logical sectors.
     pub fn append(&self, bytes: &[u8], stamp: &Stamp) -> Result<(u64, Committed)> {
-        let offset = self.reserve(bytes.len() as u64, stamp)?;
-        let ranges = Ranges::new(std::iter::once(offset..offset + bytes.len() as u64));
-        let content = Piece { offset, bytes };
+        self.append_from(bytes.len() as u64, &Piece { offset: 0, bytes }, stamp)
+    }
+
+    /// The same with the first `bytes` bytes of `content`, whose offsets count from the first byte that is appended.
+    pub fn append_from(&self, bytes: u64, content: &dyn Content, stamp: &Stamp) -> Result<(u64, Committed)> {
+        let offset = self.reserve(bytes, stamp)?;
+        let ranges = Ranges::new(std::iter::once(offset..offset + bytes));
+        let content = Moved { content, by: offset };
         let write = Write { ranges, content: &content, grows: true, expected: None, stamp };
         Ok((offset, self.publish(&write)?))
     }
