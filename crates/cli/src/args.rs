@@ -91,6 +91,17 @@ pub enum Command {
     Images(Images),
     #[command(visible_alias = "info")]
     Inspect(Inspect),
+    Log(Log),
+    Diff(Diff),
+    Create(Create),
+    Clone(Clone),
+    Commit(Commit),
+    /// Show what images take: for themselves, shared with others, together
+    ///
+    /// LOGICAL is what the versions of an image have allocated, all together; OWN is what pruning frees once the image is
+    /// removed; SHARED is needed by other images as well. The last line counts everything once.
+    Usage,
+    Copy(Copy),
     Tag(Tag),
     #[command(visible_alias = "rm")]
     Remove(Remove),
@@ -284,6 +295,130 @@ pub struct Inspect {
     pub name: String,
 }
 
+/// List the versions of an image, newest first, with what each was made from
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast log classroom
+  diskcast log classroom --limit 5 --json")]
+pub struct Log {
+    /// The image
+    pub name: String,
+    /// Most versions to list
+    #[arg(long, value_name = "COUNT", default_value = "1000")]
+    pub limit: usize,
+}
+
+/// Show where two versions differ
+///
+/// A line for each range: offset and length in bytes, and whether it was written, allocated or freed. Versions of one
+/// chunk size are compared by what they do not share, so that this is quick; what differs counts by whole chunks then.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast diff classroom@3 classroom
+  diskcast diff classroom@3 lab-pc@1 --exact --summary")]
+pub struct Diff {
+    /// Version before: image, image:tag or image@version
+    pub before: String,
+    /// Version after
+    pub after: String,
+    /// Read the chunks that differ and say which sectors really do
+    #[arg(long)]
+    pub exact: bool,
+    /// Print the sums only
+    #[arg(long)]
+    pub summary: bool,
+}
+
+/// Make an empty image, to be written with `commit`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast create scratch 20G
+  diskcast create archive 64T --chunk 1M --sector 4096")]
+pub struct Create {
+    /// The new image
+    pub name: String,
+    /// Size of its disk
+    #[arg(value_parser = parse_size)]
+    pub size: u64,
+    /// Logical size of a chunk, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, default_value = "256K")]
+    pub chunk: u32,
+    /// Logical sector of the disk in bytes
+    #[arg(long, value_name = "BYTES", default_value = "512")]
+    pub sector: u32,
+}
+
+/// Make a new image that begins as a version of another
+///
+/// Takes no time and no space, whatever the size: both share everything until one of them changes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast clone classroom@3 lab-pc
+  diskcast clone classroom:stable lab-pc --json")]
+pub struct Clone {
+    /// What to clone: image, image:tag or image@version
+    pub name: String,
+    /// The new image
+    pub new: String,
+}
+
+/// Keep what changed on a disk as a new version of its image
+///
+/// Without --range, --at or --append the disk is compared with the image's newest version, of the same size, and what
+/// differs is kept. Only chunks that changed are stored. Others may commit to the same image meanwhile; each commit is a
+/// version that holds all before it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast commit lab-pc disk.img                       what differs from the newest version
+  diskcast commit lab-pc disk.img --range 1M+4096 --range 3G+64K --expect 7
+  diskcast commit lab-pc part.img --at 1M               all of a file, to this offset
+  diskcast commit archive day.tar --append              behind the end")]
+pub struct Commit {
+    /// The image
+    pub name: String,
+    /// Disk with the changes: a block device or a raw file
+    pub source: PathBuf,
+    /// Keep these bytes, at the same place; may be repeated
+    #[arg(long = "range", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["at", "append"])]
+    pub ranges: Vec<std::ops::Range<u64>>,
+    /// Write all of SOURCE at this offset of the image
+    #[arg(long, value_name = "OFFSET", value_parser = parse_size, conflicts_with = "append")]
+    pub at: Option<u64>,
+    /// Write all of SOURCE behind the image's end
+    #[arg(long, conflicts_with = "expect")]
+    pub append: bool,
+    /// Refuse unless this is the number of the newest version
+    #[arg(long, value_name = "NUMBER")]
+    pub expect: Option<u64>,
+}
+
+/// Copy versions into another repository
+///
+/// Only what is missing there is sent. Content and digests stay the same; the number is the next one there. What was
+/// copied before is known again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast copy classroom:stable /mnt/backup
+  diskcast copy classroom /mnt/backup --all --as classroom-site2")]
+pub struct Copy {
+    /// What to copy: image, image:tag or image@version
+    pub name: String,
+    /// Folder or URL of the other repository; it is made if there is none
+    pub to: String,
+    /// Name of the image there [default: the same]
+    #[arg(long = "as", value_name = "IMAGE")]
+    pub r#as: Option<String>,
+    /// All versions of the image
+    #[arg(long)]
+    pub all: bool,
+}
+
 /// Give a version a name that can be moved
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -318,10 +453,14 @@ pub struct Remove {
 Examples:
   diskcast verify                      everything
   diskcast verify classroom@3          what one version needs
+  diskcast verify --repair /mnt/backup
   diskcast verify --trust /etc/diskcast/keys")]
 pub struct Verify {
     /// What to check [default: the whole repository]
     pub name: Option<String>,
+    /// Take what is damaged or missing from this repository, where it is whole
+    #[arg(long, value_name = "URL|FOLDER")]
+    pub repair: Option<String>,
 }
 
 /// Make keys that sign versions and tags
@@ -425,6 +564,20 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),
     }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    units::parse_bytes(text).ok_or_else(|| "expected a number of bytes, such as 4096 or 20G".to_owned())
+}
+
+fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let parsed = text.split_once('+').and_then(|(offset, length)| {
+        let (offset, length) = (units::parse_bytes(offset)?, units::parse_bytes(length)?);
+        Some(offset..offset.checked_add(length)?)
+    });
+    parsed
+        .filter(|range| !range.is_empty())
+        .ok_or_else(|| "expected OFFSET+LENGTH, such as 1M+4096".to_owned())
 }
 
 fn parse_chunk_bytes(text: &str) -> Result<u32, String> {

@@ -33,6 +33,16 @@ pub fn open_or_create(global: &Global) -> Result<Repository> {
     Ok(Repository::open_or_create(&location(global)?.0)?.with_keys(keys))
 }
 
+/// The other repository of a command, at `text`, opened by `open` and used with the same keys.
+pub fn other(
+    text: &str,
+    global: &Global,
+    open: fn(&Location) -> store::Result<Repository>,
+) -> Result<Repository> {
+    let keys = keys::of_repository(&global.keys)?;
+    Ok(open(&text.parse()?)?.with_keys(keys))
+}
+
 /// Where the repository is, and whether somebody chose it.
 fn location(global: &Global) -> Result<(Location, bool)> {
     match &global.repo {

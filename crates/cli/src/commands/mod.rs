@@ -1,15 +1,22 @@
 //! One file per command: what it prints, in which order it does things. The work itself is done further down the house.
 
 pub mod capture;
+pub mod clone;
+pub mod commit;
+pub mod copy;
+pub mod create;
+pub mod diff;
 pub mod fetch;
 pub mod images;
 pub mod inspect;
 pub mod install;
 pub mod key;
+pub mod log;
 pub mod remove;
 pub mod serve;
 pub mod tag;
 pub mod token;
+pub mod usage;
 pub mod verify;
 
 use crate::args::Global;

@@ -2,7 +2,7 @@
 
 use base::units::{show_bytes, show_duration};
 use serde_json::json;
-use store::{Damage, Scope, Signer, VerifyReport};
+use store::{Damage, RepairReport, Repository, Scope, Signer, VerifyReport};
 
 use super::Context;
 use super::capture::show_rate;
@@ -22,14 +22,21 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     };
     let began = clock::now();
     let meter = Meter::new(context.output, context.global.quiet);
-    let report = repository.verify(&scope, &meter);
+    let checked = match &args.repair {
+        Some(from) if !context.global.dry_run => {
+            let from = repository::other(from, &context.global, Repository::open)?;
+            repository.repair(&scope, &from, &meter)
+        }
+        _ => repository.verify(&scope, &meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
+    };
     meter.finish();
-    let report = report?;
+    let RepairReport { verified: report, healed } = checked?;
+    healed.iter().enumerate().try_for_each(|(index, damage)| show_healed(context, index, damage))?;
     report.damaged.iter().enumerate().try_for_each(|(index, damage)| show(context, index, damage))?;
     let took = clock::now().duration_since(began);
     let record = json!({
         "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
-        "unreferenced": report.unreferenced, "signers": signers(&report), "unsigned": report.unsigned, "damaged": report.damaged.len(), "seconds": took.as_secs_f64(),
+        "unreferenced": report.unreferenced, "signers": signers(&report), "unsigned": report.unsigned, "damaged": report.damaged.len(), "healed": healed.len(), "seconds": took.as_secs_f64(),
     });
     context.output.result(&record, || {
         let VerifyReport { versions, objects, bytes, unreferenced, .. } = report;
@@ -46,7 +53,7 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
         return Ok(());
     }
     Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len())).hint(
-        "capture the same disks again to heal missing or damaged objects, or remove the versions concerned",
+        "`diskcast verify --repair OTHER` heals from another repository, capturing the same disks again does, too",
     ))
 }
 
@@ -63,6 +70,14 @@ fn signed(report: &VerifyReport) -> String {
     let unsigned = (report.unsigned > 0).then(|| format!("{} not", report.unsigned));
     let all: Vec<_> = report.signers.iter().map(one).chain(unsigned).collect();
     if report.signers.is_empty() { String::new() } else { format!("\nsigned: {}", all.join(", ")) }
+}
+
+fn show_healed(context: &Context, index: usize, damage: &Damage) -> Result<()> {
+    let record = json!({ "type": "healed", "path": damage.path, "text": damage.text });
+    if !context.output.is_json() && index >= SHOWN_MAX {
+        return Ok(());
+    }
+    context.output.answer(&record, || format!("healed: {}\n", damage.text))
 }
 
 fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {

@@ -1,0 +1,50 @@
+//! `diskcast copy`: versions from this repository into another one.
+
+use base::units::show_bytes;
+use serde_json::json;
+use store::{Copier, ImageName, Reference, Repository};
+
+use super::Context;
+use crate::args::Copy;
+use crate::exit::{Exit, Failure, Result};
+use crate::repository;
+
+pub fn run(context: &Context, args: &Copy) -> Result<()> {
+    let from = repository::open(&context.global)?;
+    let reference = repository::reference(&args.name)?;
+    let image: ImageName = match &args.r#as {
+        Some(name) => name.parse()?,
+        None => reference.image().clone(),
+    };
+    let versions = match (args.all, &reference) {
+        (false, _) => vec![reference],
+        (true, Reference::Newest(name)) => {
+            let numbers = from.versions(name)?.into_iter();
+            numbers.map(|number| Reference::Version(name.clone(), number)).collect()
+        }
+        (true, _) => {
+            return Err(Failure::new(Exit::Usage, "--all copies an image: name it without a version"));
+        }
+    };
+    if context.global.dry_run {
+        let record = json!({ "type": "plan", "image": image.as_str(), "versions": versions.len() });
+        return context.output.result(&record, || {
+            format!("{}copy {} versions into {} as {image}\n", context.would(), versions.len(), args.to)
+        });
+    }
+    let to = repository::other(&args.to, &context.global, Repository::open_or_create)?;
+    let mut copier = Copier::new(&from, &to, &image)?;
+    for version in versions {
+        let done = copier.copy(&version)?;
+        let number = done.manifest.number;
+        let record = json!({
+            "type": "copied", "from": version.to_string(), "image": image.as_str(), "number": number,
+            "known": done.known, "objects": done.objects, "bytes": done.bytes,
+        });
+        context.output.result(&record, || match done.known {
+            true => format!("{version} is there already: {image}@{number}\n"),
+            false => format!("copied {version} as {image}@{number}, {} sent\n", show_bytes(done.bytes)),
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! `diskcast log`: the versions of an image, newest first, and what each was made from.
+
+use base::units::show_bytes;
+use image::Sealed;
+use serde_json::json;
+
+use super::Context;
+use super::images::disk_bytes;
+use crate::args::Log;
+use crate::exit::Result;
+use crate::table::{Align, Table};
+use crate::{clock, repository};
+
+pub fn run(context: &Context, args: &Log) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let mut table = Table::new(&[
+        ("VERSION", Align::Right),
+        ("PARENT", Align::Left),
+        ("CREATED", Align::Left),
+        ("BY", Align::Left),
+        ("DISK", Align::Right),
+        ("ALLOCATED", Align::Right),
+        ("IMAGE SIZE", Align::Right),
+    ]);
+    let mut records = Vec::new();
+    for sealed in repository.log(&args.name.parse()?, None)?.take(args.limit) {
+        let sealed = sealed?;
+        let version = &sealed.manifest;
+        table.row([
+            version.number.to_string(),
+            parent(&sealed),
+            clock::short(&version.created),
+            version.creator.clone(),
+            show_bytes(disk_bytes(version)),
+            show_bytes(version.statistics.allocated_bytes),
+            show_bytes(version.statistics.encoded_bytes),
+        ]);
+        records.push(json!({
+            "type": "version", "image": version.image, "number": version.number,
+            "manifest": sealed.digest().to_hex(), "parent": version.parent, "copied": version.copied,
+            "created": version.created, "creator": version.creator, "labels": version.labels,
+            "disk_bytes": disk_bytes(version), "allocated_bytes": version.statistics.allocated_bytes,
+            "encoded_bytes": version.statistics.encoded_bytes,
+        }));
+    }
+    context.output.list(&records, &table)
+}
+
+/// What a version was made from, as short as that can be said.
+fn parent(sealed: &Sealed) -> String {
+    let Sealed { manifest, .. } = sealed;
+    match (&manifest.parent, &manifest.copied) {
+        (Some(parent), _) if parent.image == manifest.image => format!("@{}", parent.number),
+        (Some(parent), _) => format!("{}@{}", parent.image, parent.number),
+        (None, Some(copied)) => format!("copy of {}@{}", copied.image, copied.number),
+        (None, None) => String::new(),
+    }
+}

@@ -1,0 +1,98 @@
+//! Versions, clones and commits by the binary: what people see, and what scripts read.
+
+mod common;
+
+use common::Bench;
+
+#[test]
+fn an_image_is_made_committed_to_cloned_and_compared() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 8, 1);
+    assert_eq!(bench.see("create web 8M"), "out: created web@1, 8.0 MiB, all of it free\nexit: 0\n");
+    let committed = bench.json("commit web disk.img");
+    assert_eq!(
+        (committed[0]["type"].as_str(), committed[0]["number"].as_u64()),
+        (Some("committed"), Some(2))
+    );
+    assert_eq!(bench.see("commit web disk.img"), "out: nothing differs from web@2\nexit: 0\n");
+    assert_eq!(bench.see("install web out.img -q"), "exit: 0\n");
+    common::assert_same(&bench.path("disk.img"), &bench.path("out.img"));
+
+    assert_eq!(bench.see("clone web@2 lab"), "out: cloned web@2 as lab@1\nexit: 0\n");
+    assert_eq!(bench.see("clone web lab"), "err: error: there is an image `lab` already\nexit: 11\n");
+    std::fs::write(bench.path("piece"), b"another boot sector").unwrap();
+    let at = bench.see("commit lab piece --at 512 --expect 1");
+    assert!(at.starts_with("out: committed 19 B as lab@2, ") && at.ends_with("exit: 0\n"), "{at}");
+    assert_eq!(
+        bench.see("commit lab piece --at 512 --expect 1"),
+        "err: error: `lab` is at version 2 by now, not at 1\nexit: 11\n"
+    );
+    assert_eq!(
+        bench.see("diff web lab --exact"),
+        "out:                  512              512  written\n\
+         out: web@2 and lab@2: 1 ranges, 512 B written, 0 B allocated, 0 B freed\n\
+         exit: 0\n"
+    );
+    let ranges = bench.json("diff web@1 web --exact");
+    // What is zero in the file stays free.
+    assert!((3 << 20..=4 << 20).contains(&ranges.last().unwrap()["allocated_bytes"].as_u64().unwrap()));
+    std::fs::write(bench.path("tail"), [7; 1024]).unwrap();
+    assert!(bench.see("commit lab tail --append").starts_with("out: committed 1.0 KiB as lab@3, "));
+    assert_eq!(
+        bench.see("commit web tail --append --at 0").lines().last(),
+        Some("exit: 2"),
+        "one place or the other"
+    );
+    let range = bench.json("commit web out.img --range 1M+4096 --range 0+512");
+    assert_eq!((range[0]["bytes"].as_u64(), range[0]["ranges"].as_u64()), (Some(4608), Some(2)));
+    let log = bench.see("log lab");
+    let lines: Vec<_> = log.lines().collect();
+    assert!(
+        lines[1].starts_with("out:       3  @2 ") && lines[3].starts_with("out:       1  web@2 "),
+        "{log}"
+    );
+    assert_eq!(bench.json("log lab --limit 1").len(), 1);
+    assert_eq!(
+        bench.see("commit web tail").lines().next().unwrap(),
+        "err: error: the disk has 1024 bytes, the image 8388608"
+    );
+}
+
+#[test]
+fn usage_tells_own_from_shared_and_copies_heal() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 8, 2);
+    bench.see("capture disk.img web -q");
+    bench.see("clone web lab");
+    let usage = bench.json("usage");
+    assert_eq!(usage.len(), 3);
+    let bytes = |at: usize, field: &str| usage[at][field].as_u64().unwrap();
+    assert_eq!(bytes(0, "shared_bytes"), bytes(1, "shared_bytes"));
+    assert!(bytes(0, "own_bytes") < 4096 && bytes(0, "shared_bytes") > 1 << 20);
+    assert_eq!(
+        bytes(2, "stored_bytes"),
+        bytes(0, "own_bytes") + bytes(1, "own_bytes") + bytes(2, "shared_bytes")
+    );
+    assert!(bench.see("usage").starts_with("out: IMAGE  VERSIONS"));
+
+    let copied = bench.see("copy web other --as backup");
+    assert!(
+        copied.starts_with("out: copied web as backup@1, ") && copied.ends_with(" sent\nexit: 0\n"),
+        "{copied}"
+    );
+    assert_eq!(
+        bench.see("copy web other --as backup --all"),
+        "out: web@1 is there already: backup@1\nexit: 0\n"
+    );
+    let chunks = bench.path("repo/chunks");
+    let folder = std::fs::read_dir(chunks).unwrap().next().unwrap().unwrap().path();
+    let chunk = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = std::fs::read(&chunk).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&chunk, bytes).unwrap();
+    assert!(bench.see("verify").ends_with("exit: 12\n"));
+    let healed = bench.see("verify --repair other");
+    assert!(healed.contains("out: healed: ") && healed.ends_with("exit: 0\n"), "{healed}");
+    assert!(bench.see("verify").ends_with("exit: 0\n"));
+    assert!(bench.see("verify --repair nowhere").ends_with("exit: 10\n"));
+}
