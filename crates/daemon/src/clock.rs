@@ -2,10 +2,20 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 /// Seconds since 1970, by the system's clock.
 #[expect(clippy::disallowed_methods, reason = "tokens expire by the system's clock")]
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Now in UTC, to the second, as RFC 3339 has it.
+#[expect(clippy::disallowed_methods, reason = "versions say when they were made")]
+pub fn now_rfc3339() -> String {
+    let now = OffsetDateTime::from(SystemTime::now()).replace_nanosecond(0).expect("0 is a nanosecond");
+    now.format(&Rfc3339).expect("years up to 9999 can be written")
 }
 
 /// A number that differs between any two starts of a server within 8 years: time in steps of 64 ms.

@@ -199,3 +199,91 @@ fn an_address_in_use_is_refused_before_anything_runs() {
     assert_eq!(error.kind(), daemon::ErrorKind::Refused, "{error:?}");
     bench.server.shutdown();
 }
+
+/// A request with a body, and the status and body of its answer.
+fn ask(bench: &Bench, secret: &str, line: &str, more: &str, body: &[u8]) -> (u16, Vec<u8>) {
+    let mut stream = TcpStream::connect(bench.server.address()).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {secret}\r\n\
+         Content-Length: {length}\r\n{more}\r\n"
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let split = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let status = std::str::from_utf8(&answer[9..12]).unwrap().parse().unwrap();
+    (status, answer[split + 4..].to_vec())
+}
+
+#[test]
+fn images_are_made_written_cloned_compared_and_read_in_place() {
+    let bench = start(false);
+    let mint = |images: &[&str], right| {
+        let images = images.iter().map(ToString::to_string).collect();
+        let claims = daemon::authority::Claims { images, right, expires: u64::MAX };
+        bench.state.authority().unwrap().mint(&claims).unwrap().expose().to_owned()
+    };
+    let writer = mint(&["web", "copy"], daemon::authority::Right::Write);
+    let reader = mint(&["web"], daemon::authority::Right::Read);
+    let json = |line: &str, more: &str, body: &[u8]| {
+        let (status, answer) = ask(&bench, &writer, line, more, body);
+        (status, serde_json::from_slice::<serde_json::Value>(&answer).unwrap())
+    };
+    let read = |reference: &str, offset: u64, bytes: u32| {
+        let line = format!("GET /api/v1/content/{reference}?offset={offset}&bytes={bytes}");
+        ask(&bench, &writer, &line, "", b"")
+    };
+
+    let (status, made) = json("POST /api/v1/images/web", "", br#"{"size_bytes": 1099511627776}"#);
+    assert_eq!((status, made["number"].as_u64()), (201, Some(1)), "{made}");
+    assert_eq!(json("POST /api/v1/images/web", "", br#"{"size_bytes": 512}"#).0, 409);
+    assert_eq!(json("POST /api/v1/images/web", "", br#"{"size_bytes": 513, "chunk_bytes": 3}"#).0, 400);
+
+    let key = "Idempotency-Key: once\r\n";
+    let write = "PUT /api/v1/images/web/content?offset=1000000&expect=1";
+    let (status, first) = json(write, key, b"hello");
+    assert_eq!((status, first["number"].as_u64()), (201, Some(2)), "{first}");
+    assert_eq!(json(write, key, b"hello").1["number"], 2, "the same key, the same version");
+    assert_eq!(json(write, "", b"late").0, 412, "it is at version 2 by now");
+    assert_eq!(json("PUT /api/v1/images/web/content?offset=1099511627776", "", b"x").0, 412);
+    assert_eq!(json("PUT /api/v1/images/web/content", "", b"x").0, 400);
+
+    let (status, cloned) = json("POST /api/v1/images/copy/clone", "", br#"{"from": "web@2"}"#);
+    assert_eq!((status, cloned["number"].as_u64()), (201, Some(1)), "{cloned}");
+    let mut pieces = Vec::new();
+    for (offset, bytes) in [(1_000_000u64, &b"HE"[..]), (1_000_004, b"O there")] {
+        pieces.extend(offset.to_le_bytes());
+        pieces.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
+        pieces.extend_from_slice(bytes);
+    }
+    assert_eq!(json("POST /api/v1/images/copy/commit?expect=1", "", &pieces).1["number"], 2);
+    assert_eq!(json("POST /api/v1/images/copy/commit", "", &pieces[..20]).0, 400);
+    let (status, appended) = json("POST /api/v1/images/copy/content", "", &[b'x'; 512]);
+    assert_eq!((status, appended["offset"].as_u64()), (201, Some(1 << 40)));
+
+    assert_eq!(read("web", 1_000_000, 7), (200, b"hello\0\0".to_vec()));
+    assert_eq!(read("copy", 1_000_000, 11), (200, b"HEllO there".to_vec()));
+    assert_eq!(read("copy", 1 << 40, 512), (200, vec![b'x'; 512]));
+    assert_eq!(read("copy@1", 1 << 40, 1).0, 412, "behind its end");
+    assert_eq!(read("none", 0, 1).0, 403);
+
+    let (_, diff) = json("GET /api/v1/diff?before=web&after=copy&exact=true", "", b"");
+    assert_eq!(diff["complete"], true);
+    let expected = serde_json::json!([
+        {"offset": 999_936, "bytes": 512, "change": "written"},
+        {"offset": 1u64 << 40, "bytes": 512, "change": "allocated"},
+    ]);
+    assert_eq!(diff["ranges"], expected);
+    let (_, log) = json("GET /api/v1/images/copy/log?before=3", "", b"");
+    assert_eq!(log["versions"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&log["versions"][0]["parent"], &log["versions"][1]["parent"]),
+        (&"copy@1".into(), &"web@2".into())
+    );
+
+    for line in [write, "POST /api/v1/images/web/clone", "GET /api/v1/diff?before=web&after=copy"] {
+        let body: &[u8] = if line.contains("clone") { br#"{"from": "web"}"# } else { b"" };
+        assert_eq!(ask(&bench, &reader, line, "", body).0, 403, "{line}");
+    }
+}

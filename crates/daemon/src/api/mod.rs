@@ -1,6 +1,7 @@
 //! The HTTP API, version 1: routes and what every request passes. Specified in formats/api.md.
 
 mod access;
+mod blobs;
 mod body;
 mod images;
 mod objects;
@@ -15,7 +16,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post, put};
 use net::api::ProblemKind;
 use store::Repository;
 use tokio::sync::Semaphore;
@@ -90,6 +91,13 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/images", get(images::list))
         .route("/images/{image}/versions", get(images::versions).post(images::publish))
         .route("/images/{image}/tags/{tag}", get(images::tag))
+        .route("/images/{image}", post(blobs::create))
+        .route("/images/{image}/clone", post(blobs::clone))
+        .route("/images/{image}/log", get(blobs::log))
+        .route("/images/{image}/content", put(blobs::write).post(blobs::append))
+        .route("/images/{image}/commit", post(blobs::commit))
+        .route("/content/{reference}", get(blobs::read))
+        .route("/diff", get(blobs::diff))
         .route("/manifests/{reference}", get(images::manifest))
         .route("/objects/{kind}/{digest}", get(objects::get).head(objects::head).put(objects::put))
         .route("/sessions", get(sessions::list).post(sessions::join));

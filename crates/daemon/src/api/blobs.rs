@@ -1,0 +1,429 @@
+//! Images as blobs: created, cloned, written, appended to and read in place; their log and how versions differ.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Extension, FromRequestParts, Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base::limits::{CHUNK_BYTES_DEFAULT, OBJECT_BYTES_MAX, SECTOR_BYTES};
+use bytes::{Buf, Bytes};
+use image::{ChunkSize, Manifest};
+use net::api::{
+    CloneRequest, CreateRequest, DiffAnswer, DiffRange, IDEMPOTENCY_KEY, LogAnswer, LogEntry, OBJECT_TYPE,
+    ProblemKind, VERSION_HEADER, Written,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use store::{Blob, Change, Closeness, Committed, Content, ImageName, Piece, Reference, Shape, Stamp};
+
+use super::access::Access;
+use super::body::{Held, receive, receive_json, reserve};
+use super::{App, Failure};
+use crate::authority::Right;
+use crate::clock;
+use crate::event::Event;
+use crate::listener::Peer;
+
+/// Most entries of one answer about the log.
+const LOG_MAX: usize = 1000;
+/// Most ranges of one answer about a difference.
+const RANGES_MAX: usize = 10_000;
+/// Bytes before the content of each piece of a commit.
+const PIECE_HEADER_BYTES: usize = 12;
+
+/// What a request asks for behind the `?` of its path.
+pub struct Asked<T>(T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let query = Query::<T>::from_request_parts(parts, app).await;
+        let Query(asked) = query.map_err(|error| Failure::new(ProblemKind::Invalid, error.body_text()))?;
+        Ok(Self(asked))
+    }
+}
+
+#[derive(Deserialize)]
+pub struct Window {
+    offset: u64,
+    bytes: u32,
+}
+
+/// Bytes of a version.
+pub async fn read(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(reference): Path<String>,
+    Asked(Window { offset, bytes }): Asked<Window>,
+) -> Result<Response, Failure> {
+    let reference: Reference = reference.parse()?;
+    access.needs(Right::Read, reference.image().as_str())?;
+    if bytes > OBJECT_BYTES_MAX {
+        let text = format!("at most {OBJECT_BYTES_MAX} bytes are read at once");
+        return Err(Failure::new(ProblemKind::Invalid, text));
+    }
+    let memory = reserve(&app, bytes as usize).await;
+    let (version, bytes) = app.blocking(move |app| read_from(app, &reference, offset, bytes)).await?;
+    app.metrics.sent(bytes.len() as u64);
+    let headers = [(CONTENT_TYPE.as_str(), OBJECT_TYPE.to_owned()), (VERSION_HEADER, version)];
+    Ok((headers, Body::new(Held::new(bytes, memory))).into_response())
+}
+
+fn read_from(app: &App, reference: &Reference, offset: u64, bytes: u32) -> Result<(String, Bytes), Failure> {
+    let snapshot = app.repository.snapshot(reference)?;
+    let mut content = vec![0; bytes as usize];
+    snapshot.read(offset, &mut content)?;
+    let version = format!("{}@{}", snapshot.manifest().image, snapshot.manifest().number);
+    Ok((version, content.into()))
+}
+
+#[derive(Deserialize)]
+pub struct Page {
+    /// Only versions below this one.
+    before: Option<u64>,
+    limit: Option<usize>,
+}
+
+/// The versions of an image, newest first.
+pub async fn log(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    Asked(page): Asked<Page>,
+) -> Result<Json<LogAnswer>, Failure> {
+    access.needs(Right::Read, &image)?;
+    let name: ImageName = image.parse()?;
+    let limit = page.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
+    let entries = app.blocking(move |app| -> Result<_, Failure> {
+        let log = app.repository.log(&name, page.before)?;
+        log.take(limit)
+            .map(|sealed| {
+                let sealed = sealed?;
+                Ok(entry(&sealed.manifest, sealed.digest().to_hex()))
+            })
+            .collect::<Result<Vec<_>, Failure>>()
+    });
+    Ok(Json(LogAnswer { versions: entries.await? }))
+}
+
+fn entry(manifest: &Manifest, digest: String) -> LogEntry {
+    let parent = manifest.parent.as_ref().map(|parent| format!("{}@{}", parent.image, parent.number));
+    LogEntry {
+        number: manifest.number,
+        manifest: digest,
+        parent,
+        created: manifest.created.clone(),
+        creator: manifest.creator.clone(),
+        disk_bytes: manifest.size_sectors * SECTOR_BYTES,
+        allocated_bytes: manifest.statistics.allocated_bytes,
+        encoded_bytes: manifest.statistics.encoded_bytes,
+    }
+}
+
+#[derive(Deserialize)]
+pub struct Two {
+    before: String,
+    after: String,
+    #[serde(default)]
+    exact: bool,
+}
+
+/// How two versions differ.
+pub async fn diff(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Asked(two): Asked<Two>,
+) -> Result<Json<DiffAnswer>, Failure> {
+    let (before, after): (Reference, Reference) = (two.before.parse()?, two.after.parse()?);
+    access.needs(Right::Read, before.image().as_str())?;
+    access.needs(Right::Read, after.image().as_str())?;
+    let closeness = if two.exact { Closeness::Sectors } else { Closeness::Chunks };
+    let answer = app.blocking(move |app| -> Result<_, Failure> {
+        let [before, after] = [app.repository.snapshot(&before)?, app.repository.snapshot(&after)?];
+        let mut ranges = Vec::new();
+        let totals = before.diff(&after, closeness, &mut |changed| {
+            if ranges.len() < RANGES_MAX {
+                let change = match changed.change {
+                    Change::Written => "written",
+                    Change::Allocated => "allocated",
+                    Change::Freed => "freed",
+                };
+                let (offset, bytes) = (changed.extent.offset_bytes(), changed.extent.len_bytes());
+                ranges.push(DiffRange { offset, bytes, change: change.to_owned() });
+            }
+            Ok(())
+        })?;
+        Ok(DiffAnswer {
+            complete: ranges.len() as u64 == totals.ranges,
+            ranges,
+            written_bytes: totals.written_bytes,
+            allocated_bytes: totals.allocated_bytes,
+            freed_bytes: totals.freed_bytes,
+        })
+    });
+    Ok(Json(answer.await?))
+}
+
+/// What every request that makes a version brings: who, from where, and the key under which it is repeated.
+pub struct Author {
+    access: Access,
+    peer: Peer,
+    key: Option<Vec<u8>>,
+}
+
+impl FromRequestParts<Arc<App>> for Author {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let access = Access::from_request_parts(parts, app).await?;
+        let peer = Extension::<Peer>::from_request_parts(parts, app).await;
+        let Extension(peer) = peer.map_err(|error| Failure::internal(error.to_string()))?;
+        let key = parts.headers.get(IDEMPOTENCY_KEY).map(|key| key.as_bytes().to_vec());
+        if key.as_ref().is_some_and(|key| key.len() > 128) {
+            return Err(Failure::new(ProblemKind::Invalid, "an idempotency key has at most 128 bytes"));
+        }
+        Ok(Self { access, peer, key })
+    }
+}
+
+impl Author {
+    /// Makes a version of `image` by `work`, once for each key, and answers with it.
+    async fn version(
+        self,
+        app: Arc<App>,
+        image: String,
+        work: impl FnOnce(&Blob<'_>, &Stamp) -> Result<Written, Failure> + Send + 'static,
+    ) -> Result<Response, Failure> {
+        self.access.needs(Right::Write, &image)?;
+        let name: ImageName = image.parse()?;
+        let slot = self.key.map(|key| app.publications.slot(name.as_str(), key));
+        let mut made = match &slot {
+            Some(slot) => Some(slot.lock().await),
+            None => None,
+        };
+        if let Some(number) = made.as_ref().and_then(|made| **made) {
+            let reference = Reference::Version(name, number);
+            let known = app.blocking(move |app| app.repository.resolve(&reference)).await?;
+            return Ok((StatusCode::CREATED, Json(written(&known))).into_response());
+        }
+        let Peer(peer) = self.peer;
+        let stamp = Stamp { created: clock::now_rfc3339(), creator: format!("api@{}", peer.ip()) };
+        let done = app.blocking(move |app| work(&app.repository.blob(&name), &stamp)).await?;
+        if let Some(made) = &mut made {
+            **made = Some(done.number);
+        }
+        (app.log)(&Event::Published { reference: format!("{}@{}", done.image, done.number), peer });
+        Ok((StatusCode::CREATED, Json(done)).into_response())
+    }
+}
+
+fn written(manifest: &Manifest) -> Written {
+    Written {
+        image: manifest.image.clone(),
+        number: manifest.number,
+        disk_bytes: manifest.size_sectors * SECTOR_BYTES,
+        offset: None,
+        retries: 0,
+        merged_chunks: 0,
+        stored_bytes: 0,
+    }
+}
+
+fn committed(done: &Committed) -> Written {
+    Written {
+        retries: done.retries,
+        merged_chunks: done.merged_chunks,
+        stored_bytes: done.stored_bytes,
+        ..written(&done.manifest)
+    }
+}
+
+/// Makes an empty image.
+pub async fn create(
+    author: Author,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let asked: CreateRequest = receive_json(&app, &headers, body).await?;
+    let chunk_bytes = asked.chunk_bytes.unwrap_or(CHUNK_BYTES_DEFAULT);
+    let chunk = ChunkSize::from_bytes(chunk_bytes)
+        .ok_or_else(|| Failure::new(ProblemKind::Invalid, format!("chunks of {chunk_bytes} bytes")))?;
+    let logical_sector_bytes = asked.logical_sector_bytes.unwrap_or(512);
+    let shape = Shape { size_bytes: asked.size_bytes, chunk, logical_sector_bytes };
+    let made = author.version(app, image, move |blob, stamp| Ok(written(&blob.create(&shape, stamp)?)));
+    made.await
+}
+
+/// Makes an image that begins as a version of another.
+pub async fn clone(
+    author: Author,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let CloneRequest { from } = receive_json(&app, &headers, body).await?;
+    let from: Reference = from.parse()?;
+    author.access.needs(Right::Read, from.image().as_str())?;
+    author.version(app, image, move |blob, stamp| Ok(written(&blob.clone_from(&from, stamp)?))).await
+}
+
+#[derive(Deserialize)]
+pub struct Place {
+    offset: u64,
+    /// The number that the newest version must have.
+    expect: Option<u64>,
+}
+
+/// Writes the body at an offset.
+pub async fn write(
+    author: Author,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    Asked(Place { offset, expect }): Asked<Place>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let (bytes, _memory) = receive(&app, &headers, body, OBJECT_BYTES_MAX).await?;
+    app.metrics.received(bytes.len() as u64);
+    let made = author.version(app, image, move |blob, stamp| {
+        let end = offset.checked_add(bytes.len() as u64);
+        let end = end.ok_or_else(|| Failure::new(ProblemKind::Invalid, "no image reaches that far"))?;
+        let content = Piece { offset, bytes: &bytes };
+        Ok(committed(&blob.commit(std::slice::from_ref(&(offset..end)), &content, expect, stamp)?))
+    });
+    made.await
+}
+
+/// Writes the body behind the end.
+pub async fn append(
+    author: Author,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let (bytes, _memory) = receive(&app, &headers, body, OBJECT_BYTES_MAX).await?;
+    app.metrics.received(bytes.len() as u64);
+    let made = author.version(app, image, move |blob, stamp| {
+        let (offset, done) = blob.append(&bytes, stamp)?;
+        Ok(Written { offset: Some(offset), ..committed(&done) })
+    });
+    made.await
+}
+
+#[derive(Deserialize)]
+pub struct Expect {
+    expect: Option<u64>,
+}
+
+/// Writes several pieces as one version.
+pub async fn commit(
+    author: Author,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+    Asked(Expect { expect }): Asked<Expect>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let (bytes, _memory) = receive(&app, &headers, body, OBJECT_BYTES_MAX).await?;
+    app.metrics.received(bytes.len() as u64);
+    let pieces = Pieces::parse(bytes)?;
+    let made = author.version(app, image, move |blob, stamp| {
+        let ranges: Vec<_> = pieces.0.iter().map(|(range, _)| range.clone()).collect();
+        Ok(committed(&blob.commit(&ranges, &pieces, expect, stamp)?))
+    });
+    made.await
+}
+
+/// The pieces of a commit, ascending, none over another.
+struct Pieces(Vec<(Range<u64>, Bytes)>);
+
+impl Pieces {
+    fn parse(mut body: Bytes) -> Result<Self, Failure> {
+        let invalid = |why: &str| Failure::new(ProblemKind::Invalid, format!("the pieces of a commit {why}"));
+        let mut pieces: Vec<(Range<u64>, Bytes)> = Vec::new();
+        while !body.is_empty() {
+            if body.len() < PIECE_HEADER_BYTES {
+                return Err(invalid("end early"));
+            }
+            let (offset, bytes) = (body.get_u64_le(), body.get_u32_le() as usize);
+            let end = offset.checked_add(bytes as u64).ok_or_else(|| invalid("reach too far"))?;
+            if body.len() < bytes || bytes == 0 {
+                return Err(invalid("end early, or one is empty"));
+            }
+            if pieces.last().is_some_and(|(last, _)| last.end > offset) {
+                return Err(invalid("do not ascend"));
+            }
+            pieces.push((offset..end, body.split_to(bytes)));
+        }
+        if pieces.is_empty() { Err(invalid("are none")) } else { Ok(Self(pieces)) }
+    }
+}
+
+impl Content for Pieces {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        // Neighbours count as one range.
+        let (mut rest, mut at) = (into, offset);
+        let first = self.0.partition_point(|(range, _)| range.end <= offset);
+        for (range, bytes) in &self.0[first..] {
+            if rest.is_empty() {
+                break;
+            }
+            let from = usize::try_from(at - range.start).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+            let count = rest.len().min(bytes.len() - from);
+            let (part, behind) = rest.split_at_mut(count);
+            part.copy_from_slice(&bytes[from..from + count]);
+            (rest, at) = (behind, at + count as u64);
+        }
+        if rest.is_empty() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(pieces: &[(u64, &[u8])]) -> Bytes {
+        let mut body = Vec::new();
+        for (offset, bytes) in pieces {
+            body.extend(offset.to_le_bytes());
+            body.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
+            body.extend_from_slice(bytes);
+        }
+        body.into()
+    }
+
+    #[test]
+    fn pieces_read_back_across_their_borders() {
+        let pieces = Pieces::parse(body(&[(5, b"ab"), (7, b"cde"), (100, b"x")])).unwrap();
+        let mut read = [0; 4];
+        pieces.read_at(6, &mut read).unwrap();
+        assert_eq!(&read, b"bcde");
+        assert!(pieces.read_at(7, &mut read).is_err());
+    }
+
+    #[test]
+    fn hostile_pieces_are_refused() {
+        let good = body(&[(5, b"ab")]);
+        for bad in [
+            Bytes::new(),
+            good.slice(..13),
+            good.slice(..7),
+            body(&[(5, b"")]),
+            body(&[(u64::MAX, b"ab")]),
+            body(&[(5, b"ab"), (6, b"c")]),
+            body(&[(5, b"ab"), (1, b"c")]),
+        ] {
+            assert!(Pieces::parse(bad.clone()).is_err(), "{bad:?}");
+        }
+    }
+}
