@@ -19,6 +19,7 @@ mod report;
 mod room;
 mod side_by_side;
 mod transfer;
+mod versions;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,7 @@ const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report |
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED],
     multicast::GROUPS,
+    &[&versions::LARGE, &versions::WRITERS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
