@@ -44,7 +44,7 @@ pub struct Repository {
     name: String,
     id: String,
     pub(crate) keys: Keys,
-    pub(crate) blobs: Blobs,
+    pub(crate) blobs: Arc<Blobs>,
 }
 
 impl Repository {
@@ -136,7 +136,7 @@ impl Repository {
         if backend.create(&layout::format(), &bytes)? == Created::Taken {
             return Err(Error::new(ErrorKind::Exists, format!("`{name}` is a repository already")));
         }
-        let repository = Self { backend, name, id, keys: Keys::default(), blobs: Blobs::default() };
+        let repository = Self { backend, name, id, keys: Keys::default(), blobs: Arc::default() };
         repository.prove_create_only()?;
         Ok(repository)
     }
@@ -152,7 +152,7 @@ impl Repository {
                 _ => error,
             })?;
         let Format { id } = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
-        Ok(Self { backend, name, id, keys: Keys::default(), blobs: Blobs::default() })
+        Ok(Self { backend, name, id, keys: Keys::default(), blobs: Arc::default() })
     }
 
     /// Creates `format` a second time with other bytes that mean the same: a store that lets that pass ignores

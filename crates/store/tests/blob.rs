@@ -341,6 +341,21 @@ fn a_removed_version_is_not_built_upon_and_numbers_go_on() {
 }
 
 #[test]
+fn a_number_whose_manifest_was_pruned_is_not_used_again() {
+    let place = in_folder();
+    let disk = place.repository.blob(&image("disk"));
+    disk.create(&shape(1 << 20, 16, 512), &stamp()).unwrap();
+    // Somebody else publishes a version, removes it, and prunes; the tombstone is all that stays.
+    let other = Repository::open(&place.location).unwrap();
+    other.blob(&image("disk")).write(0, b"gone", &stamp()).unwrap();
+    other.remove(&reference("disk@2"), &stamp()).unwrap();
+    let folder = place.folder.as_ref().unwrap().path().join("repository/versions/disk");
+    std::fs::remove_file(folder.join("00000000000000000002")).unwrap();
+    let done = disk.write(4, b"kept", &stamp()).unwrap().manifest;
+    assert_eq!((done.number, done.parent.unwrap().number), (3, 1));
+}
+
+#[test]
 fn a_captured_version_in_between_is_written_over_even_if_it_is_cut_otherwise() {
     let place = in_folder();
     let disk = place.repository.blob(&image("disk"));

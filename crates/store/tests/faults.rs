@@ -154,3 +154,65 @@ fn failures_on_the_way_keep_their_cause() {
         assert!(error.contains("input/output error"), "{error}");
     }
 }
+
+/// Which of `writes` slots of three bytes a version of `shared` holds.
+fn slots(repository: &Repository, number: u64, writes: usize) -> Vec<bool> {
+    let mut bytes = vec![0; 3 * writes];
+    repository.snapshot(&reference(&format!("shared@{number}"))).unwrap().read(100, &mut bytes).unwrap();
+    let whole = |slot: &[u8]| {
+        assert!(slot == [0; 3] || slot == [7; 3], "half a write");
+        slot == [7; 3]
+    };
+    bytes.chunks(3).map(whole).collect()
+}
+
+#[test]
+fn writers_of_a_bad_store_lose_nothing_that_was_reported_and_nothing_is_there_twice() {
+    const WRITERS: usize = 4;
+    const WRITES: usize = 8;
+    let troubles = [
+        Trouble::Fails,
+        Trouble::Throttled,
+        Trouble::ReplyLost,
+        Trouble::RetriedBelow,
+        Trouble::WrongByte,
+        Trouble::CutShort,
+    ];
+    for seed in 0..30 {
+        let (repository, store) = repository();
+        let shape = store::Shape { size_bytes: 1 << 16, ..store::Shape::default() };
+        repository.blob(&image("shared")).create(&shape, &stamp()).unwrap();
+        let mut chance = base::Chance::from_seed(seed);
+        store.set(Box::new(move |_, _, _| {
+            chance.hits(40_000).then(|| troubles[usize::try_from(chance.below(6)).unwrap()])
+        }));
+        // All in one chunk, so that each goes over all before it.
+        let write =
+            |slot: usize| repository.blob(&image("shared")).write(100 + 3 * slot as u64, &[7; 3], &stamp());
+        let reported: Vec<Vec<_>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let write = &write;
+                    scope.spawn(move || (0..WRITES).map(|at| write(writer * WRITES + at)).collect())
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        store.set(no_trouble());
+        let newest = repository.blob(&image("shared")).recent().unwrap().number;
+        let mut before = vec![false; WRITERS * WRITES];
+        for number in 1..=newest {
+            let held = slots(&repository, number, WRITERS * WRITES);
+            let new: Vec<_> = (0..held.len()).filter(|&slot| held[slot] != before[slot]).collect();
+            assert_eq!(new.len(), usize::from(number > 1), "seed {seed}: version {number} is one write more");
+            before = held;
+        }
+        for (slot, outcome) in reported.iter().flatten().enumerate() {
+            assert!(outcome.is_err() || before[slot], "seed {seed}: a write that was reported is lost");
+        }
+        assert!(reported.iter().flatten().any(Result::is_ok), "seed {seed}");
+        assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, [], "seed {seed}");
+        // And the line goes on.
+        repository.blob(&image("shared")).write(0, b"on", &stamp()).unwrap();
+    }
+}

@@ -75,8 +75,8 @@ impl<'a> Job<'a> {
         for retries in 0..RACES_MAX {
             let (ready, turn) = self.build(&line, &mut prepared)?;
             self.upload.settle()?;
-            let number = ready.tip.manifest.number;
-            match turn.publish(|| self.upload.create(self.image, number, &ready.bytes))? {
+            let manifest = &ready.tip.manifest;
+            match turn.publish(|| self.upload.create(self.image, manifest, &ready.bytes))? {
                 Outcome::Lost => {}
                 Outcome::Published => {
                     let manifest = ready.tip.manifest.clone();
@@ -108,10 +108,20 @@ impl<'a> Job<'a> {
         Ok(tip)
     }
 
+    /// Whether there is no newer version than `tip`, not even one that was removed, and it was not removed itself. The
+    /// manifest of a removed version is pruned some day; its tombstone stays.
     fn is_newest(&self, tip: &Tip) -> Result<bool> {
-        let backend = &self.repository.backend;
-        let followed = backend.size(&layout::version(self.image, tip.next))?.is_some();
-        Ok(!followed && backend.size(&layout::removed(self.image, tip.manifest.number))?.is_none())
+        let others = [
+            layout::version(self.image, tip.next),
+            layout::removed(self.image, tip.next),
+            layout::removed(self.image, tip.manifest.number),
+        ];
+        for path in others {
+            if self.repository.backend.size(&path)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Builds the version onto the head of the line, and takes the place behind it.

@@ -189,7 +189,7 @@ impl Blob<'_> {
         manifest.number = next(numbers.highest, &self.image)?;
         manifest.nonce = record::nonce()?;
         let (bytes, _) = self.repository.seal_version(&manifest)?;
-        match Upload::new(self.repository).create(&self.image, manifest.number, &bytes)? {
+        match Upload::new(self.repository).create(&self.image, &manifest, &bytes)? {
             Created::Ours => Ok(manifest),
             Created::Taken => Err(exists()),
         }

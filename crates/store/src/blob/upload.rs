@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use image::{ObjectRef, ObjectSink};
+use image::{Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
 use crate::error::Result;
@@ -27,10 +27,18 @@ impl<'a> Upload<'a> {
         self.repository.blobs.flush.flush(|| self.repository.settle())
     }
 
-    /// Creates the manifest `bytes` of version `number`, if there is none.
-    pub(super) fn create(&self, image: &ImageName, number: u64, bytes: &Bytes) -> Result<Created> {
+    /// Creates the record of `manifest`, which is `bytes`, if there is none of its number. An error says that nobody
+    /// knows whether it is there.
+    pub(super) fn create(&self, image: &ImageName, manifest: &Manifest, bytes: &Bytes) -> Result<Created> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        self.repository.backend.create(&layout::version(image, number), bytes)
+        let path = layout::version(image, manifest.number);
+        if self.repository.backend.create(&path, bytes)? == Created::Ours {
+            return Ok(Created::Ours);
+        }
+        // Whoever publishes again must be sure: what the store read back after a lost reply may have been spoilt on its
+        // way, and was our own.
+        let (found, _) = self.repository.read_manifest(image, manifest.number)?;
+        Ok(if found.manifest.nonce == manifest.nonce { Created::Ours } else { Created::Taken })
     }
 
     /// Bytes that were sent to the store.
