@@ -30,11 +30,53 @@ fn writer() {
     }
 }
 
+/// Not a test of its own: writes into the image `shared` by several threads, and says which version each write is.
+#[test]
+fn blob_writer() {
+    let Some(folder) = std::env::var_os(WRITER) else { return };
+    let repository = Repository::open(&Location::Folder(folder.into())).unwrap();
+    let say = |version: u64| {
+        use std::io::Write as _;
+        writeln!(std::io::stderr(), "published {version}").unwrap();
+    };
+    write_until_it_fails(&repository, u64::from(std::process::id()) << 32, &say);
+}
+
+/// Six threads that write to `shared` until they can't any more, and tell `say` each version that was reported to them.
+fn write_until_it_fails(repository: &Repository, seed: u64, say: &(dyn Fn(u64) + Sync)) {
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            scope.spawn(move || {
+                let mut chance = base::Chance::from_seed(seed + thread);
+                let blob = repository.blob(&image("shared"));
+                let mut bytes = vec![0; 90_000];
+                loop {
+                    chance.fill(&mut bytes);
+                    let offset = chance.below((8 << 20) - bytes.len() as u64);
+                    let Ok(done) = blob.write(offset, &bytes, &common::stamp()) else { return };
+                    say(done.manifest.number);
+                }
+            });
+        }
+    });
+}
+
+/// An image to be written by [`write_until_it_fails`].
+fn make_shared(folder: &Path) {
+    let repository = Repository::create(&Location::Folder(folder.into())).unwrap();
+    let shape = store::Shape { size_bytes: 8 << 20, ..store::Shape::default() };
+    repository.blob(&image("shared")).create(&shape, &common::stamp()).unwrap();
+}
+
 /// Starts a writer on `folder` and kills it with no warning after it reported `versions` versions and read some more
 /// bytes of the next. Returns the numbers that it reported.
 fn write_and_kill(folder: &Path, versions: usize) -> Vec<u64> {
+    run_and_kill("writer", folder, versions)
+}
+
+fn run_and_kill(writer: &str, folder: &Path, versions: usize) -> Vec<u64> {
     let mut writer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "writer", "--nocapture"])
+        .args(["--exact", writer, "--nocapture"])
         .env(WRITER, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -51,8 +93,12 @@ fn write_and_kill(folder: &Path, versions: usize) -> Vec<u64> {
 }
 
 fn assert_holds(folder: &Path, reported: &[u64]) {
+    assert_image_holds("debian", folder, reported);
+}
+
+fn assert_image_holds(name: &str, folder: &Path, reported: &[u64]) {
     let repository = Repository::open(&Location::Folder(folder.into())).unwrap();
-    let versions = repository.versions(&image("debian")).unwrap();
+    let versions = repository.versions(&image(name)).unwrap();
     let lost: Vec<_> = reported.iter().filter(|number| !versions.contains(number)).collect();
     assert!(
         lost.is_empty(),
@@ -106,6 +152,19 @@ fn two_writers_killed_one_after_the_other_do_not_harm_each_other() {
     assert_holds(folder.path(), &reported);
 }
 
+#[test]
+fn killed_writers_of_one_image_leave_versions_that_are_whole_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    make_shared(folder.path());
+    let mut reported = Vec::new();
+    for round in 0..8 {
+        reported.extend(run_and_kill("blob_writer", folder.path(), 1 + 3 * round));
+        assert_image_holds("shared", folder.path(), &reported);
+    }
+    reported.sort_unstable();
+    assert!(reported.is_sorted_by(|a, b| a < b), "a number was given twice: {reported:?}");
+}
+
 /// A filesystem of its own, gone when dropped. `None` without the rights to mount, which CI has.
 struct Mounted {
     folder: tempfile::TempDir,
@@ -144,8 +203,16 @@ impl Mounted {
     /// NOLOGFLUSH, from perl, which every Debian has. Then lets go of `open`, which is on it, and mounts it again, as
     /// the machine would that got power back.
     fn lose_power<T>(&self, open: T) {
+        self.shut_down();
+        self.power_on(open);
+    }
+
+    fn shut_down(&self) {
         let script = "open my $f, '<', $ARGV[0] or die $!; my $how = pack 'L', 2; ioctl $f, 0x8004587d, $how or die $!";
         run(Command::new("perl").args(["-e", script]).arg(self.folder.path()));
+    }
+
+    fn power_on<T>(&self, open: T) {
         drop(open);
         run(Command::new("umount").arg(self.folder.path()));
         assert!(self.mount(&[self.device.as_deref().unwrap()]));
@@ -198,6 +265,36 @@ fn what_was_published_survives_a_power_cut() {
         drop(elsewhere);
         mounted.lose_power(repository);
         assert_holds(&folder, &reported);
+    }
+}
+
+#[test]
+fn what_writers_of_one_image_were_told_survives_a_power_cut() {
+    let files = tempfile::tempdir().unwrap();
+    let Some(mounted) = Mounted::ext4(512 << 20, &files.path().join("disk")) else { return };
+    let folder = mounted.folder.path().join("repository");
+    make_shared(&folder);
+    let reported = std::sync::Mutex::new(Vec::new());
+    for round in 0..4usize {
+        let repository = Repository::open(&Location::Folder(folder.clone())).unwrap();
+        let before = reported.lock().unwrap().len();
+        let (enough, reached) = std::sync::mpsc::channel();
+        let say = |version| {
+            let mut reported = reported.lock().unwrap();
+            reported.push(version);
+            if reported.len() == before + 10 * (round + 1) {
+                enough.send(()).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            let writers = scope.spawn(|| write_until_it_fails(&repository, round as u64 * 100, &say));
+            reached.recv().unwrap();
+            // While they write: the kernel refuses whatever comes after.
+            mounted.shut_down();
+            writers.join().unwrap();
+        });
+        mounted.power_on(repository);
+        assert_image_holds("shared", &folder, &reported.lock().unwrap());
     }
 }
 
