@@ -11,8 +11,8 @@ use image::chunk::PlainHasher;
 use image::manifest::{DiskRecord, Manifest, Origin, Statistics};
 use image::node::Node;
 use image::{
-    CatalogueBuilder, Child, ChunkExtents, ChunkSize, Decoder, Encoder, Leaf, MemoryObjects, ObjectKind,
-    ObjectRef, ObjectSink, ObjectSource, Root, TreeBuilder,
+    CatalogueBuilder, Child, ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, Leaf, MemoryObjects,
+    ObjectKind, ObjectRef, ObjectSink, ObjectSource, Root, SealKey, TreeBuilder,
 };
 
 use crate::Target;
@@ -21,6 +21,7 @@ pub const CHUNK: Target = Target { name: "chunk", seeds: chunks, take: take_chun
 pub const NODE: Target = Target { name: "node", seeds: nodes, take: take_node };
 pub const MANIFEST: Target = Target { name: "manifest", seeds: manifests, take: take_manifest };
 pub const CATALOGUE: Target = Target { name: "catalogue", seeds: nodes, take: take_catalogue };
+pub const SEALED: Target = Target { name: "sealed", seeds: sealed, take: take_sealed };
 pub const SURVEY: Target = Target { name: "survey", seeds: disks, take: take_disk };
 
 fn size() -> ChunkSize {
@@ -132,9 +133,43 @@ fn take_manifest(input: &[u8]) {
     if let Some(body) = input.len().checked_sub(32).map(|length| &input[..length]) {
         let sealed = [body, &base::Digest::of(body).0].concat();
         if let Ok(manifest) = Manifest::decode(&sealed) {
-            let _ = CatalogueBuilder::from_manifest(&manifest);
+            let _ = CatalogueBuilder::from_manifest(&manifest, Cipher::None);
         }
     }
+}
+
+fn cipher() -> Cipher {
+    Cipher::Key(SealKey::from_bytes([7; 32]))
+}
+
+/// A chunk, a node, a manifest and a record, all of them sealed.
+fn sealed() -> Vec<Vec<u8>> {
+    let object = |kind, plain| cipher().seal_object(kind, plain).expect("there is a key").to_vec();
+    let mut all: Vec<_> = chunks().into_iter().map(|plain| object(ObjectKind::Chunk, plain)).collect();
+    all.extend(nodes().into_iter().map(|plain| object(ObjectKind::Node, plain)));
+    let manifest = |plain: Vec<u8>| cipher().seal_manifest(plain.into()).expect("there is a key").to_vec();
+    all.extend(manifests().into_iter().map(manifest));
+    let record = cipher().seal_record(&Bytes::from_static(b"{}")).expect("there is a key");
+    all.extend(record.map(String::into_bytes));
+    all
+}
+
+fn take_sealed(input: &[u8]) {
+    for kind in [ObjectKind::Chunk, ObjectKind::Node] {
+        if let Ok(object) = named(kind, input) {
+            let _ = cipher().open_object(kind, &object);
+        }
+    }
+    let body = &input[..input.len().saturating_sub(base::Digest::BYTES)];
+    let _ = cipher().open_manifest(&[body, &base::Digest::of(body).0].concat().into());
+    if let Ok(hex) = std::str::from_utf8(input) {
+        let _ = cipher().open_record(hex);
+    }
+    // What somebody who holds the key could have sealed.
+    let sealed = cipher().seal_object(ObjectKind::Node, input.to_vec()).expect("there is a key");
+    let stored = named(ObjectKind::Node, &sealed).expect("named as it is");
+    let plain = cipher().open_object(ObjectKind::Node, &stored).expect("just sealed");
+    assert_eq!(plain.bytes(), input, "opening gives back what was sealed");
 }
 
 /// A catalogue whose root is the damaged node.
@@ -143,7 +178,7 @@ fn take_catalogue(input: &[u8]) {
     let Child::Node { .. } = root.child else { return };
     let top = ObjectRef::of(ObjectKind::Node, input);
     root.child = Child::Node { digest: top.digest, len: top.len };
-    let Ok(mut builder) = CatalogueBuilder::from_manifest(&manifest(root)) else { return };
+    let Ok(mut builder) = CatalogueBuilder::from_manifest(&manifest(root), Cipher::None) else { return };
     if builder.learn(0, Bytes::copy_from_slice(input)).is_err() {
         return;
     }

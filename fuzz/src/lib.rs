@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     images::NODE,
     images::MANIFEST,
     images::CATALOGUE,
+    images::SEALED,
     images::SURVEY,
     packets::DOWNSTREAM,
     packets::UPSTREAM,

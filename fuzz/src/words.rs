@@ -1,6 +1,7 @@
 //! Texts that people and programs hand in: names of images, join tokens, records of tags, keys.
 
-use image::{PublicKey, SigningKey, Trust};
+use bytes::Bytes;
+use image::{Cipher, PublicKey, SealKey, SigningKey, Trust};
 use store::{Keys, Location, Repository, Stamp};
 
 use crate::Target;
@@ -33,24 +34,38 @@ pub const TOKEN: Target = Target {
     },
 };
 
-/// Records of tags as a server sends them, signed and not. Their digest is made right again, as a forger would.
+/// Records of tags as a server sends them, signed, sealed, and neither. Their digest is made right again, as a forger would.
 pub const TAG: Target = Target {
     name: "tag",
-    seeds: || [None, Some(SigningKey::from_bytes(&[7; 32]))].map(tag_record).into(),
+    seeds: || {
+        let (sign, seal) = (Some(SigningKey::from_bytes(&[7; 32])), Some(SealKey::from_bytes([7; 32])));
+        [Keys::default(), Keys { sign, ..Keys::default() }, Keys { seal, ..Keys::default() }]
+            .map(tag_record)
+            .into()
+    },
     take: |input| {
-        let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
-        let _ = store::read_tag(&image, &tag, input, &Trust::default());
+        take_tag(input);
         let text = String::from_utf8_lossy(input);
         if let Some((covered, _)) = text.trim_end().rsplit_once('\n') {
-            let sealed = format!("{covered}\nblake3 {}\n", base::Digest::of(covered.as_bytes()));
-            let _ = store::read_tag(&image, &tag, sealed.as_bytes(), &Trust::default());
+            take_tag(format!("{covered}\nblake3 {}\n", base::Digest::of(covered.as_bytes())).as_bytes());
         }
     },
 };
 
-fn tag_record(sign: Option<SigningKey>) -> Vec<u8> {
-    let repository = Repository::create(&Location::Memory).expect("memory takes it");
-    let repository = repository.with_keys(Keys { sign, trust: None });
+fn take_tag(record: &[u8]) {
+    let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
+    for cipher in [Cipher::None, Cipher::Key(SealKey::from_bytes([7; 32]))] {
+        let record = Bytes::copy_from_slice(record);
+        let _ = store::read_tag(&image, &tag, record, &cipher, &Trust::default());
+    }
+}
+
+fn tag_record(keys: Keys) -> Vec<u8> {
+    let repository = match &keys.seal {
+        Some(key) => Repository::create_sealed(&Location::Memory, key),
+        None => Repository::create(&Location::Memory),
+    };
+    let repository = repository.and_then(|repository| repository.with_keys(keys)).expect("memory takes it");
     let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
     repository.publish(&image, images::draft(&repository)).expect("all of it is there");
     let stamp = Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() };

@@ -16,6 +16,9 @@ pub const CHUNK_BYTES_MAX: u32 = 1 << 24;
 /// Most bytes that encoding may add to the plain content of a chunk: header and its extents as a bitmap.
 pub const CHUNK_OVERHEAD_MAX: u32 = 64 + CHUNK_BYTES_MAX / 512 / 8;
 
+/// Bytes that encryption adds to an object.
+pub const SEALED_BYTES_MORE: u32 = 36;
+
 /// Children of a tree node.
 pub const TREE_FANOUT: u64 = 256;
 /// Most levels of a tree: enough for the largest disk in the smallest chunks.
@@ -58,6 +61,8 @@ const _: () = {
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
     assert!(CHUNK_BYTES_MIN.is_power_of_two() && CHUNK_BYTES_DEFAULT.is_power_of_two());
     assert!(CHUNK_BYTES_MAX.is_power_of_two() && CHUNK_BYTES_MAX as u64 / SECTOR_BYTES <= 1 << 15);
+    // Header, tag of the extents and what encryption adds fit what encoding may add besides a bitmap.
+    assert!(16 + 1 + SEALED_BYTES_MORE <= CHUNK_OVERHEAD_MAX - CHUNK_BYTES_MAX / 512 / 8);
     // The tree reaches the last chunk of the largest disk.
     assert!(
         DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32)

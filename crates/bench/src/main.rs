@@ -17,6 +17,7 @@ mod peer;
 mod plain;
 mod report;
 mod room;
+mod sealed;
 mod side_by_side;
 mod transfer;
 mod versions;
@@ -39,7 +40,7 @@ struct Group {
 const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
-    &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED],
+    &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],

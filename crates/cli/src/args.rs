@@ -57,13 +57,16 @@ pub struct Global {
     pub keys: Keys,
 }
 
-/// Keys that sign, and those that are trusted. They come from files only.
+/// Keys that sign, that encrypt, and those that are trusted. They come from files only.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Keys")]
 pub struct Keys {
     /// Sign versions and tags with the key in this file, which `diskcast key new` makes
     #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_SIGN_KEY", hide_env_values = true)]
     pub sign_key: Option<PathBuf>,
+    /// Key of the repository, if it is encrypted, here or at the server
+    #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_ENCRYPTION_KEY", hide_env_values = true)]
+    pub encryption_key: Option<PathBuf>,
     /// Use only what one of these keys signed: a file of public keys, or a folder of *.pub; may be repeated
     #[arg(
         long,
@@ -82,6 +85,7 @@ pub struct Keys {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Init(Init),
     Capture(Capture),
     Install(Install),
     Fetch(Fetch),
@@ -108,6 +112,17 @@ pub enum Command {
     Verify(Verify),
     Key(Key),
 }
+
+/// Make an empty repository, encrypted if a key is given
+///
+/// `diskcast capture` makes one that is not encrypted by itself. Who loses the key of an encrypted repository has lost
+/// what is in it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast init --repo /srv/images
+  diskcast key new --encryption repository.key && diskcast init --encryption-key repository.key")]
+pub struct Init {}
 
 /// Keep a disk as a new version of an image
 ///
@@ -417,6 +432,12 @@ pub struct Copy {
     /// All versions of the image
     #[arg(long)]
     pub all: bool,
+    /// Key of the other repository, if it is encrypted by another one
+    #[arg(long, value_name = "FILE")]
+    pub to_key: Option<PathBuf>,
+    /// Copy from an encrypted repository into one that is not
+    #[arg(long)]
+    pub decrypt: bool,
 }
 
 /// Give a version a name that can be moved
@@ -463,10 +484,11 @@ pub struct Verify {
     pub repair: Option<String>,
 }
 
-/// Make keys that sign versions and tags
+/// Make keys that sign versions and tags, or encrypt a repository
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  diskcast key new --encryption repository.key    for `diskcast init --encryption-key`; keep a copy
   diskcast key new lab.key                        also writes lab.key.pub, for those who are to trust it
   diskcast capture /dev/sda classroom --sign-key lab.key
   diskcast install classroom /dev/sdb --trust lab.key.pub")]
@@ -478,8 +500,11 @@ pub struct Key {
 /// What to do with keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Make a key: the private half in FILE (mode 0600), the public one in FILE.pub
+    /// Make a key that signs: the private half in FILE (mode 0600), the public one in FILE.pub
     New {
+        /// Make a key that encrypts a repository instead; it has no public half
+        #[arg(long, conflicts_with = "name")]
+        encryption: bool,
         /// File to make; it must not exist
         file: PathBuf,
         /// What others see beside the key [default: user and host]

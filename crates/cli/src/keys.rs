@@ -1,10 +1,11 @@
-//! Keys from files: what signs, and who is trusted. No option and no variable ever holds a key itself.
+//! Keys from files: what signs, what encrypts, and who is trusted. No option and no variable ever holds a key itself.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use image::signature::signing_key_from_text;
-use image::{PublicKey, Signed, SigningKey, Trust};
+use image::{PublicKey, SealKey, Signed, SigningKey, Trust};
+use net::client::Client;
 use store::Repository;
 
 use crate::args::Keys;
@@ -18,7 +19,19 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub fn of_repository(options: &Keys) -> Result<store::Keys> {
     let sign = options.sign_key.as_deref().map(signing).transpose()?;
     let trust = if options.allow_untrusted { None } else { trust(options)? };
-    Ok(store::Keys { sign, trust })
+    Ok(store::Keys { sign, seal: sealing(options)?, trust })
+}
+
+/// The key of the repository, if the options name one.
+pub fn sealing(options: &Keys) -> Result<Option<SealKey>> {
+    options.encryption_key.as_deref().map(sealing_in).transpose()
+}
+
+/// The key of a repository in the file at `path`.
+pub fn sealing_in(path: &Path) -> Result<SealKey> {
+    let bytes = daemon::state::read_private(path)?;
+    let key = SealKey::from_text(&String::from_utf8_lossy(&bytes));
+    key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
 /// The signing key in the file at `path`.
@@ -26,6 +39,27 @@ pub fn signing(path: &Path) -> Result<SigningKey> {
     let bytes = daemon::state::read_private(path)?;
     let key = signing_key_from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
+}
+
+/// Refuses before anything is sent if the server's repository is encrypted by another key, or not at all.
+pub fn check_server(options: &Keys, client: &Client) -> Result<()> {
+    let (key, summary) = (sealing(options)?, client.repository()?);
+    let refused = |why: &str, hint: &str| Err(Failure::new(Exit::Refused, why).hint(hint));
+    match (key, summary.key_check) {
+        (None, None) => Ok(()),
+        (Some(key), Some(check)) if key.check(&summary.id).to_hex() == check => Ok(()),
+        (Some(_), Some(_)) => refused(
+            "the server's repository is encrypted by another key",
+            "--encryption-key names the right one",
+        ),
+        (None, Some(_)) => {
+            refused("the server's repository is encrypted", "--encryption-key names the file of its key")
+        }
+        (Some(_), None) => refused(
+            "the server's repository is not encrypted, though a key for it was given",
+            "leave --encryption-key away if everybody there may read what you send",
+        ),
+    }
 }
 
 /// The keys that the options say are trusted; `None` if everything is to be taken.

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
 fn run(context: &Context, command: &Command) -> exit::Result<()> {
     interrupt::watch(context.output)?;
     match command {
+        Command::Init(args) => commands::init::run(context, args),
         Command::Capture(args) => commands::capture::run(context, args),
         Command::Install(args) => commands::install::run(context, args),
         Command::Fetch(args) => commands::fetch::run(context, args),

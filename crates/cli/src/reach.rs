@@ -3,20 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use image::Cipher;
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::token::JoinToken;
 
-use crate::args::Reach;
+use crate::args::{Keys, Reach};
 use crate::exit::{Exit, Failure, Result};
+use crate::keys;
 use crate::output::Output;
 
 const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
 /// A client of `server`, which says so while the first answer lets wait.
-pub fn client(server: &str, reach: &Reach, stop: Stop, output: Output) -> Result<Client> {
+pub fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Output) -> Result<Client> {
     let options = ClientOptions {
+        cipher: keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key),
         first_patience: reach.wait,
         stop,
         tell: Arc::new(move |words| output.note(words)),

@@ -1,6 +1,6 @@
 //! Which repository a command uses, and who and when it is for what gets written there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use store::{Location, Reference, Repository, Stamp};
 
@@ -10,37 +10,66 @@ use crate::keys;
 
 const SYSTEM_FOLDER: &str = "/var/lib/diskcast";
 
-/// Opens the repository that the options name; it must exist.
+/// Opens the repository that the options name; it must exist, and if it is encrypted its key must be there.
 pub fn open(global: &Global) -> Result<Repository> {
+    let repository = open_locked(global)?;
+    if repository.is_locked() {
+        return Err(Failure::new(Exit::Refused, format!("`{}` is encrypted", repository.name()))
+            .hint("--encryption-key or DISKCAST_ENCRYPTION_KEY name the file of its key"));
+    }
+    Ok(repository)
+}
+
+/// The same, without its key if that is not there.
+pub fn open_locked(global: &Global) -> Result<Repository> {
     let (location, chosen) = location(global)?;
     let opened = Repository::open(&location).map_err(|error| {
         let missing = error.kind() == store::ErrorKind::NotFound;
         let failure = Failure::from(error);
         match (missing, chosen) {
             (true, false) => {
-                failure.hint("`diskcast capture` makes it; --repo or DISKCAST_REPO name another one")
+                failure.hint("`diskcast init` makes it; --repo or DISKCAST_REPO name another one")
             }
-            (true, true) => failure.hint("`diskcast capture` makes a repository there"),
+            (true, true) => failure.hint("`diskcast init` makes a repository there"),
             _ => failure,
         }
     });
-    Ok(opened?.with_keys(keys::of_repository(&global.keys)?))
+    Ok(opened?.with_keys(keys::of_repository(&global.keys)?)?)
 }
 
 /// Opens the repository that the options name, or makes it.
 pub fn open_or_create(global: &Global) -> Result<Repository> {
-    let keys = keys::of_repository(&global.keys)?;
-    Ok(Repository::open_or_create(&location(global)?.0)?.with_keys(keys))
+    // Nothing is kept in the clear for somebody who gave a key.
+    if global.keys.encryption_key.is_none() {
+        Repository::open_or_create(&location(global)?.0)?;
+    }
+    open(global)
 }
 
-/// The other repository of a command, at `text`, opened by `open` and used with the same keys.
+/// Makes the repository that the options name, encrypted if they name a key.
+pub fn create(global: &Global) -> Result<Repository> {
+    let location = location(global)?.0;
+    Ok(match keys::sealing(&global.keys)? {
+        Some(key) => Repository::create_sealed(&location, &key)?,
+        None => Repository::create(&location)?,
+    })
+}
+
+/// The other repository of a command, at `text`, opened by `open` and used with the same keys; if it is encrypted with
+/// `key`, or with the key of the first.
 pub fn other(
     text: &str,
     global: &Global,
+    key: Option<&Path>,
     open: fn(&Location) -> store::Result<Repository>,
 ) -> Result<Repository> {
-    let keys = keys::of_repository(&global.keys)?;
-    Ok(open(&text.parse()?)?.with_keys(keys))
+    let (opened, mut keys) = (open(&text.parse()?)?, keys::of_repository(&global.keys)?);
+    match (key, opened.key_check()) {
+        (Some(key), _) => keys.seal = Some(keys::sealing_in(key)?),
+        (None, Some(_)) => {}
+        (None, None) => keys.seal = None,
+    }
+    Ok(opened.with_keys(keys)?)
 }
 
 /// Where the repository is, and whether somebody chose it.

@@ -70,7 +70,7 @@ fn errors_say_what_and_what_to_do() {
     assert_eq!(
         bench.see("images"),
         "err: error: open folder `DIR/repo`: No such file or directory (os error 2)\n\
-         err: hint: `diskcast capture` makes a repository there\n\
+         err: hint: `diskcast init` makes a repository there\n\
          exit: 10\n"
     );
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
@@ -175,6 +175,61 @@ fn what_nobody_trusted_signed_is_refused_unless_that_is_allowed() {
 }
 
 #[test]
+fn an_encrypted_repository_needs_its_key_for_everything_but_a_check() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 4, 1);
+    for key in ["repo.key", "other.key"] {
+        assert!(bench.see(&format!("key new --encryption {key} -q")).ends_with("exit: 0\n"));
+    }
+    // Who gives a key means to write nothing in the clear.
+    let missing = bench.see("capture disk.img web -q --encryption-key repo.key");
+    assert!(missing.contains("hint: `diskcast init` makes a repository there"), "{missing}");
+    assert_eq!(
+        bench.see("init --encryption-key repo.key"),
+        "out: made the repository DIR/repo, encrypted\nexit: 0\n"
+    );
+    assert!(bench.see("init").ends_with("is a repository already\nexit: 11\n"));
+    let locked = "err: error: `DIR/repo` is encrypted\n\
+                  err: hint: --encryption-key or DISKCAST_ENCRYPTION_KEY name the file of its key\n\
+                  exit: 11\n";
+    for words in ["capture disk.img web -q", "images", "inspect web", "install web out.img"] {
+        assert!(bench.see(words).ends_with(locked), "{words}");
+    }
+    let with = |words: &str| bench.see(&format!("{words} --encryption-key repo.key"));
+    assert!(with("capture disk.img web -q").ends_with("exit: 0\n"));
+    assert!(with("tag web@1 stable -q").ends_with("exit: 0\n"));
+    assert!(with("install web:stable out.img -q").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("out.img"));
+    assert!(with("inspect web").contains("out: version     web@1"));
+    assert!(with("verify").contains("out: verified 1 versions"));
+    let checked = bench.see("verify");
+    assert!(checked.contains("err: without the key: ") && checked.ends_with("exit: 0\n"), "{checked}");
+    assert_eq!(
+        bench.see("images --encryption-key other.key"),
+        "err: error: `DIR/repo` is encrypted by another key than this\nexit: 11\n"
+    );
+    // Copies stay encrypted unless somebody says otherwise.
+    assert!(bench.see("init --repo two -q --encryption-key other.key").ends_with("exit: 0\n"));
+    assert!(with("copy web two -q --to-key other.key").ends_with("exit: 0\n"));
+    assert!(bench.see("install web two.img -q --repo two --encryption-key other.key").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("two.img"));
+    assert!(bench.see("init --repo clear -q").ends_with("exit: 0\n"));
+    let clear = with("copy web clear");
+    assert!(clear.contains("is encrypted, and `clear` is not") && clear.ends_with("exit: 11\n"), "{clear}");
+    assert!(with("copy web clear -q --decrypt").ends_with("exit: 0\n"));
+    assert!(bench.see("install web clear.img -q --repo clear").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("clear.img"));
+    let plain = bench.see("init --repo plain --encryption-key disk.img");
+    assert!(plain.contains("can be read by others") && !bench.path("plain").exists(), "{plain}");
+    assert!(bench.see("init --repo plain -q").ends_with("exit: 0\n"));
+    assert!(
+        bench
+            .see("capture disk.img web -q --repo plain --encryption-key repo.key")
+            .ends_with("err: error: `plain` is not encrypted, though a key for it was given\nexit: 11\n")
+    );
+}
+
+#[test]
 fn keys_are_private_and_never_overwritten() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new();
@@ -221,8 +276,8 @@ fn the_help_names_every_command_and_all_exit_codes() {
         assert!(help.contains(word), "{word} is missing in\n{help}");
     }
     for command in [
-        "capture", "install", "fetch", "serve", "token", "images", "inspect", "tag", "remove", "verify",
-        "key",
+        "init", "capture", "install", "fetch", "serve", "token", "images", "inspect", "tag", "remove",
+        "verify", "key",
     ] {
         let help = bench.see(&format!("{command} --help"));
         assert!(help.contains(&format!("diskcast {command}")) && help.contains("Examples:"), "{help}");

@@ -106,6 +106,51 @@ fn a_server_signs_what_it_is_sent_and_clients_hold_it_to_that() {
 }
 
 #[test]
+fn what_is_encrypted_travels_encrypted_and_is_opened_at_its_end() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 16, 1);
+    for key in ["repo.key", "other.key"] {
+        assert!(bench.see(&format!("key new --encryption {key} -q")).ends_with("exit: 0\n"));
+    }
+    bench.key("sign");
+    assert!(bench.see("init -q --encryption-key repo.key").ends_with("exit: 0\n"));
+    assert!(bench.see("serve").ends_with("exit: 11\n"), "without the key nothing can be numbered");
+    let server = bench.serve("--encryption-key repo.key --sign-key sign.key");
+    let token = bench.command("token --write").output().unwrap();
+    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    let send = |key: &str| {
+        bench.see(&format!("capture disk.img web -q --to {} --token-file write.token {key}", server.url))
+    };
+    for (key, why) in [
+        ("", "err: error: the server's repository is encrypted\n"),
+        ("--encryption-key other.key", "err: error: the server's repository is encrypted by another key\n"),
+    ] {
+        let refused = send(key);
+        assert!(refused.contains(why) && refused.ends_with("exit: 11\n"), "{refused}");
+    }
+    assert!(send("--encryption-key repo.key").ends_with("exit: 0\n"));
+    let fetch = |name: &str, words: &str| {
+        bench.see(&format!("fetch {} {name} out.img --token-file join.token -q {words}", server.url))
+    };
+    let key = "--encryption-key repo.key";
+    assert!(bench.see(&format!("tag web@1 stable -q --sign-key sign.key {key}")).ends_with("exit: 0\n"));
+    for (name, words) in [("web", ""), ("web", "--transport unicast"), ("web:stable", "--trust sign.key.pub")]
+    {
+        assert_eq!(fetch(name, &format!("{key} {words}")), "exit: 0\n", "{name} {words}");
+        assert_same(&disk, &bench.path("out.img"));
+        std::fs::remove_file(bench.path("out.img")).unwrap();
+    }
+    for (words, exit) in [("", 11), ("--encryption-key other.key", 12), ("--trust sign.key.pub", 11)] {
+        let refused = fetch("web:stable", words);
+        assert!(refused.ends_with(&format!("exit: {exit}\n")), "{words}: {refused}");
+        assert!(!bench.path("out.img").exists());
+    }
+    let received = bench.json(&format!("fetch {} web null: --token-file join.token {key}", server.url));
+    let received = received.last().unwrap();
+    assert!(received["multicast_bytes"].as_u64() > Some(0), "{received}");
+}
+
+#[test]
 fn strangers_are_told_why_they_are_refused() {
     let bench = Bench::new();
     bench.disk("disk.img", 1, 1);

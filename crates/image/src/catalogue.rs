@@ -10,6 +10,7 @@ use base::Digest;
 use base::limits::SESSION_OBJECTS_MAX;
 use bytes::Bytes;
 
+use crate::cipher::Cipher;
 use crate::error::corrupt;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
@@ -24,6 +25,8 @@ use crate::{Error, ErrorKind, Result};
 pub struct Catalogue {
     layout: Layout,
     root: Root,
+    cipher: Cipher,
+    /// Opened.
     nodes: Vec<Verified>,
     objects: Vec<ObjectRef>,
     ids: HashMap<Digest, u32>,
@@ -32,7 +35,7 @@ pub struct Catalogue {
 impl Catalogue {
     /// The catalogue of the version of `manifest`, whose nodes come from `source`.
     pub fn load(manifest: &Manifest, source: &dyn ObjectSource) -> Result<Self> {
-        let mut builder = CatalogueBuilder::from_manifest(manifest)?;
+        let mut builder = CatalogueBuilder::from_manifest(manifest, source.cipher())?;
         loop {
             let needed: Vec<u64> = builder.needed().collect();
             if needed.is_empty() {
@@ -57,10 +60,10 @@ impl Catalogue {
         &self.objects
     }
 
-    /// The bytes of node `id`.
+    /// How its objects are kept.
     #[must_use]
-    pub fn node_bytes(&self, id: u64) -> Option<&Bytes> {
-        usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(Verified::bytes)
+    pub fn cipher(&self) -> &Cipher {
+        &self.cipher
     }
 
     /// The number of the object of this digest.
@@ -99,6 +102,7 @@ impl NodeSource for &Catalogue {
 pub struct CatalogueBuilder {
     layout: Layout,
     root: Root,
+    cipher: Cipher,
     nodes: Vec<Slot>,
     ids: HashMap<Digest, u32>,
     /// All nodes before this one have their children numbered.
@@ -122,10 +126,10 @@ pub enum Learned {
 }
 
 impl CatalogueBuilder {
-    /// Knows the root's name only. `Corrupt` if the manifest contradicts itself.
-    pub fn from_manifest(manifest: &Manifest) -> Result<Self> {
+    /// Knows the root's name only; nodes will open with `cipher`. `Corrupt` if the manifest contradicts itself.
+    pub fn from_manifest(manifest: &Manifest, cipher: Cipher) -> Result<Self> {
         let (layout, root) = (manifest.layout()?, manifest.root);
-        let mut builder = Self { layout, root, nodes: Vec::new(), ids: HashMap::new(), expanded: 0 };
+        let mut builder = Self { layout, root, cipher, nodes: Vec::new(), ids: HashMap::new(), expanded: 0 };
         if let Some(object) = root.child.object() {
             builder.add(object, root.height - 1)?;
         }
@@ -159,7 +163,7 @@ impl CatalogueBuilder {
         if slot.bytes.is_some() {
             return Ok(Learned::Known);
         }
-        let node = slot.object.verified(bytes)?;
+        let node = self.cipher.open_object(slot.object.kind, &slot.object.verified(bytes)?)?;
         Node::decode(&node, slot.level, self.layout.chunk)?;
         slot.bytes = Some(node);
         self.expand()?;
@@ -200,8 +204,8 @@ impl CatalogueBuilder {
         self.check_walk()?;
         let objects: Vec<ObjectRef> = self.nodes.iter().map(|slot| slot.object).collect();
         let nodes = self.nodes.into_iter().filter_map(|slot| slot.bytes).collect();
-        let mut catalogue =
-            Catalogue { layout: self.layout, root: self.root, nodes, objects: Vec::new(), ids: self.ids };
+        let Self { layout, root, cipher, ids, .. } = self;
+        let mut catalogue = Catalogue { layout, root, cipher, nodes, objects: Vec::new(), ids };
         let (objects, chunks) = catalogue.number_chunks(objects)?;
         catalogue.objects = objects;
         catalogue.ids.extend(chunks);

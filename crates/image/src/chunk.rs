@@ -6,6 +6,7 @@ use base::Digest;
 use base::wire::Reader;
 use bytes::Bytes;
 
+use crate::cipher::Cipher;
 use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::ChunkRef;
@@ -59,6 +60,7 @@ impl PlainHasher {
 pub struct Encoder {
     compressor: zstd::bulk::Compressor<'static>,
     frame: Vec<u8>,
+    cipher: Cipher,
 }
 
 impl Encoder {
@@ -71,7 +73,13 @@ impl Encoder {
         }
         let compressor = zstd::bulk::Compressor::new(level)
             .map_err(|e| Error::from_source(ErrorKind::Io, "prepare the zstd encoder", e))?;
-        Ok(Self { compressor, frame: Vec::new() })
+        Ok(Self { compressor, frame: Vec::new(), cipher: Cipher::None })
+    }
+
+    /// The same, which seals what it makes as `cipher` says: that of the sink that it is for.
+    #[must_use]
+    pub fn sealing(self, cipher: Cipher) -> Self {
+        Self { cipher, ..self }
     }
 
     /// The object of a chunk with these allocated sectors, which hold `plain`, whose plain digest is `digest`.
@@ -100,8 +108,9 @@ impl Encoder {
         object.extend(extents.len_bytes().to_le_bytes());
         extents.encode(&mut object);
         object.extend_from_slice(payload);
+        let object = self.cipher.seal_object(ObjectKind::Chunk, object)?;
         let name = ObjectRef::of(ObjectKind::Chunk, &object);
-        Ok((ChunkRef { encoded_len: name.len, encoded: name.digest, plain: digest }, object.into()))
+        Ok((ChunkRef { encoded_len: name.len, encoded: name.digest, plain: digest }, object))
     }
 }
 
@@ -109,6 +118,7 @@ impl Encoder {
 pub struct Decoder {
     decompressor: zstd::bulk::Decompressor<'static>,
     hasher: PlainHasher,
+    cipher: Cipher,
 }
 
 impl Decoder {
@@ -116,12 +126,18 @@ impl Decoder {
     pub fn new() -> Result<Self> {
         let decompressor = zstd::bulk::Decompressor::new()
             .map_err(|e| Error::from_source(ErrorKind::Io, "prepare the zstd decoder", e))?;
-        Ok(Self { decompressor, hasher: PlainHasher::default() })
+        Ok(Self { decompressor, hasher: PlainHasher::default(), cipher: Cipher::None })
+    }
+
+    /// The same, which opens what it decodes as `cipher` says: that of the source that it is from.
+    #[must_use]
+    pub fn opening(self, cipher: Cipher) -> Self {
+        Self { cipher, ..self }
     }
 
     /// Decodes `object` into `plain`, whose length is that of the extents, and holds the result against the plain
     /// digest. `Corrupt` if the object is no chunk, is another, or holds other content; then `plain` is not to be
-    /// used. `Unsupported` if it is of a newer format.
+    /// used. `Unsupported` if it is of a newer format; `Refused` if it is encrypted and there is no key.
     pub fn decode(
         &mut self,
         object: &Verified,
@@ -129,6 +145,7 @@ impl Decoder {
         digest: Digest,
         plain: &mut [u8],
     ) -> Result<()> {
+        let object = self.cipher.open_object(ObjectKind::Chunk, object)?;
         let (codec, payload) = open(object.bytes(), extents)?;
         if codec == CODEC_RAW {
             if payload.len() != plain.len() {

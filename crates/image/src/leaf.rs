@@ -85,8 +85,9 @@ impl Leaf {
         }
     }
 
-    /// Reads a leaf from `reader`. `Corrupt` if it is none; `Unsupported` if its chunk lies in a larger object.
-    pub fn decode(reader: &mut Reader<'_>, size: ChunkSize) -> Result<Self> {
+    /// Reads a leaf from `reader`, to whose object sealing adds `sealed_bytes_more`. `Corrupt` if it is none; `Unsupported`
+    /// if its chunk lies in a larger object.
+    pub(crate) fn decode(reader: &mut Reader<'_>, size: ChunkSize, sealed_bytes_more: u32) -> Result<Self> {
         let cut = |_| corrupt("a leaf ends early");
         match reader.u8().map_err(cut)? {
             FREE => Ok(Self::Free),
@@ -101,7 +102,8 @@ impl Leaf {
                     plain: Digest(reader.array().map_err(cut)?),
                 };
                 // A chunk that zstd can't shrink is kept raw, so an object is never longer than that.
-                let bounds = overhead as u64 + 1..=overhead as u64 + u64::from(extents.len_bytes());
+                let least = overhead as u64 + u64::from(sealed_bytes_more);
+                let bounds = least + 1..=least + u64::from(extents.len_bytes());
                 if !bounds.contains(&u64::from(chunk.encoded_len)) {
                     return Err(corrupt(format!("a leaf names an object of {} bytes", chunk.encoded_len)));
                 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use ed25519_dalek::SigningKey;
 use serde::{Deserialize, Serialize};
 
+use crate::cipher::{CIPHER_NAME, Cipher};
 use crate::envelope::{self, Sealed};
 use crate::error::corrupt;
 use crate::extents::ChunkSize;
@@ -75,13 +76,13 @@ pub struct Manifest {
     /// What was not understood and therefore captured whole, and why.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// How objects are encrypted; `none` in format 1.
+    /// How objects are encrypted: `none` or [`CIPHER_NAME`].
     #[serde(default = "no_cipher")]
     pub cipher: String,
 }
 
 fn no_cipher() -> String {
-    "none".to_owned()
+    Cipher::None.name().to_owned()
 }
 
 /// The version that another was made from.
@@ -302,7 +303,7 @@ impl Manifest {
 
     fn check(&self) -> Result<()> {
         check_format(self.format, &self.features)?;
-        if self.cipher != "none" {
+        if self.cipher != Cipher::None.name() && self.cipher != CIPHER_NAME {
             return Err(Error::new(ErrorKind::Unsupported, format!("cipher `{}`", self.cipher)));
         }
         let layout = self.layout()?;

@@ -5,7 +5,9 @@
 use base::Digest;
 use base::limits::{NODE_BYTES_MAX, TREE_FANOUT, TREE_HEIGHT_MAX};
 use base::wire::Reader;
+use bytes::Bytes;
 
+use crate::cipher::Cipher;
 use crate::error::corrupt;
 use crate::extents::ChunkSize;
 use crate::leaf::Leaf;
@@ -110,8 +112,9 @@ impl Node {
             return Err(corrupt(format!("a tree node of {count} entries")));
         }
         let (node, last_is_free) = if level == 0 {
-            let leaves: Vec<Leaf> =
-                (0..count).map(|_| Leaf::decode(&mut reader, size)).collect::<Result<_>>()?;
+            let leaves: Vec<Leaf> = (0..count)
+                .map(|_| Leaf::decode(&mut reader, size, object.sealed_bytes_more()))
+                .collect::<Result<_>>()?;
             let last_is_free = leaves.last() == Some(&Leaf::Free);
             (Self::Leaves(leaves), last_is_free)
         } else {
@@ -141,8 +144,14 @@ impl Node {
         }
     }
 
-    /// The subtree of a node of `level` with these entries, and the bytes of its object if it needs one.
-    pub(crate) fn encode(&self, level: u8, size: ChunkSize) -> (Child, Option<Vec<u8>>) {
+    /// The subtree of a node of `level` with these entries, and the bytes of its object, sealed by `cipher`, if it needs
+    /// one.
+    pub(crate) fn encode(
+        &self,
+        level: u8,
+        size: ChunkSize,
+        cipher: &Cipher,
+    ) -> Result<(Child, Option<Bytes>)> {
         let mut builder = NodeBuilder::new(level, size);
         match self {
             Self::Leaves(leaves) => (0..).zip(leaves).for_each(|(slot, leaf)| {
@@ -156,7 +165,7 @@ impl Node {
                 }
             }),
         }
-        builder.close()
+        builder.close(cipher)
     }
 }
 
@@ -201,17 +210,17 @@ impl NodeBuilder {
         self.count = slot + 1;
     }
 
-    /// The subtree, and the bytes of its node if it needs one. The builder is empty afterwards.
-    pub(crate) fn close(&mut self) -> (Child, Option<Vec<u8>>) {
+    /// The subtree, and the bytes of its node, sealed by `cipher`, if it needs one. The builder is empty afterwards.
+    pub(crate) fn close(&mut self, cipher: &Cipher) -> Result<(Child, Option<Bytes>)> {
         let (count, zeros) = (std::mem::take(&mut self.count), std::mem::take(&mut self.zeros));
         if count == 0 || u64::from(zeros) == TREE_FANOUT {
             self.bytes.truncate(HEADER_BYTES);
-            return (if count == 0 { Child::Free } else { Child::Zero }, None);
+            return Ok((if count == 0 { Child::Free } else { Child::Zero }, None));
         }
         self.bytes[COUNT_AT..COUNT_AT + 2].copy_from_slice(&count.to_le_bytes());
-        let bytes = self.bytes.clone();
+        let bytes = cipher.seal_object(ObjectKind::Node, self.bytes.clone())?;
         self.bytes.truncate(HEADER_BYTES);
         let object = ObjectRef::of(ObjectKind::Node, &bytes);
-        (Child::Node { len: object.len, digest: object.digest }, Some(bytes))
+        Ok((Child::Node { len: object.len, digest: object.digest }, Some(bytes)))
     }
 }

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use base::Digest;
+use base::limits::SEALED_BYTES_MORE;
 use bytes::Bytes;
 
+use crate::cipher::Cipher;
 use crate::error::corrupt;
 use crate::{Error, ErrorKind, Result};
 
@@ -41,7 +43,7 @@ impl ObjectRef {
 
     /// `bytes` as the object that this names; `Corrupt` if they are anything else.
     pub fn verified(&self, bytes: Bytes) -> Result<Verified> {
-        self.verify(&bytes).map(|()| Verified(bytes))
+        self.verify(&bytes).map(|()| Verified { bytes, was_sealed: false })
     }
 
     /// `Corrupt` unless `bytes` are the object that this names.
@@ -66,15 +68,28 @@ impl std::fmt::Display for ObjectRef {
     }
 }
 
-/// The bytes of an object that were held against its digest. Only such bytes are parsed, decompressed or written.
+/// The bytes of an object that were held against its digest, or that opened with its key. Only such bytes are parsed, decompressed or written.
 #[derive(Debug, Clone)]
-pub struct Verified(Bytes);
+pub struct Verified {
+    bytes: Bytes,
+    was_sealed: bool,
+}
 
 impl Verified {
+    /// What an object says that was sealed, and opened with its key.
+    pub(crate) fn opened(plain: Vec<u8>) -> Self {
+        Self { bytes: plain.into(), was_sealed: true }
+    }
+
+    /// Bytes that sealing adds to the objects that this one names: it is sealed as they are.
+    pub(crate) fn sealed_bytes_more(&self) -> u32 {
+        if self.was_sealed { SEALED_BYTES_MORE } else { 0 }
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -83,6 +98,12 @@ pub trait ObjectSource: Send + Sync {
     /// The bytes of `object`. `NotFound` if the source has no such object. What comes back is not trusted: the
     /// caller verifies it against the reference.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
+
+    /// How its objects are kept. What it fetches is opened with that, and not by itself: who passes objects on needs no
+    /// key.
+    fn cipher(&self) -> Cipher {
+        Cipher::None
+    }
 }
 
 /// Where objects go. Called by many threads at once.
@@ -92,6 +113,11 @@ pub trait ObjectSink: Send + Sync {
 
     /// Keeps `bytes`, which are what `object` names. Putting an object twice is no error and costs little.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()>;
+
+    /// How its objects are to be kept: whoever makes one seals it with that before it gets its name.
+    fn cipher(&self) -> Cipher {
+        Cipher::None
+    }
 }
 
 /// Objects in memory: a source and a sink for tests and measurements.

@@ -137,9 +137,9 @@ impl<'a> TreeBuilder<'a> {
     }
 
     fn put_node(&mut self, level: usize) -> Result<Child> {
-        let (child, bytes) = self.levels[level].node.close();
+        let (child, bytes) = self.levels[level].node.close(&self.sink.cipher())?;
         if let (Some(bytes), Some(object)) = (bytes, child.object()) {
-            self.sink.put(&object, bytes.into())?;
+            self.sink.put(&object, bytes)?;
         }
         Ok(child)
     }
@@ -158,13 +158,13 @@ pub struct LeafRun {
 
 /// How a walk gets at nodes.
 pub trait NodeSource {
-    /// The bytes of the node, verified.
+    /// The bytes of the node, verified and opened.
     fn node(&self, object: &ObjectRef) -> Result<Verified>;
 }
 
 impl<S: ObjectSource + ?Sized> NodeSource for &S {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
-        object.verified(self.fetch(object)?)
+        self.cipher().open_object(object.kind, &object.verified(self.fetch(object)?)?)
     }
 }
 

@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 
 use base::Digest;
-use common::{build, manifest, small};
+use common::{Sealing, build, manifest, small};
 use disk::device::MemoryDisk;
 use image::{
     Catalogue, Child, ChunkExtents, ChunkRef, ErrorKind, InstallOptions, Installer, Leaf, Leaves, Manifest,
-    MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run,
+    MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run, TreeBuilder,
 };
 
 fn runs(runs: &[(u16, u16)]) -> ChunkExtents {
@@ -66,6 +66,17 @@ fn objects_are_as_long_as_a_chunk_can_be() {
     {
         let (objects, manifest) =
             tree(&[(0, Leaf::Data(ChunkExtents::full(small()), chunk(len, 1, 2)))], 1280, 512);
+        assert_eq!(Catalogue::load(&manifest, &objects).is_ok(), good, "an object of {len} bytes");
+    }
+}
+
+#[test]
+fn objects_of_a_sealed_tree_are_longer_by_what_sealing_adds() {
+    for (len, good) in [(17 + 36, false), (18 + 36, true), (65_553 + 36, true), (65_554 + 36, false)] {
+        let objects = Sealing::default();
+        let mut builder = TreeBuilder::new(small(), 10, &objects);
+        builder.push(0, &Leaf::Data(ChunkExtents::full(small()), chunk(len, 1, 2))).unwrap();
+        let manifest = manifest(builder.finish().unwrap(), small(), 1280);
         assert_eq!(Catalogue::load(&manifest, &objects).is_ok(), good, "an object of {len} bytes");
     }
 }

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use base::{Chance, Extent, ExtentSet};
 use bytes::Bytes;
 use common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
-use common::small;
+use common::{Sealing, small};
 use disk::ReadAt;
 use disk::device::MemoryDisk;
 use image::{
     CaptureOptions, Catalogue, ErrorKind, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
-    MemoryObjects, NoProgress, ObjectSource, Offer, capture, install,
+    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, capture, install,
 };
 
 fn options() -> CaptureOptions {
     CaptureOptions { chunk: small(), threads: 3, ..CaptureOptions::default() }
 }
 
-fn captured(sample: &Sample, objects: &MemoryObjects) -> Manifest {
+fn captured(sample: &Sample, objects: &dyn ObjectSink) -> Manifest {
     let disk = MemoryDisk::with_sectors(sample.bytes.clone(), sample.map.geometry.logical_sector_bytes);
     let captured = capture(&disk, &sample.map, objects, &options(), &NoProgress).unwrap();
     let mut manifest = Manifest::draft("test", &sample.map, &captured, "2026-11-20T14:00:00Z");
@@ -74,6 +74,36 @@ fn what_is_allocated_comes_back_and_free_space_is_treated_as_asked() {
             assert_eq!(handled, after.len() as u64, "seed {seed}: {report:?}");
             assert_eq!(report.verified_bytes, manifest.statistics.allocated_bytes, "seed {seed}");
         }
+    }
+}
+
+#[test]
+fn what_is_sealed_is_opened_by_an_install_that_has_the_key() {
+    for seed in 0..10 {
+        let mut chance = Chance::from_seed(seed);
+        let sectors = 8 * (1 + chance.below(1500));
+        let sample = sample(&mut chance, sectors, 8);
+        let (objects, plain) = (Sealing::default(), MemoryObjects::new());
+        let manifest = captured(&sample, &objects);
+        let same = captured(&sample, &plain);
+        let fault = Fault::None;
+        let target = Arc::new(FaultyDisk::new(vec![0; sample.bytes.len()], 4096, fault));
+        install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress))
+            .unwrap();
+        let after = target.disk.contents();
+        for run in sample.map.allocated.runs() {
+            assert!(after[range(*run)] == sample.bytes[range(*run)], "seed {seed}: {run:?} differs");
+        }
+        // Equal chunks are one object, sealed or not, and none has a name that is known without the key.
+        assert_eq!(objects.0.count(), plain.count(), "seed {seed}");
+        let names = |manifest: &Manifest, source: &dyn ObjectSource| {
+            Catalogue::load(manifest, source).unwrap().objects().to_vec()
+        };
+        let (sealed, clear) = (names(&manifest, &objects), names(&same, &plain));
+        assert!(sealed.iter().all(|object| clear.iter().all(|other| other.digest != object.digest)));
+        // Without the key the tree can't be read, though all that it names is there.
+        let locked = Catalogue::load(&manifest, &objects.0);
+        assert_eq!(locked.is_ok(), sealed.is_empty(), "seed {seed}");
     }
 }
 

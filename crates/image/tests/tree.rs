@@ -6,8 +6,8 @@ use base::Chance;
 use bytes::Bytes;
 use common::{build, flatten, manifest, random_leaf, small};
 use image::{
-    Catalogue, CatalogueBuilder, Child, ChunkExtents, ErrorKind, Leaf, LeafRun, Leaves, MemoryObjects,
-    ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
+    Catalogue, CatalogueBuilder, Child, ChunkExtents, Cipher, ErrorKind, Leaf, LeafRun, Leaves,
+    MemoryObjects, ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
 };
 
 fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
@@ -96,7 +96,7 @@ fn a_catalogue_learned_in_any_order_is_the_one_that_was_loaded() {
         let root = build(chunk_count, &random_leaves(&mut chance, chunk_count), &objects).unwrap();
         let manifest = manifest(root, small(), chunk_count * 128);
         let loaded = Catalogue::load(&manifest, &objects).unwrap();
-        let mut builder = CatalogueBuilder::from_manifest(&manifest).unwrap();
+        let mut builder = CatalogueBuilder::from_manifest(&manifest, Cipher::None).unwrap();
         loop {
             let needed: Vec<u64> = builder.needed().collect();
             let Some(&id) = needed.get(usize::try_from(chance.below(needed.len() as u64)).unwrap()) else {

@@ -114,6 +114,12 @@ impl ProblemKind {
 pub mod path {
     use super::{ObjectKind, ObjectRef, PREFIX};
 
+    /// `GET`: which repository it is, and how it is encrypted.
+    #[must_use]
+    pub fn repository() -> String {
+        format!("{PREFIX}/repository")
+    }
+
     /// `GET`: all images.
     #[must_use]
     pub fn images() -> String {
@@ -171,6 +177,18 @@ pub mod path {
             path
         })
     }
+}
+
+/// The body of `GET /api/v1/repository`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepositorySummary {
+    /// 32 hexadecimal digits that tell it from all others.
+    pub id: String,
+    /// How objects and manifests are sealed; `none` if they are not.
+    pub cipher: String,
+    /// If they are, what tells the right key from others.
+    #[serde(default)]
+    pub key_check: Option<String>,
 }
 
 /// The body of `GET /api/v1/images`.

@@ -18,6 +18,8 @@ use crate::parallel::parallel_by;
 use crate::repository::Repository;
 use crate::versions::from_image;
 
+mod reseal;
+
 /// Chunks that are on their way at once.
 const READERS: usize = 8;
 /// Chunks that are looked for together.
@@ -62,7 +64,8 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies the version that `reference` names there: the same content under the next number here. One that was copied
-    /// before is not copied again. Every object is verified on its way.
+    /// before is not copied again. Every object is verified on its way. Where one repository is encrypted otherwise than
+    /// the other, objects are opened and sealed anew on this machine: all of them are read.
     pub fn copy(&mut self, reference: &Reference) -> Result<CopyReport> {
         let (sealed, _) = self.from.sealed(reference)?;
         let origin = sealed.manifest.copied.as_ref().map(|copied| copied.digest);
@@ -74,8 +77,14 @@ impl<'a> Copier<'a> {
         }
         let sent = Sent::default();
         let failed = |error| from_image(format!("copy `{reference}`"), error);
-        self.send(&sealed.manifest, &sent).map_err(failed)?;
-        let manifest = self.to.publish(&self.image, self.describe(&sealed))?;
+        let mut draft = self.describe(&sealed);
+        if self.from.cipher().is_like(self.to.cipher()) {
+            self.send(&sealed.manifest, &sent).map_err(failed)?;
+        } else {
+            (draft.root, draft.statistics.encoded_bytes) =
+                reseal::send(&sealed.manifest, self.from, self.to, &sent).map_err(failed)?;
+        }
+        let manifest = self.to.publish(&self.image, draft)?;
         let number = manifest.number;
         let (copy, _) = self.to.read_manifest(&self.image, number)?;
         self.known.insert(sealed.digest(), (number, copy.digest()));
@@ -180,6 +189,6 @@ impl NodeSource for Passing<'_> {
             self.to.put(object, node.bytes().clone())?;
             self.sent.count(object);
         }
-        Ok(node)
+        self.from.cipher().open_object(object.kind, &node)
     }
 }

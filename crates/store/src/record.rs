@@ -4,16 +4,22 @@
 use base::Digest;
 use bytes::Bytes;
 use image::signature::SIGNATURES_MAX;
-use image::{PublicKey, Signature, Signed, SigningKey};
+use image::{Cipher, PublicKey, Signature, Signed, SigningKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::versions::from_image;
 
 /// Longest record in bytes.
 pub(crate) const RECORD_BYTES_MAX: u64 = 16 << 10;
 /// The format version that this program writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
+
+/// What an encrypted repository's records call critical.
+pub(crate) const CIPHER: &str = "cipher";
+/// The kind of a record that holds another one, sealed.
+const SEALED: &str = "sealed";
 
 /// What makes a signature of a record differ from one of anything else.
 const SIGNED_CONTEXT: &str = "diskcast repository v1: signed record";
@@ -54,6 +60,36 @@ pub(crate) fn seal_signed<T: Serialize>(kind: &str, body: &T, key: Option<&Signi
     text.into()
 }
 
+/// The record `text` as it is stored: as it is, or sealed.
+pub(crate) fn enclose(cipher: &Cipher, text: Bytes) -> Result<Bytes> {
+    let sealed = cipher.seal_record(&text).map_err(|error| from_image("write a record".to_owned(), error))?;
+    let enclosure = |sealed| Enclosure { critical: vec![CIPHER.to_owned()], sealed };
+    Ok(sealed.map_or(text, |sealed| seal(SEALED, &enclosure(sealed))))
+}
+
+/// The text of a record that is stored as `bytes`. `Corrupt` if it is sealed and should not be, the other way round, or by
+/// another key; `Refused` without the key.
+pub(crate) fn disclose(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Bytes> {
+    if let Cipher::None = cipher {
+        return Ok(bytes);
+    }
+    let enclosure: Enclosure = unseal(SEALED, name, &bytes)?;
+    let opened = cipher.open_record(&enclosure.sealed);
+    opened.map(Bytes::from).map_err(|error| from_image(format!("read `{name}`"), error))
+}
+
+/// `Corrupt` unless `bytes` are a record that holds a sealed one, as far as anybody can tell.
+pub(crate) fn check_enclosed(name: &str, bytes: &[u8]) -> Result<()> {
+    unseal::<Enclosure>(SEALED, name, bytes).map(drop)
+}
+
+/// The body of a record that holds another one.
+#[derive(Serialize, Deserialize)]
+struct Enclosure {
+    critical: Vec<String>,
+    sealed: String,
+}
+
 fn signed_digest(line: &str) -> Digest {
     Digest(blake3::derive_key(SIGNED_CONTEXT, line.as_bytes()))
 }
@@ -84,7 +120,7 @@ pub(crate) fn unseal_signed<T: DeserializeOwned>(
     let signatures = signatures.ok_or_else(|| corrupt("it has a signature that is none"))?;
     let malformed = |error| Error::from_source(ErrorKind::Corrupt, format!("`{name}` is no record"), error);
     let head: Head = serde_json::from_str(line).map_err(malformed)?;
-    if head.version > VERSION || !head.critical.is_empty() {
+    if head.version > VERSION || head.critical.iter().any(|needed| needed != CIPHER) {
         let needs = head.critical.join(", ");
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -93,6 +129,10 @@ pub(crate) fn unseal_signed<T: DeserializeOwned>(
                 head.version
             ),
         ));
+    }
+    if head.record == SEALED && kind != SEALED {
+        let text = format!("`{name}` is encrypted, and no key was given");
+        return Err(Error::new(ErrorKind::Refused, text));
     }
     if head.record != kind {
         return Err(corrupt("it is a record of another kind"));

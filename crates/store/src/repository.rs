@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use base::limits::OBJECT_BYTES_MAX;
 use bytes::Bytes;
-use image::{ObjectRef, ObjectSink, ObjectSource, Signed, SigningKey, Trust};
+use image::cipher::CIPHER_NAME;
+use image::{Cipher, ObjectRef, ObjectSink, ObjectSource, SealKey, Signed, SigningKey, Trust};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -26,6 +27,38 @@ const FORMAT: &str = "diskcast-repository";
 struct Format {
     /// 128 random bits: which repository it is, wherever it is copied.
     id: String,
+    /// Whoever does not know the cipher of an encrypted repository must keep out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    critical: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cipher: Option<String>,
+    /// Tells the right key from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_check: Option<String>,
+}
+
+impl Format {
+    fn new(id: String, key: Option<&SealKey>) -> Self {
+        let key_check = key.map(|key| key.check(&id).to_hex());
+        let critical = key.map(|_| record::CIPHER.to_owned()).into_iter().collect();
+        Self { id, critical, cipher: key.map(|_| CIPHER_NAME.to_owned()), key_check }
+    }
+
+    /// How the repository `name` is kept, as far as it says.
+    fn cipher(&self, name: &str) -> Result<Cipher> {
+        match (&self.cipher, &self.key_check, self.critical.is_empty()) {
+            (None, None, true) => Ok(Cipher::None),
+            (Some(cipher), Some(_), false) if cipher == CIPHER_NAME => Ok(Cipher::Locked),
+            (Some(cipher), ..) => {
+                let text = format!("`{name}` is encrypted by `{}`, unknown here", cipher.escape_debug());
+                Err(Error::new(ErrorKind::Unsupported, text))
+            }
+            _ => {
+                let text = format!("`{name}` does not say in full how it is encrypted");
+                Err(Error::new(ErrorKind::Corrupt, text))
+            }
+        }
+    }
 }
 
 /// What a repository is used with besides its bytes. The default signs nothing and takes everything.
@@ -33,6 +66,8 @@ struct Format {
 pub struct Keys {
     /// Signs every version and every move of a tag that is made.
     pub sign: Option<SigningKey>,
+    /// Opens and seals what an encrypted repository holds.
+    pub seal: Option<SealKey>,
     /// If there is a list, versions and tags resolve only where one of its keys, or `sign`, signed them.
     pub trust: Option<Trust>,
 }
@@ -43,6 +78,9 @@ pub struct Repository {
     pub(crate) backend: Backend,
     name: String,
     id: String,
+    /// `None` if it is not encrypted.
+    key_check: Option<String>,
+    pub(crate) cipher: Cipher,
     pub(crate) keys: Keys,
     pub(crate) blobs: Arc<Blobs>,
 }
@@ -50,14 +88,18 @@ pub struct Repository {
 impl Repository {
     /// Makes a repository at `location`, and its folder if need be. `Exists` if there is one.
     pub fn create(location: &Location) -> Result<Self> {
-        if let Location::Folder(path) = location {
-            std::fs::create_dir_all(path)
-                .map_err(|error| from_io(format!("create folder `{location}`"), error))?;
-        }
-        Self::create_on(backend(location)?, location.to_string())
+        make_folder(location)?;
+        Self::create_on(backend(location)?, location.to_string(), None)
     }
 
-    /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer.
+    /// The same, encrypted by `key`: all that is put there is sealed, and can be read with that key only.
+    pub fn create_sealed(location: &Location, key: &SealKey) -> Result<Self> {
+        make_folder(location)?;
+        Self::create_on(backend(location)?, location.to_string(), Some(key))
+    }
+
+    /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer. An encrypted
+    /// one is locked until it has its key: see [`Repository::with_keys`].
     pub fn open(location: &Location) -> Result<Self> {
         Self::open_on(backend(location)?, location.to_string())
     }
@@ -83,21 +125,48 @@ impl Repository {
     pub fn over(store: Arc<dyn ObjectStore>, name: &str) -> Result<Self> {
         let backend = Backend::new(store, None);
         if backend.size(&layout::format())?.is_none() {
-            return Self::create_on(backend, name.to_owned());
+            return Self::create_on(backend, name.to_owned(), None);
         }
         let repository = Self::open_on(backend, name.to_owned())?;
         repository.prove_create_only()?;
         Ok(repository)
     }
 
-    /// The same repository, used with `keys`.
-    #[must_use]
-    pub fn with_keys(self, keys: Keys) -> Self {
+    /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.seal`, or not at all:
+    /// whoever gives a key means to write nothing that others can read.
+    pub fn with_keys(self, keys: Keys) -> Result<Self> {
         let mut keys = keys;
         if let (Some(trust), Some(own)) = (&mut keys.trust, &keys.sign) {
             trust.add(own.into(), "this program's own key");
         }
-        Self { keys, ..self }
+        let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", self.name)));
+        let cipher = match (&self.key_check, &keys.seal) {
+            (None, None) => Cipher::None,
+            (Some(_), None) => Cipher::Locked,
+            (Some(check), Some(key)) if *check == key.check(&self.id).to_hex() => Cipher::Key(key.clone()),
+            (Some(_), Some(_)) => return refused("is encrypted by another key than this"),
+            (None, Some(_)) => return refused("is not encrypted, though a key for it was given"),
+        };
+        // Benches know how chunks are kept.
+        Ok(Self { cipher, keys, blobs: Arc::default(), ..self })
+    }
+
+    /// Whether it is encrypted and has no key: its objects can be passed on and checked, its versions can't be read.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        matches!(self.cipher, Cipher::Locked)
+    }
+
+    /// How its objects are kept.
+    #[must_use]
+    pub fn cipher(&self) -> &Cipher {
+        &self.cipher
+    }
+
+    /// If it is encrypted, the value by which [`SealKey::check`] tells its key.
+    #[must_use]
+    pub fn key_check(&self) -> Option<&str> {
+        self.key_check.as_deref()
     }
 
     /// What it is used with.
@@ -130,13 +199,17 @@ impl Repository {
         self.backend.settle()
     }
 
-    fn create_on(backend: Backend, name: String) -> Result<Self> {
+    fn create_on(backend: Backend, name: String, key: Option<&SealKey>) -> Result<Self> {
         let id = record::nonce()?;
-        let bytes = record::seal(FORMAT, &Format { id: id.clone() });
+        let format = Format::new(id, key);
+        let bytes = record::seal(FORMAT, &format);
         if backend.create(&layout::format(), &bytes)? == Created::Taken {
             return Err(Error::new(ErrorKind::Exists, format!("`{name}` is a repository already")));
         }
-        let repository = Self { backend, name, id, keys: Keys::default(), blobs: Arc::default() };
+        let cipher = key.cloned().map_or(Cipher::None, Cipher::Key);
+        let Format { id, key_check, .. } = format;
+        let repository =
+            Self { backend, name, id, key_check, cipher, keys: Keys::default(), blobs: Arc::default() };
         repository.prove_create_only()?;
         Ok(repository)
     }
@@ -151,8 +224,10 @@ impl Repository {
                 ),
                 _ => error,
             })?;
-        let Format { id } = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
-        Ok(Self { backend, name, id, keys: Keys::default(), blobs: Arc::default() })
+        let format: Format = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
+        let cipher = format.cipher(&name)?;
+        let Format { id, key_check, .. } = format;
+        Ok(Self { backend, name, id, key_check, cipher, keys: Keys::default(), blobs: Arc::default() })
     }
 
     /// Creates `format` a second time with other bytes that mean the same: a store that lets that pass ignores
@@ -174,6 +249,11 @@ impl Repository {
     }
 }
 
+fn make_folder(location: &Location) -> Result<()> {
+    let Location::Folder(path) = location else { return Ok(()) };
+    std::fs::create_dir_all(path).map_err(|error| from_io(format!("create folder `{location}`"), error))
+}
+
 fn backend(location: &Location) -> Result<Backend> {
     match location {
         Location::Memory => Ok(Backend::new(Arc::new(InMemory::new()), None)),
@@ -191,6 +271,10 @@ impl ObjectSource for Repository {
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
         self.read_object(object).map_err(into_image)
     }
+
+    fn cipher(&self) -> Cipher {
+        self.cipher.clone()
+    }
 }
 
 impl ObjectSink for Repository {
@@ -201,9 +285,18 @@ impl ObjectSink for Repository {
         if self.backend.waits(&path) { Ok(true) } else { found().map_err(into_image) }
     }
 
-    /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called.
+    /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called. `Refused` if
+    /// the repository is encrypted and the object is not.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        if !self.cipher.takes(object.kind, &bytes) {
+            let text = format!("`{}` is encrypted, {object} is not", self.name);
+            return Err(image::Error::new(image::ErrorKind::Refused, text));
+        }
         self.backend.put(&layout::object(object.kind, &object.digest), bytes).map_err(into_image)
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.cipher.clone()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use base::Digest;
 use bytes::Bytes;
-use image::{Signed, Trust};
+use image::{Cipher, Signed, Trust};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
@@ -120,6 +120,11 @@ impl Repository {
         self.backend.read(&layout::tag_record(image, tag, number), RECORD_BYTES_MAX)
     }
 
+    /// What anybody can check of a sealed move: whether it has its digest.
+    pub(crate) fn check_tag_record(&self, image: &ImageName, tag: &TagName) -> Result<()> {
+        record::check_enclosed(&format!("{image}:{tag}"), &self.tag_record(image, tag)?)
+    }
+
     fn move_tag(
         &self,
         image: &ImageName,
@@ -140,6 +145,7 @@ impl Repository {
                 nonce: record::nonce()?,
             };
             let bytes = record::seal_signed(TAG, &next, self.keys.sign.as_ref());
+            let bytes = record::enclose(&self.cipher, bytes)?;
             if self.backend.create(&layout::tag_record(image, tag, number), &bytes)? == Created::Ours {
                 return Ok(());
             }
@@ -151,6 +157,7 @@ impl Repository {
         let Some(number) = self.newest_number(&layout::tag_records(image, tag))? else { return Ok(None) };
         let path = layout::tag_record(image, tag, number);
         let bytes = self.backend.read(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
         let (newest, signed) = read_move(image, tag, path.as_ref(), &bytes)?;
         match newest.number == number {
             true => Ok(Some((newest, signed))),
@@ -160,10 +167,18 @@ impl Repository {
 }
 
 /// Where the record `bytes` of a move puts `tag` of `image`: the number of the version and the digest of its manifest.
-/// `NotFound` if it took the tag away; `Refused` if nobody in `trust` signed it; `Corrupt` if it is none, or of another tag.
-pub fn read_tag(image: &ImageName, tag: &TagName, bytes: &[u8], trust: &Trust) -> Result<(u64, Digest)> {
+/// `NotFound` if it took the tag away; `Refused` if nobody in `trust` signed it; `Corrupt` if it is none, or of another
+/// tag, or not sealed as `cipher` says.
+pub fn read_tag(
+    image: &ImageName,
+    tag: &TagName,
+    bytes: Bytes,
+    cipher: &Cipher,
+    trust: &Trust,
+) -> Result<(u64, Digest)> {
     let what = format!("`{image}:{tag}`");
-    let (newest, signed) = read_move(image, tag, &what, bytes)?;
+    let bytes = record::disclose(cipher, &what, bytes)?;
+    let (newest, signed) = read_move(image, tag, &what, &bytes)?;
     trust.check(&what, &signed).map_err(|error| from_image(format!("use {what}"), error))?;
     let (tag, digest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
     Ok((tag.version, digest))

@@ -19,7 +19,7 @@ use crate::layout;
 use crate::names::{ImageName, Reference, TagName};
 use crate::parallel::parallel;
 use crate::repository::Repository;
-use crate::versions::from_image;
+use crate::versions::{Numbers, from_image};
 
 /// Leaf nodes whose chunks are verified together: bounds memory, and is enough work for many cores.
 const WINDOW_NODES: usize = 64;
@@ -94,10 +94,13 @@ pub struct VerifyReport {
 }
 
 impl Repository {
-    /// Verifies `scope`. Damage is reported, not an error; errors are those of finding out what there is.
+    /// Verifies `scope`. Damage is reported, not an error; errors are those of finding out what there is. A repository that
+    /// is locked is verified as far as that goes without its key: every object against its name, every record against
+    /// its checksum.
     pub fn verify(&self, scope: &Scope, progress: &dyn Progress) -> Result<VerifyReport> {
         let mut run = Run::new(self, progress);
         match scope {
+            Scope::All if self.is_locked() => run.all_locked()?,
             Scope::All => run.all()?,
             Scope::Version(reference) => run.one(reference)?,
         }
@@ -162,14 +165,7 @@ impl<'a> Run<'a> {
         self.progress.begin(Stage::Verify, self.stored_bytes()?);
         for image in self.repository.images()? {
             let numbers = self.repository.numbers(&image)?;
-            for (first, last) in numbers.lost {
-                let text = format!(
-                    "versions {first} to {last} of `{image}` have neither a manifest nor a tombstone"
-                );
-                let concerned = vec![Reference::Version(image.clone(), first)];
-                let path = layout::version(&image, first).to_string();
-                self.damage(path, &Error::new(ErrorKind::NotFound, text), concerned);
-            }
+            self.lost(&image, &numbers);
             for number in numbers.live {
                 self.version(&image, number);
             }
@@ -178,6 +174,42 @@ impl<'a> Run<'a> {
         self.trees();
         self.rest(ObjectKind::Chunk)?;
         self.rest(ObjectKind::Node)
+    }
+
+    /// What can be checked without the key.
+    fn all_locked(&mut self) -> Result<()> {
+        self.progress.begin(Stage::Verify, self.stored_bytes()?);
+        for image in self.repository.images()? {
+            let numbers = self.repository.numbers(&image)?;
+            self.lost(&image, &numbers);
+            for number in numbers.live {
+                self.versions += 1;
+                if let Err(error) = self.repository.check_manifest(&image, number) {
+                    let concerned = vec![Reference::Version(image.clone(), number)];
+                    self.damage(layout::version(&image, number).to_string(), &error, concerned);
+                }
+            }
+            for tag in self.repository.tag_names(&image)? {
+                if let Err(error) = self.repository.check_tag_record(&image, &tag) {
+                    self.damage(layout::tag_records(&image, &tag).to_string(), &error, Vec::new());
+                }
+            }
+        }
+        self.rest(ObjectKind::Chunk)?;
+        self.rest(ObjectKind::Node)?;
+        // Nobody can tell which of them versions name.
+        self.unreferenced = 0;
+        Ok(())
+    }
+
+    fn lost(&self, image: &ImageName, numbers: &Numbers) {
+        for (first, last) in &numbers.lost {
+            let text =
+                format!("versions {first} to {last} of `{image}` have neither a manifest nor a tombstone");
+            let concerned = vec![Reference::Version(image.clone(), *first)];
+            let path = layout::version(image, *first).to_string();
+            self.damage(path, &Error::new(ErrorKind::NotFound, text), concerned);
+        }
     }
 
     fn stored_bytes(&self) -> Result<u64> {
@@ -307,13 +339,15 @@ impl<'a> Run<'a> {
     }
 
     fn node(&self, (object, size): &NodeItem, level: u8) -> Option<Node> {
-        let read = self.object(object).and_then(|verified| Node::decode(&verified, level, *size));
+        let opened = self.object(object).and_then(|object| self.open(ObjectKind::Node, &object));
+        let read = opened.and_then(|opened| Node::decode(&opened, level, *size));
         self.or_damage(object, read)
     }
 
     fn chunk(&self, scratch: &mut Scratch, extents: &ChunkExtents, chunk: &ChunkRef) {
         let object = chunk.object();
-        let decoded = self.object(&object).and_then(|verified| scratch.decode(&verified, extents, chunk));
+        let opened = self.object(&object).and_then(|object| self.open(ObjectKind::Chunk, &object));
+        let decoded = opened.and_then(|opened| scratch.decode(&opened, extents, chunk));
         self.or_damage(&object, decoded);
     }
 
@@ -321,6 +355,10 @@ impl<'a> Run<'a> {
         let bytes = self.repository.read_object(object).map_err(crate::repository::into_image)?;
         self.count(bytes.len() as u64);
         object.verified(bytes)
+    }
+
+    fn open(&self, kind: ObjectKind, object: &image::Verified) -> image::Result<image::Verified> {
+        self.repository.cipher.open_object(kind, object)
     }
 
     fn count(&self, bytes: u64) {
@@ -423,7 +461,8 @@ impl Repository {
         let Some(object) = child.object().filter(|object| visited.insert(object.digest)) else { return };
         mark_one(damaged, &object, concerned);
         let read = self.read_object(&object).ok().and_then(|bytes| object.verified(bytes).ok());
-        match read.and_then(|verified| Node::decode(&verified, level, size).ok()) {
+        let opened = read.and_then(|verified| self.cipher.open_object(ObjectKind::Node, &verified).ok());
+        match opened.and_then(|opened| Node::decode(&opened, level, size).ok()) {
             None => {}
             Some(Node::Children(children)) => {
                 for child in children {

@@ -72,10 +72,12 @@ impl Repository {
             ));
         }
         draft.image = image.to_string();
+        draft.cipher = self.cipher.name().to_owned();
         draft.nonce = record::nonce()?;
         for _ in 0..RACES_MAX {
             draft.number = next(self.numbers(image)?.highest, image)?;
             let bytes = draft.encode(self.keys.sign.as_ref());
+            let bytes = bytes.and_then(|bytes| self.cipher.seal_manifest(bytes));
             let bytes = bytes.map_err(|error| from_image(format!("publish `{image}`"), error))?;
             if self.backend.create(&layout::version(image, draft.number), &bytes)? == Created::Ours {
                 return Ok(draft);
@@ -186,7 +188,8 @@ impl Repository {
             creator: stamp.creator.clone(),
             nonce: record::nonce()?,
         };
-        match self.backend.create(&layout::removed(image, number), &record::seal(REMOVED, &tombstone))? {
+        let bytes = record::enclose(&self.cipher, record::seal(REMOVED, &tombstone))?;
+        match self.backend.create(&layout::removed(image, number), &bytes)? {
             Created::Ours => Ok(()),
             Created::Taken => Err(missing()),
         }
@@ -212,7 +215,8 @@ impl Repository {
                 ),
                 _ => error,
             })?;
-        let sealed = Sealed::open(&bytes).map_err(|error| from_image(format!("read `{path}`"), error))?;
+        let opened = self.cipher.open_manifest(&bytes).and_then(|envelope| Sealed::open(&envelope));
+        let sealed = opened.map_err(|error| from_image(format!("read `{path}`"), error))?;
         let manifest = &sealed.manifest;
         if (manifest.image.as_str(), manifest.number) != (image.as_str(), number) {
             let text = format!(
@@ -223,6 +227,14 @@ impl Repository {
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         Ok((sealed, bytes))
+    }
+
+    /// What anybody can check of a sealed manifest: whether it has its checksum.
+    pub(crate) fn check_manifest(&self, image: &ImageName, number: u64) -> Result<()> {
+        let path = layout::version(image, number);
+        let bytes = self.backend.read(&path, u64::from(MANIFEST_BYTES_MAX))?;
+        let checked = image::cipher::check_sealed_manifest(&bytes);
+        checked.map(drop).map_err(|error| from_image(format!("read `{path}`"), error))
     }
 
     pub(crate) fn numbers(&self, image: &ImageName) -> Result<Numbers> {

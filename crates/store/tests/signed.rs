@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::{image, publish, reference, stamp};
 use futures::executor::block_on;
-use image::{NoProgress, PublicKey, SigningKey, Trust};
+use image::{Cipher, NoProgress, PublicKey, SigningKey, Trust};
 use object_store::ObjectStoreExt as _;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -33,15 +33,15 @@ impl Records {
     }
 
     fn with(&self, keys: Keys) -> Repository {
-        Repository::over(self.0.clone(), "memory").unwrap().with_keys(keys)
+        Repository::over(self.0.clone(), "memory").unwrap().with_keys(keys).unwrap()
     }
 
     fn signing(&self, seed: u8) -> Repository {
-        self.with(Keys { sign: Some(key(seed)), trust: None })
+        self.with(Keys { sign: Some(key(seed)), ..Keys::default() })
     }
 
     fn trusting(&self, seed: u8) -> Repository {
-        self.with(Keys { sign: None, trust: Some(trust(seed)) })
+        self.with(Keys { trust: Some(trust(seed)), ..Keys::default() })
     }
 
     fn read(&self, path: &str) -> Bytes {
@@ -89,7 +89,7 @@ fn who_trusts_a_key_gets_what_it_signed_and_nothing_else() {
     assert_eq!(trusting.versions(&image("debian")).unwrap(), [1, 2, 3]);
     assert_eq!(trusting.look(&reference("debian@1")).unwrap().0.manifest.number, 1);
     // Whoever signs trusts the own key, too.
-    let both = records.with(Keys { sign: Some(key(2)), trust: Some(trust(1)) });
+    let both = records.with(Keys { sign: Some(key(2)), trust: Some(trust(1)), ..Keys::default() });
     assert_eq!(
         (kind(both.resolve(&reference("debian@2"))), kind(both.resolve(&reference("debian")))),
         (Ok(()), Ok(()))
@@ -107,9 +107,10 @@ fn a_tag_counts_if_a_trusted_key_moved_it() {
     records.signing(1).tag(&web, &stable, 1, &stamp()).unwrap();
     assert_eq!(resolve(), Ok(()));
     let record = records.with(Keys::default()).tag_record(&web, &stable).unwrap();
-    assert_eq!(read_tag(&web, &stable, &record, &trust(1)).unwrap().0, 1);
-    assert_eq!(kind(read_tag(&web, &stable, &record, &trust(2))), Err(ErrorKind::Refused));
-    assert_eq!(kind(read_tag(&image("web"), &stable, &record, &trust(1))), Err(ErrorKind::Corrupt));
+    let read = |image, seed| read_tag(image, &stable, record.clone(), &Cipher::None, &trust(seed));
+    assert_eq!(read(&web, 1).unwrap().0, 1);
+    assert_eq!(kind(read(&web, 2)), Err(ErrorKind::Refused));
+    assert_eq!(kind(read(&image("web"), 1)), Err(ErrorKind::Corrupt));
     // A stranger moves it to a version that is signed well.
     records.with(Keys::default()).tag(&web, &stable, 2, &stamp()).unwrap();
     assert_eq!(resolve(), Err(ErrorKind::Refused));

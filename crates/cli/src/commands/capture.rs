@@ -12,7 +12,7 @@ use crate::args::Capture;
 use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 use crate::progress::Meter;
-use crate::{reach, repository};
+use crate::{keys, reach, repository};
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
@@ -67,7 +67,14 @@ impl Job<'_> {
             )
             .hint("give --sign-key to `diskcast serve`, not here"));
         }
-        let client = reach::client(server, &self.args.reach, Stop::new(), self.context.output)?;
+        let client = reach::client(
+            server,
+            &self.args.reach,
+            &self.context.global.keys,
+            Stop::new(),
+            self.context.output,
+        )?;
+        keys::check_server(&self.context.global.keys, &client)?;
         // Whoever may not write there learns it before the disk is read.
         match client.versions(self.image.as_str()) {
             Err(error) if error.kind() != net::ErrorKind::NotFound => return Err(error.into()),

@@ -32,7 +32,16 @@ pub fn run(context: &Context, args: &Copy) -> Result<()> {
             format!("{}copy {} versions into {} as {image}\n", context.would(), versions.len(), args.to)
         });
     }
-    let to = repository::other(&args.to, &context.global, Repository::open_or_create)?;
+    // What is encrypted is not written in the clear by mistake.
+    let stays_sealed = from.key_check().is_some() && !args.decrypt;
+    let open = if stays_sealed { Repository::open } else { Repository::open_or_create };
+    let to = repository::other(&args.to, &context.global, args.to_key.as_deref(), open)?;
+    if stays_sealed && to.key_check().is_none() {
+        let text = format!("`{}` is encrypted, and `{}` is not", from.name(), to.name());
+        return Err(Failure::new(Exit::Refused, text).hint(
+            "--decrypt copies all the same; `diskcast init --encryption-key` makes an encrypted repository",
+        ));
+    }
     let mut copier = Copier::new(&from, &to, &image)?;
     for version in versions {
         let done = copier.copy(&version)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
-use image::{Installer, Sealed};
+use image::{Installer, ObjectSource, Sealed};
 use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
@@ -21,7 +21,13 @@ use crate::{interrupt, keys, reach, repository, target};
 pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     let reference = repository::reference(&args.name)?;
     let stop = Stop::new();
-    let client = Arc::new(reach::client(&args.server, &args.reach, stop.clone(), context.output)?);
+    let client = Arc::new(reach::client(
+        &args.server,
+        &args.reach,
+        &context.global.keys,
+        stop.clone(),
+        context.output,
+    )?);
     let version = trusted(context, &client, &reference)?;
     let manifest = &version.manifest;
     target::check(&args.target, manifest)?;
@@ -48,7 +54,8 @@ fn trusted(context: &Context, client: &Client, reference: &Reference) -> Result<
     let version = match (trust, reference) {
         (Some(trust), Reference::Tagged(image, tag)) => {
             let record = client.tag(image.as_str(), tag.as_str())?;
-            let (number, digest) = store::read_tag(image, tag, &record, &trust).map_err(keys::explain)?;
+            let (number, digest) = store::read_tag(image, tag, record, &ObjectSource::cipher(client), &trust)
+                .map_err(keys::explain)?;
             let version =
                 net::fetch::manifest(client, &Reference::Version(image.clone(), number).to_string())?;
             if version.digest() != digest {

@@ -1,9 +1,9 @@
-//! `diskcast key`: makes keys that sign versions and tags, and shows their public halves.
+//! `diskcast key`: makes keys that sign versions and tags or encrypt repositories, and shows public halves.
 
 use std::path::{Path, PathBuf};
 
 use image::signature::signing_key_to_text;
-use image::{PublicKey, SigningKey};
+use image::{PublicKey, SealKey, SigningKey};
 use serde_json::json;
 
 use super::Context;
@@ -13,7 +13,8 @@ use crate::{keys, repository};
 
 pub fn run(context: &Context, args: &Key) -> Result<()> {
     match &args.what {
-        KeyCommand::New { file, name } => new(context, file, name.clone()),
+        KeyCommand::New { file, encryption: true, .. } => new_encryption(context, file),
+        KeyCommand::New { file, name, .. } => new(context, file, name.clone()),
         KeyCommand::Show { file } => {
             let line = line(&keys::signing(file)?, "");
             context.output.answer(&json!({ "type": "key", "public": line }), || format!("{line}\n"))
@@ -23,9 +24,7 @@ pub fn run(context: &Context, args: &Key) -> Result<()> {
 
 fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
     let public_file = public_file(file);
-    let mut secret = [0; 32];
-    getrandom::fill(&mut secret).map_err(std::io::Error::from)?;
-    let key = SigningKey::from_bytes(&secret);
+    let key = SigningKey::from_bytes(&random()?);
     let line = line(&key, &name.unwrap_or_else(|| repository::stamp().creator));
     if !context.global.dry_run {
         daemon::state::make_private(file, signing_key_to_text(&key).as_bytes())?;
@@ -41,6 +40,23 @@ fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
     ));
     let record = json!({ "type": "key", "file": file, "public_file": public_file, "public": line });
     context.output.answer(&record, || format!("{line}\n"))
+}
+
+fn new_encryption(context: &Context, file: &Path) -> Result<()> {
+    let key = SealKey::from_bytes(random()?);
+    if !context.global.dry_run {
+        daemon::state::make_private(file, key.to_text().as_bytes())?;
+    }
+    context.output.result(&json!({ "type": "key", "file": file }), || {
+        let (would, file) = (context.would(), file.display());
+        format!("{would}made {file}: keep a copy, without it nobody reads what it encrypts\n")
+    })
+}
+
+fn random() -> Result<[u8; 32]> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(std::io::Error::from)?;
+    Ok(secret)
 }
 
 /// The public half of `key` as it stands in a file.

@@ -8,6 +8,7 @@ pub mod create;
 pub mod diff;
 pub mod fetch;
 pub mod images;
+pub mod init;
 pub mod inspect;
 pub mod install;
 pub mod key;

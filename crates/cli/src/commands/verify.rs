@@ -15,7 +15,7 @@ use crate::{clock, keys, repository};
 const SHOWN_MAX: usize = 100;
 
 pub fn run(context: &Context, args: &Verify) -> Result<()> {
-    let repository = repository::open(&context.global)?;
+    let repository = repository::open_locked(&context.global)?;
     let scope = match &args.name {
         Some(name) => Scope::Version(repository::reference(name)?),
         None => Scope::All,
@@ -24,7 +24,7 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     let meter = Meter::new(context.output, context.global.quiet);
     let checked = match &args.repair {
         Some(from) if !context.global.dry_run => {
-            let from = repository::other(from, &context.global, Repository::open)?;
+            let from = repository::other(from, &context.global, None, Repository::open)?;
             repository.repair(&scope, &from, &meter)
         }
         _ => repository.verify(&scope, &meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
@@ -32,11 +32,17 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     meter.finish();
     let RepairReport { verified: report, healed } = checked?;
     healed.iter().enumerate().try_for_each(|(index, damage)| show_healed(context, index, damage))?;
+    if repository.is_locked() {
+        let note = "without the key: objects were held against their names, records against their checksums";
+        context.output.note(note);
+    }
     report.damaged.iter().enumerate().try_for_each(|(index, damage)| show(context, index, damage))?;
     let took = clock::now().duration_since(began);
     let record = json!({
         "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
-        "unreferenced": report.unreferenced, "signers": signers(&report), "unsigned": report.unsigned, "damaged": report.damaged.len(), "healed": healed.len(), "seconds": took.as_secs_f64(),
+        "locked": repository.is_locked(), "unreferenced": report.unreferenced, "signers": signers(&report),
+        "unsigned": report.unsigned, "damaged": report.damaged.len(), "healed": healed.len(),
+        "seconds": took.as_secs_f64(),
     });
     context.output.result(&record, || {
         let VerifyReport { versions, objects, bytes, unreferenced, .. } = report;

@@ -12,7 +12,10 @@ use axum::response::{IntoResponse, Response};
 use base::limits::{MANIFEST_BYTES_MAX, SECTOR_BYTES};
 use bytes::Bytes;
 use image::{Catalogue, Manifest, ObjectSink};
-use net::api::{IDEMPOTENCY_KEY, ImageSummary, Images, OBJECT_TYPE, ProblemKind, VersionSummary, Versions};
+use net::api::{
+    IDEMPOTENCY_KEY, ImageSummary, Images, OBJECT_TYPE, ProblemKind, RepositorySummary, VersionSummary,
+    Versions,
+};
 use store::{ImageName, Reference, Repository, TagName};
 
 use super::access::Access;
@@ -20,6 +23,15 @@ use super::{App, Failure, body};
 use crate::authority::Right;
 use crate::event::Event;
 use crate::listener::Peer;
+
+pub async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<RepositorySummary> {
+    let repository = &app.repository;
+    Json(RepositorySummary {
+        id: repository.id().to_owned(),
+        cipher: repository.cipher().name().to_owned(),
+        key_check: repository.key_check().map(str::to_owned),
+    })
+}
 
 pub async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Images>, Failure> {
     let images = app.blocking(move |app| -> Result<_, Failure> {
@@ -127,8 +139,8 @@ pub async fn publish(
 }
 
 /// A version appears only if all that it needs is here.
-fn publish_draft(repository: &Repository, name: ImageName, draft: &[u8]) -> Result<Manifest, Failure> {
-    let draft = Manifest::decode(draft)?;
+fn publish_draft(repository: &Repository, name: ImageName, draft: &Bytes) -> Result<Manifest, Failure> {
+    let draft = Manifest::decode(&repository.cipher().open_manifest(draft)?)?;
     let catalogue = Catalogue::load(&draft, repository).map_err(missing)?;
     for object in catalogue.objects() {
         if !repository.contains(object)? {

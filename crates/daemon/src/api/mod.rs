@@ -88,6 +88,7 @@ impl App {
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     let api = Router::new()
+        .route("/repository", get(images::repository))
         .route("/images", get(images::list))
         .route("/images/{image}/versions", get(images::versions).post(images::publish))
         .route("/images/{image}/tags/{tag}", get(images::tag))

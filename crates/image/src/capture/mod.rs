@@ -16,6 +16,7 @@ use disk::{DiskMap, ReadAt};
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
 use crate::chunk::{Encoder, PlainHasher, is_zero};
+use crate::cipher::Cipher;
 use crate::error::from_disk;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::layout::Layout;
@@ -181,7 +182,7 @@ impl Job<'_> {
     }
 
     fn encode_all(&self) -> Result<()> {
-        let mut worker = Worker::new(self.layout.chunk, self.options.level)?;
+        let mut worker = Worker::new(self.layout.chunk, self.options.level, self.sink.cipher())?;
         while !self.group.is_stopped() {
             let next = self.plan.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((ticket, planned)) = next else { break };
@@ -216,9 +217,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(chunk: ChunkSize, level: i32) -> Result<Self> {
+    fn new(chunk: ChunkSize, level: i32, cipher: Cipher) -> Result<Self> {
         let buffer = AlignedBuffer::new(chunk.bytes() as usize);
-        Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)? })
+        Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)?.sealing(cipher) })
     }
 
     /// The leaves of a part of the plan; their objects are in the sink afterwards.

@@ -23,7 +23,8 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(shared: &Shared) -> Result<Self> {
         let buffer = AlignedBuffer::new(shared.plan.layout.chunk.bytes() as usize);
-        Ok(Self { decoder: Decoder::new()?, buffer })
+        let decoder = Decoder::new()?.opening(shared.catalogue.cipher().clone());
+        Ok(Self { decoder, buffer })
     }
 
     /// Decodes `object` and writes it to all its places. Nothing is written unless both digests are right.

@@ -165,9 +165,9 @@ impl<'a> TreeEditor<'a> {
     }
 
     fn put(&self, node: &Node, level: u8) -> Result<Child> {
-        let (child, bytes) = node.encode(level, self.size);
+        let (child, bytes) = node.encode(level, self.size, &self.sink.cipher())?;
         if let (Some(bytes), Some(object)) = (bytes, child.object()) {
-            self.sink.put(&object, bytes.into())?;
+            self.sink.put(&object, bytes)?;
         }
         Ok(child)
     }

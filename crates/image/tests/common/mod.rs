@@ -5,9 +5,11 @@
 pub mod disks;
 
 use base::{Chance, Digest};
+use bytes::Bytes;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{
-    ChunkExtents, ChunkRef, ChunkSize, Leaf, LeafRun, Manifest, ObjectSink, Result, Root, Run, TreeBuilder,
+    ChunkExtents, ChunkRef, ChunkSize, Cipher, Leaf, LeafRun, Manifest, MemoryObjects, ObjectRef, ObjectSink,
+    ObjectSource, Result, Root, Run, SealKey, TreeBuilder,
 };
 
 /// A manifest around a tree.
@@ -33,6 +35,40 @@ pub fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
         statistics: Statistics::default(),
         warnings: Vec::new(),
         cipher: "none".to_owned(),
+    }
+}
+
+/// Objects in memory that are sealed.
+#[derive(Default)]
+pub struct Sealing(pub MemoryObjects);
+
+impl Sealing {
+    fn key() -> Cipher {
+        Cipher::Key(SealKey::from_bytes([5; 32]))
+    }
+}
+
+impl ObjectSource for Sealing {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
+        self.0.fetch(object)
+    }
+
+    fn cipher(&self) -> Cipher {
+        Self::key()
+    }
+}
+
+impl ObjectSink for Sealing {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
+        self.0.contains(object)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        self.0.put(object, bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        Self::key()
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use base::{Chance, limits};
 use bytes::Bytes;
-use image::{ObjectRef, ObjectSink, ObjectSource};
+use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
 use reqwest::blocking::{RequestBuilder, Response};
 use reqwest::{Method, StatusCode, Url, header};
 use serde::de::DeserializeOwned;
@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionRequest};
 use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fetch::from_image;
 use crate::token::{Fingerprint, JoinToken};
 use watch::Watch;
 
@@ -53,6 +54,8 @@ pub struct ClientOptions {
     pub first_patience: Duration,
     /// For a server that has answered before and does not any more, over all attempts of one request.
     pub patience: Duration,
+    /// How the server's repository keeps objects and manifests: they travel as they are kept.
+    pub cipher: Cipher,
     /// Ends every wait.
     pub stop: Stop,
     /// Hears, in words, that the first answer is still being waited for.
@@ -66,6 +69,7 @@ impl Default for ClientOptions {
             request_timeout: Duration::from_secs(60),
             first_patience: Duration::from_secs(20),
             patience: Duration::from_secs(120),
+            cipher: Cipher::None,
             stop: Stop::new(),
             tell: Arc::new(|_| {}),
         }
@@ -167,12 +171,26 @@ impl Client {
         self.json(Method::GET, &api::path::versions(image), Body::None)
     }
 
-    /// The encoded manifest of `image`, `image:tag` or `image@version`.
+    /// Which repository the server offers, and how that is encrypted.
     ///
     /// # Errors
-    /// `NotFound`; as [`Self::images`].
+    /// As [`Self::images`].
+    pub fn repository(&self) -> Result<api::RepositorySummary> {
+        self.json(Method::GET, &api::path::repository(), Body::None)
+    }
+
+    /// The encoded manifest of `image`, `image:tag` or `image@version`, opened.
+    ///
+    /// # Errors
+    /// `NotFound`; `Refused` or `Corrupt` if it is sealed and there is no key for it; as [`Self::images`].
     pub fn manifest(&self, reference: &str) -> Result<Bytes> {
-        self.bytes(Method::GET, &api::path::manifest(reference), Body::None, limits::MANIFEST_BYTES_MAX)
+        let path = api::path::manifest(reference);
+        self.opened(self.bytes(Method::GET, &path, Body::None, limits::MANIFEST_BYTES_MAX)?, reference)
+    }
+
+    fn opened(&self, stored: Bytes, reference: &str) -> Result<Bytes> {
+        let opened = self.options.cipher.open_manifest(&stored);
+        opened.map_err(|error| from_image(error, format!("read the manifest of `{reference}`")))
     }
 
     /// The record that says where a tag is, as it is stored: signed, if it is.
@@ -189,8 +207,11 @@ impl Client {
     /// # Errors
     /// `Refused` if objects are missing; as [`Self::images`].
     pub fn publish(&self, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
+        let draft = self.options.cipher.seal_manifest(draft);
+        let draft = draft.map_err(|error| from_image(error, format!("publish `{image}`")))?;
         let body = Body::Publish { draft, key: key.to_owned() };
-        self.bytes(Method::POST, &api::path::versions(image), body, limits::MANIFEST_BYTES_MAX)
+        let path = api::path::versions(image);
+        self.opened(self.bytes(Method::POST, &path, body, limits::MANIFEST_BYTES_MAX)?, image)
     }
 
     /// Takes part in a multicast session. The server books objects that are fetched from now on to that session.
@@ -497,6 +518,10 @@ impl ObjectSource for Client {
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
         self.object(object).map_err(|error| to_image(error, format!("fetch {object}")))
     }
+
+    fn cipher(&self) -> Cipher {
+        self.options.cipher.clone()
+    }
 }
 
 impl ObjectSink for Client {
@@ -506,6 +531,10 @@ impl ObjectSink for Client {
 
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
         self.put_object(object, bytes).map_err(|error| to_image(error, format!("upload {object}")))
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.options.cipher.clone()
     }
 }
 

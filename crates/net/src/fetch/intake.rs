@@ -58,7 +58,7 @@ impl Intake {
     pub fn new(sealed: &Sealed, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
-        let builder = CatalogueBuilder::from_manifest(manifest)
+        let builder = CatalogueBuilder::from_manifest(manifest, source.cipher())
             .map_err(|error| from_image(error, format!("read the manifest of `{name}`")))?;
         let statistics = &manifest.statistics;
         let mean = statistics.encoded_bytes / statistics.data_chunks.max(1);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use base::{fault, limits};
 use bytes::Bytes;
-use image::{Catalogue, InstallReport, Installer, Manifest, ObjectRef, ObjectSource, Sealed};
+use image::{Catalogue, Cipher, InstallReport, Installer, Manifest, ObjectRef, ObjectSource, Sealed};
 use proto::multicast::ReceiverCounters;
 
 use crate::api::{Family, SessionGrant, SessionRequest};
@@ -419,6 +419,10 @@ impl ObjectSource for Counted {
         let bytes = self.client.fetch(object)?;
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        ObjectSource::cipher(&*self.client)
     }
 }
 

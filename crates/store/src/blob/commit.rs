@@ -193,7 +193,7 @@ impl<'a> Job<'a> {
         let benches = &self.repository.blobs.benches;
         let composed = parallel(
             window,
-            || benches.lend(),
+            || benches.lend(self.repository.cipher()),
             |lent, (index, base)| {
                 let through: (&dyn image::ObjectSource, &dyn image::ObjectSink) =
                     (self.repository, self.upload);
@@ -291,8 +291,8 @@ impl Repository {
     /// `manifest` as it is stored, and the digest that names it.
     pub(super) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
         let failed = |error| from_image(format!("publish `{}`", manifest.image), error);
-        let bytes = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
-        let digest = Sealed::open(&bytes).map_err(failed)?.digest();
-        Ok((bytes, digest))
+        let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
+        let digest = Sealed::open(&envelope).map_err(failed)?.digest();
+        Ok((self.cipher().seal_manifest(envelope).map_err(failed)?, digest))
     }
 }

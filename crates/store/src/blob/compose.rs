@@ -7,7 +7,8 @@ use base::limits::SECTOR_BYTES;
 use image::capture::LEVEL_DEFAULT;
 use image::chunk::{PlainHasher, is_zero};
 use image::{
-    ChunkExtents, ChunkSize, Decoder, Encoder, ErrorKind, Layout, Leaf, ObjectSink, ObjectSource, Result, Run,
+    ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, ErrorKind, Layout, Leaf, ObjectSink, ObjectSource,
+    Result, Run,
 };
 
 use super::ranges::{Ranges, bytes_of};
@@ -61,8 +62,9 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    fn new() -> Result<Self> {
-        let (encoder, decoder) = (Encoder::new(LEVEL_DEFAULT)?, Decoder::new()?);
+    fn new(cipher: &Cipher) -> Result<Self> {
+        let encoder = Encoder::new(LEVEL_DEFAULT)?.sealing(cipher.clone());
+        let decoder = Decoder::new()?.opening(cipher.clone());
         Ok(Self { encoder, decoder, hasher: PlainHasher::default(), whole: Vec::new(), plain: Vec::new() })
     }
 
@@ -168,12 +170,14 @@ const BENCHES_MAX: usize = 16;
 /// A bench on loan.
 pub(crate) struct Lent<'a> {
     benches: &'a Benches,
+    cipher: &'a Cipher,
     bench: Option<Bench>,
 }
 
 impl Benches {
-    pub(crate) fn lend(&self) -> Lent<'_> {
-        Lent { benches: self, bench: self.0.lock().unwrap_or_else(PoisonError::into_inner).pop() }
+    /// A bench for what is kept by `cipher`, always the same one.
+    pub(crate) fn lend<'a>(&'a self, cipher: &'a Cipher) -> Lent<'a> {
+        Lent { benches: self, cipher, bench: self.0.lock().unwrap_or_else(PoisonError::into_inner).pop() }
     }
 }
 
@@ -187,7 +191,7 @@ impl Lent<'_> {
     pub(crate) fn bench(&mut self) -> Result<&mut Bench> {
         match &mut self.bench {
             Some(bench) => Ok(bench),
-            none => Ok(none.insert(Bench::new()?)),
+            none => Ok(none.insert(Bench::new(self.cipher)?)),
         }
     }
 }

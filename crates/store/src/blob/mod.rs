@@ -157,7 +157,7 @@ impl Blob<'_> {
             creator: stamp.creator.clone(),
             statistics,
             warnings: Vec::new(),
-            cipher: "none".to_owned(),
+            cipher: self.repository.cipher().name().to_owned(),
         };
         let invalid =
             |text: String| Error::new(ErrorKind::Invalid, format!("create `{}`: {text}", self.image));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use base::Digest;
 use bytes::Bytes;
 use image::tree::NodeSource;
-use image::{ObjectRef, ObjectSink, ObjectSource, Result, Verified};
+use image::{Cipher, ObjectRef, ObjectSink, ObjectSource, Result, Verified};
 
 use super::upload::Upload;
 use crate::repository::Repository;
@@ -64,11 +64,15 @@ impl ObjectSource for Nodes<'_> {
         cache.keep(object.digest, &bytes);
         Ok(bytes)
     }
+
+    fn cipher(&self) -> Cipher {
+        self.0.cipher().clone()
+    }
 }
 
 impl NodeSource for Nodes<'_> {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
-        object.verified(self.fetch(object)?)
+        self.0.cipher().open_object(object.kind, &object.verified(self.fetch(object)?)?)
     }
 }
 
@@ -110,6 +114,10 @@ impl ObjectSource for Staging<'_> {
         let found = self.lock().nodes.get(&object.digest).map(|(_, bytes)| bytes.clone());
         found.map_or_else(|| Nodes(self.repository).fetch(object), Ok)
     }
+
+    fn cipher(&self) -> Cipher {
+        self.repository.cipher().clone()
+    }
 }
 
 impl ObjectSink for Staging<'_> {
@@ -126,5 +134,9 @@ impl ObjectSink for Staging<'_> {
         }
         staged.nodes.insert(object.digest, (*object, bytes));
         Ok(())
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.repository.cipher().clone()
     }
 }

@@ -93,7 +93,7 @@ impl Snapshot<'_> {
         let read = parallel_by(
             READERS,
             &items,
-            || benches.lend(),
+            || benches.lend(self.repository.cipher()),
             |lent, (part, from, leaf)| {
                 let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
                 let whole = lent.bench()?.open(self.repository, self.layout.chunk, leaf)?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use image::{Manifest, ObjectRef, ObjectSink};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
 use crate::error::Result;
@@ -55,5 +55,9 @@ impl ObjectSink for Upload<'_> {
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         self.repository.put(object, bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.repository.cipher().clone()
     }
 }

@@ -1,0 +1,30 @@
+//! `diskcast init`: makes an empty repository.
+
+use serde_json::json;
+
+use super::Context;
+use crate::args::Init;
+use crate::exit::Result;
+use crate::{keys, repository};
+
+pub fn run(context: &Context, _: &Init) -> Result<()> {
+    if context.global.dry_run {
+        let encrypted = keys::sealing(&context.global.keys)?.is_some();
+        let record = json!({ "type": "plan", "encrypted": encrypted });
+        return context
+            .output
+            .result(&record, || format!("would do: make a repository{}\n", words(encrypted)));
+    }
+    let repository = repository::create(&context.global)?;
+    let encrypted = repository.key_check().is_some();
+    let record = json!({
+        "type": "repository", "location": repository.name(), "id": repository.id(), "encrypted": encrypted,
+    });
+    context
+        .output
+        .result(&record, || format!("made the repository {}{}\n", repository.name(), words(encrypted)))
+}
+
+fn words(encrypted: bool) -> &'static str {
+    if encrypted { ", encrypted" } else { "" }
+}
