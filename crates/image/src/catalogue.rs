@@ -154,6 +154,13 @@ impl CatalogueBuilder {
         usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(|slot| slot.object)
     }
 
+    /// Whether the bytes of node `id` are there.
+    #[must_use]
+    pub fn has(&self, id: u64) -> bool {
+        let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get(id));
+        slot.is_some_and(|slot| slot.bytes.is_some())
+    }
+
     /// Takes the bytes of node `id`, one of those needed. `Corrupt` if they are not that node or no good node, and
     /// nothing is changed; `NotFound` if the name of node `id` is not known.
     pub fn learn(&mut self, id: u64, bytes: Bytes) -> Result<Learned> {

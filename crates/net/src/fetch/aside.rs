@@ -7,12 +7,16 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
 
+use crate::waker::Waker;
+
 /// Objects that are fetched at the same time; as many wait at most to be taken.
 const AT_ONCE: usize = 4;
 
 /// A few threads that fetch, started as they are needed. They end when this is dropped.
 pub struct Aside {
     source: Arc<dyn ObjectSource>,
+    /// Who takes what was fetched.
+    taker: Arc<Waker>,
     /// What waits here is bounded by the objects of the version: each is ordered once in a session.
     orders: Sender<(u64, ObjectRef)>,
     ordered: Receiver<(u64, ObjectRef)>,
@@ -24,10 +28,10 @@ pub struct Aside {
 }
 
 impl Aside {
-    pub fn new(source: Arc<dyn ObjectSource>) -> Self {
+    pub fn new(source: Arc<dyn ObjectSource>, taker: Arc<Waker>) -> Self {
         let (orders, ordered) = unbounded();
         let (deliver, delivered) = bounded(AT_ONCE);
-        Self { source, orders, ordered, deliver, delivered, threads: 0, held: None }
+        Self { source, taker, orders, ordered, deliver, delivered, threads: 0, held: None }
     }
 
     /// Begins to fetch object `id`, whose name is `name`.
@@ -37,12 +41,13 @@ impl Aside {
         if self.threads < AT_ONCE {
             self.threads += 1;
             let (source, ordered) = (Arc::clone(&self.source), self.ordered.clone());
-            let deliver = self.deliver.clone();
+            let (deliver, taker) = (self.deliver.clone(), Arc::clone(&self.taker));
             thread::spawn(move || {
                 while let Ok((id, name)) = ordered.recv() {
                     if deliver.send((id, source.fetch(&name))).is_err() {
                         break;
                     }
+                    taker.wake();
                 }
             });
         }

@@ -1,5 +1,6 @@
 //! Where a fetch's objects go: first into the tree, then, once that is whole, into the installer.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,11 @@ use crate::api::SessionGrant;
 use crate::clock::{Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::multicast::receiver::{Accept, Consumer, Wish};
+use crate::waker::Waker;
 
+/// Nodes of the tree that are wanted of a session, counted from the first that is missing, whether their names are known
+/// or not: so a tree comes in one go, not level by level.
+const NODES_AHEAD: u64 = 256;
 /// Nodes of the tree that are fetched at the same time by unicast.
 const NODES_AT_ONCE: usize = 8;
 /// Chunks that are fetched at the same time by unicast.
@@ -33,11 +38,17 @@ pub struct Intake {
     stage: Stage,
     object_bytes_mean: u32,
     object_bytes_max: u64,
+    /// Nodes of the tree, as the session's grant says.
+    heads: u64,
     /// What the session has been told: the tree's nodes below this number are wanted.
     nodes_wanted: u64,
+    /// Nodes that came before those which name them; at most [`NODES_AHEAD`].
+    early: BTreeMap<u64, Bytes>,
     /// Whether the session has been told which chunks are wanted.
     chunks_wanted: bool,
     aside: Aside,
+    /// Ends the session's wait when there is something to do.
+    waker: Arc<Waker>,
     broken: bool,
 }
 
@@ -63,7 +74,10 @@ impl Intake {
         let statistics = &manifest.statistics;
         let mean = statistics.encoded_bytes / statistics.data_chunks.max(1);
         let object_bytes_mean = u32::try_from(mean).unwrap_or(u32::MAX).clamp(1 << 12, manifest.chunk_bytes);
-        let aside = Aside::new(Arc::clone(&source));
+        let waker = Waker::new()
+            .map_err(|error| Error::from_source(ErrorKind::Io, format!("fetch `{name}`"), error))?;
+        let waker = Arc::new(waker);
+        let aside = Aside::new(Arc::clone(&source), Arc::clone(&waker));
         let mut intake = Self {
             name,
             source,
@@ -71,9 +85,12 @@ impl Intake {
             stage: Stage::Tree(builder),
             object_bytes_mean,
             object_bytes_max: u64::from(manifest.chunk_bytes.max(NODE_BYTES_MAX) + CHUNK_OVERHEAD_MAX),
+            heads: 0,
             nodes_wanted: 0,
+            early: BTreeMap::new(),
             chunks_wanted: false,
             aside,
+            waker,
             broken: false,
         };
         intake.leave_tree_if_whole();
@@ -97,7 +114,7 @@ impl Intake {
 
     /// A session begins, which knows nothing of what is wanted. Fails with the reason if it is not of this version.
     pub fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
-        (self.nodes_wanted, self.chunks_wanted) = (0, false);
+        (self.heads, self.nodes_wanted, self.chunks_wanted) = (grant.heads, 0, false);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
         let ours = (catalogue.objects().len() as u64, catalogue.heads());
         let theirs = (grant.stored_objects, grant.heads);
@@ -166,11 +183,16 @@ impl Intake {
             return;
         }
         let Stage::Tree(builder) = std::mem::replace(&mut self.stage, Stage::Failed) else { return };
+        self.early.clear();
         let begin = self.begin.take().expect("an install is begun once");
+        let waker = Arc::clone(&self.waker);
         let beginning = std::thread::spawn(move || {
-            let catalogue = Arc::new(builder.finish()?);
-            let installer = begin(Arc::clone(&catalogue))?;
-            Ok((catalogue, installer))
+            let begun = builder.finish().map(Arc::new).and_then(|catalogue| {
+                let installer = begin(Arc::clone(&catalogue))?;
+                Ok((catalogue, installer))
+            });
+            waker.wake();
+            begun
         });
         self.stage = Stage::Beginning(beginning);
     }
@@ -193,8 +215,11 @@ impl Intake {
     fn new_wishes(&mut self) -> Result<Vec<Wish>> {
         match &self.stage {
             Stage::Tree(builder) => {
-                let fresh: Vec<u64> = builder.needed().filter(|id| *id >= self.nodes_wanted).collect();
-                self.nodes_wanted = fresh.last().map_or(self.nodes_wanted, |last| last + 1);
+                let first = builder.needed().next().unwrap_or(0);
+                let told = self.nodes_wanted.max(first);
+                self.nodes_wanted = (first + NODES_AHEAD).min(self.heads).max(told);
+                let is_missing = |id: &u64| !builder.has(*id) && !self.early.contains_key(id);
+                let fresh: Vec<u64> = (told..self.nodes_wanted).filter(is_missing).collect();
                 Ok(runs(&fresh).map(Wish::Want).collect())
             }
             Stage::Beginning(beginning) if !beginning.is_finished() => Ok(Vec::new()),
@@ -219,8 +244,12 @@ impl Intake {
                 match builder.learn(id, bytes.clone()) {
                     Ok(_) => {}
                     Err(error) if error.kind() == ImageErrorKind::Corrupt => return Ok(Accept::Bad),
+                    Err(error) if error.kind() == ImageErrorKind::NotFound => {
+                        self.early.insert(id, bytes.clone());
+                    }
                     Err(error) => return Err(from_image(error, format!("read the tree of `{}`", self.name))),
                 }
+                self.learn_early()?;
                 self.leave_tree_if_whole();
                 Ok(Accept::Taken)
             }
@@ -234,6 +263,21 @@ impl Intake {
             },
             Stage::Failed => Err(self.failed_before()),
         }
+    }
+
+    /// Learns the nodes that came early and have names now. One that is damaged comes by unicast.
+    fn learn_early(&mut self) -> Result<()> {
+        let Stage::Tree(builder) = &mut self.stage else { return Ok(()) };
+        while let Some(entry) = self.early.first_entry() {
+            let Some(name) = builder.object(*entry.key()) else { break };
+            let (id, bytes) = entry.remove_entry();
+            match builder.learn(id, bytes) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ImageErrorKind::Corrupt => self.aside.order(id, name),
+                Err(error) => return Err(from_image(error, format!("read the tree of `{}`", self.name))),
+            }
+        }
+        Ok(())
     }
 
     fn object(&self, id: u64) -> Option<ObjectRef> {
@@ -280,6 +324,10 @@ impl Consumer for Intake {
     fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept> {
         let accepted = self.accept(object, bytes);
         self.noting(accepted)
+    }
+
+    fn waker(&self) -> Option<&Waker> {
+        Some(&self.waker)
     }
 
     fn get_otherwise(&mut self, object: u64) {

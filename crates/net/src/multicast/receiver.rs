@@ -26,6 +26,7 @@ use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::interface::Interface;
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
+use crate::waker::Waker;
 
 /// Longest wait of the driver, so that it notices what nobody tells it.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -119,6 +120,11 @@ pub trait Consumer {
     /// # Errors
     /// Any error ends the session.
     fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept>;
+
+    /// Is woken when [`Self::wishes`] has something new that no call of this trait brought about.
+    fn waker(&self) -> Option<&Waker> {
+        None
+    }
 
     /// `object` is not asked for any more: get it by other means. It came with a wrong digest, or unicast is cheaper.
     fn get_otherwise(&mut self, object: u64);
@@ -581,7 +587,12 @@ impl Driver<'_> {
     fn wait(&self) -> Result<()> {
         let due = self.machine.poll_timeout().map_or(WAIT_MAX, |due| due.since(self.clock.now()));
         let longest = if self.waiting.is_empty() { WAIT_MAX } else { RETRY };
-        let waited = udp::wait(&[&self.group], None, due.min(longest));
+        let waker = self.consumer.waker();
+        let waited = match waker {
+            Some(waker) => udp::wait(&[&self.group, waker], None, due.min(longest)),
+            None => udp::wait(&[&self.group], None, due.min(longest)),
+        };
+        waker.into_iter().for_each(Waker::clear);
         waited.map(drop).map_err(|error| Error::from_source(ErrorKind::Io, "wait for the group", error))
     }
 }

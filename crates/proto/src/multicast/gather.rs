@@ -1,10 +1,11 @@
-//! A short pause before the first block, so that machines which start together begin together. What one of them missed
-//! would have to be sent again; the last of them is done at the same time either way.
+//! A short pause before the first block that is not of a head, so that machines which start together begin together. What
+//! one of them missed would have to be sent again; the last of them is done at the same time either way. Heads are few, and
+//! what else is wanted is known only after them: they do not wait.
 //! Source: `formats/multicast.md`, section 6.
 
 use base::{Duration, Instant};
 
-/// How long a session waits for more receivers before its first block.
+/// How long a session waits for more receivers before its first block besides heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gathering {
     /// It begins once nobody joined for so long,
@@ -19,6 +20,7 @@ pub(super) struct Gather {
     rule: Gathering,
     latest: Option<Instant>,
     until: Instant,
+    over: bool,
 }
 
 impl Gather {
@@ -26,10 +28,18 @@ impl Gather {
         Self { rule, ..Self::default() }
     }
 
-    /// Somebody joined before the first block went.
+    /// Somebody joined.
     pub(super) fn joined(&mut self, now: Instant) {
+        if self.over {
+            return;
+        }
         let latest = *self.latest.get_or_insert(now + self.rule.most);
         self.until = latest.min(now + self.rule.quiet);
+    }
+
+    /// The first block goes now: whoever joins later is late.
+    pub(super) fn end(&mut self) {
+        self.over = true;
     }
 
     pub(super) const fn until(&self) -> Instant {
@@ -50,5 +60,8 @@ mod tests {
             gather.joined(Instant::ZERO + ms(join));
             assert_eq!(gather.until(), Instant::ZERO + ms(until), "joined at {join} ms");
         }
+        gather.end();
+        gather.joined(Instant::ZERO + ms(180));
+        assert_eq!(gather.until(), Instant::ZERO + ms(170));
     }
 }

@@ -11,6 +11,7 @@ use super::congestion::Congestion;
 use super::delay::DelayMeter;
 use super::mutant::Mutant;
 use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape};
+use super::repair::repairs_max;
 use super::report::{Cause, Lacking, ReceiverCounters, ReceiverId, Report, Upstream};
 use super::server::micros;
 use super::slots::{Slots, View, back_off};
@@ -119,8 +120,9 @@ const SILENCE: Duration = Duration::from_millis(450);
 /// First and longest time between attempts to reach a silent server.
 const PROBE_MIN: Duration = Duration::from_millis(20);
 const PROBE_MAX: Duration = Duration::from_secs(5);
-/// Report interval until the server names one.
+/// Report interval until the server names one, and the least that it may name.
 const REPORT_INTERVAL_FIRST: Duration = Duration::from_millis(10);
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(4);
 /// Each silent receiver lets the others have so much time before it asks.
 const PROBE_EACH: Duration = Duration::from_micros(50);
 /// Receivers that were admitted together spread their first packets over this time.
@@ -423,7 +425,7 @@ impl Receiver {
     /// Takes the first block of an object of which nothing is here. Single resent blocks are for others: the object
     /// will come whole.
     fn begin(&mut self, header: &BlockHeader) -> Disposition {
-        if !self.open.contains(header.object) || header.repair {
+        if !self.open.contains(header.object) || header.repair || self.missed_begin(header) {
             return Disposition::Unwanted;
         }
         // Of a pass that began without room nothing is taken: the rest would have to be repaired, which goes before
@@ -447,6 +449,13 @@ impl Receiver {
         }
     }
 
+    /// Whether so much of this pass went by that the server would not repair what is lacking for one receiver (see
+    /// [`repairs_max`]): the object is lacked whole, which others who came as late lack, too.
+    fn missed_begin(&self, header: &BlockHeader) -> bool {
+        let blocks = self.config.shape.blocks(header.object_bytes);
+        u32::from(header.block) > repairs_max(blocks, 0)
+    }
+
     /// A new block of `object` was placed.
     fn progress(&mut self, now: Instant, object: u64) {
         self.counters.blocks_received += 1;
@@ -464,7 +473,7 @@ impl Receiver {
     fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
         self.delay.packet(now, status.timestamp_us);
-        self.interval = status.report_interval.max(REPORT_INTERVAL_FIRST);
+        self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
         self.receivers = status.receivers.max(1);
         let latest = now + self.interval + self.interval / 2;
         self.report_at = Some(match self.report_at {

@@ -272,6 +272,13 @@ impl Repairs {
     }
 }
 
+/// How much of an object of `blocks` is repaired for a receiver while there are others: an eighth and 4 blocks, and twice
+/// what is usually lost of it, in a million.
+pub(super) fn repairs_max(blocks: u32, loss_per_million: u32) -> u32 {
+    let usual = u64::from(blocks) * u64::from(loss_per_million) / 1_000_000;
+    blocks / 8 + 4 + 2 * u32::try_from(usual).unwrap_or(u32::MAX / 4)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ use super::mutant::Mutant;
 use super::outliers::Outliers;
 use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, Reject, Shape};
 use super::rate::{Feedback, Rate, RateConfig};
-use super::repair::Repairs;
+use super::repair::{Repairs, repairs_max};
 use super::report::{Cause, Lacking, NeedBlocks, NeedSymbols, ReceiverId, Report, Upstream};
 use super::schedule::Schedule;
 use super::stats::{ReceiverStatistics, SessionStatistics};
@@ -39,7 +39,7 @@ pub struct ServerConfig {
     /// The driver's memory for objects in bytes: a quarter of it is read ahead, the rest keeps what may be repaired.
     /// Up to 32 heads and the front of each plan are loaded even beyond it.
     pub cache_bytes: u64,
-    /// How long the first block waits for receivers that start together.
+    /// How long the first block that is not of a head waits for receivers that start together.
     pub gathering: Gathering,
     /// A receiver that was not heard for so long has gone.
     pub receiver_timeout: Duration,
@@ -110,6 +110,9 @@ const REPORT_SHARE: u64 = 4_000;
 /// where each takes so many bytes on the wire; each reports within these bounds, the last for each receiver.
 const REPORT_BYTES: u64 = 150;
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// The same two while the rate is being searched for, each step of which waits for reports.
+const REPORT_SHARE_SEEKING: u64 = 12_000;
+const REPORT_INTERVAL_SEEKING: Duration = Duration::from_millis(4);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const REPORT_INTERVAL_EACH: Duration = Duration::from_millis(6);
 /// Who was not heard for so many report intervals has gone.
@@ -267,9 +270,7 @@ impl Server {
 
     fn joined(&mut self, now: Instant, receiver: ReceiverId) {
         self.events.push_back(ServerEvent::Joined(receiver));
-        if self.sequence == 0 {
-            self.gather.joined(now);
-        }
+        self.gather.joined(now);
     }
 
     /// Sends no faster than this, whatever the network would carry: the session's share of what its server may send, in
@@ -310,7 +311,7 @@ impl Server {
             Ending::Byes { at, .. } => Some(at),
             Ending::Open => {
                 let timers = self.members.expires_at().map_or(self.status_at, |at| at.min(self.status_at));
-                let blocks = self.can_send().then(|| self.rate.ready_at().max(self.gather.until()));
+                let blocks = self.can_send_from().map(|from| from.max(self.rate.ready_at()));
                 Some(blocks.map_or(timers, |at| at.min(timers)))
             }
         }
@@ -328,7 +329,7 @@ impl Server {
         if now >= self.status_at {
             return Some(self.status(now));
         }
-        if now < self.rate.ready_at().max(self.gather.until()) {
+        if now < self.rate.ready_at() {
             return None;
         }
         if let Some(run) = self.next_run(now) {
@@ -445,11 +446,11 @@ impl Server {
     }
 
     /// Whether what this receiver lacks of an object should be repaired now. One that loses much more than the others do
-    /// would have its repairs paid by all; it is served when there is nothing better to do.
+    /// would have its repairs paid by all; it is served when there is nothing better to do. Heads are few, and nobody can
+    /// begin without them.
     fn is_worth(&mut self, receiver: ReceiverId, object: u64, count: u32) -> bool {
-        let usual = u64::from(self.blocks(object)) * u64::from(self.rate.loss_per_million()) / 1_000_000;
-        let most = self.blocks(object) / 8 + 4 + 2 * u32::try_from(usual).unwrap_or(u32::MAX / 4);
-        count <= most
+        count <= repairs_max(self.blocks(object), self.rate.loss_per_million())
+            || object < self.config.shape.heads
             || self.members.count() <= 1
             || self.schedule.is_empty()
             || self.outliers.are_many(object, receiver, self.members.count())
@@ -478,6 +479,7 @@ impl Server {
                 return Some(self.run_of_pass(now));
             }
             let (head, data) = self.schedule.fronts();
+            let data = data.filter(|_| now >= self.gather.until());
             let repair = self.repairs.front();
             let ready =
                 |object: Option<u64>| object.filter(|&object| self.cache.place(object) != Place::Loading);
@@ -502,6 +504,9 @@ impl Server {
         self.repairs_in_row = 0;
         self.schedule.take(object);
         if self.cache.place(object) == Place::Ready {
+            if object >= self.config.shape.heads {
+                self.gather.end();
+            }
             self.repairs.supersede(object);
             self.outliers.forget(object);
             let again = self.schedule.begin_pass(object, self.sequence);
@@ -634,8 +639,11 @@ impl Server {
     fn report_interval(&self) -> Duration {
         let receivers = self.members.count().max(1);
         let most = REPORT_INTERVAL_MAX.max(REPORT_INTERVAL_EACH * receivers);
-        self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / REPORT_SHARE)
-            .clamp(REPORT_INTERVAL_MIN, most)
+        let (share, least) = match self.rate.is_seeking() {
+            true => (REPORT_SHARE_SEEKING, REPORT_INTERVAL_SEEKING),
+            false => (REPORT_SHARE, REPORT_INTERVAL_MIN),
+        };
+        self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / share).clamp(least, most)
     }
 
     /// How long so many bytes take at the present rate.
@@ -668,12 +676,15 @@ impl Server {
         }
     }
 
-    /// Whether a run could go out if the rate allows.
-    fn can_send(&self) -> bool {
+    /// From when on a run can go out if the rate allows, unless none can.
+    fn can_send_from(&self) -> Option<Instant> {
+        let ready =
+            |object: Option<u64>| object.is_some_and(|object| self.cache.place(object) != Place::Loading);
         let (head, data) = self.schedule.fronts();
-        let fronts = [head, self.repairs.front(), data];
-        self.pass.is_some()
-            || fronts.into_iter().flatten().any(|object| self.cache.place(object) != Place::Loading)
+        if self.pass.is_some() || ready(head) || ready(self.repairs.front()) {
+            return Some(Instant::ZERO);
+        }
+        ready(data).then(|| self.gather.until())
     }
 
     /// Whether nothing is left to send.

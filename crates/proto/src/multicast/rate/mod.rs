@@ -176,6 +176,11 @@ impl Rate {
         to_bits(self.law.rate)
     }
 
+    /// Whether the link has not been found yet.
+    pub(super) fn is_seeking(&self) -> bool {
+        self.law.is_seeking()
+    }
+
     /// How many packets of `packet_wire_bytes` may go back to back: as many as take half a millisecond, at least one.
     pub(super) fn run_blocks_max(&self, packet_wire_bytes: u64, most: u16) -> u16 {
         // Whoever sends the longer runs finds the buffer full first.
