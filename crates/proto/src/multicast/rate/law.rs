@@ -5,6 +5,7 @@
 use super::compete::Compete;
 use super::push::Push;
 use super::sense::View;
+use super::share::Share;
 
 /// Looking for the link: rounds of at least so much time, each at twice the rate of the one before.
 pub(super) const SEEK_ROUND: f64 = 0.009;
@@ -27,9 +28,10 @@ const LOSS_HIGH: f64 = 0.02;
 const CUT: f64 = 0.9;
 const DELIVERED_PART: f64 = 0.97;
 const BORNE_PART: f64 = 0.93;
-/// The deepest.
+/// The deepest; of the search, and of the search after a round of half the rate that left no queue.
 const CUT_DEEPEST: f64 = 0.5;
 const SEEK_DEEPEST: f64 = 0.08;
+const SEEK_RAISED_DEEPEST: f64 = 0.33;
 /// Queues are to drain in this time, but not at the cost of more than this part of the rate.
 const DRAIN_TIME: f64 = 0.15;
 const DRAIN_PART: f64 = 0.3;
@@ -145,6 +147,7 @@ pub(super) struct Law {
     drained: Option<f64>,
     /// What was delivered meanwhile.
     borne: Option<f64>,
+    share: Share,
     /// Until when it is doubted that who filled the queue has gone, and the rate when it seemed so.
     doubt_until: f64,
     left_at: f64,
@@ -173,6 +176,7 @@ impl Law {
             queue_cut: 0.0,
             drained: None,
             borne: None,
+            share: Share::default(),
             doubt_until: 0.0,
             left_at: 0.0,
             full: None,
@@ -182,14 +186,19 @@ impl Law {
         }
     }
 
+    /// Where that is lower than the floor, it counts.
     pub fn set_ceiling(&mut self, ceiling: f64) {
-        self.ceiling = ceiling.max(self.floor);
-        self.rate = self.rate.min(self.ceiling);
+        self.ceiling = ceiling.max(1.0);
+        self.rate = self.bounded(self.rate);
+    }
+
+    fn bounded(&self, rate: f64) -> f64 {
+        rate.max(self.floor).min(self.ceiling)
     }
 
     /// Nobody was heard for long.
     pub fn fade(&mut self) {
-        self.rate = (self.rate / 2.0).max(self.floor);
+        self.rate = self.bounded(self.rate / 2.0);
     }
 
     /// Time until the next look is due.
@@ -235,7 +244,7 @@ impl Law {
         } else if !calm {
             self.push.stop();
         }
-        self.rate = self.rate.clamp(self.floor, self.ceiling);
+        self.rate = self.bounded(self.rate);
         verdict
     }
 
@@ -266,9 +275,18 @@ impl Law {
     /// by some more, so that it drains.
     fn reduce(&mut self, look: &Look, view: View, factor: f64) {
         let from = self.drained.unwrap_or(self.rate);
-        let deepest = if self.is_seeking() { SEEK_DEEPEST } else { CUT_DEEPEST };
+        // Where this machine's own link is slower than the rate, only a cut of what is sent is one.
+        let from = if look.limited { from.min(look.sent) } else { from };
+        let deepest = match self.mode {
+            Mode::Seek { loss: None } => SEEK_DEEPEST,
+            Mode::Seek { loss: Some(_) } => SEEK_RAISED_DEEPEST,
+            Mode::Follow | Mode::Compete(_) => CUT_DEEPEST,
+        };
         let delivered = (look.delivered / self.sent.min(look.sent).max(1.0)).clamp(deepest, 1.0);
-        let to = from * factor.min(delivered * DELIVERED_PART);
+        let to = from * factor.min(delivered * DELIVERED_PART).max(deepest);
+        if view.queue_last > QUEUE_HIGH {
+            self.share.cut(look.delivered.min(from));
+        }
         // What was reported was measured by packets that were sent before the queue that they found.
         let growth = 1.0 / delivered - 1.0;
         let queue = view.queue_last + growth * (view.queue_last + REPORT_AGE);
@@ -288,7 +306,10 @@ impl Law {
             return true;
         }
         let borne = self.borne.unwrap_or(0.0) * BORNE_PART;
-        self.rate = self.rate.max(drained.max(borne));
+        let tend = self.share.drained(look.now, look.packet);
+        let to = drained.max(borne) * tend;
+        // Who gives away much may end below what it sent while the queue drained.
+        self.rate = if tend < 1.0 { to } else { self.rate.max(to) };
         (self.drained, self.borne) = (None, None);
         false
     }

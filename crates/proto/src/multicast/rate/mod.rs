@@ -18,7 +18,8 @@
 //! against. Nothing is decided again before packets that were sent after the cut have been reported. Below a queue
 //! of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue, and by 0.5 % of
 //! itself. All who share a queue see the same `t`, so they rise alike and are cut in proportion: their rates become equal,
-//! at 100 Mbit/s within about 2 s, at 1 Gbit/s within about 5 s. Where a buffer overflows before a queue of 4 ms is seen, half of the queue
+//! at 100 Mbit/s and at 1 Gbit/s within about 2 s. Faster than 120 Mbit/s each goes on in the direction in which its part of
+//! the link moved since its last cut (`share.rs`), which needs half as many cuts. Where a buffer overflows before a queue of 4 ms is seen, half of the queue
 //! at the last overflow takes its place for 5 s.
 //!
 //! **Beside TCP** (`compete.rs`). A flow with loss-based congestion control fills every queue, whatever others do. If five
@@ -45,6 +46,7 @@ mod law;
 mod pacer;
 mod push;
 mod sense;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -60,7 +62,7 @@ use super::report::ReceiverId;
 pub struct RateConfig {
     /// Where the search begins.
     pub initial: u64,
-    /// The rate is never lower.
+    /// The rate is never lower, unless a ceiling set later is.
     pub floor: u64,
     /// The rate is never higher.
     pub ceiling: u64,

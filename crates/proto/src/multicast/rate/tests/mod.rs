@@ -4,6 +4,7 @@
 //! queue every 25 ms.
 #![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
+mod law;
 mod net;
 mod tcp;
 
@@ -126,6 +127,27 @@ fn servers_that_share_a_port_share_it_fairly() {
             net.demand(outcome.sum > 0.9 && outcome.jain > 0.85, &outcome);
         }
     }
+}
+
+#[test]
+fn two_servers_share_a_port_before_a_short_transfer_is_over() {
+    let mut jains = vec![];
+    for busy in [false, true] {
+        for gap in [0, 10, 20, 35, 50, 100, 200] {
+            let mut net = Net::new(&vec![Port::new(1000.0 * M, 1024 * KIB); 4]);
+            net.hosts.iter_mut().for_each(|host| host.busy = busy);
+            for server in 0..2 {
+                net.server(server * gap * MS, 250_000_000, Port::new(1000.0 * M, 192 * KIB));
+            }
+            net.run(2300 * MS);
+            let what = format!("{gap} ms apart, {}", if busy { "busy" } else { "quiet" });
+            let outcome = outcome(what, &net, 1000, 2300, 1000.0 * M);
+            net.demand(outcome.sum > 0.95 && outcome.jain > 0.85, &outcome);
+            jains.push(outcome.jain);
+        }
+    }
+    let mean = jains.iter().sum::<f64>() / jains.len() as f64;
+    assert!(mean > 0.92, "{jains:.2?}");
 }
 
 #[test]
@@ -254,6 +276,10 @@ fn bounds_hold_and_runs_are_short() {
     assert_eq!(rate.run_blocks_max(PACKET, 43), 4);
     rate.set_ceiling(50_000_000);
     assert_eq!(rate.bits_per_second(), 50_000_000);
+    // The ceiling of many sessions may leave less than the floor to each.
+    rate.set_ceiling(2_000_000);
+    assert_eq!(rate.bits_per_second(), 2_000_000);
+    rate.set_ceiling(50_000_000);
     rate.forget(receiver);
     // Nobody speaks any more.
     for second in 1..10 {
