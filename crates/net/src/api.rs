@@ -388,7 +388,7 @@ pub struct SessionStatistics {
     pub read_bytes: u64,
     /// Bytes of objects read more than once.
     pub reread_bytes: u64,
-    /// Objects that could not be read, or not in their length.
+    /// Objects that could not be read, or were damaged.
     pub read_failures: u64,
     /// Objects in the session: tree nodes, and bundles of chunks.
     pub objects: u64,
