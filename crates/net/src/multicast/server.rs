@@ -45,7 +45,11 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// How long an answer of the driving thread may take.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// Machines that are switched on together ask for an image within some milliseconds of each other.
-const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(12), most: Duration::from_millis(200) };
+const GATHERING: Gathering = Gathering {
+    quiet_heads: Duration::from_millis(4),
+    quiet: Duration::from_millis(12),
+    most: Duration::from_millis(200),
+};
 /// How many runs go out between two looks at the reports.
 const RUNS_PER_TURN: usize = 8;
 /// Where the search for the rate begins, and what it never reaches, in bits per second.

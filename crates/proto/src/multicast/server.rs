@@ -39,7 +39,7 @@ pub struct ServerConfig {
     /// The driver's memory for objects in bytes: a quarter of it is read ahead, the rest keeps what may be repaired.
     /// Up to 32 heads and the front of each plan are loaded even beyond it.
     pub cache_bytes: u64,
-    /// How long the first block that is not of a head waits for receivers that start together.
+    /// How long the first blocks wait for receivers that start together.
     pub gathering: Gathering,
     /// A receiver that was not heard for so long has gone.
     pub receiver_timeout: Duration,
@@ -111,7 +111,7 @@ const REPORT_SHARE: u64 = 4_000;
 const REPORT_BYTES: u64 = 150;
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// The same two while the rate is being searched for, each step of which waits for reports.
-const REPORT_SHARE_SEEKING: u64 = 12_000;
+const REPORT_SHARE_SEEKING: u64 = 8_000;
 const REPORT_INTERVAL_SEEKING: Duration = Duration::from_millis(4);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const REPORT_INTERVAL_EACH: Duration = Duration::from_millis(6);
@@ -479,7 +479,8 @@ impl Server {
                 return Some(self.run_of_pass(now));
             }
             let (head, data) = self.schedule.fronts();
-            let data = data.filter(|_| now >= self.gather.until());
+            let head = head.filter(|_| now >= self.gather.heads_from());
+            let data = data.filter(|_| now >= self.gather.others_from());
             let repair = self.repairs.front();
             let ready =
                 |object: Option<u64>| object.filter(|&object| self.cache.place(object) != Place::Loading);
@@ -504,9 +505,7 @@ impl Server {
         self.repairs_in_row = 0;
         self.schedule.take(object);
         if self.cache.place(object) == Place::Ready {
-            if object >= self.config.shape.heads {
-                self.gather.end();
-            }
+            self.gather.goes(object < self.config.shape.heads);
             self.repairs.supersede(object);
             self.outliers.forget(object);
             let again = self.schedule.begin_pass(object, self.sequence);
@@ -616,7 +615,7 @@ impl Server {
             age_us: u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX),
         });
         // Receivers may be silent for some report intervals, whose length changes with their number and with the rate.
-        let report_interval = self.report_interval();
+        let report_interval = self.report_interval(now);
         self.members.set_timeout(self.config.receiver_timeout.max(report_interval * REPORTS_MISSED_MAX));
         let receivers = self.members.count();
         let status = Status {
@@ -636,10 +635,10 @@ impl Server {
     }
 
     /// How long each receiver may be silent: all of them together stay below their share of the rate.
-    fn report_interval(&self) -> Duration {
+    fn report_interval(&self, now: Instant) -> Duration {
         let receivers = self.members.count().max(1);
         let most = REPORT_INTERVAL_MAX.max(REPORT_INTERVAL_EACH * receivers);
-        let (share, least) = match self.rate.is_seeking() {
+        let (share, least) = match self.rate.is_seeking(now) {
             true => (REPORT_SHARE_SEEKING, REPORT_INTERVAL_SEEKING),
             false => (REPORT_SHARE, REPORT_INTERVAL_MIN),
         };
@@ -680,11 +679,13 @@ impl Server {
     fn can_send_from(&self) -> Option<Instant> {
         let ready =
             |object: Option<u64>| object.is_some_and(|object| self.cache.place(object) != Place::Loading);
-        let (head, data) = self.schedule.fronts();
-        if self.pass.is_some() || ready(head) || ready(self.repairs.front()) {
+        if self.pass.is_some() || ready(self.repairs.front()) {
             return Some(Instant::ZERO);
         }
-        ready(data).then(|| self.gather.until())
+        let (head, data) = self.schedule.fronts();
+        let head = ready(head).then(|| self.gather.heads_from());
+        let data = ready(data).then(|| self.gather.others_from());
+        head.into_iter().chain(data).min()
     }
 
     /// Whether nothing is left to send.

@@ -26,7 +26,11 @@ const LOAD: Duration = Duration::from_micros(200);
 /// Room for packets at a switch's port.
 const QUEUE_BYTES: u64 = 256 << 10;
 /// As the server's driver has it.
-const GATHERING: Gathering = Gathering { quiet: Duration::from_millis(25), most: Duration::from_millis(200) };
+const GATHERING: Gathering = Gathering {
+    quiet_heads: Duration::from_millis(4),
+    quiet: Duration::from_millis(12),
+    most: Duration::from_millis(200),
+};
 /// Most breaches that are told.
 const BREACHES_MAX: usize = 10;
 

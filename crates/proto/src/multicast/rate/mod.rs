@@ -92,6 +92,8 @@ const CHANCE_QUEUE: f64 = 0.002;
 const EFFECT: Duration = Duration::from_millis(5);
 /// The search looks at reports of so many receivers at least, if there are.
 const SEEK_RECEIVERS: usize = 5;
+/// A search that has not gone on for so long waits for something else than reports: for data, or the ceiling.
+const SEEK_PATIENCE: Duration = Duration::from_millis(100);
 /// Largest packet assumed.
 const PACKET_BITS: f64 = 8.0 * 1514.0;
 
@@ -178,9 +180,9 @@ impl Rate {
         to_bits(self.law.rate)
     }
 
-    /// Whether the link has not been found yet.
-    pub(super) fn is_seeking(&self) -> bool {
-        self.law.is_seeking()
+    /// Whether the search for the link waits for reports: it has begun, or has doubled the rate, not long ago.
+    pub(super) fn is_seeking(&self, now: Instant) -> bool {
+        self.law.is_seeking() && now.since(self.cut_or_raised) < SEEK_PATIENCE
     }
 
     /// How many packets of `packet_wire_bytes` may go back to back: as many as take half a millisecond, at least one.
