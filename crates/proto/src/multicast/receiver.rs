@@ -165,6 +165,8 @@ pub struct Receiver {
     refused: ObjectSet,
     /// The pass that was refused last: its object and the sequence of its block 0.
     refused_pass: (u64, u64),
+    /// The object whose begin went by before it was heard.
+    missed: Option<u64>,
     slots: Slots,
     stream: Stream,
     interval: Duration,
@@ -214,6 +216,7 @@ impl Receiver {
             open: ObjectSet::new(objects),
             refused: ObjectSet::new(objects),
             refused_pass: (u64::MAX, 0),
+            missed: None,
             slots: Slots::new(config.buffer_bytes, config.object_bytes_mean, config.mutant),
             stream: Stream::new(config.shape.heads, config.mutant),
             interval: REPORT_INTERVAL_FIRST,
@@ -425,7 +428,11 @@ impl Receiver {
     /// Takes the first block of an object of which nothing is here. Single resent blocks are for others: the object
     /// will come whole.
     fn begin(&mut self, header: &BlockHeader) -> Disposition {
-        if !self.open.contains(header.object) || header.repair || self.missed_begin(header) {
+        if !self.open.contains(header.object) || header.repair {
+            return Disposition::Unwanted;
+        }
+        if self.missed_begin(header) {
+            self.missed = Some(header.object);
             return Disposition::Unwanted;
         }
         // Of a pass that began without room nothing is taken: the rest would have to be repaired, which goes before
@@ -616,7 +623,7 @@ impl Receiver {
     fn cause(&self, object: u64) -> Cause {
         if self.refused.contains(object) {
             Cause::BufferFull
-        } else if self.stream.went_by(object) {
+        } else if self.stream.went_by(object) && self.missed != Some(object) {
             Cause::Lost
         } else {
             Cause::Late
