@@ -275,8 +275,10 @@ impl Law {
     /// by some more, so that it drains.
     fn reduce(&mut self, look: &Look, view: View, factor: f64) {
         let from = self.drained.unwrap_or(self.rate);
-        // Where this machine's own link is slower than the rate, only a cut of what is sent is one.
-        let from = if look.limited { from.min(look.sent) } else { from };
+        // Where this machine's own link is slower than the rate, only a cut of what is sent is one. Without a queue it is no
+        // link that was slower: there was less to send.
+        let queued = view.queue_last > QUEUE_HIGH;
+        let from = if look.limited && queued { from.min(look.sent) } else { from };
         let deepest = match self.mode {
             Mode::Seek { loss: None } => SEEK_DEEPEST,
             Mode::Seek { loss: Some(_) } => SEEK_RAISED_DEEPEST,
@@ -284,7 +286,7 @@ impl Law {
         };
         let delivered = (look.delivered / self.sent.min(look.sent).max(1.0)).clamp(deepest, 1.0);
         let to = from * factor.min(delivered * DELIVERED_PART).max(deepest);
-        if view.queue_last > QUEUE_HIGH {
+        if queued {
             self.share.cut(look.delivered.min(from));
         }
         // What was reported was measured by packets that were sent before the queue that they found.
