@@ -375,10 +375,10 @@ impl Content for Pieces {
         let (mut rest, mut at) = (into, offset);
         let first = self.0.partition_point(|(range, _)| range.end <= offset);
         for (range, bytes) in &self.0[first..] {
-            if rest.is_empty() {
-                break;
-            }
-            let from = usize::try_from(at - range.start).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+            // Nothing was sent of what lies before this range.
+            let inside = at.checked_sub(range.start).filter(|_| !rest.is_empty());
+            let Some(inside) = inside else { break };
+            let from = usize::try_from(inside).map_err(|_| std::io::ErrorKind::InvalidInput)?;
             let count = rest.len().min(bytes.len() - from);
             let (part, behind) = rest.split_at_mut(count);
             part.copy_from_slice(&bytes[from..from + count]);
