@@ -3,7 +3,7 @@
 SHELL := bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo test check sim bench dependencies bench-dependencies
+.PHONY: help demo test check sim bench dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -12,7 +12,7 @@ demo: dependencies ## captures a Debian disk, multicasts it to five hosts, verif
 	cargo build --release --package diskcast-cli --package diskcast-lab
 	target/release/diskcast-demo
 
-test: dependencies ## runs every test: unit, golden, simulation, real filesystems, the network lab, the programs
+test: dependencies s3-store ## runs every test: unit, golden, simulation, real filesystems, the network lab, the programs
 	cargo test --workspace
 
 check: dependencies ## formatting, lints and the repository's own rules
@@ -23,12 +23,15 @@ check: dependencies ## formatting, lints and the repository's own rules
 sim: ## simulates one run of many receivers and faults; SEED=7 names it, the same seed gives the same trace
 	cargo run --release --quiet --package diskcast-sim -- --seed $(or $(SEED),1)
 
-bench: dependencies bench-dependencies ## measures every named figure; LIST=1 lists them, ONLY='fetch.*' some, PEERS='4 1G 1 256' tools side by side
+bench: dependencies bench-dependencies s3-store ## measures every named figure; LIST=1 lists them, ONLY='fetch.*' some, PEERS='4 1G 1 256' tools side by side
 	cargo build --release --package diskcast-cli --package diskcast-lab --package diskcast-sim
 	cargo run --release --quiet --package diskcast-bench -- $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)') $(if $(PEERS),--peers $(PEERS))
 
 dependencies:
 	@tools/install-dependencies.sh
+
+s3-store:
+	@tools/versitygw.sh
 
 bench-dependencies:
 	@tools/install-dependencies.sh --bench

@@ -12,6 +12,9 @@ packages=(
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
 )
+if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
+    packages+=(golang-go)                               # an S3 store to test against (versitygw.sh)
+fi
 if [ "${1:-}" = --bench ]; then
     packages+=(
         udpcast uftp                                    # multicast as it is done today

@@ -15,6 +15,7 @@
 
 pub mod boot;
 mod error;
+mod gateway;
 mod host;
 mod link;
 mod meter;
@@ -23,6 +24,7 @@ mod star;
 mod tool;
 
 pub use error::{Error, ErrorKind, Result};
+pub use gateway::{Engine, Gateway};
 pub use host::Host;
 pub use link::{Count, Traffic};
 pub use meter::{Meter, Sample};

@@ -1,0 +1,170 @@
+//! An S3 store on loopback for tests and measurements: versitygw or MinIO, as `tools/versitygw.sh` builds them, over a
+//! folder that goes with it.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::{Error, ErrorKind, Result};
+
+/// How long a store may take until it answers.
+const START_MAX: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Keys that are good for this store alone.
+const KEY_ID: &str = "diskcast-lab";
+const SECRET: &str = "no-secret-at-all";
+
+/// Programs that can be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// S3 over the files of a folder, with extended attributes.
+    VersityGw,
+    /// MinIO on one drive, its last version.
+    MinIo,
+}
+
+impl Engine {
+    fn program(self) -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .expect("crates/lab lies two below the root");
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        target.join("tools").join(match self {
+            Self::VersityGw => "versitygw-1.8.0",
+            Self::MinIo => "minio-2026-02-12",
+        })
+    }
+
+    /// Whether it was built.
+    #[must_use]
+    pub fn is_built(self) -> bool {
+        self.program().exists()
+    }
+
+    fn command(self, address: SocketAddr, folder: &Path) -> Command {
+        // A shell that ends the store by its process id when its input ends: also when whoever started it was killed.
+        let mut command = Command::new("sh");
+        command.args(["-c", "\"$@\" & store=$!; cat >/dev/null; kill $store; wait $store", "store"]);
+        command.arg(self.program());
+        match self {
+            Self::VersityGw => command
+                .args(["--port", &address.to_string(), "--keep-alive", "--quiet", "posix"])
+                .arg(folder)
+                .env("ROOT_ACCESS_KEY", KEY_ID)
+                .env("ROOT_SECRET_KEY", SECRET),
+            Self::MinIo => command
+                .args(["server", "--quiet", "--address", &address.to_string()])
+                .arg(folder)
+                .env("MINIO_CI_CD", "1")
+                .env("MINIO_ROOT_USER", KEY_ID)
+                .env("MINIO_ROOT_PASSWORD", SECRET),
+        };
+        command
+    }
+}
+
+/// A running S3 store. It ends, and its folder goes, with this value.
+#[derive(Debug)]
+pub struct Gateway {
+    child: Child,
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    /// Starts `engine` on a free port of this machine, over a new folder below `parent`, with one bucket, `images`.
+    ///
+    /// # Errors
+    /// `Unavailable` if it was not built; `TimedOut` or `Tool` if it does not come up.
+    pub fn start(engine: Engine, parent: &Path) -> Result<Self> {
+        if !engine.is_built() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("there is no `{}`: tools/versitygw.sh builds it", engine.program().display()),
+            ));
+        }
+        let io = |what: &str| {
+            let what = format!("{what} for an S3 store");
+            move |error: std::io::Error| Error::from_source(ErrorKind::Io, what, error)
+        };
+        let folder = tempfile::tempdir_in(parent).map_err(io("make a folder"))?;
+        std::fs::create_dir(folder.path().join("images")).map_err(io("make a bucket"))?;
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.map_err(io("find a port"))?;
+        let child = engine
+            .command(address, folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(io("start a shell"))?;
+        let mut gateway = Self { child, address, folder };
+        gateway.wait_until_it_answers()?;
+        Ok(gateway)
+    }
+
+    /// For tests: a running store, or `None` if none was built, which is said on stderr.
+    ///
+    /// # Panics
+    /// Where `CI` is set, and if a store that was built does not start.
+    #[must_use]
+    #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+    pub fn start_or_skip(engine: Engine) -> Option<Self> {
+        match Self::start(engine, &std::env::temp_dir()) {
+            Ok(gateway) => Some(gateway),
+            Err(why) if why.kind() == ErrorKind::Unavailable && std::env::var_os("CI").is_none() => {
+                eprintln!("left out: {why}");
+                None
+            }
+            Err(why) => panic!("{}", base::fault::chain(&why)),
+        }
+    }
+
+    /// Where it answers.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The variables by which diskcast finds it, through `address`: its own, or that of somebody in between.
+    #[must_use]
+    pub fn variables(address: SocketAddr) -> [(&'static str, String); 3] {
+        [
+            ("AWS_ENDPOINT_URL", format!("http://{address}")),
+            ("AWS_ACCESS_KEY_ID", KEY_ID.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+        ]
+    }
+
+    /// Where its buckets are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        for _ in 0..START_MAX.as_millis() / LOOK_EVERY.as_millis() {
+            if TcpStream::connect(self.address).is_ok() {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(Error::new(
+                    ErrorKind::Tool,
+                    format!("the S3 store ended when it started: {status}"),
+                ));
+            }
+            std::thread::park_timeout(LOOK_EVERY);
+        }
+        Err(Error::new(ErrorKind::TimedOut, "the S3 store does not answer"))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // It has ended, or there is nobody to tell.
+        let _ = self.child.wait();
+    }
+}
