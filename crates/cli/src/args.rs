@@ -35,9 +35,18 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Common options")]
 pub struct Global {
-    /// Folder or URL of the repository [default: the system's state folder for root, the user's data folder else]
+    /// Folder of the repository, or s3://BUCKET/PREFIX [default: the system's state folder for root, the user's data
+    /// folder else]
     #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
     pub repo: Option<String>,
+    /// Folder that keeps what was read from a repository in S3, or `off` [default: the system's cache folder for root,
+    /// the user's else]
+    #[arg(long, global = true, value_name = "FOLDER|off", env = "DISKCAST_CACHE", hide_env_values = true)]
+    pub cache: Option<String>,
+    /// Most bytes in it
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_cache, default_value = "4G",
+          env = "DISKCAST_CACHE_SIZE", hide_env_values = true)]
+    pub cache_size: u64,
     /// Print one JSON object a line, each with a `type`
     #[arg(long, global = true)]
     pub json: bool,
@@ -111,6 +120,7 @@ pub enum Command {
     Remove(Remove),
     Verify(Verify),
     Key(Key),
+    Repository(RepositoryArgs),
 }
 
 /// Make an empty repository, encrypted if a key is given
@@ -518,6 +528,23 @@ pub enum KeyCommand {
     },
 }
 
+/// Show where the repository is and what its store can do
+///
+/// An S3 store is reached by the variables that other programs for S3 read as well: AWS_ENDPOINT_URL (of any store but
+/// Amazon's), AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SHARED_CREDENTIALS_FILE and AWS_PROFILE;
+/// AWS_SESSION_TOKEN; AWS_CA_BUNDLE. Before diskcast first writes to a store it tries whether the store keeps writers
+/// apart, and keeps what it found; what it found is shown here.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast repository
+  diskcast repository --repo s3://images/lab --probe     try the store again, after its software was changed")]
+pub struct RepositoryArgs {
+    /// Try the store now, and keep what is found
+    #[arg(long)]
+    pub probe: bool,
+}
+
 /// How a target is written.
 #[derive(Debug, Clone, Args)]
 pub struct Writing {
@@ -618,6 +645,12 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     units::parse_bytes(text)
         .filter(|&bytes| bytes >= LEAST)
         .ok_or_else(|| "expected a size from 32M on".to_owned())
+}
+
+fn parse_cache(text: &str) -> Result<u64, String> {
+    units::parse_bytes(text)
+        .filter(|&bytes| bytes >= store::CACHE_BYTES_MIN)
+        .ok_or_else(|| format!("expected a size from {} on", units::show_bytes(store::CACHE_BYTES_MIN)))
 }
 
 fn parse_buffer(text: &str) -> Result<u64, String> {

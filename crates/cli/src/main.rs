@@ -59,5 +59,6 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Remove(args) => commands::remove::run(context, args),
         Command::Verify(args) => commands::verify::run(context, args),
         Command::Key(args) => commands::key::run(context, args),
+        Command::Repository(args) => commands::repository::run(context, args),
     }
 }

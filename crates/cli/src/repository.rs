@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use store::{Location, Reference, Repository, Stamp};
+use store::{CacheSetting, Location, Reference, Repository, S3Access, Setting, Stamp};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
 
 const SYSTEM_FOLDER: &str = "/var/lib/diskcast";
+const SYSTEM_CACHE: &str = "/var/cache/diskcast";
 
 /// Opens the repository that the options name; it must exist, and if it is encrypted its key must be there.
 pub fn open(global: &Global) -> Result<Repository> {
@@ -23,7 +24,7 @@ pub fn open(global: &Global) -> Result<Repository> {
 /// The same, without its key if that is not there.
 pub fn open_locked(global: &Global) -> Result<Repository> {
     let (location, chosen) = location(global)?;
-    let opened = Repository::open(&location).map_err(|error| {
+    let opened = Repository::open_with(&location, &setting(global, &location)?).map_err(|error| {
         let missing = error.kind() == store::ErrorKind::NotFound;
         let failure = Failure::from(error);
         match (missing, chosen) {
@@ -41,17 +42,52 @@ pub fn open_locked(global: &Global) -> Result<Repository> {
 pub fn open_or_create(global: &Global) -> Result<Repository> {
     // Nothing is kept in the clear for somebody who gave a key.
     if global.keys.encryption_key.is_none() {
-        Repository::open_or_create(&location(global)?.0)?;
+        let (location, _) = location(global)?;
+        Repository::open_or_create_with(&location, &setting(global, &location)?)?;
     }
     open(global)
+}
+
+/// How it is reached, what is kept here of it, and who does.
+fn setting(global: &Global, location: &Location) -> Result<Setting> {
+    let (s3, cache) = match location {
+        Location::S3(_) => {
+            (Some(S3Access::from_variables(&|name| std::env::var(name).ok())?), cache(global)?)
+        }
+        Location::Folder(_) | Location::Memory => (None, None),
+    };
+    Ok(Setting { s3, cache, stamp: Some(stamp()) })
+}
+
+fn cache(global: &Global) -> Result<Option<CacheSetting>> {
+    let folder = match global.cache.as_deref() {
+        Some("off") => return Ok(None),
+        Some(folder) => folder.into(),
+        None if rustix::process::geteuid().is_root() => SYSTEM_CACHE.into(),
+        None => match user_folder("XDG_CACHE_HOME", ".cache") {
+            Some(folder) => folder,
+            // Nobody's home, nobody's cache.
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(CacheSetting { folder, bytes_max: global.cache_size }))
+}
+
+/// The folder `diskcast` in the one that `variable` names, or in `below` in the user's home (XDG Base Directory
+/// Specification).
+fn user_folder(variable: &str, below: &str) -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(below)));
+    folder.map(|folder| folder.join("diskcast"))
 }
 
 /// Makes the repository that the options name, encrypted if they name a key.
 pub fn create(global: &Global) -> Result<Repository> {
     let location = location(global)?.0;
+    let setting = setting(global, &location)?;
     Ok(match keys::sealing(&global.keys)? {
-        Some(key) => Repository::create_sealed(&location, &key)?,
-        None => Repository::create(&location)?,
+        Some(key) => Repository::create_sealed_with(&location, &key, &setting)?,
+        None => Repository::create_with(&location, &setting)?,
     })
 }
 
@@ -61,9 +97,11 @@ pub fn other(
     text: &str,
     global: &Global,
     key: Option<&Path>,
-    open: fn(&Location) -> store::Result<Repository>,
+    open: fn(&Location, &Setting) -> store::Result<Repository>,
 ) -> Result<Repository> {
-    let (opened, mut keys) = (open(&text.parse()?)?, keys::of_repository(&global.keys)?);
+    let location = text.parse()?;
+    let opened = open(&location, &setting(global, &location)?)?;
+    let mut keys = keys::of_repository(&global.keys)?;
     match (key, opened.key_check()) {
         (Some(key), _) => keys.seal = Some(keys::sealing_in(key)?),
         (None, Some(_)) => {}
@@ -85,16 +123,14 @@ pub fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))
 }
 
-/// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for others (XDG Base Directory Specification).
+/// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for others.
 fn data_folder() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(SYSTEM_FOLDER.into());
     }
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
-    data.map(|data| data.join("diskcast")).ok_or_else(|| {
+    user_folder("XDG_DATA_HOME", ".local/share").ok_or_else(|| {
         Failure::new(Exit::Usage, "no repository is named, and HOME is not set")
-            .hint("say --repo FOLDER or set DISKCAST_REPO")
+            .hint("say --repo FOLDER or s3://BUCKET/PREFIX, or set DISKCAST_REPO")
     })
 }
 

@@ -271,13 +271,25 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "tag",
         "remove",
         "verify",
+        "repository",
         "12 verification failed",
     ] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
     }
     for command in [
-        "init", "capture", "install", "fetch", "serve", "token", "images", "inspect", "tag", "remove",
-        "verify", "key",
+        "init",
+        "capture",
+        "install",
+        "fetch",
+        "serve",
+        "token",
+        "images",
+        "inspect",
+        "tag",
+        "remove",
+        "verify",
+        "repository",
+        "key",
     ] {
         let help = bench.see(&format!("{command} --help"));
         assert!(help.contains(&format!("diskcast {command}")) && help.contains("Examples:"), "{help}");

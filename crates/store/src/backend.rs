@@ -2,27 +2,53 @@
 //! reply. All that the repository knows of where it lies goes through here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+use futures::future::try_join_all;
 use object_store::path::Path;
 use object_store::{
     GetOptions, GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode,
-    PutOptions,
+    PutOptions, UpdateVersion,
 };
 use rustix::buffer::spare_capacity;
 
 use crate::error::{Error, ErrorKind, Result, from_store};
+use crate::executor::Executor;
 use crate::folder::Folder;
+use crate::http::CutShort;
+use crate::probe::{Probe, Proof};
+use crate::uploads::Uploads;
 
 /// Records that a listing holds at a time.
 const LIST_BATCH: usize = 1024;
+/// A longer object comes from a network in parts of this many bytes, all at once.
+const PART_BYTES: u64 = 2 << 20;
+/// How often a create is tried whose outcome is neither success nor anybody's record, and a read whose answer ends in
+/// its middle. `object_store` tries a request again that meets no answer, but knows neither of these.
+const TRIES_MAX: u32 = 5;
+/// The least time between two of them, doubled each time.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// An object store, and the folder that it is if it is one.
+/// An object store, and the way to it.
 #[derive(Debug)]
 pub(crate) struct Backend {
     store: Arc<dyn ObjectStore>,
-    folder: Option<Folder>,
+    executor: Executor,
+    objects: Objects,
+    proof: Proof,
+}
+
+/// How objects go in.
+#[derive(Debug)]
+enum Objects {
+    /// One by one, each there when its put returns.
+    Direct,
+    /// In batches with a flush for each, where the folder's filesystem can do that.
+    Folder(Folder),
+    /// Several at once.
+    Uploads(Uploads),
 }
 
 /// Who won a create-if-absent.
@@ -35,26 +61,74 @@ pub(crate) enum Created {
 }
 
 impl Backend {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, folder: Option<Folder>) -> Self {
-        Self { store, folder }
+    /// A store whose futures do their work where they are waited for.
+    pub(crate) fn here(store: Arc<dyn ObjectStore>, proof: Proof) -> Self {
+        Self { store, executor: Executor::Here, objects: Objects::Direct, proof }
+    }
+
+    /// A folder, as `object_store` sees it and as it takes in objects.
+    pub(crate) fn folder(store: Arc<dyn ObjectStore>, folder: Folder, proof: Proof) -> Self {
+        Self { store, executor: Executor::Here, objects: Objects::Folder(folder), proof }
+    }
+
+    /// Any store that says when a put is done, one object after the other.
+    pub(crate) fn any(store: Arc<dyn ObjectStore>, proof: Proof) -> Result<Self> {
+        Ok(Self { store, executor: Executor::network()?, objects: Objects::Direct, proof })
+    }
+
+    /// A store behind a network.
+    pub(crate) fn network(store: Arc<dyn ObjectStore>, proof: Proof) -> Result<Self> {
+        let executor = Executor::network()?;
+        let uploads = Uploads::new(Arc::clone(&store), executor.clone());
+        Ok(Self { store, executor, objects: Objects::Uploads(uploads), proof })
+    }
+
+    /// Whether every call costs a way through a network.
+    pub(crate) fn is_far(&self) -> bool {
+        matches!(self.objects, Objects::Uploads(_))
     }
 
     /// The record at `path` in one read. `Corrupt` if it is longer than `bytes_max`, before memory is taken.
     pub(crate) fn read(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
         // Asked first: what waits now may have its name by the time that a read has missed it.
-        let waited = self.waits(path);
-        match self.read_named(path, bytes_max) {
-            Err(error) if waited && error.kind() == ErrorKind::NotFound => {
-                self.folder.as_ref().map_or(Ok(()), Folder::name_waiting)?;
-                self.read_named(path, bytes_max)
+        match &self.objects {
+            Objects::Uploads(uploads) => {
+                if let Some(bytes) = uploads.waiting(path) {
+                    return Ok(bytes);
+                }
             }
-            result => result,
+            Objects::Folder(folder) if folder.holds(path.as_ref()) => {
+                return match self.read_named(path, bytes_max) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
+                        folder.name_waiting()?;
+                        self.read_named(path, bytes_max)
+                    }
+                    result => result,
+                };
+            }
+            Objects::Folder(_) | Objects::Direct => {}
         }
+        self.read_named(path, bytes_max)
+    }
+
+    /// The object at `path`, which should have `bytes` bytes. A long one that comes from far comes in parts.
+    pub(crate) fn read_object(&self, path: &Path, bytes: u64) -> Result<Bytes> {
+        if self.is_far() && bytes > PART_BYTES && !self.waits(path) {
+            let starts = (0..bytes.div_ceil(PART_BYTES)).map(|part| part * PART_BYTES);
+            let part = |start| self.store.get_range(path, start..bytes.min(start + PART_BYTES));
+            if let Ok(parts) = self.wait(async { try_join_all(starts.map(part)).await }) {
+                let mut whole = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+                parts.iter().for_each(|part| whole.extend_from_slice(part));
+                return Ok(whole.freeze());
+            }
+        }
+        // Also says what is wrong with an object whose parts did not come.
+        self.read(path, bytes)
     }
 
     fn read_named(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
         let failed = |error| from_store(format!("read `{path}`"), error);
-        let found = wait(self.store.get_opts(path, GetOptions::default())).map_err(failed)?;
+        let found = self.wait(self.store.get_opts(path, GetOptions::default())).map_err(failed)?;
         let bytes = found.meta.size;
         if bytes > bytes_max {
             return Err(Error::new(
@@ -66,79 +140,186 @@ impl Backend {
             return read_file(&file, bytes)
                 .map_err(|error| crate::error::from_io(format!("read `{path}`"), error));
         }
-        wait(found.bytes()).map_err(failed)
+        self.wait(found.bytes()).map_err(failed)
     }
 
     /// The length of the record at `path` in bytes, `None` if there is none.
     pub(crate) fn size(&self, path: &Path) -> Result<Option<u64>> {
-        match wait(self.store.head(path)) {
+        match self.wait(self.store.head(path)) {
             Ok(found) => Ok(Some(found.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(from_store(format!("look for `{path}`"), error)),
         }
     }
 
-    /// Whether an object was put at `path` by [`Self::put`] and waits for its flush.
+    /// Whether an object was put at `path` by [`Self::put`] and is not safe yet.
     pub(crate) fn waits(&self, path: &Path) -> bool {
-        self.folder.as_ref().is_some_and(|folder| folder.holds(path.as_ref()))
+        match &self.objects {
+            Objects::Direct => false,
+            Objects::Folder(folder) => folder.holds(path.as_ref()),
+            Objects::Uploads(uploads) => uploads.waiting(path).is_some(),
+        }
     }
 
     /// Stores the object `bytes` at `path`. It is durable after the next [`Self::settle`].
     pub(crate) fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
-        if let Some(folder) = self.folder.as_ref().filter(|folder| folder.takes_unnamed()) {
-            return folder.put(path.as_ref(), &bytes);
+        match &self.objects {
+            Objects::Folder(folder) if folder.takes_unnamed() => folder.put(path.as_ref(), &bytes),
+            Objects::Uploads(uploads) => uploads.put(path, bytes),
+            // Overwriting is harmless: the bytes are what the name says.
+            Objects::Folder(_) | Objects::Direct => self
+                .wait(self.store.put_opts(path, bytes.into(), PutOptions::default()))
+                .map(drop)
+                .map_err(|error| from_store(format!("write `{path}`"), error)),
         }
-        // Overwriting is harmless: the bytes are what the name says.
-        wait(self.store.put_opts(path, bytes.into(), PutOptions::default()))
-            .map(drop)
-            .map_err(|error| from_store(format!("write `{path}`"), error))
     }
 
     /// Stores `bytes` at `path`, durable, whatever is there: only for what is there and damaged.
     pub(crate) fn replace(&self, path: &Path, bytes: Bytes) -> Result<()> {
-        wait(self.store.put_opts(path, bytes.into(), PutOptions::default()))
+        self.wait(self.store.put_opts(path, bytes.into(), PutOptions::default()))
             .map(drop)
             .map_err(|error| from_store(format!("replace `{path}`"), error))
     }
 
     /// Makes everything that was put before durable.
     pub(crate) fn settle(&self) -> Result<()> {
-        self.folder.as_ref().map_or(Ok(()), Folder::settle)
+        match &self.objects {
+            Objects::Direct => Ok(()),
+            Objects::Folder(folder) => folder.settle(),
+            Objects::Uploads(uploads) => uploads.settle(),
+        }
     }
 
     /// Creates the record `bytes` at `path`, durable, unless there is one. `bytes` must be unlike what any other
     /// writer would create there: after an error the record is read back, since the reply may be all that was lost.
+    /// `Unsupported` if the store is not fit for a repository.
     pub(crate) fn create(&self, path: &Path, bytes: &Bytes) -> Result<Created> {
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let error = match wait(self.store.put_opts(path, bytes.clone().into(), options)) {
-            Ok(_) => return Ok(Created::Ours),
-            Err(error) => error,
-        };
-        let taken = matches!(
-            error,
-            object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
-        );
-        match self.read_named(path, bytes.len() as u64) {
-            Ok(found) if found == *bytes => self.settle().map(|()| Created::Ours),
-            // It exists, and is another's: it has other bytes, or more of them.
-            Ok(_) => Ok(Created::Taken),
-            Err(read) if read.kind() == ErrorKind::Corrupt => Ok(Created::Taken),
-            Err(read) if taken && read.kind() != ErrorKind::NotFound => Err(read),
-            Err(_) => Err(from_store(format!("create `{path}`"), error)),
+        self.prove()?;
+        self.create_unproven(path, bytes)
+    }
+
+    /// Makes sure that the store is fit for a repository, by trying it if nobody has.
+    pub(crate) fn prove(&self) -> Result<()> {
+        self.proof.require(self)
+    }
+
+    /// Tries the store, whatever is known of it.
+    pub(crate) fn probe(&self) -> Result<Probe> {
+        self.proof.give(self)
+    }
+
+    /// [`Self::create`] in a store of which nothing is known yet.
+    pub(crate) fn create_unproven(&self, path: &Path, bytes: &Bytes) -> Result<Created> {
+        let mut pauses = self.pauses();
+        loop {
+            match (self.create_once(path, bytes)?, pauses.next()) {
+                (Err(error), None) => return Err(error),
+                (Ok(created), _) => return Ok(created),
+                (Err(_), Some(pause)) => self.executor.pause(pause)?,
+            }
         }
+    }
+
+    /// How long to wait before each further try.
+    fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
+        (1..TRIES_MAX).map(|turn| PAUSE * (1 << turn) / 2)
+    }
+
+    /// What `read` asks the store for, asked again if the answer was cut short.
+    fn asked<T>(&self, what: impl Fn() -> String, read: impl Fn() -> object_store::Result<T>) -> Result<T> {
+        let mut pauses = self.pauses();
+        loop {
+            match (read(), pauses.next()) {
+                (Err(error), Some(pause)) if was_cut_short(&error) => self.executor.pause(pause)?,
+                (answer, _) => return answer.map_err(|error| from_store(what(), error)),
+            }
+        }
+    }
+
+    /// The inner error: there is no record, and the next try may make one.
+    fn create_once(&self, path: &Path, bytes: &Bytes) -> Result<Result<Created>> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let error = match self.wait(self.store.put_opts(path, bytes.clone().into(), options)) {
+            Ok(_) => return Ok(Ok(Created::Ours)),
+            Err(error) => from_store(format!("create `{path}`"), error),
+        };
+        let taken = error.kind() == ErrorKind::Exists;
+        match self.read_named(path, bytes.len() as u64) {
+            Ok(found) if found == *bytes => self.settle().map(|()| Ok(Created::Ours)),
+            // It exists, and is another's: it has other bytes, or more of them.
+            Ok(_) => Ok(Ok(Created::Taken)),
+            Err(read) if read.kind() == ErrorKind::Corrupt => Ok(Ok(Created::Taken)),
+            Err(read) if taken && read.kind() != ErrorKind::NotFound => Err(read),
+            // S3 answers 409 to creates that meet, and then none of them may have made the record.
+            Err(_) if taken || error.kind() == ErrorKind::Io => Ok(Err(error)),
+            Err(_) => Err(error),
+        }
+    }
+
+    /// Replaces the record at `path` if its entity tag is `expected`, or what the store says now. Returns the tag that it
+    /// had, or `None` if the store did not do it for whatever reason. For probes.
+    pub(crate) fn replace_if(
+        &self,
+        path: &Path,
+        expected: Option<String>,
+        text: &'static str,
+    ) -> Option<String> {
+        let now = || self.wait(self.store.head(path)).ok()?.e_tag;
+        let expected = expected.or_else(now)?;
+        let version = UpdateVersion { e_tag: Some(expected.clone()), version: None };
+        let options = PutOptions { mode: PutMode::Update(version), ..PutOptions::default() };
+        let done = self.wait(self.store.put_opts(path, Bytes::from_static(text.as_bytes()).into(), options));
+        done.ok().map(|_| expected)
+    }
+
+    /// Deletes the record at `path` as far as the store allows. For probes.
+    pub(crate) fn clear(&self, path: &Path) {
+        // Who may not delete leaves it: nobody takes it for a record of the repository.
+        let _ = self.wait(self.store.delete(path));
     }
 
     /// Calls `each` for every record below `folder`, in no order, without holding them all.
     pub(crate) fn for_each(&self, folder: &Path, each: &mut dyn FnMut(ObjectMeta)) -> Result<()> {
-        // The store looks at the thread that calls it for a runtime, so this call must not be made on the caller's.
-        let mut records = wait(async { self.store.list(Some(folder)) });
+        let mut last: Option<Path> = None;
+        let mut pauses = self.pauses();
         loop {
-            let batch: Vec<ObjectMeta> = wait(records.by_ref().take(LIST_BATCH).try_collect())
-                .map_err(|error| from_store(format!("list `{folder}`"), error))?;
+            let before = last.clone();
+            let Err(error) = self.for_each_after(folder, &mut last, each) else { return Ok(()) };
+            if last != before {
+                pauses = self.pauses();
+            }
+            match pauses.next() {
+                // S3 lists in the order of paths, so what comes behind the last is what is missing.
+                Some(pause) if was_cut_short(&error) => self.executor.pause(pause)?,
+                _ => return Err(from_store(format!("list `{folder}`"), error)),
+            }
+        }
+    }
+
+    fn for_each_after(
+        &self,
+        folder: &Path,
+        last: &mut Option<Path>,
+        each: &mut dyn FnMut(ObjectMeta),
+    ) -> object_store::Result<()> {
+        // The store looks at the thread that calls it for a runtime, so this call must not be made on the caller's.
+        let mut records = self.wait(async {
+            match &*last {
+                None => self.store.list(Some(folder)),
+                Some(last) => self.store.list_with_offset(Some(folder), last),
+            }
+            .fuse()
+        });
+        loop {
+            let batch: Vec<_> = self.wait(records.by_ref().take(LIST_BATCH).collect());
             if batch.is_empty() {
                 return Ok(());
             }
-            batch.into_iter().for_each(&mut *each);
+            for found in batch {
+                let found = found?;
+                *last = Some(found.location.clone());
+                each(found);
+            }
         }
     }
 
@@ -156,7 +337,7 @@ impl Backend {
 
     /// The paths of the records in `folder`, without those in folders of it.
     pub(crate) fn records(&self, folder: &Path) -> Result<Vec<Path>> {
-        if let Some(here) = &self.folder {
+        if let Objects::Folder(here) = &self.objects {
             // The object store would ask for the size of each, ten thousand versions for one number.
             let names = here.names(folder.as_ref())?;
             return Ok(names.into_iter().map(|name| folder.clone().join(name)).collect());
@@ -165,9 +346,25 @@ impl Backend {
     }
 
     fn look_into(&self, folder: &Path) -> Result<ListResult> {
-        wait(self.store.list_with_delimiter(Some(folder)))
-            .map_err(|error| from_store(format!("list `{folder}`"), error))
+        let list = || self.wait(self.store.list_with_delimiter(Some(folder)));
+        self.asked(|| format!("list `{folder}`"), list)
     }
+
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.executor.wait(future)
+    }
+}
+
+/// Whether the store began an answer and did not end it. Requests without any answer were tried again below.
+fn was_cut_short(error: &object_store::Error) -> bool {
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        if cause.is::<CutShort>() {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 /// Reads what an open file holds by one system call, into memory that is not cleared before. `object_store` streams in
@@ -183,18 +380,4 @@ fn read_file(file: &std::fs::File, bytes: u64) -> std::io::Result<Bytes> {
     }
     content.truncate(length);
     Ok(content.into())
-}
-
-/// Runs `future` to its end on this thread, which is where `object_store` does the work of folders and memory.
-///
-/// Inside a tokio runtime it would hand that work to a thread of the runtime's pool, and a pool whose threads all wait
-/// for one more thread stands still; a thread of our own has no runtime.
-fn wait<T: Send>(future: impl Future<Output = T> + Send) -> T {
-    if tokio::runtime::Handle::try_current().is_err() {
-        return futures::executor::block_on(future);
-    }
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| futures::executor::block_on(future));
-        run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }

@@ -32,6 +32,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub(crate) fn from_store(context: impl Into<String>, error: object_store::Error) -> Error {
     use object_store::Error as E;
     let kind = match &error {
+        E::NotFound { source, .. } if source.to_string().contains(UNKNOWN_KEY_OF_VERSITYGW) => {
+            ErrorKind::Refused
+        }
         E::NotFound { .. } => ErrorKind::NotFound,
         E::AlreadyExists { .. } | E::Precondition { .. } => ErrorKind::Exists,
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => ErrorKind::Refused,
@@ -39,7 +42,69 @@ pub(crate) fn from_store(context: impl Into<String>, error: object_store::Error)
         E::InvalidPath { .. } => ErrorKind::Invalid,
         other => kind_beneath(other),
     };
-    Error::from_source(kind, context, error)
+    let text = base::fault::chain(&error);
+    let context = match advice(&text) {
+        Some(advice) => format!("{} ({advice})", context.into()),
+        None => context.into(),
+    };
+    match answer(&text) {
+        Some(answer) => Error::from_source(kind, context, answer),
+        None => Error::from_source(kind, context, error),
+    }
+}
+
+/// What an S3 store said, out of the XML that it said it in.
+fn answer(text: &str) -> Option<String> {
+    let element = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        rest.split_once(&format!("</{name}>")).map(|(inner, _)| inner.trim_end_matches('.').to_owned())
+    };
+    let code = element("Code")?;
+    let message = element("Message").map(|message| format!(": {message}")).unwrap_or_default();
+    let request = element("RequestId").map(|id| format!(" (request {id})")).unwrap_or_default();
+    Some(format!("the store says {code}{message}{request}"))
+}
+
+/// What versitygw says of a key that it does not know, as 404.
+const UNKNOWN_KEY_OF_VERSITYGW: &str = "XAdminUserNotFound";
+
+/// What to do about an answer of an S3 store, by the code in it (Amazon S3 API Reference, "Error responses"), or about
+/// none.
+fn advice(text: &str) -> Option<&'static str> {
+    let answers = [
+        ("NoSuchBucket", "there is no such bucket: make it first, or correct its name or AWS_ENDPOINT_URL"),
+        (
+            "InvalidAccessKeyId",
+            "the store does not know this key: correct AWS_ACCESS_KEY_ID or the credentials file",
+        ),
+        (
+            UNKNOWN_KEY_OF_VERSITYGW,
+            "the store does not know this key: correct AWS_ACCESS_KEY_ID or the credentials file",
+        ),
+        (
+            "SignatureDoesNotMatch",
+            "the secret is another: correct AWS_SECRET_ACCESS_KEY or the credentials file",
+        ),
+        ("ExpiredToken", "the credentials have expired: get new ones and set AWS_SESSION_TOKEN with them"),
+        ("RequestTimeTooSkewed", "the clocks of this machine and the store differ: set this machine's"),
+        ("AuthorizationHeaderMalformed", "the bucket is in another region: correct AWS_REGION"),
+        ("PermanentRedirect", "the bucket is in another region: correct AWS_REGION"),
+        (
+            "AccessDenied",
+            "this key may not do that: let its owner allow it to get, put, list and delete in the bucket",
+        ),
+        (
+            "SlowDown",
+            "the store asks for fewer requests and did so until the retries were used up: try again later",
+        ),
+        (
+            "client error (Connect)",
+            "nothing answers there: is the store running, and is AWS_ENDPOINT_URL right?",
+        ),
+        ("BucketAlreadyExists", "the bucket exists and is another's: choose another name"),
+        ("QuotaExceeded", "no space is left there: free some, or let its owner allow more"),
+    ];
+    answers.into_iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| advice)
 }
 
 /// An error of the operating system while it did `context`, as an error of ours.
@@ -74,6 +139,16 @@ fn kind_of_io(error: &std::io::Error) -> ErrorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_words_of_a_store_come_without_their_xml() {
+        let said = "404 Not Found: <?xml?>\n<Error><Code>NoSuchBucket</Code><Message>No such bucket.</Message>\
+                    <RequestId>7</RequestId></Error>";
+        let error = object_store::Error::NotFound { path: "format".to_owned(), source: said.into() };
+        let told = base::fault::chain(&from_store("read `format`", error));
+        assert!(told.starts_with("read `format` (there is no such bucket: "), "{told}");
+        assert!(told.ends_with("): the store says NoSuchBucket: No such bucket (request 7)"), "{told}");
+    }
 
     #[test]
     fn a_full_disk_is_told_from_other_faults_below_any_wrapping() {

@@ -17,6 +17,8 @@ const VERSIONS: &str = "versions";
 const REMOVED: &str = "removed";
 const TAGS: &str = "tags";
 const APPENDS: &str = "appends";
+const PROBES: &str = "probes";
+const SCRATCH: &str = "scratch";
 
 pub(crate) fn format() -> Path {
     Path::from(FORMAT)
@@ -76,6 +78,23 @@ pub(crate) fn appends_of(image: &ImageName) -> Path {
 
 pub(crate) fn append(image: &ImageName, number: u64) -> Path {
     numbered(appends_of(image), number)
+}
+
+pub(crate) fn probes() -> Path {
+    Path::from(PROBES)
+}
+
+pub(crate) fn probe(number: u64) -> Path {
+    numbered(probes(), number)
+}
+
+/// Where a probe of the store makes records that do not stay.
+pub(crate) fn scratch_folder() -> Path {
+    Path::from_iter([PROBES, SCRATCH])
+}
+
+pub(crate) fn scratch(name: &str) -> Path {
+    Path::from_iter([PROBES, SCRATCH, name])
 }
 
 fn numbered(folder: Path, number: u64) -> Path {

@@ -6,32 +6,42 @@
 //!
 //! Outside everything blocks; `object_store` and its futures stay inside.
 
+mod access;
 mod backend;
 mod blob;
+mod cache;
 mod copy;
 mod diff;
 mod error;
+mod executor;
 mod folder;
+mod http;
 mod layout;
 mod location;
 mod names;
 mod parallel;
+mod probe;
 mod record;
 mod repair;
 mod repository;
+mod s3;
 mod tags;
+mod uploads;
 mod usage;
 mod verify;
 mod versions;
 
+pub use access::S3Access;
 pub use blob::{Blob, Committed, Content, Piece, Recent, Shape, Snapshot};
+pub use cache::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, CacheSetting};
 pub use copy::{Copier, CopyReport};
 pub use diff::{Change, Changed, Closeness, DiffTotals};
 pub use error::{Error, ErrorKind, Result};
-pub use location::Location;
+pub use location::{Bucket, Location};
 pub use names::{ImageName, Reference, TagName};
+pub use probe::{Probe, Replaces};
 pub use repair::RepairReport;
-pub use repository::{Keys, Repository};
+pub use repository::{Keys, Repository, Setting};
 pub use tags::{Tag, read_tag};
 pub use usage::{ImageUsage, Usage};
 pub use verify::{Damage, Scope, Signer, VerifyReport, Why};

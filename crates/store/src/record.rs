@@ -153,11 +153,16 @@ fn signature(line: &str) -> Option<Signature> {
 
 /// 128 random bits as hexadecimal digits: what makes one writer's record unlike every other's.
 pub(crate) fn nonce() -> Result<String> {
-    let mut bytes = [0; 16];
+    Ok(random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Random bytes of the kernel, at most 256.
+pub(crate) fn random<const COUNT: usize>() -> Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
     let taken = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| crate::error::from_io("draw random bytes", error))?;
     assert_eq!(taken, bytes.len(), "the kernel gives up to 256 random bytes at once");
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes)
 }
 
 #[cfg(test)]

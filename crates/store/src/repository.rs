@@ -1,5 +1,6 @@
 //! A repository: opening and creating one, and the objects in it. Versions and tags are in modules of their own.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use base::limits::OBJECT_BYTES_MAX;
@@ -11,14 +12,18 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use serde::{Deserialize, Serialize};
 
+use crate::access::S3Access;
 use crate::backend::{Backend, Created};
 use crate::blob::Blobs;
+use crate::cache::{Cache, CacheSetting};
 use crate::error::{Error, ErrorKind, Result, from_io, from_store};
 use crate::folder::Folder;
 use crate::layout;
 use crate::location::Location;
+use crate::probe::{Probe, Proof};
 use crate::record::{self, RECORD_BYTES_MAX};
-use crate::versions::from_image;
+use crate::s3;
+use crate::versions::{Stamp, from_image};
 
 const FORMAT: &str = "diskcast-repository";
 
@@ -76,6 +81,7 @@ pub struct Keys {
 #[derive(Debug)]
 pub struct Repository {
     pub(crate) backend: Backend,
+    cache: Option<Cache>,
     name: String,
     id: String,
     /// `None` if it is not encrypted.
@@ -85,51 +91,87 @@ pub struct Repository {
     pub(crate) blobs: Arc<Blobs>,
 }
 
+/// What a repository needs to know beyond where it lies.
+#[derive(Debug, Clone, Default)]
+pub struct Setting {
+    /// How the store of an `s3://` location is reached.
+    pub s3: Option<S3Access>,
+    /// Where objects that came from far away are kept on this machine. Not used where nothing is far away.
+    pub cache: Option<CacheSetting>,
+    /// Who opens it and when: kept with what is found out about the store. Nothing is kept without.
+    pub stamp: Option<Stamp>,
+}
+
 impl Repository {
-    /// Makes a repository at `location`, and its folder if need be. `Exists` if there is one.
+    /// Makes a repository at `location`, and its folder if need be. `Exists` if there is one, `Unsupported` if the
+    /// store there can't hold one.
     pub fn create(location: &Location) -> Result<Self> {
-        make_folder(location)?;
-        Self::create_on(backend(location)?, location.to_string(), None)
+        Self::create_with(location, &Setting::default())
+    }
+
+    /// [`Self::create`] with a setting.
+    pub fn create_with(location: &Location, setting: &Setting) -> Result<Self> {
+        Self::create_at(location, setting, None)
     }
 
     /// The same, encrypted by `key`: all that is put there is sealed, and can be read with that key only.
     pub fn create_sealed(location: &Location, key: &SealKey) -> Result<Self> {
-        make_folder(location)?;
-        Self::create_on(backend(location)?, location.to_string(), Some(key))
+        Self::create_sealed_with(location, key, &Setting::default())
+    }
+
+    /// [`Self::create_sealed`] with a setting.
+    pub fn create_sealed_with(location: &Location, key: &SealKey, setting: &Setting) -> Result<Self> {
+        Self::create_at(location, setting, Some(key))
     }
 
     /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer. An encrypted
     /// one is locked until it has its key: see [`Repository::with_keys`].
     pub fn open(location: &Location) -> Result<Self> {
-        Self::open_on(backend(location)?, location.to_string())
+        Self::open_with(location, &Setting::default())
+    }
+
+    /// [`Self::open`] with a setting.
+    pub fn open_with(location: &Location, setting: &Setting) -> Result<Self> {
+        Self::open_on(backend(location, setting)?, location.to_string())?.cached(setting)
     }
 
     /// Opens the repository at `location`, or makes one if there is none.
     pub fn open_or_create(location: &Location) -> Result<Self> {
+        Self::open_or_create_with(location, &Setting::default())
+    }
+
+    /// [`Self::open_or_create`] with a setting. For who is about to write: `Unsupported` if the store is not fit.
+    pub fn open_or_create_with(location: &Location, setting: &Setting) -> Result<Self> {
         if *location == Location::Memory {
-            return Self::create(location);
+            return Self::create_with(location, setting);
         }
-        let opened = match Self::open(location) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Self::create(location),
-            result => return result,
+        let created = match Self::open_with(location, setting) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::create_with(location, setting),
+            Err(error) => return Err(error),
+            Ok(repository) => return repository.backend.prove().map(|()| repository),
         };
-        match opened {
+        match created {
             // Another process made it at this moment.
-            Err(error) if error.kind() == ErrorKind::Exists => Self::open(location),
+            Err(error) if error.kind() == ErrorKind::Exists => Self::open_with(location, setting),
             result => result,
         }
     }
 
-    /// Opens the repository in `store`, or makes one if there is none, after proving that the store can refuse to
-    /// replace a record. `name` is for errors. What the store acknowledges must be durable.
+    /// Opens the repository in `store`, or makes one if there is none, after proving that the store is fit. `name` is
+    /// for errors, and tells this store from others that the repository may have been copied from. What the store
+    /// acknowledges must be durable.
     pub fn over(store: Arc<dyn ObjectStore>, name: &str) -> Result<Self> {
-        let backend = Backend::new(store, None);
+        Self::over_with(store, name, &Setting::default())
+    }
+
+    /// [`Self::over`] with a setting.
+    pub fn over_with(store: Arc<dyn ObjectStore>, name: &str, setting: &Setting) -> Result<Self> {
+        let backend = Backend::any(store, Proof::new(name.to_owned(), setting.stamp.clone()))?;
         if backend.size(&layout::format())?.is_none() {
             return Self::create_on(backend, name.to_owned(), None);
         }
         let repository = Self::open_on(backend, name.to_owned())?;
-        repository.prove_create_only()?;
-        Ok(repository)
+        repository.backend.prove().map(|()| repository)
     }
 
     /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.seal`, or not at all:
@@ -199,19 +241,55 @@ impl Repository {
         self.backend.settle()
     }
 
+    /// What was last found about the store, by whoever first wrote here. `None` if nothing was kept.
+    pub fn known_probe(&self) -> Result<Option<Probe>> {
+        Ok(crate::probe::newest(&self.backend)?.map(|(_, probe)| probe))
+    }
+
+    /// Tries again what the store can do, and keeps it. `Unsupported` says what it can't do.
+    pub fn probe(&self) -> Result<Probe> {
+        self.backend.probe()
+    }
+
+    /// How many bytes the cache holds, and where; none if there is no cache.
+    #[must_use]
+    pub fn cache_bytes(&self) -> Option<(u64, &Path)> {
+        self.cache.as_ref().map(|cache| (cache.bytes(), cache.folder()))
+    }
+
+    fn cached(mut self, setting: &Setting) -> Result<Self> {
+        if self.backend.is_far() {
+            self.cache = setting.cache.as_ref().map(Cache::open).transpose()?;
+        }
+        Ok(self)
+    }
+
+    fn create_at(location: &Location, setting: &Setting, key: Option<&SealKey>) -> Result<Self> {
+        if let Location::Folder(path) = location {
+            std::fs::create_dir_all(path)
+                .map_err(|error| from_io(format!("create folder `{location}`"), error))?;
+        }
+        Self::create_on(backend(location, setting)?, location.to_string(), key)?.cached(setting)
+    }
+
     fn create_on(backend: Backend, name: String, key: Option<&SealKey>) -> Result<Self> {
-        let id = record::nonce()?;
-        let format = Format::new(id, key);
-        let bytes = record::seal(FORMAT, &format);
-        if backend.create(&layout::format(), &bytes)? == Created::Taken {
-            return Err(Error::new(ErrorKind::Exists, format!("`{name}` is a repository already")));
+        let exists = || Error::new(ErrorKind::Exists, format!("`{name}` is a repository already"));
+        if backend.size(&layout::format())?.is_some() {
+            return Err(exists());
+        }
+        backend.prove()?;
+        let format = Format::new(record::nonce()?, key);
+        if backend.create(&layout::format(), &record::seal(FORMAT, &format))? == Created::Taken {
+            return Err(exists());
         }
         let cipher = key.cloned().map_or(Cipher::None, Cipher::Key);
+        Ok(Self::new(backend, name, format, cipher))
+    }
+
+    fn new(backend: Backend, name: String, format: Format, cipher: Cipher) -> Self {
         let Format { id, key_check, .. } = format;
-        let repository =
-            Self { backend, name, id, key_check, cipher, keys: Keys::default(), blobs: Arc::default() };
-        repository.prove_create_only()?;
-        Ok(repository)
+        let (keys, blobs) = (Keys::default(), Arc::default());
+        Self { backend, cache: None, name, id, key_check, cipher, keys, blobs }
     }
 
     fn open_on(backend: Backend, name: String) -> Result<Self> {
@@ -226,42 +304,28 @@ impl Repository {
             })?;
         let format: Format = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
         let cipher = format.cipher(&name)?;
-        let Format { id, key_check, .. } = format;
-        Ok(Self { backend, name, id, key_check, cipher, keys: Keys::default(), blobs: Arc::default() })
-    }
-
-    /// Creates `format` a second time with other bytes that mean the same: a store that lets that pass ignores
-    /// conditions, and two writers would overwrite each other's versions there.
-    fn prove_create_only(&self) -> Result<()> {
-        #[derive(Serialize)]
-        struct Probe<'a> {
-            id: &'a str,
-            probe: String,
-        }
-        let bytes = record::seal(FORMAT, &Probe { id: &self.id, probe: record::nonce()? });
-        match self.backend.create(&layout::format(), &bytes)? {
-            Created::Taken => Ok(()),
-            Created::Ours => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("`{}` replaces records that it was told to create only if absent", self.name),
-            )),
-        }
+        Ok(Self::new(backend, name, format, cipher))
     }
 }
 
-fn make_folder(location: &Location) -> Result<()> {
-    let Location::Folder(path) = location else { return Ok(()) };
-    std::fs::create_dir_all(path).map_err(|error| from_io(format!("create folder `{location}`"), error))
-}
-
-fn backend(location: &Location) -> Result<Backend> {
+fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
+    let proof = |place: String| Proof::new(place, setting.stamp.clone());
     match location {
-        Location::Memory => Ok(Backend::new(Arc::new(InMemory::new()), None)),
+        Location::Memory => Ok(Backend::here(Arc::new(InMemory::new()), proof("memory".to_owned()))),
         Location::Folder(path) => {
             let folder = Folder::open(path)?;
             let store = LocalFileSystem::new_with_prefix(path)
                 .map_err(|error| from_store(format!("open folder `{location}`"), error))?;
-            Ok(Backend::new(Arc::new(store.with_fsync(true)), Some(folder)))
+            // Wherever it is moved to.
+            let proof = proof("a folder".to_owned());
+            Ok(Backend::folder(Arc::new(store.with_fsync(true)), folder, proof))
+        }
+        Location::S3(bucket) => {
+            let access = setting.s3.as_ref().ok_or_else(|| {
+                let text = format!("`{location}` needs an endpoint or a region, and credentials");
+                Error::new(ErrorKind::Invalid, text)
+            })?;
+            Backend::network(s3::connect(bucket, access)?, proof(s3::place(bucket, access)))
         }
     }
 }
@@ -269,7 +333,14 @@ fn backend(location: &Location) -> Result<Backend> {
 impl ObjectSource for Repository {
     /// Reads one object in one go. Its length is checked, its content is the caller's to verify.
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
-        self.read_object(object).map_err(into_image)
+        if let Some(bytes) = self.cache.as_ref().and_then(|cache| cache.get(object)) {
+            return Ok(bytes);
+        }
+        let bytes = self.read_object(object).map_err(into_image)?;
+        if let Some(cache) = self.cache.as_ref().filter(|_| object.verify(&bytes).is_ok()) {
+            cache.put(object, &bytes);
+        }
+        Ok(bytes)
     }
 
     fn cipher(&self) -> Cipher {
@@ -301,9 +372,10 @@ impl ObjectSink for Repository {
 }
 
 impl Repository {
+    /// The object as the store has it, whatever the cache holds.
     pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Bytes> {
         let path = layout::object(object.kind, &object.digest);
-        let bytes = self.backend.read(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)))?;
+        let bytes = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)))?;
         if bytes.len() as u64 != u64::from(object.len) {
             let found = bytes.len();
             return Err(Error::new(

@@ -133,9 +133,11 @@ impl Repository {
         stamp: &Stamp,
     ) -> Result<()> {
         let records = layout::tag_records(image, tag);
+        let mut number = 0;
         for _ in 0..RACES_MAX {
-            let number = next(self.newest_number(&records)?.unwrap_or(0), image)?;
-            let next = Move {
+            // What was taken a moment ago counts also where the listing does not know it yet.
+            number = next(self.newest_number(&records)?.unwrap_or(0).max(number), image)?;
+            let moved = Move {
                 image: image.to_string(),
                 tag: tag.to_string(),
                 number,
@@ -144,7 +146,7 @@ impl Repository {
                 creator: stamp.creator.clone(),
                 nonce: record::nonce()?,
             };
-            let bytes = record::seal_signed(TAG, &next, self.keys.sign.as_ref());
+            let bytes = record::seal_signed(TAG, &moved, self.keys.sign.as_ref());
             let bytes = record::enclose(&self.cipher, bytes)?;
             if self.backend.create(&layout::tag_record(image, tag, number), &bytes)? == Created::Ours {
                 return Ok(());

@@ -74,8 +74,10 @@ impl Repository {
         draft.image = image.to_string();
         draft.cipher = self.cipher.name().to_owned();
         draft.nonce = record::nonce()?;
+        draft.number = 0;
         for _ in 0..RACES_MAX {
-            draft.number = next(self.numbers(image)?.highest, image)?;
+            // What was taken a moment ago counts also where the listing does not know it yet.
+            draft.number = next(self.numbers(image)?.highest.max(draft.number), image)?;
             let bytes = draft.encode(self.keys.sign.as_ref());
             let bytes = bytes.and_then(|bytes| self.cipher.seal_manifest(bytes));
             let bytes = bytes.map_err(|error| from_image(format!("publish `{image}`"), error))?;

@@ -269,7 +269,7 @@ fn a_clone_is_one_record_and_goes_its_own_way() {
     disk.write(40 << 40, b"before", &stamp()).unwrap();
     let files = || {
         let mut count = 0;
-        let mut folders = vec![place.folder.as_ref().unwrap().path().to_owned()];
+        let mut folders = vec![place.folder().to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let entry = entry.unwrap();
@@ -349,7 +349,7 @@ fn a_number_whose_manifest_was_pruned_is_not_used_again() {
     let other = Repository::open(&place.location).unwrap();
     other.blob(&image("disk")).write(0, b"gone", &stamp()).unwrap();
     other.remove(&reference("disk@2"), &stamp()).unwrap();
-    let folder = place.folder.as_ref().unwrap().path().join("repository/versions/disk");
+    let folder = place.folder().join("versions/disk");
     std::fs::remove_file(folder.join("00000000000000000002")).unwrap();
     let done = disk.write(4, b"kept", &stamp()).unwrap().manifest;
     assert_eq!((done.number, done.parent.unwrap().number), (3, 1));
@@ -426,7 +426,7 @@ fn a_flipped_chunk_is_named_and_never_served() {
     let disk = place.repository.blob(&image("disk"));
     disk.create(&shape(1 << 20, 16, 512), &stamp()).unwrap();
     disk.write(0, &[7; 200_000], &stamp()).unwrap();
-    let chunks = place.folder.as_ref().unwrap().path().join("repository/chunks");
+    let chunks = place.folder().join("chunks");
     let folder = std::fs::read_dir(chunks).unwrap().next().unwrap().unwrap().path();
     let file = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&file).unwrap();

@@ -1,4 +1,5 @@
-//! What a repository promises, held against every kind of store: each function here runs on a folder and in memory.
+//! What a repository promises, held against every kind of store: each function here runs on a folder, in memory and in S3,
+//! near and through a bad network.
 //! To see one again: `cargo test -p diskcast-store --test conformance <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
@@ -21,6 +22,24 @@ macro_rules! conformance {
         }
         mod memory {
             $(#[test] fn $name() { super::$name(&super::common::in_memory()) })*
+        }
+        mod s3 {
+            $(#[test] fn $name() {
+                if let Some(place) = super::common::in_s3(lab::Engine::VersityGw) { super::$name(&place) }
+            })*
+        }
+        mod s3_far_away {
+            $(#[test] fn $name() {
+                if let Some(place) = super::common::in_s3_far_away(lab::Engine::VersityGw, 7) { super::$name(&place) }
+            })*
+        }
+        mod minio {
+            // In no need of being built: tools/versitygw.sh --minio does it.
+            $(#[test] fn $name() {
+                let engine = lab::Engine::MinIo;
+                let place = engine.is_built().then(|| super::common::in_s3(engine)).flatten();
+                if let Some(place) = place { super::$name(&place) }
+            })*
         }
         mod folder_inside_a_runtime {
             $(#[test] fn $name() {
@@ -253,8 +272,8 @@ fn latest_is_the_newest_version(place: &Place) {
     assert_eq!(refused.kind(), ErrorKind::Refused);
 }
 
-/// Runs `work` in `count` threads that start together. In a folder every second thread has a handle of its own, as
-/// another process would.
+/// Runs `work` in `count` threads that start together. Every second one has a handle of its own, as another process
+/// would, but in memory.
 fn race<R: Send>(place: &Place, count: usize, work: impl Fn(usize, &Repository) -> R + Sync) -> Vec<R> {
     let start = Barrier::new(count);
     std::thread::scope(|scope| {
@@ -262,8 +281,7 @@ fn race<R: Send>(place: &Place, count: usize, work: impl Fn(usize, &Repository) 
             .map(|at| {
                 let (start, work) = (&start, &work);
                 scope.spawn(move || {
-                    let own = (place.folder.is_some() && at % 2 == 1)
-                        .then(|| Repository::open(&place.location).unwrap());
+                    let own = (at % 2 == 1).then(|| place.another()).flatten();
                     start.wait();
                     work(at, own.as_ref().unwrap_or(&place.repository))
                 })

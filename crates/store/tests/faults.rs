@@ -7,23 +7,73 @@ mod common;
 
 use std::sync::Arc;
 
-use common::faulty::{Faulty, Trouble, no_trouble};
-use common::{image, publish, put_image, reference, stamp};
+use common::faulty::{Faulty, Plan, Trouble, no_trouble};
+use common::{image, publish, put_image, reference, setting, stamp};
 use image::{NoProgress, ObjectSink as _, ObjectSource as _};
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
-use store::{ErrorKind, Repository, Scope, Why};
+use store::{ErrorKind, Replaces, Repository, Scope, Why};
 
-fn repository() -> (Repository, Arc<Faulty>) {
-    let store = Faulty::new(Arc::new(InMemory::new()), no_trouble());
-    (Repository::over(store.clone(), "faulty").unwrap(), store)
+/// A repository over a store that fails on purpose, and what it lies in.
+struct Place {
+    repository: Repository,
+    store: Arc<Faulty>,
+    _folder: tempfile::TempDir,
 }
 
-#[test]
-fn a_lost_reply_is_found_to_be_success() {
+/// What a store that fails is made of.
+#[derive(Debug, Clone, Copy)]
+enum Inner {
+    Memory,
+    Folder,
+}
+
+impl Inner {
+    fn place(self) -> Place {
+        let (store, folder) = self.store(no_trouble());
+        let repository = Repository::over_with(store.clone(), "faulty", &setting()).unwrap();
+        Place { repository, store, _folder: folder }
+    }
+
+    fn store(self, plan: Plan) -> (Arc<Faulty>, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let inner: Arc<dyn ObjectStore> = match self {
+            Self::Memory => Arc::new(InMemory::new()),
+            Self::Folder => {
+                Arc::new(LocalFileSystem::new_with_prefix(folder.path()).unwrap().with_fsync(true))
+            }
+        };
+        (Faulty::new(inner, plan), folder)
+    }
+}
+
+macro_rules! over_each {
+    ($($name:ident),* $(,)?) => {
+        mod memory {
+            $(#[test] fn $name() { super::$name(super::Inner::Memory) })*
+        }
+        mod folder {
+            $(#[test] fn $name() { super::$name(super::Inner::Folder) })*
+        }
+    };
+}
+
+over_each![
+    a_lost_reply_is_found_to_be_success,
+    a_lost_reply_does_not_claim_the_record_of_another,
+    every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds,
+    a_store_that_ignores_conditions_is_refused,
+    listings_that_lag_lose_nothing,
+    wrong_bytes_are_noticed_wherever_they_come,
+    failures_on_the_way_keep_their_cause,
+];
+
+fn a_lost_reply_is_found_to_be_success(inner: Inner) {
     for trouble in [Trouble::ReplyLost, Trouble::RetriedBelow] {
-        let (repository, store) = repository();
-        publish(&repository, "debian", 1);
-        let (draft, _) = put_image(&repository, 2, 7);
+        let Place { repository, store, .. } = &inner.place();
+        publish(repository, "debian", 1);
+        let (draft, _) = put_image(repository, 2, 7);
         store.set(Box::new(move |operation, _, _| (operation == "put").then_some(trouble)));
         let published = repository.publish(&image("debian"), draft).unwrap();
         repository.tag(&image("debian"), &"stable".parse().unwrap(), 2, &stamp()).unwrap();
@@ -35,14 +85,13 @@ fn a_lost_reply_is_found_to_be_success() {
     }
 }
 
-#[test]
-fn a_lost_reply_does_not_claim_the_record_of_another() {
-    let (repository, store) = repository();
-    let (draft, _) = put_image(&repository, 1, 7);
+fn a_lost_reply_does_not_claim_the_record_of_another(inner: Inner) {
+    let Place { repository, store, .. } = &inner.place();
+    let (draft, _) = put_image(repository, 1, 7);
     let first = repository.publish(&image("debian"), draft.clone()).unwrap();
     // The second writer's listing is of before: it tries number 1 with equal content, and its create fails unclearly.
     let mut listings = 0;
-    let other = Repository::over(store.clone(), "faulty").unwrap();
+    let other = Repository::over_with(store.clone(), "faulty", &setting()).unwrap();
     store.set(Box::new(move |operation, path, _| {
         listings += u64::from(operation == "list");
         (operation == "put" && path.as_ref().starts_with("versions/") && listings <= 2)
@@ -55,13 +104,12 @@ fn a_lost_reply_does_not_claim_the_record_of_another() {
     assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 2]);
 }
 
-#[test]
-fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds() {
+fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds(inner: Inner) {
     for trouble in [Trouble::Fails, Trouble::Throttled, Trouble::ReplyLost] {
         // The k-th operation fails; with enough of them none does and the loop ends.
         for k in 0.. {
-            let (repository, store) = repository();
-            let (draft, _) = put_image(&repository, 1, 7);
+            let Place { repository, store, .. } = &inner.place();
+            let (draft, _) = put_image(repository, 1, 7);
             let (mut hit, mut count) = (false, 0);
             let (seen, report) = std::sync::mpsc::channel();
             store.set(Box::new(move |_, _, _| {
@@ -95,22 +143,60 @@ fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds() {
     }
 }
 
-#[test]
-fn a_store_that_ignores_conditions_is_refused() {
-    let store = Faulty::new(Arc::new(InMemory::new()), Box::new(|_, _, _| Some(Trouble::IgnoresConditions)));
-    assert_eq!(Repository::over(store, "faulty").unwrap_err().kind(), ErrorKind::Unsupported);
-    let (_, store) = repository();
+fn a_store_that_ignores_conditions_is_refused(inner: Inner) {
+    let (store, _folder) =
+        inner.store(Box::new(|operation, _, _| (operation == "put").then_some(Trouble::IgnoresConditions)));
+    assert_eq!(
+        Repository::over_with(store, "faulty", &setting()).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+    let Place { repository, store, .. } = &inner.place();
     store.set(Box::new(|operation, _, _| (operation == "put").then_some(Trouble::IgnoresConditions)));
-    assert_eq!(Repository::over(store.clone(), "faulty").unwrap_err().kind(), ErrorKind::Unsupported);
+    // Its own place was proved; a copy of it elsewhere was not.
+    Repository::over_with(store.clone(), "faulty", &setting()).unwrap();
+    let refused = Repository::over_with(store.clone(), "elsewhere", &setting()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("`elsewhere` can't hold a repository: 8 writers"), "{refused}");
     store.set(no_trouble());
-    Repository::over(store, "faulty").unwrap();
+    Repository::over_with(store.clone(), "elsewhere", &setting()).unwrap();
+    let probe = repository.known_probe().unwrap().unwrap();
+    assert_eq!(
+        (probe.place.as_str(), probe.replaces),
+        (
+            "elsewhere",
+            match inner {
+                Inner::Memory => Replaces::OnCondition,
+                Inner::Folder => Replaces::Never,
+            }
+        )
+    );
+    assert_eq!(probe.creator, "test");
 }
 
-#[test]
-fn wrong_bytes_are_noticed_wherever_they_come() {
+fn listings_that_lag_lose_nothing(inner: Inner) {
+    let Place { repository, store, .. } = &inner.place();
+    publish(repository, "debian", 1);
+    store.set(Box::new(|operation, _, _| (operation == "list").then_some(Trouble::Lagging)));
+    for number in 2..=5 {
+        assert_eq!(publish(repository, "debian", number).number, number);
+        repository.tag(&image("debian"), &"stable".parse().unwrap(), number, &stamp()).unwrap();
+    }
+    assert_eq!(repository.versions(&image("debian")).unwrap(), [1], "the listing is of before");
+    store.set(no_trouble());
+    assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 2, 3, 4, 5]);
+    assert_eq!(repository.resolve(&reference("debian:stable")).unwrap().number, 5);
+    // A store whose listings lag always is not written to in the first place.
+    let lags: Plan = Box::new(|operation, _, _| (operation == "list").then_some(Trouble::Lagging));
+    let (store, _folder) = inner.store(lags);
+    let refused = Repository::over_with(store, "faulty", &setting()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("not listed"), "{refused}");
+}
+
+fn wrong_bytes_are_noticed_wherever_they_come(inner: Inner) {
     for trouble in [Trouble::WrongByte, Trouble::CutShort] {
-        let (repository, store) = repository();
-        let (draft, chunks) = put_image(&repository, 1, 7);
+        let Place { repository, store, .. } = &inner.place();
+        let (draft, chunks) = put_image(repository, 1, 7);
         repository.publish(&image("debian"), draft).unwrap();
         repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
         store.set(Box::new(move |operation, _, _| (operation == "get").then_some(trouble)));
@@ -121,7 +207,10 @@ fn wrong_bytes_are_noticed_wherever_they_come() {
                 "{text}"
             );
         }
-        assert_eq!(Repository::over(store.clone(), "faulty").unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(
+            Repository::over_with(store.clone(), "faulty", &setting()).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
         // The content of an object is verified by who uses it.
         let fetched = repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
         assert_eq!(fetched.unwrap_err().kind(), image::ErrorKind::Corrupt);
@@ -137,10 +226,9 @@ fn wrong_bytes_are_noticed_wherever_they_come() {
     }
 }
 
-#[test]
-fn failures_on_the_way_keep_their_cause() {
-    let (repository, store) = repository();
-    let (draft, chunks) = put_image(&repository, 1, 7);
+fn failures_on_the_way_keep_their_cause(inner: Inner) {
+    let Place { repository, store, .. } = &inner.place();
+    let (draft, chunks) = put_image(repository, 1, 7);
     store.set(Box::new(|_, _, _| Some(Trouble::Fails)));
     let errors = [
         repository.fetch(&chunks[0]).map(drop).unwrap_err().to_string(),

@@ -226,7 +226,7 @@ fn a_copy_sends_what_is_missing_and_is_known_again() {
 
 /// The files of all objects.
 fn object_files(place: &Place) -> Vec<std::path::PathBuf> {
-    let root = place.folder.as_ref().unwrap().path().join("repository");
+    let root = place.folder().to_owned();
     let list = |folder: &std::path::Path| {
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };

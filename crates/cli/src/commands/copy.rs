@@ -34,7 +34,7 @@ pub fn run(context: &Context, args: &Copy) -> Result<()> {
     }
     // What is encrypted is not written in the clear by mistake.
     let stays_sealed = from.key_check().is_some() && !args.decrypt;
-    let open = if stays_sealed { Repository::open } else { Repository::open_or_create };
+    let open = if stays_sealed { Repository::open_with } else { Repository::open_or_create_with };
     let to = repository::other(&args.to, &context.global, args.to_key.as_deref(), open)?;
     if stays_sealed && to.key_check().is_none() {
         let text = format!("`{}` is encrypted, and `{}` is not", from.name(), to.name());

@@ -14,6 +14,7 @@ pub mod install;
 pub mod key;
 pub mod log;
 pub mod remove;
+pub mod repository;
 pub mod serve;
 pub mod tag;
 pub mod token;

@@ -24,7 +24,7 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     let meter = Meter::new(context.output, context.global.quiet);
     let checked = match &args.repair {
         Some(from) if !context.global.dry_run => {
-            let from = repository::other(from, &context.global, None, Repository::open)?;
+            let from = repository::other(from, &context.global, None, Repository::open_with)?;
             repository.repair(&scope, &from, &meter)
         }
         _ => repository.verify(&scope, &meter).map(|verified| RepairReport { verified, healed: Vec::new() }),

@@ -1,12 +1,13 @@
 //! An object store that fails on purpose: every fault that a network and a disk have, one after the other.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt as _};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
@@ -30,6 +31,8 @@ pub enum Trouble {
     CutShort,
     /// A create replaces what is there, as stores do that know no conditions.
     IgnoresConditions,
+    /// A listing holds no record that came later than the plan.
+    Lagging,
 }
 
 /// Decides what goes wrong: from the operation (`put`, `get`, `list`), the path, and how many operations there were.
@@ -40,17 +43,20 @@ pub struct Faulty {
     inner: Arc<dyn ObjectStore>,
     plan: Mutex<Plan>,
     count: AtomicU64,
+    /// What came since the plan was made.
+    young: Mutex<HashSet<Path>>,
 }
 
 impl Faulty {
     pub fn new(inner: Arc<dyn ObjectStore>, plan: Plan) -> Arc<Self> {
-        Arc::new(Self { inner, plan: Mutex::new(plan), count: AtomicU64::new(0) })
+        Arc::new(Self { inner, plan: Mutex::new(plan), count: AtomicU64::new(0), young: Mutex::default() })
     }
 
     /// What goes wrong from now on.
     pub fn set(&self, plan: Plan) {
         *self.plan.lock().unwrap() = plan;
         self.count.store(0, Relaxed);
+        self.young.lock().unwrap().clear();
     }
 
     fn trouble(&self, operation: &'static str, path: &Path) -> Option<Trouble> {
@@ -82,8 +88,9 @@ fn spoil(bytes: &Bytes, trouble: Trouble) -> Bytes {
 #[async_trait]
 impl ObjectStore for Faulty {
     async fn put_opts(&self, path: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+        self.young.lock().unwrap().insert(path.clone());
         match self.trouble("put", path) {
-            None => self.inner.put_opts(path, payload, options).await,
+            None | Some(Trouble::Lagging) => self.inner.put_opts(path, payload, options).await,
             Some(Trouble::Throttled) => Err(failed("503 Slow Down")),
             Some(Trouble::IgnoresConditions) => {
                 options.mode = PutMode::Overwrite;
@@ -108,7 +115,7 @@ impl ObjectStore for Faulty {
         }
         let head = options.head;
         let mut found = self.inner.get_opts(path, options).await?;
-        if let Some(trouble) = trouble.filter(|_| !head) {
+        if let Some(trouble) = trouble.filter(|trouble| !head && *trouble != Trouble::Lagging) {
             let (meta, range) = (found.meta.clone(), found.range.clone());
             let bytes = spoil(&found.bytes().await?, trouble);
             let payload = GetResultPayload::Stream(Box::pin(futures::stream::once(async { Ok(bytes) })));
@@ -127,13 +134,21 @@ impl ObjectStore for Faulty {
         Err(failed("no record is that large"))
     }
 
-    fn delete_stream(&self, _: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        panic!("nothing here deletes")
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(paths)
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         match self.trouble("list", prefix.unwrap_or(&Path::default())) {
             None => self.inner.list(prefix),
+            Some(Trouble::Lagging) => {
+                let young = self.young.lock().unwrap().clone();
+                let old = move |found: &Result<ObjectMeta>| {
+                    let old = found.as_ref().map_or(true, |found| !young.contains(&found.location));
+                    std::future::ready(old)
+                };
+                self.inner.list(prefix).filter(old).boxed()
+            }
             Some(_) => Box::pin(futures::stream::once(async { Err(failed("input/output error")) })),
         }
     }
@@ -141,6 +156,12 @@ impl ObjectStore for Faulty {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         match self.trouble("list", prefix.unwrap_or(&Path::default())) {
             None => self.inner.list_with_delimiter(prefix).await,
+            Some(Trouble::Lagging) => {
+                let mut found = self.inner.list_with_delimiter(prefix).await?;
+                let young = self.young.lock().unwrap();
+                found.objects.retain(|found| !young.contains(&found.location));
+                Ok(found)
+            }
             Some(_) => Err(failed("input/output error")),
         }
     }

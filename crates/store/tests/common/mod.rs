@@ -3,31 +3,97 @@
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
 pub mod faulty;
+pub mod proxy;
+
+use std::net::SocketAddr;
 
 use base::Chance;
 use image::chunk::PlainHasher;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{ChunkExtents, ChunkSize, Encoder, Leaf, Manifest, ObjectRef, ObjectSink, TreeBuilder};
-use store::{ImageName, Location, Reference, Repository, Stamp};
+use lab::{Engine, Gateway};
+use proxy::{Fate, Proxy};
+use store::{ImageName, Location, Reference, Repository, S3Access, Setting, Stamp};
 
 /// One repository and what it lies in.
 pub struct Place {
     pub repository: Repository,
     pub location: Location,
-    pub folder: Option<tempfile::TempDir>,
+    pub setting: Setting,
+    pub keeps: Keeps,
+}
+
+/// What goes when a place goes.
+pub enum Keeps {
+    Nothing,
+    Folder(tempfile::TempDir),
+    Gateway(Gateway),
+    Network(Proxy, Gateway),
+}
+
+impl Place {
+    fn new(location: Location, setting: Setting, keeps: Keeps) -> Self {
+        Self { repository: Repository::create_with(&location, &setting).unwrap(), location, setting, keeps }
+    }
+
+    /// The folder of a repository in a folder.
+    pub fn folder(&self) -> &std::path::Path {
+        let Location::Folder(folder) = &self.location else { panic!("{} is no folder", self.location) };
+        folder
+    }
+
+    /// The same repository through a handle of its own, as another process has one; none for what lies in memory.
+    pub fn another(&self) -> Option<Repository> {
+        (self.location != Location::Memory)
+            .then(|| Repository::open_with(&self.location, &self.setting).unwrap())
+    }
 }
 
 /// A new repository in a folder of its own.
 pub fn in_folder() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Folder(folder.path().join("repository"));
-    Place { repository: Repository::create(&location).unwrap(), location, folder: Some(folder) }
+    Place::new(location, setting(), Keeps::Folder(folder))
 }
 
 /// A new repository in memory.
 pub fn in_memory() -> Place {
-    let location = Location::Memory;
-    Place { repository: Repository::create(&location).unwrap(), location, folder: None }
+    Place::new(Location::Memory, setting(), Keeps::Nothing)
+}
+
+/// A new repository in an S3 store of its own, if `engine` was built.
+pub fn in_s3(engine: Engine) -> Option<Place> {
+    let gateway = Gateway::start_or_skip(engine)?;
+    Some(Place::new(bucket(), s3_setting(gateway.address()), Keeps::Gateway(gateway)))
+}
+
+/// The same with a network before it that loses, cuts, delays and refuses a good part of all requests, as `seed` has it.
+pub fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
+    let gateway = Gateway::start_or_skip(engine)?;
+    let proxy = Proxy::before(gateway.address());
+    let mut chance = Chance::from_seed(seed);
+    let fates = [Fate::Throttled, Fate::Dropped, Fate::ReplyLost, Fate::CutShort, Fate::Slow];
+    proxy.set(Box::new(move |_, _| {
+        chance.hits(80_000).then(|| fates[usize::try_from(chance.below(fates.len() as u64)).unwrap()])
+    }));
+    let setting = s3_setting(proxy.address());
+    Some(Place::new(bucket(), setting, Keeps::Network(proxy, gateway)))
+}
+
+pub fn bucket() -> Location {
+    "s3://images/lab/first".parse().unwrap()
+}
+
+pub fn setting() -> Setting {
+    Setting { stamp: Some(stamp()), ..Setting::default() }
+}
+
+/// The way to a store that answers at `address`.
+pub fn s3_setting(address: SocketAddr) -> Setting {
+    let variables = Gateway::variables(address);
+    let find =
+        |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
+    Setting { s3: Some(S3Access::from_variables(&find).unwrap()), ..setting() }
 }
 
 pub fn image(name: &str) -> ImageName {

@@ -1,0 +1,56 @@
+//! `diskcast repository`: shows where the repository is, and what was found about its store.
+
+use std::fmt::Write;
+
+use base::units::show_bytes;
+use serde_json::json;
+use store::{Probe, Replaces, Repository};
+
+use super::Context;
+use crate::args::RepositoryArgs;
+use crate::exit::Result;
+use crate::table::printable;
+use crate::{clock, repository};
+
+pub fn run(context: &Context, args: &RepositoryArgs) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let probe = match args.probe && !context.global.dry_run {
+        true => Some(repository.probe()?),
+        false => repository.known_probe()?,
+    };
+    let images = repository.images()?.len();
+    let record = json!({
+        "type": "repository", "location": repository.name(), "id": repository.id(), "images": images,
+        "cache": repository.cache_bytes().map(|(bytes, folder)| json!({ "folder": folder, "bytes": bytes })),
+        "probe": probe.as_ref().map(|probe| json!({
+            "place": probe.place, "program": probe.program, "created": probe.created, "creator": probe.creator,
+            "verdict": probe.verdict, "replaces_on_condition": probe.replaces == Replaces::OnCondition,
+        })),
+    });
+    let cache_bytes_max = context.global.cache_size;
+    context.output.answer(&record, || text(&repository, images, probe.as_ref(), cache_bytes_max))
+}
+
+fn text(repository: &Repository, images: usize, probe: Option<&Probe>, cache_bytes_max: u64) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        writeln!(text, "{name:<11} {}", printable(value)).expect("a string takes everything");
+    };
+    line("repository", repository.name());
+    line("id", repository.id());
+    line("images", &images.to_string());
+    match probe {
+        None => line("store", "not tried yet: the first who writes does, or `diskcast repository --probe`"),
+        Some(probe) => {
+            let Probe { place, program, created, creator, verdict, .. } = probe;
+            line("store", place);
+            line("tried", &format!("{} by {creator} with {program}", clock::short(created)));
+            line("verdict", verdict);
+        }
+    }
+    if let Some((bytes, folder)) = repository.cache_bytes() {
+        let (bytes, most) = (show_bytes(bytes), show_bytes(cache_bytes_max));
+        line("cache", &format!("{}, {bytes} of at most {most}", folder.display()));
+    }
+    text
+}

@@ -1,0 +1,285 @@
+//! A folder of this machine that keeps objects which came from far away: bounded in bytes, shared by all processes, of
+//! use and never needed.
+//!
+//! An object lies under its digest in one of [`SHELVES`] folders, each of which may hold its share of the bytes. A file
+//! is written under a name of its own and renamed, so a reader finds all of an object or none; nothing is flushed, and
+//! whatever a crash or a disk makes of a file is noticed by its digest and dropped. What was not used for longest goes
+//! first: a read sets the file's time of modification. Nobody locks: who evicts what another one is about to read or to
+//! rename costs that one a fetch.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use base::limits::OBJECT_BYTES_MAX;
+use bytes::Bytes;
+use image::{ObjectKind, ObjectRef};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use crate::error::{Error, ErrorKind, Result, from_io};
+use crate::record;
+
+/// Folders by the first hexadecimal digit of the digest. One is looked through at a time.
+const SHELVES: usize = 16;
+/// The least size of a cache in bytes: a shelf takes the largest object then.
+pub const CACHE_BYTES_MIN: u64 = (SHELVES as u64) * (20 << 20);
+/// The size of a cache if nobody says another.
+pub const CACHE_BYTES_DEFAULT: u64 = 4 << 30;
+/// A full shelf is emptied by this share of what it may hold, and looked through again after a process has put as much
+/// there, since others put theirs. So the cache may grow beyond its bound by this share for each process that puts.
+const SHARE: u64 = 8;
+
+const _: () = assert!(CACHE_BYTES_MIN / SHELVES as u64 >= OBJECT_BYTES_MAX as u64);
+
+/// Where objects are kept, and how many bytes of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSetting {
+    /// The folder; it is made if need be, readable by its owner only.
+    pub folder: PathBuf,
+    /// Most bytes in it, at least [`CACHE_BYTES_MIN`].
+    pub bytes_max: u64,
+}
+
+/// An open cache.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    folder: PathBuf,
+    shelf_bytes_max: u64,
+    shelves: [Mutex<Shelf>; SHELVES],
+}
+
+/// What this process knows of a shelf.
+#[derive(Debug, Default)]
+struct Shelf {
+    /// Bytes there when it was last looked through; none if it never was.
+    seen: Option<u64>,
+    /// Bytes put there since by this process.
+    put: u64,
+}
+
+/// What lies on a shelf: when it was last used, how long it is, and its name.
+type Entry = (SystemTime, u64, OsString);
+
+impl Cache {
+    /// Opens the cache of `setting`. `Invalid` if it is too small; the system's error if its folder can't be made.
+    pub(crate) fn open(setting: &CacheSetting) -> Result<Self> {
+        if setting.bytes_max < CACHE_BYTES_MIN {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "a cache of {} bytes is too small: give it {CACHE_BYTES_MIN} or none",
+                    setting.bytes_max
+                ),
+            ));
+        }
+        let cache = Self {
+            folder: setting.folder.clone(),
+            shelf_bytes_max: setting.bytes_max / SHELVES as u64,
+            shelves: Default::default(),
+        };
+        for shelf in 0..SHELVES {
+            let folder = cache.folder_of(shelf);
+            // What it holds may be as secret as the disks that it came from.
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+            made.map_err(|error| from_io(format!("make the cache `{}`", folder.display()), error))?;
+        }
+        Ok(cache)
+    }
+
+    /// The bytes of `object` if they are here and are what its name says.
+    pub(crate) fn get(&self, object: &ObjectRef) -> Option<Bytes> {
+        let path = self.path_of(object);
+        let mut file = File::open(&path).ok()?;
+        let mut bytes = Vec::with_capacity(object.len as usize);
+        let read = (&mut file).take(u64::from(object.len) + 1).read_to_end(&mut bytes);
+        if read.is_err() || object.verify(&bytes).is_err() {
+            // Not there for the next one. That it may be gone already is no harm.
+            let _ = std::fs::remove_file(&path);
+            return None;
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        // A file that cannot be touched is as old as it looks.
+        let _ = rustix::fs::futimens(&file, &Timestamps { last_access: keep, last_modification: now });
+        Some(bytes.into())
+    }
+
+    /// Keeps `bytes`, which were held against the name of `object`. Whatever keeps them from being kept is no error:
+    /// they are needed no less for it.
+    pub(crate) fn put(&self, object: &ObjectRef, bytes: &[u8]) {
+        let length = bytes.len() as u64;
+        if length > self.shelf_bytes_max || self.make_room(shelf_of(object), length).is_err() {
+            return;
+        }
+        let Ok(nonce) = record::nonce() else { return };
+        let new = self.folder_of(shelf_of(object)).join(format!("new-{nonce}"));
+        let write = || -> std::io::Result<()> {
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all(bytes)?;
+            std::fs::rename(&new, self.path_of(object))
+        };
+        if write().is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// How many bytes lie here now.
+    pub(crate) fn bytes(&self) -> u64 {
+        let shelves = (0..SHELVES).filter_map(|shelf| self.look_through(shelf).ok());
+        shelves.flatten().map(|(_, bytes, _)| bytes).sum()
+    }
+
+    /// Makes sure that `bytes` more fit on a shelf, as far as this process knows.
+    fn make_room(&self, shelf: usize, bytes: u64) -> std::io::Result<()> {
+        let mut known = self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner);
+        known.put += bytes;
+        let is_news = known.put > self.shelf_bytes_max / SHARE;
+        if !is_news && known.seen.is_some_and(|seen| seen + known.put <= self.shelf_bytes_max) {
+            return Ok(());
+        }
+        let mut entries = self.look_through(shelf)?;
+        let mut there: u64 = entries.iter().map(|(_, bytes, _)| bytes).sum();
+        if there + bytes > self.shelf_bytes_max {
+            entries.sort_unstable();
+            for (_, length, name) in entries {
+                if there + bytes <= self.shelf_bytes_max - self.shelf_bytes_max / SHARE {
+                    break;
+                }
+                // Another process may have been faster.
+                let _ = std::fs::remove_file(self.folder_of(shelf).join(name));
+                there -= length;
+            }
+        }
+        *known = Shelf { seen: Some(there), put: bytes };
+        Ok(())
+    }
+
+    /// Everything on a shelf, also what a killed process left half-written.
+    fn look_through(&self, shelf: usize) -> std::io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(self.folder_of(shelf))? {
+            let entry = entry?;
+            // Gone meanwhile, or no file of ours.
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_file() {
+                entries.push((found.modified()?, found.len(), entry.file_name()));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn folder_of(&self, shelf: usize) -> PathBuf {
+        self.folder.join(format!("objects/{shelf:x}"))
+    }
+
+    fn path_of(&self, object: &ObjectRef) -> PathBuf {
+        let kind = match object.kind {
+            ObjectKind::Chunk => "chunk",
+            ObjectKind::Node => "node",
+        };
+        Path::join(&self.folder_of(shelf_of(object)), format!("{}-{kind}", object.digest))
+    }
+}
+
+fn shelf_of(object: &ObjectRef) -> usize {
+    usize::from(object.digest.0[0] >> 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(folder: &Path) -> Cache {
+        let cache =
+            Cache::open(&CacheSetting { folder: folder.to_owned(), bytes_max: CACHE_BYTES_MIN }).unwrap();
+        // Small enough to fill: 64 objects a shelf.
+        Cache { shelf_bytes_max: 64 << 10, ..cache }
+    }
+
+    fn object(seed: u64) -> (ObjectRef, Bytes) {
+        let mut bytes = vec![0; 1 << 10];
+        base::Chance::from_seed(seed).fill(&mut bytes);
+        (ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into())
+    }
+
+    fn most(cache: &Cache) -> u64 {
+        cache.shelf_bytes_max * SHELVES as u64
+    }
+
+    #[test]
+    fn what_was_used_last_stays_and_the_bound_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = small(folder.path());
+        let favourite = object(0);
+        for seed in 0..5000 {
+            let (object, bytes) = object(seed);
+            cache.put(&object, &bytes);
+            // Time on a filesystem passes in ticks; what counts is that it was used again and again.
+            if seed % 16 == 0 {
+                assert_eq!(cache.get(&favourite.0).as_ref(), Some(&favourite.1), "after {seed}");
+            }
+            assert!(seed % 500 != 0 || cache.bytes() <= most(&cache));
+        }
+        assert!(cache.bytes() > most(&cache) / 2, "it keeps what it may");
+        assert_eq!(cache.get(&object(1).0), None, "it went long ago");
+        // Whoever comes later finds the same.
+        assert_eq!(small(folder.path()).get(&favourite.0), Some(favourite.1));
+    }
+
+    #[test]
+    fn damaged_files_are_dropped_not_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = small(folder.path());
+        let (object, bytes) = object(1);
+        let path = cache.path_of(&object);
+        let flipped = {
+            let mut bytes = bytes.to_vec();
+            bytes[500] ^= 1;
+            bytes
+        };
+        for spoilt in [&flipped[..], &bytes[..1000], &[], &[&bytes[..], b"x"].concat()] {
+            cache.put(&object, &bytes);
+            std::fs::write(&path, spoilt).unwrap();
+            assert_eq!(cache.get(&object), None);
+            assert!(!path.exists());
+        }
+        cache.put(&object, &bytes);
+        assert_eq!(cache.get(&object), Some(bytes));
+    }
+
+    #[test]
+    fn leftovers_and_strangers_count_and_go_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = small(folder.path());
+        for shelf in 0..SHELVES {
+            std::fs::write(cache.folder_of(shelf).join("new-of-a-killed-process"), vec![0; 60 << 10])
+                .unwrap();
+        }
+        (0..1000).for_each(|seed| {
+            let (object, bytes) = object(seed);
+            cache.put(&object, &bytes);
+        });
+        assert!(cache.bytes() <= most(&cache));
+        let left =
+            (0..SHELVES).filter(|&shelf| cache.folder_of(shelf).join("new-of-a-killed-process").exists());
+        assert_eq!(left.count(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_and_a_size_too_small_are_errors() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let setting = CacheSetting { folder: file.path().to_owned(), bytes_max: CACHE_BYTES_MIN };
+        assert!(Cache::open(&setting).is_err());
+        let small = CacheSetting { folder: "/nowhere".into(), bytes_max: CACHE_BYTES_MIN - 1 };
+        assert_eq!(Cache::open(&small).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}

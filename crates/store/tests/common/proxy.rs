@@ -1,0 +1,217 @@
+//! A bad network between a repository and its S3 store: passes HTTP on, request by request, and does to each what it is
+//! told to.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// What happens to a request or to its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The store asks to come back later: 503 SlowDown; nothing is done.
+    Throttled,
+    /// The connection ends before the store has heard of it.
+    Dropped,
+    /// It is done, and the connection ends instead of an answer.
+    ReplyLost,
+    /// Half of the answer comes, then the connection ends.
+    CutShort,
+    /// One bit of the answer's body is another.
+    WrongByte,
+    /// The answer comes in drops.
+    Slow,
+    /// A listing is the one of before; the first of its kind is empty.
+    Lagging,
+}
+
+/// A request line: `GET`, `/images/chunks/…?…`.
+pub struct Asked<'a> {
+    pub method: &'a str,
+    pub target: &'a str,
+}
+
+impl Asked<'_> {
+    pub fn is_list(&self) -> bool {
+        self.target.contains("list-type=2")
+    }
+}
+
+/// Decides what happens: from the request and how many there were before.
+pub type Plan = Box<dyn FnMut(&Asked<'_>, u64) -> Option<Fate> + Send>;
+
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: SocketAddr,
+    plan: Mutex<Plan>,
+    count: AtomicU64,
+    /// The last listing of each kind.
+    listings: Mutex<HashMap<String, Message>>,
+    ends: AtomicBool,
+}
+
+/// Head with its empty line, and body.
+#[derive(Debug, Clone)]
+struct Message {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Proxy {
+    pub fn before(store: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            store,
+            plan: Mutex::new(Box::new(|_, _| None)),
+            count: AtomicU64::new(0),
+            listings: Mutex::default(),
+            ends: AtomicBool::new(false),
+        });
+        let ours = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if ours.ends.load(Relaxed) {
+                    break;
+                }
+                let (Ok(client), ours) = (client, Arc::clone(&ours)) else { continue };
+                // A connection that fails is a network that fails.
+                std::thread::spawn(move || ours.serve(client).unwrap_or_default());
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What happens from now on.
+    pub fn set(&self, plan: Plan) {
+        *self.shared.plan.lock().unwrap() = plan;
+        self.shared.count.store(0, Relaxed);
+    }
+
+    /// How many requests there were since the plan was set.
+    pub fn count(&self) -> u64 {
+        self.shared.count.load(Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Relaxed);
+        // Wakes the listener.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn serve(&self, client: TcpStream) -> std::io::Result<()> {
+        client.set_nodelay(true)?;
+        let mut requests = BufReader::new(client.try_clone()?);
+        let store = TcpStream::connect(self.store)?;
+        store.set_nodelay(true)?;
+        let mut answers = BufReader::new(store.try_clone()?);
+        while let Some(request) = read(&mut requests, true)? {
+            let mut words = request.head.split(' ');
+            let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+            let asked = Asked { method, target };
+            let fate = (self.plan.lock().unwrap())(&asked, self.count.fetch_add(1, Relaxed));
+            let answer = match fate {
+                Some(Fate::Throttled) => slow_down(),
+                Some(Fate::Dropped) => return client.shutdown(Shutdown::Both),
+                _ => {
+                    write(&store, &request)?;
+                    let Some(answer) = read(&mut answers, method != "HEAD")? else { break };
+                    if asked.is_list() { self.listing(target, answer, fate) } else { answer }
+                }
+            };
+            match fate {
+                Some(Fate::ReplyLost) => return client.shutdown(Shutdown::Both),
+                Some(Fate::CutShort) => {
+                    (&client).write_all(answer.head.as_bytes())?;
+                    (&client).write_all(&answer.body[..answer.body.len() / 2])?;
+                    return client.shutdown(Shutdown::Both);
+                }
+                Some(Fate::WrongByte) if !answer.body.is_empty() => {
+                    let mut answer = answer;
+                    let middle = answer.body.len() / 2;
+                    answer.body[middle] ^= 1;
+                    write(&client, &answer)?;
+                }
+                Some(Fate::Slow) => {
+                    (&client).write_all(answer.head.as_bytes())?;
+                    for drop in answer.body.chunks((answer.body.len() / 5).max(1)) {
+                        std::thread::park_timeout(std::time::Duration::from_millis(3));
+                        (&client).write_all(drop)?;
+                    }
+                }
+                _ => write(&client, &answer)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The listing that the client sees, and keeps the one of now for later.
+    fn listing(&self, target: &str, now: Message, fate: Option<Fate>) -> Message {
+        let before = self.listings.lock().unwrap().insert(target.to_owned(), now.clone());
+        match (fate, before) {
+            (Some(Fate::Lagging), Some(before)) => before,
+            (Some(Fate::Lagging), None) => {
+                let text = String::from_utf8(now.body).unwrap();
+                let end = text.find("<Contents>").or(text.find("<CommonPrefixes>"));
+                let body = end.map_or(text.clone(), |end| format!("{}</ListBucketResult>", &text[..end]));
+                answer("200 OK", &body)
+            }
+            _ => now,
+        }
+    }
+}
+
+fn slow_down() -> Message {
+    answer(
+        "503 Service Unavailable",
+        "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+    )
+}
+
+fn answer(status: &str, body: &str) -> Message {
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    Message { head, body: body.as_bytes().to_vec() }
+}
+
+fn write(mut to: &TcpStream, message: &Message) -> std::io::Result<()> {
+    to.write_all(message.head.as_bytes())?;
+    to.write_all(&message.body)
+}
+
+/// The next message; none when the other side has ended.
+fn read(from: &mut BufReader<TcpStream>, has_body: bool) -> std::io::Result<Option<Message>> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if from.read_line(&mut head)? == 0 {
+            return Ok(None);
+        }
+    }
+    let field = |name: &str| {
+        let lines = head.lines().filter_map(|line| line.split_once(':'));
+        lines
+            .into_iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    assert_eq!(field("transfer-encoding"), None, "nobody here sends in pieces of unknown length");
+    let length = field("content-length").filter(|_| has_body).map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    from.read_exact(&mut body)?;
+    Ok(Some(Message { head, body }))
+}
