@@ -15,8 +15,10 @@ mod load;
 mod multicast;
 mod peer;
 mod plain;
+mod puts;
 mod report;
 mod room;
+mod s3;
 mod sealed;
 mod side_by_side;
 mod transfer;
@@ -42,7 +44,7 @@ const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report |
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
-    &[&versions::LARGE, &versions::WRITERS],
+    &[&versions::LARGE, &versions::WRITERS, &puts::GROUP, &s3::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 

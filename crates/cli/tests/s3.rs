@@ -33,13 +33,19 @@ fn a_disk_goes_through_a_bucket_and_comes_back() {
                           says NoSuchKey: The specified key does not exist (request "),
         "{none}"
     );
-    assert!(none.ends_with("err: hint: `diskcast capture` makes a repository there\nexit: 10\n"), "{none}");
+    assert!(none.ends_with("err: hint: `diskcast init` makes a repository there\nexit: 10\n"), "{none}");
     assert!(see(&bench, &gateway, "capture disk.img web -q").ends_with("exit: 0\n"));
     assert!(see(&bench, &gateway, "install web out.img -q").ends_with("exit: 0\n"));
     assert_same(&disk, &bench.path("out.img"));
     assert_eq!(see(&bench, &gateway, "tag web@1 stable"), "out: web:stable is web@1\nexit: 0\n");
     assert!(see(&bench, &gateway, "images").contains("stable@1"));
     assert!(see(&bench, &gateway, "verify").starts_with("out: verified 1 versions"));
+    assert!(see(&bench, &gateway, "copy web s3://images/backup").ends_with("exit: 0\n"));
+    assert!(see(&bench, &gateway, "copy web folder").ends_with("exit: 0\n"));
+    assert!(
+        see(&bench, &gateway, "verify --repo s3://images/backup").starts_with("out: verified 1 versions")
+    );
+    assert!(see(&bench, &gateway, "verify --repo folder").starts_with("out: verified 1 versions"));
     let shown = see(&bench, &gateway, "repository");
     assert!(
         shown.contains("out: verdict     8 writers raced for each of 4 records and one won each"),

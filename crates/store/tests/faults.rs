@@ -267,7 +267,7 @@ fn writers_of_a_bad_store_lose_nothing_that_was_reported_and_nothing_is_there_tw
         Trouble::CutShort,
     ];
     for seed in 0..30 {
-        let (repository, store) = repository();
+        let Place { repository, store, .. } = &Inner::Memory.place();
         let shape = store::Shape { size_bytes: 1 << 16, ..store::Shape::default() };
         repository.blob(&image("shared")).create(&shape, &stamp()).unwrap();
         let mut chance = base::Chance::from_seed(seed);
@@ -290,7 +290,7 @@ fn writers_of_a_bad_store_lose_nothing_that_was_reported_and_nothing_is_there_tw
         let newest = repository.blob(&image("shared")).recent().unwrap().number;
         let mut before = vec![false; WRITERS * WRITES];
         for number in 1..=newest {
-            let held = slots(&repository, number, WRITERS * WRITES);
+            let held = slots(repository, number, WRITERS * WRITES);
             let new: Vec<_> = (0..held.len()).filter(|&slot| held[slot] != before[slot]).collect();
             assert_eq!(new.len(), usize::from(number > 1), "seed {seed}: version {number} is one write more");
             before = held;

@@ -1,0 +1,125 @@
+//! The figure of durable puts into a folder: the repository beside `object_store` alone with a flush for each object.
+//!
+//! Rounds alternate, so that a busy machine is busy for both, and what others have written to the disk is flushed before,
+//! since one `syncfs` waits for all of it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use base::Chance;
+use bytes::Bytes;
+use futures::executor::block_on;
+use image::{ObjectKind, ObjectRef, ObjectSink as _};
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStoreExt as _, path};
+use serde_json::json;
+use store::{Location, Repository};
+
+use crate::context::{Context, said};
+use crate::figure::{Bar, Figure, median};
+use crate::{Group, Result};
+
+pub const GROUP: Group = Group {
+    figures: &[(
+        "versions.folder_put",
+        "durable puts into a folder over object_store with fsync, the worse of 4 KiB, 90 KB and 1 MiB; at least 0.8",
+    )],
+    measure,
+};
+
+const THREADS: usize = 8;
+const ROUNDS: u64 = 5;
+/// Sizes of objects in bytes, and how many of them make a round. 90 KB is what a chunk of system files has.
+const SIZES: [(usize, usize); 3] = [(4 << 10, 2000), (90_000, 2000), (1 << 20, 200)];
+
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let (mut rows, mut worst) = (vec![], (f64::INFINITY, vec![]));
+    let mut peer_at_chunk = f64::NAN;
+    for (object_bytes, count) in SIZES {
+        let (mut ratios, mut own, mut peer) = (vec![], vec![], vec![]);
+        for round in 0..ROUNDS {
+            let objects = objects(round, count, object_bytes);
+            #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+            let megabytes = (count * object_bytes) as f64 / 1e6;
+            let theirs = megabytes / by_object_store(&fresh(context)?, &objects)?;
+            let ours = megabytes / by_repository(&fresh(context)?, &objects)?;
+            peer.push(theirs);
+            own.push(ours);
+            ratios.push(ours / theirs);
+        }
+        rows.push(json!({
+            "object bytes": object_bytes, "objects": count, "repository MB/s": median(&own),
+            "object_store with fsync MB/s": median(&peer), "ratio": median(&ratios),
+        }));
+        if object_bytes == 90_000 {
+            peer_at_chunk = median(&peer);
+        }
+        if median(&ratios) < worst.0 {
+            worst = (median(&ratios), ratios);
+        }
+    }
+    Ok(vec![
+        Figure::new("versions.folder_put", &worst.1, "ratio", Bar::AtLeast(0.8))
+            .peer("object_store", "LocalFileSystem with fsync, 90 KB objects", peer_at_chunk, "MB/s")
+            .on(
+                "random objects of 4 KiB, 90 KB and 1 MiB by 8 threads",
+                "a folder of the local disk, durable",
+            )
+            .with(json!(rows)),
+    ])
+}
+
+/// A new folder on a disk that owes nothing to anybody.
+fn fresh(context: &Context) -> Result<std::path::PathBuf> {
+    said(&mut std::process::Command::new("sync"))?;
+    context.folder()
+}
+
+/// Objects that no disk shrinks and no other round repeats.
+fn objects(round: u64, count: usize, object_bytes: usize) -> Vec<(ObjectRef, Bytes)> {
+    let mut chance = Chance::from_seed(round);
+    let make = |_| {
+        let mut bytes = vec![0; object_bytes];
+        chance.fill(&mut bytes);
+        (ObjectRef::of(ObjectKind::Chunk, &bytes), Bytes::from(bytes))
+    };
+    (0..count).map(make).collect()
+}
+
+/// Seconds until all are durable.
+fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
+    let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
+    let start = Instant::now();
+    all(objects, |(object, bytes)| {
+        let hex = object.digest.to_hex();
+        let path = path::Path::from_iter(["chunks", &hex[..2], &hex]);
+        block_on(store.put(&path, bytes.clone().into())).map(drop).map_err(|error| error.to_string())
+    })?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Seconds until all are durable.
+fn by_repository(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
+    let repository = Repository::create(&Location::Folder(folder.to_owned()))?;
+    let start = Instant::now();
+    all(objects, |(object, bytes)| repository.put(object, bytes.clone()).map_err(|error| error.to_string()))?;
+    repository.settle()?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Does `work` on all items by [`THREADS`] threads.
+pub fn all<T: Sync>(items: &[T], work: impl Fn(&T) -> std::result::Result<(), String> + Sync) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        while let Some(item) = items.get(next.fetch_add(1, Relaxed)) {
+            work(item)?;
+        }
+        Ok::<_, String>(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
+    })?;
+    Ok(())
+}
