@@ -111,7 +111,7 @@ const REPORT_SHARE: u64 = 4_000;
 const REPORT_BYTES: u64 = 150;
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// The same two while the rate is being searched for, each step of which waits for reports.
-const REPORT_SHARE_SEEKING: u64 = 8_000;
+const REPORT_SHARE_SEEKING: u64 = 6_000;
 const REPORT_INTERVAL_SEEKING: Duration = Duration::from_millis(4);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const REPORT_INTERVAL_EACH: Duration = Duration::from_millis(6);
