@@ -10,7 +10,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("image", &["base", "disk"]),
     ("store", &["base", "image", "proto"]),
     ("net", &["base", "image", "proto"]),
-    ("mirror", &["base", "image", "net", "store"]),
+    ("mirror", &["base", "disk", "image", "net", "store"]),
     ("daemon", &["base", "disk", "image", "mirror", "net", "store"]),
     ("cli", &["base", "daemon", "disk", "image", "mirror", "net", "store"]),
 ];

@@ -100,6 +100,19 @@ impl Target {
         Ok(())
     }
 
+    /// Makes `len` bytes from `offset` read as zeros and keeps their space: later writes there find it.
+    pub fn allocate_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeroes_by_hand(offset, len),
+            Err(e) => Err(self.failed("zero", len, offset, e)),
+        }
+    }
+
     fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<()> {
         let mut done = 0;
         while done < len {

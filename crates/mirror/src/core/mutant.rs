@@ -1,0 +1,82 @@
+//! Seeded bugs: the simulator switches one on and shows that its checkers see it. Without the feature `mutants` every
+//! question for one is answered with no at compile time.
+
+/// A bug to be found, each in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mutant {
+    /// The core as it is.
+    #[default]
+    None,
+    /// A write is over before its record is in the journal.
+    ForgetsRecord,
+    /// Sectors that were not here are recorded before their data is written.
+    RecordsAhead,
+    /// Sectors that were here are recorded after their data is written.
+    RecordsBehind,
+    /// A flush writes its barrier without syncing the data.
+    SkipsDataSync,
+    /// A flush syncs the data and writes no barrier.
+    SkipsBarrier,
+    /// A flush is over although another one that began before the write is not.
+    JoinsRunningFlush,
+    /// A barrier covers what came into the journal while the data was synced.
+    CoversTooMuch,
+    /// A fill writes over dirty sectors.
+    FillsOverDirty,
+    /// A fill writes over sectors that were committed meanwhile.
+    FillsOverKept,
+    /// A chunk counts as clean before it is written.
+    CleanBeforeFill,
+    /// Writes do not wait for a fill of their chunk.
+    WritesIntoFill,
+    /// A write over a frozen sector does not copy it first.
+    SkipsCopy,
+    /// A read of the frozen generation looks at the local file only.
+    ReadsThawed,
+    /// A freeze does not wait for writes under way.
+    FreezesAtOnce,
+    /// Chunks that were clean before a power cut are trusted.
+    TrustsSuspects,
+    /// What lies in the local file without a record is not cleared.
+    LeavesVoid,
+    /// Records behind the last barrier are used after a power cut.
+    UsesUnbarriered,
+    /// After an abandoned commit only what was written since is dirty.
+    ForgetsFrozen,
+    /// An item that failed at one source is not tried at the others.
+    NeverRetries,
+    /// Each reader of a chunk fetches it for itself.
+    FetchesTwice,
+}
+
+impl Mutant {
+    /// All of them that are bugs.
+    pub const ALL: [Self; 20] = [
+        Self::ForgetsRecord,
+        Self::RecordsAhead,
+        Self::RecordsBehind,
+        Self::SkipsDataSync,
+        Self::SkipsBarrier,
+        Self::JoinsRunningFlush,
+        Self::CoversTooMuch,
+        Self::FillsOverDirty,
+        Self::FillsOverKept,
+        Self::CleanBeforeFill,
+        Self::WritesIntoFill,
+        Self::SkipsCopy,
+        Self::ReadsThawed,
+        Self::FreezesAtOnce,
+        Self::TrustsSuspects,
+        Self::LeavesVoid,
+        Self::UsesUnbarriered,
+        Self::ForgetsFrozen,
+        Self::NeverRetries,
+        Self::FetchesTwice,
+    ];
+
+    /// Whether `chosen` is this bug.
+    #[must_use]
+    pub fn is(self, chosen: Self) -> bool {
+        cfg!(feature = "mutants") && self == chosen
+    }
+}

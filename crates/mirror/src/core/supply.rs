@@ -1,0 +1,534 @@
+//! What is wanted from far away, in which order, and from whom: one queue by priority for nodes and chunks, sources in
+//! order with bounded fan-in, retries elsewhere, and a rest for sources that are dead or lie.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Range;
+
+use base::{Duration, Instant};
+
+use super::fetch::{Fetch, NOBODY};
+use super::{Config, Core, Failure, Item, Mutant, NodePlace, Op, OpId, RunSet};
+
+/// Children of a node.
+const FANOUT: u64 = base::limits::TREE_FANOUT;
+/// Queued items that are looked at for one that a free source has not failed at.
+const LOOKS_MAX: usize = 64;
+/// First and longest rest of a source that could not be reached, and of an item that no source gave.
+const REST_MIN: Duration = Duration::from_millis(50);
+/// See [`REST_MIN`].
+const REST_MAX: Duration = Duration::from_secs(2);
+/// A source that lied so often in a row is not asked for [`LIAR_REST`].
+const LIES_MAX: u32 = 3;
+/// See [`LIES_MAX`].
+const LIAR_REST: Duration = Duration::from_secs(30);
+/// Fetches in flight in the background, and with any others in flight or queued.
+const BACKGROUND_MAX: usize = 4;
+
+/// Why an item is fetched: the lower the earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Priority {
+    /// Somebody waits.
+    Demand,
+    /// A stream is likely to come there.
+    Ahead,
+    /// Other machines read it when they started.
+    Expected,
+    /// Until the disk is local.
+    Background,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A chunk whose node is wanted first.
+    NeedsNode,
+    Queued,
+    Running,
+    /// No source gave it; until then.
+    Resting(Instant),
+}
+
+struct Want {
+    priority: Priority,
+    order: u64,
+    state: State,
+    waiters: Vec<OpId>,
+    /// Chunks that need this node.
+    dependents: Vec<u64>,
+    /// Sources that failed at it in this round, as bits.
+    tried: u64,
+    rounds: u32,
+    /// When it fails for who waits.
+    deadline: Option<Instant>,
+    failure: Failure,
+}
+
+struct Source {
+    running: usize,
+    running_max: usize,
+    failures: u32,
+    lies: u32,
+    rests_until: Instant,
+}
+
+/// See the module.
+pub(super) struct Supply {
+    height: u8,
+    wants: HashMap<Item, Want>,
+    queue: BTreeSet<(Priority, u64, Item)>,
+    timers: BTreeSet<(Instant, Item)>,
+    deadlines: BTreeSet<(Instant, Item)>,
+    sources: Vec<Source>,
+    order: u64,
+    running: usize,
+    running_demand: usize,
+    /// Nodes that were opened.
+    known: HashSet<NodePlace>,
+    /// Chunks that hold nothing but zeros in the base version.
+    pub(super) empty: RunSet,
+    /// Chunks that are expected to be read, first first.
+    pub(super) expected: VecDeque<u64>,
+    /// Counts the trees that there were.
+    pub(super) tree: u64,
+    /// Where background filling is.
+    cursor: u64,
+    background_at: Instant,
+    /// It waits for that time and nothing else.
+    background_waits: bool,
+    /// Chunks that were fetched before they were read, and the bytes of their objects.
+    pub(super) unread: HashMap<u64, u32>,
+}
+
+impl Supply {
+    pub(super) fn new(config: &Config, height: u8) -> Self {
+        let source = |&running_max: &usize| Source {
+            running: 0,
+            running_max,
+            failures: 0,
+            lies: 0,
+            rests_until: Instant::ZERO,
+        };
+        Self {
+            height,
+            wants: HashMap::new(),
+            queue: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            sources: config.sources.iter().map(source).collect(),
+            order: 0,
+            running: 0,
+            running_demand: 0,
+            known: HashSet::new(),
+            empty: RunSet::new(),
+            expected: VecDeque::new(),
+            tree: 0,
+            cursor: 0,
+            background_at: Instant::ZERO,
+            background_waits: false,
+            unread: HashMap::new(),
+        }
+    }
+
+    /// What has to be fetched next on the way to `chunk`: the highest node that is not known, or the chunk.
+    pub(super) fn next_item(&self, chunk: u64) -> Item {
+        let place = |level: u8| NodePlace { level, number: chunk / FANOUT.pow(u32::from(level) + 1) };
+        let unknown = (0..self.height).take_while(|&level| !self.known.contains(&place(level))).last();
+        unknown.map_or(Item::Chunk(chunk), |level| Item::Node(place(level)))
+    }
+
+    /// The chunks below a node.
+    pub(super) fn span(place: NodePlace, count: u64) -> Range<u64> {
+        let each = FANOUT.pow(u32::from(place.level) + 1);
+        (place.number * each).min(count)..((place.number + 1) * each).min(count)
+    }
+
+    /// The chunks of a node's entries that are `empty`, and of those behind its last.
+    pub(super) fn empty_chunks(place: NodePlace, empty: &[bool], count: u64) -> RunSet {
+        let span = Self::span(place, count);
+        let each = FANOUT.pow(u32::from(place.level));
+        let entries = (0..FANOUT).zip(empty.iter().copied().chain(std::iter::repeat(true)));
+        let runs = entries.filter(|(_, empty)| *empty).map(|(slot, _)| {
+            let first = (span.start + slot * each).min(span.end);
+            first..(first + each).min(span.end)
+        });
+        runs.collect()
+    }
+
+    fn enqueue(&mut self, item: Item) {
+        let Some(want) = self.wants.get_mut(&item) else { return };
+        want.state = State::Queued;
+        self.queue.insert((want.priority, want.order, item));
+    }
+
+    fn take_from_queue(&mut self, item: Item) {
+        if let Some(want) = self.wants.get(&item) {
+            self.queue.remove(&(want.priority, want.order, item));
+        }
+    }
+
+    /// Wants `item`; true if that is new.
+    fn want(&mut self, item: Item, priority: Priority) -> bool {
+        if let Some(want) = self.wants.get(&item) {
+            if priority < want.priority {
+                let queued = want.state == State::Queued;
+                self.take_from_queue(item);
+                let want = self.wants.get_mut(&item).expect("it was just there");
+                want.priority = priority;
+                if queued {
+                    self.enqueue(item);
+                }
+            }
+            return false;
+        }
+        self.order += 1;
+        let want = Want {
+            priority,
+            order: self.order,
+            state: State::Queued,
+            waiters: Vec::new(),
+            dependents: Vec::new(),
+            tried: 0,
+            rounds: 0,
+            deadline: None,
+            failure: Failure::Dead,
+        };
+        self.wants.insert(item, want);
+        true
+    }
+
+    /// Wants what comes next on the way to `chunk`, which is wanted itself.
+    fn want_next(&mut self, chunk: u64, priority: Priority) {
+        match self.next_item(chunk) {
+            Item::Chunk(_) => self.enqueue(Item::Chunk(chunk)),
+            node @ Item::Node(_) => {
+                if self.want(node, priority) {
+                    self.enqueue(node);
+                }
+                let want = self.wants.get_mut(&node).expect("it is wanted");
+                if !want.dependents.contains(&chunk) {
+                    want.dependents.push(chunk);
+                }
+                self.wants.get_mut(&Item::Chunk(chunk)).expect("it is wanted").state = State::NeedsNode;
+            }
+        }
+    }
+
+    /// Wants `chunk`, for `waiter` if there is one, who gives up at `deadline`.
+    pub(super) fn want_chunk(
+        &mut self,
+        chunk: u64,
+        priority: Priority,
+        waiter: Option<OpId>,
+        deadline: Option<Instant>,
+    ) {
+        let item = Item::Chunk(chunk);
+        let fresh = self.want(item, priority);
+        let want = self.wants.get_mut(&item).expect("it is wanted");
+        if let Some(waiter) = waiter {
+            if !want.waiters.contains(&waiter) {
+                want.waiters.push(waiter);
+            }
+            if let (None, Some(deadline)) = (want.deadline, deadline) {
+                want.deadline = Some(deadline);
+                self.deadlines.insert((deadline, item));
+            }
+        }
+        if fresh || want.state == State::NeedsNode {
+            self.want_next(chunk, priority);
+        }
+    }
+
+    /// Takes the want of `item` off: whoever waited for it, and the chunks that needed it.
+    fn remove(&mut self, item: Item) -> (Vec<OpId>, Vec<u64>) {
+        self.take_from_queue(item);
+        let Some(want) = self.wants.remove(&item) else { return Default::default() };
+        if let State::Resting(until) = want.state {
+            self.timers.remove(&(until, item));
+        }
+        if let Some(deadline) = want.deadline {
+            self.deadlines.remove(&(deadline, item));
+        }
+        (want.waiters, want.dependents)
+    }
+
+    /// The source to ask for `item` now; or when there may be one.
+    fn source_for(&mut self, now: Instant, item: Item) -> Choice {
+        let want = self.wants.get_mut(&item).expect("it is wanted");
+        let (mut busy, mut earliest) = (false, None::<Instant>);
+        for (index, source) in self.sources.iter().enumerate() {
+            if want.tried & (1 << index) != 0 {
+                continue;
+            }
+            if source.rests_until > now {
+                earliest = Some(earliest.map_or(source.rests_until, |at| at.min(source.rests_until)));
+            } else if source.running >= source.running_max {
+                busy = true;
+            } else {
+                return Choice::Ask(index);
+            }
+        }
+        if busy {
+            return Choice::Busy;
+        }
+        // All that were not tried rest, or all were tried: another round.
+        want.tried = 0;
+        want.rounds += 1;
+        let pause = (REST_MIN * 2u32.saturating_pow(want.rounds.min(8))).min(REST_MAX);
+        Choice::Rest(earliest.unwrap_or(now + pause))
+    }
+
+    /// A source answered, or did not.
+    fn judge(&mut self, now: Instant, source: usize, result: Result<(), Failure>) {
+        let Some(source) = self.sources.get_mut(source) else { return };
+        source.running -= 1;
+        match result {
+            Ok(()) => (source.failures, source.lies) = (0, 0),
+            Err(Failure::Dead) => {
+                source.failures += 1;
+                let rest = REST_MIN * 2u32.saturating_pow(source.failures.min(8) - 1);
+                source.rests_until = now + rest.min(REST_MAX);
+            }
+            Err(Failure::Lies) => {
+                source.lies += 1;
+                if source.lies >= LIES_MAX {
+                    source.rests_until = now + LIAR_REST;
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The nodes are of another tree now.
+    pub(super) fn forget_nodes(&mut self) {
+        self.tree += 1;
+        self.known.clear();
+        self.empty = RunSet::new();
+    }
+
+    pub(super) fn learn(&mut self, place: NodePlace) {
+        self.known.insert(place);
+    }
+}
+
+enum Choice {
+    Ask(usize),
+    Busy,
+    Rest(Instant),
+}
+
+impl Core {
+    /// Wants a chunk for a read that waits.
+    pub(super) fn demand(&mut self, now: Instant, chunk: u64, waiter: OpId) {
+        let deadline = self.config.give_up.map(|after| now + after);
+        self.supply.want_chunk(chunk, Priority::Demand, Some(waiter), deadline);
+    }
+
+    pub(super) fn read_ahead(&mut self, chunks: Vec<u64>) {
+        for chunk in chunks {
+            if !self.is_chunk_here(chunk) {
+                self.supply.want_chunk(chunk, Priority::Ahead, None, None);
+            }
+        }
+    }
+
+    pub(super) fn is_chunk_here(&self, chunk: u64) -> bool {
+        self.held.is_here(&self.cut, &self.cut.chunk(chunk))
+    }
+
+    /// Sees that something is queued of what nobody asked for yet.
+    fn feed(&mut self, now: Instant) {
+        let idle = |supply: &Supply, most: usize| supply.queue.len() + supply.running < most;
+        while idle(&self.supply, self.config.fetches_max)
+            && let Some(chunk) = self.supply.expected.pop_front()
+        {
+            if !self.is_chunk_here(chunk) {
+                self.supply.want_chunk(chunk, Priority::Expected, None, None);
+            }
+        }
+        let each_second = u64::from(self.config.background_per_second);
+        let count = self.cut.chunks();
+        while each_second > 0
+            && now >= self.supply.background_at
+            && self.supply.running_demand == 0
+            && idle(&self.supply, BACKGROUND_MAX)
+            && self.supply.cursor < count
+        {
+            let Some(gap) = self.held.clean.gaps(self.supply.cursor..count).next() else {
+                self.supply.cursor = count;
+                break;
+            };
+            self.supply.cursor = gap.start + 1;
+            if !self.is_chunk_here(gap.start) {
+                self.supply.want_chunk(gap.start, Priority::Background, None, None);
+                let pause = Duration::from_nanos(1_000_000_000 / each_second);
+                // What was not used of the rate while demand came first is not made up for.
+                self.supply.background_at = now.max(self.supply.background_at) + pause;
+            }
+        }
+        self.supply.background_waits =
+            each_second > 0 && now < self.supply.background_at && self.supply.cursor < count;
+    }
+
+    pub(super) fn next_fetch(&mut self, now: Instant) -> Option<OpId> {
+        self.feed(now);
+        let supply = &mut self.supply;
+        if supply.running >= self.config.fetches_max {
+            return None;
+        }
+        let reserve = self.config.fetches_max.saturating_sub(self.config.demand_reserve);
+        let queued: Vec<_> = supply.queue.iter().take(LOOKS_MAX).copied().collect();
+        for (priority, _, item) in queued {
+            if let Item::Chunk(chunk) = item {
+                if self.held.clean.contains(&(chunk..chunk + 1)) {
+                    // It was committed as a whole, or turned out to be empty, since it was queued.
+                    self.wakes.extend(supply.remove(item).0);
+                    return self.next_fetch(now);
+                }
+                if supply.next_item(chunk) != item {
+                    // The tree is another one since it was queued.
+                    supply.take_from_queue(item);
+                    supply.want_next(chunk, priority);
+                    return self.next_fetch(now);
+                }
+            }
+            if priority != Priority::Demand && supply.running - supply.running_demand >= reserve {
+                return None;
+            }
+            // A chunk that has to be checked is here: nobody is asked for it yet.
+            let check = match item {
+                Item::Chunk(chunk) => self.held.suspect.contains(&(chunk..chunk + 1)),
+                Item::Node(_) => false,
+            };
+            match if check { Choice::Ask(NOBODY) } else { supply.source_for(now, item) } {
+                Choice::Busy => {}
+                Choice::Rest(until) => {
+                    supply.take_from_queue(item);
+                    supply.wants.get_mut(&item).expect("it is queued").state = State::Resting(until);
+                    supply.timers.insert((until, item));
+                }
+                Choice::Ask(source) => return Some(self.start(item, source, priority)),
+            }
+        }
+        None
+    }
+
+    fn start(&mut self, item: Item, source: usize, priority: Priority) -> OpId {
+        let supply = &mut self.supply;
+        if !Mutant::FetchesTwice.is(self.config.mutant) {
+            supply.take_from_queue(item);
+        }
+        supply.wants.get_mut(&item).expect("it is queued").state = State::Running;
+        supply.running += 1;
+        supply.running_demand += usize::from(priority == Priority::Demand);
+        if let Some(source) = supply.sources.get_mut(source) {
+            source.running += 1;
+        }
+        let tree = self.supply.tree;
+        self.enter(Op::Fetch(Fetch::new(item, source, priority, tree)))
+    }
+
+    /// The source of a fetch has answered.
+    pub(super) fn answered(&mut self, now: Instant, source: usize, result: Result<(), Failure>) {
+        self.supply.judge(now, source, result);
+        match result {
+            Err(Failure::Lies) => {
+                (self.counters.lies, self.counters.retries) =
+                    (self.counters.lies + 1, self.counters.retries + 1)
+            }
+            Err(_) => self.counters.retries += 1,
+            Ok(()) => {}
+        }
+    }
+
+    fn stop_running(&mut self, priority: Priority) {
+        self.supply.running -= 1;
+        self.supply.running_demand -= usize::from(priority == Priority::Demand);
+    }
+
+    /// A fetch is over and brought what was wanted.
+    pub(super) fn fetched(&mut self, item: Item, priority: Priority) {
+        self.stop_running(priority);
+        let (waiters, dependents) = self.supply.remove(item);
+        self.wakes.extend(waiters);
+        for chunk in dependents {
+            let want = self.supply.wants.get(&Item::Chunk(chunk));
+            let Some(want) = want.filter(|want| want.state == State::NeedsNode) else { continue };
+            let priority = want.priority;
+            if self.is_chunk_here(chunk) {
+                let (waiters, _) = self.supply.remove(Item::Chunk(chunk));
+                self.wakes.extend(waiters);
+            } else {
+                self.supply.want_next(chunk, priority);
+            }
+        }
+    }
+
+    /// A fetch is over and what it brought could not be kept: who waits hears of it.
+    pub(super) fn not_kept(&mut self, item: Item, priority: Priority) {
+        self.stop_running(priority);
+        let (mut waiters, dependents) = self.supply.remove(item);
+        for chunk in dependents {
+            waiters.extend(self.supply.remove(Item::Chunk(chunk)).0);
+        }
+        self.fail(waiters, Failure::Local);
+    }
+
+    /// A fetch is over and brought nothing.
+    pub(super) fn failed(&mut self, item: Item, priority: Priority, source: usize, failure: Failure) {
+        self.stop_running(priority);
+        let never = self.has(Mutant::NeverRetries);
+        let Some(want) = self.supply.wants.get_mut(&item) else { return };
+        want.failure = failure;
+        if source < 64 {
+            want.tried |= 1 << source;
+        }
+        if !never {
+            self.supply.enqueue(item);
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let timer = self.supply.timers.first().map(|(at, _)| *at);
+        let deadline = self.supply.deadlines.first().map(|(at, _)| *at);
+        let background = self.supply.background_waits.then_some(self.supply.background_at);
+        [timer, deadline, background].into_iter().flatten().min()
+    }
+
+    pub(super) fn pass_time(&mut self, now: Instant) {
+        while let Some(&(at, item)) = self.supply.timers.first().filter(|(at, _)| *at <= now) {
+            self.supply.timers.remove(&(at, item));
+            self.supply.enqueue(item);
+        }
+        while let Some(&(at, item)) = self.supply.deadlines.first().filter(|(at, _)| *at <= now) {
+            self.supply.deadlines.remove(&(at, item));
+            self.give_up(item);
+        }
+    }
+
+    /// Who waits for `item` has waited long enough. It stays wanted: it may come yet.
+    fn give_up(&mut self, item: Item) {
+        let mut failure = Failure::Dead;
+        let mut waiters = Vec::new();
+        if let Item::Chunk(chunk) = item {
+            let node = self.supply.next_item(chunk);
+            failure = self.supply.wants.get(&node).map_or(failure, |want| want.failure);
+        }
+        if let Some(want) = self.supply.wants.get_mut(&item) {
+            want.deadline = None;
+            waiters = std::mem::take(&mut want.waiters);
+        }
+        self.fail(waiters, failure);
+    }
+
+    fn fail(&mut self, waiters: Vec<OpId>, failure: Failure) {
+        for waiter in waiters {
+            if let Some(op) = self.ops.get_mut(&waiter) {
+                match op {
+                    Op::Read(read) => read.fail(failure),
+                    Op::Learn(learn) => learn.fail(failure),
+                    _ => {}
+                }
+                self.wakes.push_back(waiter);
+            }
+        }
+    }
+}

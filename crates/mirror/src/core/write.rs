@@ -1,0 +1,181 @@
+//! Writes and zeroing: what was frozen is copied aside, the journal and the data come in the right order.
+
+use super::sync::Flush;
+use super::{Core, Done, Failure, Io, Mutant, OpId, Record, Sectors, Step, overlaps};
+
+/// Most runs of one record.
+const RECORD_RUNS_MAX: usize = 1024;
+
+/// A request that changes sectors.
+pub(super) struct Write {
+    range: Sectors,
+    /// `None`: bytes; else zeros, and whether the space stays allocated.
+    zeros: Option<bool>,
+    durable: bool,
+    phase: Phase,
+    /// Parts that are still to be copied aside or, after a failure, to be cleared; last first.
+    parts: Vec<Sectors>,
+    /// What is being recorded.
+    recording: Vec<Sectors>,
+    failure: Option<Failure>,
+    flush: Option<Flush>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Enter,
+    Copy,
+    /// Sectors that are here are recorded before they change.
+    Ahead,
+    Data,
+    /// Sectors that were not here are recorded after they were written.
+    Behind,
+    /// The write failed: what it left where nothing was is cleared.
+    Clear,
+    Flush,
+}
+
+impl Write {
+    pub(super) fn bytes(range: Sectors, durable: bool) -> Self {
+        let (parts, recording) = (Vec::new(), Vec::new());
+        let phase = Phase::Enter;
+        Self { range, zeros: None, durable, phase, parts, recording, failure: None, flush: None }
+    }
+
+    pub(super) fn zeros(range: Sectors, keep: bool, durable: bool) -> Self {
+        Self { zeros: Some(keep), ..Self::bytes(range, durable) }
+    }
+}
+
+impl Core {
+    pub(super) fn step_write(&mut self, id: OpId, write: &mut Write) -> Step {
+        loop {
+            match write.phase {
+                Phase::Enter if self.broken => return Step::Over(Err(Failure::Local)),
+                Phase::Enter if self.is_blocked(&write.range) => return self.wait_blocked(id),
+                Phase::Enter => {
+                    self.writing.push((id, write.range.clone()));
+                    if !self.has(Mutant::SkipsCopy) {
+                        let frozen = self.held.frozen.within(write.range.clone());
+                        write.parts =
+                            frozen.flat_map(|run| self.copied.gaps(run).collect::<Vec<_>>()).collect();
+                    }
+                    write.phase = Phase::Copy;
+                }
+                Phase::Copy => match write.parts.last() {
+                    Some(run) => return Step::Do(Io::CopyOut(run.clone())),
+                    None => write.phase = Phase::Ahead,
+                },
+                Phase::Ahead => {
+                    write.recording = self.recorded_ahead(&write.range);
+                    if write.recording.is_empty() {
+                        write.phase = Phase::Data;
+                    } else {
+                        return Step::Do(Io::Append(Record::Dirty(write.recording.clone())));
+                    }
+                }
+                Phase::Data => {
+                    let range = write.range.clone();
+                    return Step::Do(
+                        write.zeros.map_or(Io::Write(range.clone()), |keep| Io::Zero { range, keep }),
+                    );
+                }
+                Phase::Behind => {
+                    let fresh = !self.held.dirty.contains(&write.range);
+                    if fresh && !self.has(Mutant::ForgetsRecord) {
+                        write.recording = vec![write.range.clone()];
+                        return Step::Do(Io::Append(Record::Dirty(write.recording.clone())));
+                    }
+                    self.written(id, write);
+                    if !write.durable {
+                        return Step::Over(Ok(()));
+                    }
+                    write.flush = Some(self.rounds.flush());
+                    write.phase = Phase::Flush;
+                }
+                Phase::Clear => {
+                    if let Some(range) = write.parts.last().cloned() {
+                        return Step::Do(Io::Zero { range, keep: false });
+                    }
+                    self.leave(id);
+                    return Step::Over(Err(write.failure.unwrap_or(Failure::Local)));
+                }
+                Phase::Flush => {
+                    let flush = write.flush.as_mut().expect("a durable write ends with a flush");
+                    return self.step_flush(id, flush);
+                }
+            }
+        }
+    }
+
+    pub(super) fn done_write(&mut self, id: OpId, write: &mut Write, done: &Done) {
+        if write.phase == Phase::Flush {
+            let flush = write.flush.as_mut().expect("a durable write ends with a flush");
+            return self.done_flush(id, flush, done);
+        }
+        if let Done::Failed(failure) = done {
+            // Nothing can be promised where the journal fails, or what must be cleared can't be.
+            self.broken |= write.phase != Phase::Data && write.phase != Phase::Copy;
+            write.failure = Some(*failure);
+            let is_clearing = write.phase == Phase::Clear;
+            let missing = self.held.missing(&self.cut, &write.range);
+            write.parts = if is_clearing { Vec::new() } else { missing.iter().collect() };
+            write.phase = Phase::Clear;
+            return;
+        }
+        match write.phase {
+            Phase::Copy => {
+                let run = write.parts.pop().expect("it was being copied");
+                self.counters.copied_sectors += run.end - run.start;
+                self.copied.insert(run);
+            }
+            Phase::Ahead => write.recording.drain(..).for_each(|run| self.held.dirty.insert(run)),
+            Phase::Data => write.phase = Phase::Behind,
+            Phase::Behind => {
+                write.recording.clear();
+                self.held.dirty.insert(write.range.clone());
+            }
+            Phase::Clear => drop(write.parts.pop()),
+            Phase::Enter | Phase::Flush => {}
+        }
+    }
+
+    /// The parts of `range` that are recorded before they are written: those that are here and not dirty.
+    fn recorded_ahead(&self, range: &Sectors) -> Vec<Sectors> {
+        if self.has(Mutant::RecordsBehind) {
+            return Vec::new();
+        }
+        if self.held.dirty.contains(range) {
+            return Vec::new();
+        }
+        let missing = if self.has(Mutant::RecordsAhead) {
+            super::RunSet::new()
+        } else {
+            self.held.missing(&self.cut, range)
+        };
+        let here = missing.gaps(range.clone());
+        let clean = here.flat_map(|run| self.held.dirty.gaps(run).collect::<Vec<_>>());
+        clean.take(RECORD_RUNS_MAX).collect()
+    }
+
+    /// Whether something has to be over before sectors of `range` may change.
+    fn is_blocked(&self, range: &Sectors) -> bool {
+        let meets = |busy: &[(OpId, Sectors)]| busy.iter().any(|(_, other)| overlaps(other, range));
+        self.exclusive.holds_writes()
+            || meets(&self.writing)
+            || (meets(&self.settling) && !self.has(Mutant::WritesIntoFill))
+            || meets(&self.frozen_reading)
+    }
+
+    fn written(&mut self, id: OpId, write: &Write) {
+        self.held.dirty.insert(write.range.clone());
+        self.held.kept.remove(write.range.clone());
+        self.rounds.wrote();
+        self.leave(id);
+    }
+
+    fn leave(&mut self, id: OpId) {
+        self.writing.retain(|(writing, _)| *writing != id);
+        self.unblock();
+    }
+}

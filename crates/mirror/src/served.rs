@@ -1,0 +1,130 @@
+//! The seam between front ends and what they serve: a disk that many threads read and write at once.
+//!
+//! Calls block, and are made from as many threads as requests are to be in flight: a read that waits 10 ms for a chunk
+//! from far away costs a waiting thread and nothing else. [`Served::is_near`] tells which requests a front end may
+//! answer on the thread that reads its socket, without handing them over.
+
+use disk::Geometry;
+
+use crate::{Error, ErrorKind, Result};
+
+/// What a write promises when it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Readers see it; it survives the death of this process, and a power cut only after a [`Served::flush`].
+    #[default]
+    Cached,
+    /// It survives a power cut (NBD's and SCSI's FUA).
+    Durable,
+}
+
+/// What becomes of the space under zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Space {
+    /// It may be given back: the range may become a hole.
+    #[default]
+    Free,
+    /// It stays allocated, so that later writes there do not run out of space (NBD's `NO_HOLE`).
+    Keep,
+}
+
+/// What is known of a range without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Status {
+    /// It reads as zeros.
+    pub zero: bool,
+    /// Nothing is allocated there: neither locally nor in the image.
+    pub hole: bool,
+    /// It differs from the version that the disk began as, or may: it was written.
+    pub dirty: bool,
+    /// It is here: reading it waits for nobody.
+    pub local: bool,
+}
+
+/// Some bytes of equal status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusRun {
+    /// How many, at least one logical sector.
+    pub bytes: u64,
+    /// What is known of all of them.
+    pub status: Status,
+}
+
+/// A disk that a front end serves. Offsets and lengths are bytes, multiples of the logical sector; `Invalid` if they are
+/// not, or reach behind the end. Requests that overlap and are in flight together happen in any order, sector by sector.
+/// A write is seen by every read that begins after it returned.
+pub trait Served: Send + Sync {
+    /// Size and sector sizes; they never change.
+    fn geometry(&self) -> Geometry;
+
+    /// Whether writes, zeroing and discarding are `Refused`.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Fills `into` with the bytes from `offset` on. `Unreachable` if they are nowhere to be had within the time allowed,
+    /// `Corrupt` if all that can be had is damaged.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Writes `bytes` at `offset`. `Full` if the local file system has no room.
+    fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()>;
+
+    /// Makes every write that returned before this call durable. After an error nothing is promised of any of them.
+    fn flush(&self) -> Result<()>;
+
+    /// Says that `bytes` bytes from `offset` are of no use. They read as zeros or as before.
+    fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> Result<()>;
+
+    /// Makes `bytes` bytes from `offset` read as zeros.
+    fn write_zeroes(&self, offset: u64, bytes: u64, space: Space, durability: Durability) -> Result<()>;
+
+    /// What is known of the `bytes` bytes from `offset` on: at least one run, at most `runs_max`, neighbours differ. The
+    /// runs may end before the range does, and say less than is true: data that is zero, a hole that is no hole.
+    fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>>;
+
+    /// Whether a read of this range would wait for nothing but local storage. A hint: it may change at once.
+    fn is_near(&self, _offset: u64, _bytes: u64) -> bool {
+        true
+    }
+
+    /// Makes everything durable and ends: whatever is called afterwards is `Refused`.
+    fn close(&self) -> Result<()>;
+}
+
+/// `Invalid` unless the range lies inside the disk, in whole logical sectors.
+pub fn check_range(geometry: &Geometry, offset: u64, bytes: u64) -> Result<()> {
+    let unit = u64::from(geometry.logical_sector_bytes);
+    let inside = offset.checked_add(bytes).is_some_and(|end| end <= geometry.size_bytes);
+    if inside && offset.is_multiple_of(unit) && bytes.is_multiple_of(unit) {
+        return Ok(());
+    }
+    let size = geometry.size_bytes;
+    let text = format!("{bytes} bytes at offset {offset} of a disk of {size} bytes in sectors of {unit}");
+    Err(Error::new(ErrorKind::Invalid, text))
+}
+
+/// Adds `run` to `runs`, joined with the last one if that has the same status.
+pub fn push_run(runs: &mut Vec<StatusRun>, run: StatusRun) {
+    match runs.last_mut() {
+        Some(last) if last.status == run.status => last.bytes += run.bytes,
+        _ if run.bytes > 0 => runs.push(run),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_whole_sectors_inside_the_disk() {
+        let geometry =
+            Geometry { size_bytes: 1 << 20, logical_sector_bytes: 4096, physical_sector_bytes: 4096 };
+        assert!(check_range(&geometry, 0, 1 << 20).is_ok());
+        assert!(check_range(&geometry, 1 << 20, 0).is_ok());
+        for (offset, bytes) in [(512, 4096), (0, 512), (1 << 20, 4096), (u64::MAX - 4095, 4096)] {
+            let error = check_range(&geometry, offset, bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+    }
+}
