@@ -16,6 +16,7 @@
 
 mod checkers;
 mod holding;
+pub mod mirror;
 mod network;
 mod queue;
 mod receiver_host;

@@ -12,7 +12,8 @@ use base::Duration;
 use proto::multicast::Mutant;
 use sim::{Room, Scenario, Violation, run};
 
-const USAGE: &str = "usage: diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm | --harsh] [--verbose]
+const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--mutant NAME] [--verbose]
+       diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm | --harsh] [--verbose]
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
                     [--seed N] [--mutant NAME] [--json] [--verbose]";
 
@@ -30,6 +31,8 @@ struct Arguments {
     skew: bool,
     slow: usize,
     json: bool,
+    mirror: bool,
+    mirror_mutant: mirror::core::Mutant,
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     if let Some(receivers) = arguments.room {
         return if show_room(receivers, &arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    let replay = if arguments.mirror { replay_mirror } else { replay };
     let failed =
         (arguments.seed..arguments.seed + arguments.count).filter(|&seed| !replay(seed, &arguments)).count();
     println!("{failed} of {} seeds failed", arguments.count);
@@ -71,6 +75,20 @@ fn replay(seed: u64, arguments: &Arguments) -> bool {
     if arguments.verbose {
         println!("{:#?}", outcome.statistics);
     }
+    tell(&outcome.violations)
+}
+
+fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
+    let scenario = sim::mirror::MirrorScenario::mixed(seed).with(arguments.mirror_mutant);
+    if arguments.verbose {
+        println!("{scenario:#?}");
+    }
+    let outcome = sim::mirror::run(&scenario);
+    let (steps, crashes, published) = (outcome.steps, outcome.crashes, outcome.published);
+    println!(
+        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions",
+        outcome.trace
+    );
     tell(&outcome.violations)
 }
 
@@ -147,6 +165,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         skew: false,
         slow: 0,
         json: false,
+        mirror: false,
+        mirror_mutant: mirror::core::Mutant::None,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -154,7 +174,14 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--count" => arguments.count = words.next()?.parse().ok()?,
             "--mutant" => {
                 let name = words.next()?;
-                arguments.mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)?;
+                let mut of_mirror = mirror::core::Mutant::ALL.into_iter();
+                match of_mirror.find(|mutant| format!("{mutant:?}") == name) {
+                    Some(mutant) => arguments.mirror_mutant = mutant,
+                    None => {
+                        arguments.mutant =
+                            Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)?;
+                    }
+                }
             }
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,
@@ -162,6 +189,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--rate" => arguments.bits_per_second = words.next()?.parse().ok()?,
             "--slow" => arguments.slow = words.next()?.parse().ok()?,
             "--skew" => arguments.skew = true,
+            "--mirror" => arguments.mirror = true,
             "--json" => arguments.json = true,
             "--calm" => arguments.calm = true,
             "--harsh" => arguments.harsh = true,

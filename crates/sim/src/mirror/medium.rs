@@ -1,0 +1,103 @@
+//! A local disk and a journal that lose what was not synced. A sector holds a number instead of bytes: 0 for zeros.
+
+use std::collections::BTreeMap;
+
+use base::Chance;
+use mirror::core::Sectors;
+
+/// What a sector holds.
+pub type Value = u64;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Medium {
+    /// As a process sees it.
+    now: Vec<Value>,
+    /// As it is on the platter.
+    stable: Vec<Value>,
+    /// What was written over what is on the platter, in order.
+    pending: BTreeMap<u64, Vec<Value>>,
+    journal: Vec<u8>,
+    journal_stable: usize,
+}
+
+/// What a sync that began at some moment covers.
+pub type Mark = Vec<(u64, usize)>;
+
+impl Medium {
+    pub fn new(sectors: u64, journal: Vec<u8>) -> Self {
+        let blank = vec![0; sectors as usize];
+        let journal_stable = journal.len();
+        Self { now: blank.clone(), stable: blank, pending: BTreeMap::new(), journal, journal_stable }
+    }
+
+    pub fn read(&self, range: &Sectors) -> Vec<Value> {
+        self.now[range.start as usize..range.end as usize].to_vec()
+    }
+
+    pub fn write(&mut self, start: u64, values: &[Value]) {
+        for (sector, &value) in (start..).zip(values) {
+            self.now[sector as usize] = value;
+            self.pending.entry(sector).or_default().push(value);
+        }
+    }
+
+    /// What a sync covers that begins now.
+    pub fn mark(&self) -> Mark {
+        self.pending.iter().map(|(&sector, values)| (sector, values.len())).collect()
+    }
+
+    /// A sync that began at `mark` is over.
+    pub fn synced(&mut self, mark: &Mark) {
+        for &(sector, count) in mark {
+            let Some(values) = self.pending.get_mut(&sector) else { continue };
+            let count = count.min(values.len());
+            if let Some(&last) = values[..count].last() {
+                self.stable[sector as usize] = last;
+            }
+            values.drain(..count);
+            if values.is_empty() {
+                self.pending.remove(&sector);
+            }
+        }
+    }
+
+    pub fn journal(&self) -> &[u8] {
+        &self.journal
+    }
+
+    pub fn append(&mut self, record: &[u8]) -> u64 {
+        self.journal.extend_from_slice(record);
+        self.journal.len() as u64
+    }
+
+    pub fn journal_synced(&mut self, bytes: u64) {
+        self.journal_stable = self.journal_stable.max(bytes as usize);
+    }
+
+    /// Puts another journal, synced, in the place of this one.
+    pub fn replace_journal(&mut self, journal: Vec<u8>) {
+        self.journal_stable = journal.len();
+        self.journal = journal;
+    }
+
+    /// The power fails: of what was not synced some is there, some is not; the journal ends anywhere behind what was synced,
+    /// perhaps in something that nobody wrote.
+    pub fn cut(&mut self, chance: &mut Chance) {
+        for (sector, values) in std::mem::take(&mut self.pending) {
+            let kept = chance.below(values.len() as u64 + 1) as usize;
+            if kept > 0 {
+                self.stable[sector as usize] = values[kept - 1];
+            }
+        }
+        self.now.clone_from(&self.stable);
+        let loose = self.journal.len() - self.journal_stable;
+        self.journal.truncate(self.journal_stable + chance.below(loose as u64 + 1) as usize);
+        if chance.hits(300_000) {
+            let mut noise = vec![0; chance.below(60) as usize];
+            chance.fill(&mut noise);
+            self.journal.extend(noise);
+        }
+        self.journal_stable = self.journal.len();
+    }
+}

@@ -1,0 +1,98 @@
+//! Drives `mirror::core` in virtual time: guests that read, write, zero and flush; commits while they do; sources that
+//! die, lie and lack; kills of the daemon and power cuts at any moment. A plain disk ([`model`]) says what may be found.
+
+mod medium;
+mod model;
+mod recovery;
+mod world;
+
+use base::{Chance, Duration};
+use mirror::core::{Config, Cut, Mutant};
+
+use crate::Violation;
+
+/// What is simulated, all of it drawn from a seed.
+#[derive(Debug, Clone)]
+pub struct MirrorScenario {
+    /// The seed.
+    pub seed: u64,
+    /// A bug to be found.
+    pub mutant: Mutant,
+    /// How the disk is cut.
+    pub cut: Cut,
+    /// How the core works.
+    pub config: Config,
+    /// Requests of guests until the end.
+    pub requests: u32,
+    /// Guests that each have one request in flight.
+    pub guests: u32,
+    /// Kills, power cuts and orderly ends, spread over the requests.
+    pub crashes: u32,
+    /// Commits, spread over the requests.
+    pub commits: u32,
+    /// How often, per million events, a source changes its ways.
+    pub source_faults_per_million: u32,
+}
+
+impl MirrorScenario {
+    /// The scenario of `seed`.
+    #[must_use]
+    pub fn mixed(seed: u64) -> Self {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_sectors = 8 << chance.below(3);
+        let tall = chance.hits(200_000);
+        let chunks = if tall { 257 + chance.below(300) } else { 2 + chance.below(100) };
+        let size_sectors = chunks * chunk_sectors - chance.below(chunk_sectors);
+        let sources = (0..=chance.below(3)).map(|_| 1 + chance.below(4) as usize).collect();
+        let fetches_max = 1 + chance.below(8) as usize;
+        let config = Config {
+            sources,
+            fetches_max,
+            demand_reserve: chance.below(fetches_max as u64) as usize,
+            give_up: chance.hits(300_000).then(|| Duration::from_millis(200 + chance.below(2000))),
+            ahead_chunks_max: [0, 4, 16][chance.below(3) as usize],
+            background_per_second: [0, 50, 2000][chance.below(3) as usize],
+            journal_bytes_max: 500 + chance.below(20_000),
+            mutant: Mutant::None,
+        };
+        Self {
+            seed,
+            mutant: Mutant::None,
+            cut: Cut { size_sectors, chunk_sectors, height: if tall { 2 } else { 1 } },
+            config,
+            requests: 200 + chance.below(400) as u32,
+            guests: 1 + chance.below(6) as u32,
+            crashes: chance.below(6) as u32,
+            commits: chance.below(5) as u32,
+            source_faults_per_million: [0, 0, 5_000, 30_000][chance.below(4) as usize],
+        }
+    }
+
+    /// The same with a bug.
+    #[must_use]
+    pub fn with(mut self, mutant: Mutant) -> Self {
+        (self.mutant, self.config.mutant) = (mutant, mutant);
+        self
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct MirrorOutcome {
+    /// What must not be.
+    pub violations: Vec<Violation>,
+    /// A digest of everything that happened: equal seeds give equal traces.
+    pub trace: u64,
+    /// Events.
+    pub steps: u64,
+    /// Commits that were published.
+    pub published: u32,
+    /// Kills and power cuts.
+    pub crashes: u32,
+}
+
+/// Runs a scenario.
+#[must_use]
+pub fn run(scenario: &MirrorScenario) -> MirrorOutcome {
+    world::World::new(scenario).run()
+}

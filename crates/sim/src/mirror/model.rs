@@ -1,0 +1,136 @@
+//! What a disk is allowed to hold, stated apart from the mirror: a plain disk that remembers what was acknowledged, what
+//! was in flight, and what was flushed.
+
+use std::collections::BTreeMap;
+
+use mirror::core::Sectors;
+
+use super::medium::Value;
+
+/// A write to one sector.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    value: Value,
+    write: u64,
+    /// When it was acknowledged, as a number of the model's clock.
+    acknowledged: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Model {
+    /// What a read finds where nothing is in flight.
+    settled: Vec<Value>,
+    /// What is on the platter for certain.
+    durable: Vec<Value>,
+    /// Writes that are not durable for certain, in the order in which they were acknowledged, those in flight last.
+    since: BTreeMap<u64, Vec<Written>>,
+    clock: u64,
+    reads: BTreeMap<u64, (Sectors, Vec<Vec<Value>>)>,
+}
+
+impl Model {
+    pub fn new(content: Vec<Value>) -> Self {
+        let durable = content.clone();
+        Self { settled: content, durable, since: BTreeMap::new(), clock: 0, reads: BTreeMap::new() }
+    }
+
+    fn flying(&self, sector: u64) -> impl Iterator<Item = Value> + '_ {
+        let since = self.since.get(&sector).map_or(&[][..], |since| since.as_slice());
+        since.iter().filter(|written| written.acknowledged.is_none()).map(|written| written.value)
+    }
+
+    /// What a sector may hold for a reader now.
+    pub fn visible(&self, sector: u64) -> Vec<Value> {
+        std::iter::once(self.settled[sector as usize]).chain(self.flying(sector)).collect()
+    }
+
+    /// What a sector may hold after a power cut.
+    fn after_cut(&self, sector: u64) -> Vec<Value> {
+        let since = self.since.get(&sector).map_or(&[][..], |since| since.as_slice());
+        std::iter::once(self.durable[sector as usize])
+            .chain(since.iter().map(|written| written.value))
+            .collect()
+    }
+
+    pub fn write_begins(&mut self, write: u64, start: u64, values: &[Value]) {
+        for (sector, &value) in (start..).zip(values) {
+            self.since.entry(sector).or_default().push(Written { value, write, acknowledged: None });
+            for (range, allowed) in self.reads.values_mut() {
+                if range.contains(&sector) {
+                    allowed[(sector - range.start) as usize].push(value);
+                }
+            }
+        }
+    }
+
+    pub fn write_ends(&mut self, write: u64, range: &Sectors) {
+        self.clock += 1;
+        for sector in range.clone() {
+            let since = self.since.get_mut(&sector).expect("it began");
+            let at = since.iter().position(|written| written.write == write).expect("it began");
+            let mut written = since.remove(at);
+            written.acknowledged = Some(self.clock);
+            self.settled[sector as usize] = written.value;
+            let behind = since.iter().take_while(|other| other.acknowledged.is_some()).count();
+            since.insert(behind, written);
+        }
+    }
+
+    /// The moment that a flush which begins now speaks of.
+    pub fn flush_begins(&self) -> u64 {
+        self.clock
+    }
+
+    /// A flush that began at `moment` is over: of `range`, or of all sectors.
+    pub fn flush_ends(&mut self, moment: u64, range: Option<&Sectors>) {
+        let durable = &mut self.durable;
+        self.since.retain(|&sector, since| {
+            if range.is_some_and(|range| !range.contains(&sector)) {
+                return true;
+            }
+            let before = |written: &Written| written.acknowledged.is_some_and(|at| at <= moment);
+            let count = since.iter().take_while(|written| before(written)).count();
+            if count > 0 {
+                durable[sector as usize] = since[count - 1].value;
+                since.drain(..count);
+            }
+            !since.is_empty()
+        });
+    }
+
+    pub fn read_begins(&mut self, read: u64, range: &Sectors) {
+        let allowed = range.clone().map(|sector| self.visible(sector)).collect();
+        self.reads.insert(read, (range.clone(), allowed));
+    }
+
+    /// What a read found; the first sector that it should not have found, if there is one.
+    pub fn read_ends(&mut self, read: u64, values: &[Value]) -> Option<String> {
+        let (range, allowed) = self.reads.remove(&read).expect("it began");
+        let wrong = range.clone().zip(values).zip(&allowed);
+        wrong
+            .filter(|((_, value), allowed)| !allowed.contains(value))
+            .map(|((sector, value), allowed)| {
+                format!("sector {sector} held {value:#x}, not one of {allowed:x?}")
+            })
+            .next()
+    }
+
+    pub fn read_fails(&mut self, read: u64) {
+        self.reads.remove(&read);
+    }
+
+    /// The process or the power went, and the disk holds `content` now. The first sector that it should not hold, if there
+    /// is one. From here on the disk is what it is.
+    pub fn restarts(&mut self, content: &[Value], power: bool) -> Option<String> {
+        let mut wrong = None;
+        for (sector, &value) in (0..).zip(content) {
+            let allowed = if power { self.after_cut(sector) } else { self.visible(sector) };
+            if !allowed.contains(&value) && wrong.is_none() {
+                wrong = Some(format!("sector {sector} holds {value:#x}, not one of {allowed:x?}"));
+            }
+        }
+        *self = Self::new(content.to_vec());
+        wrong
+    }
+}

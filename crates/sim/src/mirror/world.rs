@@ -1,0 +1,682 @@
+//! The world of one mirror: guests, the daemon's threads, the local medium, the sources, and the end of it all.
+
+use std::collections::{BTreeSet, HashMap};
+
+use base::{Chance, Duration, Instant};
+use mirror::core::{
+    Core, Done, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Request, Sectors, Step,
+};
+use mirror::state;
+
+use super::medium::{Mark, Medium, Value};
+use super::model::Model;
+use super::recovery::{self, End, boot_id};
+use super::{MirrorOutcome, MirrorScenario};
+use crate::Violation;
+use crate::queue::Queue;
+use crate::trace::Trace;
+
+const STEPS_MAX: u64 = 400_000;
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// A guest asks for something.
+    Guest,
+    /// What an operation was told to do is done.
+    Done { life: u32, op: OpId },
+    /// The core's time has come.
+    Timer { life: u32 },
+    /// The commit goes on.
+    Commit { life: u32 },
+    /// A guest, a source, or the end.
+    Crash,
+}
+
+/// What an operation is for.
+#[derive(Debug, Clone)]
+enum Job {
+    Read { read: u64 },
+    Write { write: u64, range: Sectors, values: Vec<Value>, durable: bool },
+    Flush { moment: u64 },
+    Learn,
+    Freeze,
+    Frozen { range: Sectors },
+    Thaw,
+    Own,
+}
+
+struct Running {
+    job: Job,
+    waits: bool,
+    /// What it is doing, how far that has come, and when it ends.
+    io: Option<(Io, Option<Done>)>,
+    mark: Mark,
+    /// Sectors that were read, or the chunk that was fetched.
+    values: Vec<Value>,
+    written: usize,
+    /// The version that a fetch is of.
+    tree: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    Good,
+    Dead,
+    Lies,
+    Lacks,
+}
+
+struct Commit {
+    pieces: Vec<Sectors>,
+    content: Vec<Value>,
+    /// What each sector may be in the version.
+    moment: Vec<Vec<Value>>,
+}
+
+pub struct World<'a> {
+    scenario: &'a MirrorScenario,
+    chance: Chance,
+    queue: Queue<Event>,
+    medium: Medium,
+    side: HashMap<u64, Value>,
+    versions: Vec<Vec<Value>>,
+    base: usize,
+    core: Core,
+    life: u32,
+    boot: u64,
+    ops: HashMap<OpId, Running>,
+    model: Model,
+    sources: Vec<Ways>,
+    commit: Option<Commit>,
+    freezing: bool,
+    next: u64,
+    issued: u32,
+    streams: Vec<u64>,
+    crash_at: BTreeSet<u32>,
+    commit_at: BTreeSet<u32>,
+    timer: Option<Instant>,
+    outcome: MirrorOutcome,
+    trace: Trace,
+}
+
+impl<'a> World<'a> {
+    pub fn new(scenario: &'a MirrorScenario) -> Self {
+        let mut chance = Chance::from_seed(scenario.seed ^ 0x6D69_7272);
+        let cut = scenario.cut;
+        let base = image(&mut chance, scenario);
+        let journal = state::snapshot(&boot_id(0), &cut, &0u64.to_le_bytes(), &Held::default());
+        let core = Core::new(cut, scenario.config.clone(), Held::default(), journal.len() as u64);
+        let spread = |count: u32, chance: &mut Chance| {
+            (0..count).map(|_| chance.below(u64::from(scenario.requests)) as u32).collect()
+        };
+        let (crash_at, commit_at) =
+            (spread(scenario.crashes, &mut chance), spread(scenario.commits, &mut chance));
+        Self {
+            medium: Medium::new(cut.size_sectors, journal),
+            side: HashMap::new(),
+            model: Model::new(base.clone()),
+            versions: vec![base],
+            base: 0,
+            core,
+            life: 0,
+            boot: 0,
+            ops: HashMap::new(),
+            sources: vec![Ways::Good; scenario.config.sources.len()],
+            commit: None,
+            freezing: false,
+            next: 0,
+            issued: 0,
+            streams: vec![0; 3],
+            crash_at,
+            commit_at,
+            timer: None,
+            outcome: MirrorOutcome { violations: Vec::new(), trace: 0, steps: 0, published: 0, crashes: 0 },
+            trace: Trace::new(),
+            queue: Queue::default(),
+            chance,
+            scenario,
+        }
+    }
+
+    pub fn run(mut self) -> MirrorOutcome {
+        for _ in 0..self.scenario.guests {
+            self.queue.push(Instant::ZERO, Event::Guest);
+        }
+        while self.outcome.steps < STEPS_MAX && self.outcome.violations.is_empty() {
+            self.outcome.steps += 1;
+            if self.issued >= self.scenario.requests && self.is_quiet() {
+                break;
+            }
+            let Some(event) = self.queue.pop() else { break };
+            self.trace.note(&[self.queue.now().0, self.ops.len() as u64]);
+            self.happen(event);
+        }
+        self.end();
+        self.outcome.trace = self.trace.value();
+        self.outcome
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.ops.is_empty() && self.commit.is_none()
+    }
+
+    fn breach(&mut self, rule: &'static str, what: impl Into<String>) {
+        let what = format!("{:?}: {}", self.queue.now(), what.into());
+        self.outcome.violations.push(Violation { rule, what });
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = self.queue.now();
+        if self.chance.hits(self.scenario.source_faults_per_million) && self.issued < self.scenario.requests {
+            let at = self.chance.below(self.sources.len() as u64) as usize;
+            let ways = [Ways::Good, Ways::Good, Ways::Dead, Ways::Lies, Ways::Lacks];
+            self.sources[at] = ways[self.chance.below(5) as usize];
+        }
+        if self.issued >= self.scenario.requests {
+            self.sources.fill(Ways::Good);
+        }
+        match event {
+            Event::Guest => self.guest(),
+            Event::Done { life, op } if life == self.life => self.io_ends(op),
+            Event::Timer { life } if life == self.life => {
+                self.timer = None;
+                self.core.handle_timeout(now);
+            }
+            Event::Commit { life } if life == self.life => self.go_on_with_commit(),
+            Event::Crash => self.crash(),
+            Event::Done { .. } | Event::Timer { .. } | Event::Commit { .. } => {}
+        }
+        self.pump();
+    }
+
+    /// Lets everything go on that can, and sets the timer.
+    fn pump(&mut self) {
+        let now = self.queue.now();
+        loop {
+            if let Some(id) = self.core.poll_wake() {
+                if self.ops.get(&id).is_some_and(|running| running.waits) {
+                    self.drive(id);
+                }
+            } else if let Some(id) = self.core.poll_begin(now) {
+                self.begin(id, Job::Own);
+            } else {
+                break;
+            }
+        }
+        if let Some(at) = self.core.poll_timeout()
+            && self.timer.is_none_or(|timer| at < timer)
+        {
+            self.timer = Some(at);
+            self.queue.push(at + Duration::from_nanos(1), Event::Timer { life: self.life });
+        }
+    }
+
+    fn submit(&mut self, request: Request, job: Job) {
+        let id = self.core.submit(request);
+        self.begin(id, job);
+    }
+
+    fn begin(&mut self, id: OpId, job: Job) {
+        let running = Running {
+            job,
+            waits: false,
+            io: None,
+            mark: Mark::new(),
+            values: Vec::new(),
+            written: 0,
+            tree: self.base,
+        };
+        self.ops.insert(id, running);
+        self.drive(id);
+    }
+
+    fn drive(&mut self, id: OpId) {
+        let step = self.core.step(self.queue.now(), id);
+        match step {
+            Step::Wait => self.ops.get_mut(&id).expect("it is driven").waits = true,
+            Step::Do(io) => self.io_begins(id, io),
+            Step::Over(result) => {
+                let running = self.ops.remove(&id).expect("it is driven");
+                self.over(running, result);
+            }
+        }
+    }
+
+    fn io_begins(&mut self, id: OpId, io: Io) {
+        let micros = match &io {
+            Io::Fetch { .. } => 500 + self.chance.below(20_000),
+            Io::SyncData | Io::Barrier(_) | Io::Rewrite => 100 + self.chance.below(3000),
+            _ => 5 + self.chance.below(200),
+        };
+        if let Io::Fetch { item: Item::Chunk(chunk), .. } = &io {
+            let twice = self.ops.values().any(|other| match &other.io {
+                Some((Io::Fetch { item: Item::Chunk(flying), .. }, _)) => flying == chunk,
+                _ => false,
+            });
+            if twice || self.core.held().clean.contains(&(*chunk..chunk + 1)) {
+                self.breach("a chunk is fetched once", format!("chunk {chunk}"));
+            }
+        }
+        let early = self.chance.hits(500_000);
+        let tree = self.base;
+        let running = self.ops.get_mut(&id).expect("it is driven");
+        (running.waits, running.mark, running.written, running.tree) = (false, self.medium.mark(), 0, tree);
+        running.io = Some((io, None));
+        if early {
+            self.apply(id, true);
+        }
+        let at = self.queue.now() + Duration::from_micros(micros);
+        self.queue.push(at, Event::Done { life: self.life, op: id });
+    }
+
+    fn io_ends(&mut self, id: OpId) {
+        self.apply(id, false);
+        let running = self.ops.get_mut(&id).expect("it is under way");
+        let (io, done) = running.io.take().expect("it is under way");
+        let done = done.expect("it was applied");
+        if io == Io::Append(Record::Committed) {
+            self.base = self.versions.len() - 1;
+        }
+        self.core.done(self.queue.now(), id, done);
+        self.drive(id);
+    }
+
+    /// Does what an operation was told to do: at its begin (`early`, perhaps in part), or at its end.
+    fn apply(&mut self, id: OpId, early: bool) {
+        let mut running = self.ops.remove(&id).expect("it is under way");
+        let (io, done) = running.io.take().expect("it is under way");
+        let done = done.or_else(|| self.effect(&mut running, &io, early));
+        running.io = Some((io, done));
+        self.ops.insert(id, running);
+    }
+
+    fn effect(&mut self, running: &mut Running, io: &Io, early: bool) -> Option<Done> {
+        match io {
+            Io::Read(range) => running.values = self.medium.read(range),
+            Io::Write(range) => {
+                let Job::Write { values, .. } = &running.job else { unreachable!("only writes write") };
+                let values = values.clone();
+                return self.write_part(running, range.start, &values, early);
+            }
+            Io::Zero { range, .. } => {
+                let zeros = vec![0; (range.end - range.start) as usize];
+                return self.write_part(running, range.start, &zeros, early);
+            }
+            Io::Append(record) => {
+                let at = self.medium.journal().len() as u64;
+                let manifest = (self.versions.len() as u64 - 1).to_le_bytes();
+                return Some(Done::Appended(self.medium.append(&state::encode(at, record, &manifest))));
+            }
+            Io::SyncData if early => return None,
+            Io::SyncData => self.medium.synced(&running.mark),
+            Io::Barrier(upto) => {
+                if running.written == 0 {
+                    let at = self.medium.journal().len() as u64;
+                    running.written = self.medium.append(&state::barrier(at, *upto)) as usize;
+                }
+                if early {
+                    return None;
+                }
+                self.medium.journal_synced(running.written as u64);
+                return Some(Done::Appended(running.written as u64));
+            }
+            Io::Rewrite if early => return None,
+            Io::Rewrite => {
+                let manifest = (self.base as u64).to_le_bytes();
+                let boot = boot_id(self.boot);
+                let journal = state::snapshot(&boot, self.core.cut(), &manifest, self.core.held());
+                let end = journal.len() as u64;
+                self.medium.replace_journal(journal);
+                return Some(Done::Appended(end));
+            }
+            Io::CopyOut(range) => {
+                let values = self.medium.read(range);
+                self.side.extend((range.start..).zip(values));
+            }
+            Io::ReadFrozen { aside, here } => self.gather_frozen(running, aside, here),
+            Io::Fetch { .. } if early => return None,
+            Io::Fetch { item, source } => return Some(self.fetch(running, *item, *source)),
+            Io::Check(chunk) => {
+                let range = self.core.cut().chunk(*chunk);
+                let base = &self.versions[running.tree][range.start as usize..range.end as usize];
+                return Some(Done::Checked(self.medium.read(&range) == base));
+            }
+            Io::Fill { chunk, parts } => {
+                let whole = self.core.cut().chunk(*chunk);
+                if running.values.is_empty() {
+                    running.values = vec![0; (whole.end - whole.start) as usize];
+                }
+                let some = if early { parts.len() / 2 } else { parts.len() };
+                for part in &parts[..some] {
+                    let at = |sector: u64| (sector - whole.start) as usize;
+                    self.medium.write(part.start, &running.values[at(part.start)..at(part.end)]);
+                }
+                return (!early).then_some(Done::Well);
+            }
+        }
+        Some(Done::Well)
+    }
+
+    fn gather_frozen(&self, running: &mut Running, aside: &[Sectors], here: &[Sectors]) {
+        let Job::Frozen { range } = &running.job else { unreachable!("only commits read frozen") };
+        let mut values = vec![0; (range.end - range.start) as usize];
+        for sector in aside.iter().cloned().flatten() {
+            values[(sector - range.start) as usize] = self.side[&sector];
+        }
+        for sector in here.iter().cloned().flatten() {
+            values[(sector - range.start) as usize] = self.medium.read(&(sector..sector + 1))[0];
+        }
+        running.values = values;
+    }
+
+    fn write_part(
+        &mut self,
+        running: &mut Running,
+        start: u64,
+        values: &[Value],
+        early: bool,
+    ) -> Option<Done> {
+        let from = running.written;
+        let until = if early { self.chance.below(values.len() as u64 + 1) as usize } else { values.len() };
+        self.medium.write(start + from as u64, &values[from..until]);
+        running.written = until;
+        (!early).then_some(Done::Well)
+    }
+
+    fn fetch(&mut self, running: &mut Running, item: Item, source: usize) -> Done {
+        match self.sources[source] {
+            Ways::Dead => return Done::Failed(Failure::Dead),
+            Ways::Lies => return Done::Failed(Failure::Lies),
+            Ways::Lacks => return Done::Failed(Failure::Missing),
+            Ways::Good => {}
+        }
+        let cut = *self.core.cut();
+        let version = &self.versions[running.tree];
+        let is_empty = |chunks: std::ops::Range<u64>| {
+            let sectors = cut.sectors_of(chunks);
+            version[sectors.start as usize..sectors.end as usize].iter().all(|&value| value == 0)
+        };
+        match item {
+            Item::Chunk(chunk) => {
+                let range = cut.chunk(chunk);
+                running.values = version[range.start as usize..range.end as usize].to_vec();
+                if is_empty(chunk..chunk + 1) {
+                    self.breach("empty chunks are not fetched", format!("chunk {chunk}"));
+                }
+                Done::Chunk(100)
+            }
+            Item::Node(NodePlace { level, number }) => {
+                let each = 256u64.pow(u32::from(level));
+                let first = number * 256 * each;
+                let entries = (cut.chunks() - first).div_ceil(each).min(256);
+                let empty = (0..entries)
+                    .map(|slot| is_empty(first + slot * each..(first + (slot + 1) * each).min(cut.chunks())));
+                Done::Node { empty: empty.collect(), bytes: 1000 }
+            }
+        }
+    }
+
+    fn over(&mut self, running: Running, result: Result<(), Failure>) {
+        match (running.job, result) {
+            (Job::Own, _) => {}
+            (Job::Read { read }, Ok(())) => {
+                if let Some(wrong) = self.model.read_ends(read, &running.values) {
+                    self.breach("a read finds what was written", wrong);
+                }
+                self.guest_rests();
+            }
+            (Job::Read { read }, Err(failure)) => {
+                self.model.read_fails(read);
+                if self.scenario.config.give_up.is_none() {
+                    self.breach("a read waits for its sources", format!("{failure:?}"));
+                }
+                self.guest_rests();
+            }
+            (Job::Write { write, range, durable, .. }, Ok(())) => {
+                self.model.write_ends(write, &range);
+                if durable {
+                    let moment = self.model.flush_begins();
+                    self.model.flush_ends(moment, Some(&range));
+                }
+                self.guest_rests();
+            }
+            (Job::Flush { moment }, Ok(())) => {
+                self.model.flush_ends(moment, None);
+                self.guest_rests();
+            }
+            (Job::Learn, _) => self.guest_rests(),
+            (Job::Freeze, result) => self.frozen(result),
+            (Job::Frozen { range }, Ok(())) => self.read_frozen(&range, &running.values),
+            (Job::Thaw, Ok(())) => self.commit = None,
+            (job, Err(failure)) => self.breach("nothing else fails", format!("{job:?}: {failure:?}")),
+        }
+    }
+
+    fn guest_rests(&mut self) {
+        let at = self.queue.now() + Duration::from_micros(self.chance.below(3000));
+        self.queue.push(at, Event::Guest);
+    }
+
+    fn guest(&mut self) {
+        if self.issued >= self.scenario.requests {
+            return;
+        }
+        self.issued += 1;
+        if self.crash_at.remove(&self.issued) {
+            let at = self.queue.now() + Duration::from_micros(self.chance.below(5000));
+            self.queue.push(at, Event::Crash);
+        }
+        if self.commit_at.remove(&self.issued) && self.commit.is_none() && !self.freezing {
+            self.freezing = true;
+            self.submit(Request::Freeze, Job::Freeze);
+        }
+        let range = self.range();
+        self.next += 1;
+        let number = self.next;
+        match self.chance.below(100) {
+            0..50 => {
+                self.model.read_begins(number, &range);
+                self.submit(Request::Read(range), Job::Read { read: number });
+            }
+            50..85 => self.write(number, range, false),
+            85..92 => self.write(number, range, true),
+            92..94 => self.submit(Request::Learn(range), Job::Learn),
+            _ => {
+                let moment = self.model.flush_begins();
+                self.submit(Request::Flush, Job::Flush { moment });
+            }
+        }
+    }
+
+    fn write(&mut self, number: u64, range: Sectors, zeros: bool) {
+        let durable = self.chance.hits(150_000);
+        // Of two writes of one sector in flight nobody knows which comes last, if one of them is longer on its way.
+        let meets = self.ops.values().any(|other| match &other.job {
+            Job::Write { range: flying, durable: long, .. } => {
+                (durable || *long) && flying.start < range.end && range.start < flying.end
+            }
+            _ => false,
+        });
+        if meets {
+            return self.guest_rests();
+        }
+        let values: Vec<Value> =
+            range.clone().map(|sector| if zeros { 0 } else { (number << 24) | sector }).collect();
+        self.model.write_begins(number, range.start, &values);
+        let request = match zeros {
+            true => Request::Zero { range: range.clone(), keep: number.is_multiple_of(2), durable },
+            false => Request::Write { range: range.clone(), durable },
+        };
+        self.submit(request, Job::Write { write: number, range, values, durable });
+    }
+
+    /// Where a guest goes: along a stream, around a hot place, or anywhere.
+    fn range(&mut self) -> Sectors {
+        let size = self.scenario.cut.size_sectors;
+        let chunk = self.scenario.cut.chunk_sectors;
+        let longest = if self.chance.hits(100_000) { 4 * chunk } else { chunk / 2 };
+        let count = 1 + self.chance.below(longest);
+        let start = match self.chance.below(4) {
+            0 => {
+                let at = self.chance.below(3) as usize;
+                let start = self.streams[at] % size;
+                self.streams[at] = start + count;
+                start
+            }
+            1 => self.chance.below((4 * chunk).min(size)),
+            _ => self.chance.below(size),
+        };
+        start..(start + count).min(size)
+    }
+
+    fn frozen(&mut self, result: Result<(), Failure>) {
+        self.freezing = false;
+        if let Err(failure) = result {
+            return self.breach("a commit begins", format!("{failure:?}"));
+        }
+        let moment: Vec<Vec<Value>> =
+            (0..self.scenario.cut.size_sectors).map(|sector| self.model.visible(sector)).collect();
+        let mut pieces = Vec::new();
+        for run in self.core.held().frozen.iter() {
+            let mut at = run.start;
+            while at < run.end {
+                let end = (at + 1 + self.chance.below(24)).min(run.end);
+                pieces.push(at..end);
+                at = end;
+            }
+        }
+        self.side.clear();
+        self.commit = Some(Commit { pieces, content: self.versions[self.base].clone(), moment });
+        self.queue.push(self.queue.now(), Event::Commit { life: self.life });
+    }
+
+    fn go_on_with_commit(&mut self) {
+        let Some(commit) = &mut self.commit else { return };
+        if let Some(range) = commit.pieces.pop() {
+            return self.submit(Request::ReadFrozen(range.clone()), Job::Frozen { range });
+        }
+        let published = self.chance.hits(750_000);
+        if published {
+            let commit = self.commit.as_ref().expect("it was just there");
+            let wrong = (0..).zip(&commit.content).zip(&commit.moment);
+            let wrong = wrong
+                .filter(|((_, value), allowed)| !allowed.contains(value))
+                .map(|((sector, value), allowed)| format!("sector {sector}: {value:#x}, not of {allowed:x?}"))
+                .next();
+            if let Some(wrong) = wrong {
+                self.breach("a version is of one moment", wrong);
+            }
+            let content = self.commit.as_ref().expect("it was just there").content.clone();
+            self.versions.push(content);
+            self.outcome.published += 1;
+        }
+        self.submit(Request::Thaw { published }, Job::Thaw);
+    }
+
+    fn read_frozen(&mut self, range: &Sectors, values: &[Value]) {
+        if let Some(commit) = &mut self.commit {
+            commit.content[range.start as usize..range.end as usize].copy_from_slice(values);
+        }
+        let at = self.queue.now() + Duration::from_micros(self.chance.below(2000));
+        self.queue.push(at, Event::Commit { life: self.life });
+    }
+
+    fn crash(&mut self) {
+        let end = [End::Kill, End::Kill, End::Cut, End::Cut, End::Close][self.chance.below(5) as usize];
+        let is_over = self.issued >= self.scenario.requests;
+        if is_over || (end == End::Close && !self.is_quiet()) {
+            return;
+        }
+        self.outcome.crashes += 1;
+        self.life += 1;
+        self.ops.clear();
+        (self.commit, self.freezing, self.timer) = (None, false, None);
+        match end {
+            End::Kill => {}
+            End::Cut => self.medium.cut(&mut self.chance),
+            End::Close => recovery::close(&mut self.medium),
+        }
+        self.boot += u64::from(end != End::Kill);
+        let (mutant, boot) = (self.scenario.mutant, (self.boot, end == End::Cut));
+        let found = recovery::recover(&mut self.medium, boot, &self.versions, mutant, &mut self.chance);
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => return self.breach("a journal can be read again", why),
+        };
+        self.base = found.base;
+        self.core = Core::new(self.scenario.cut, self.scenario.config.clone(), found.held, found.journal_end);
+        if let Some(wrong) = self.model.restarts(&found.content, end == End::Cut) {
+            self.breach(
+                "nothing acknowledged is lost and nothing torn is served",
+                format!("{end:?}: {wrong}"),
+            );
+        }
+        self.check_clean();
+        for _ in 0..self.scenario.guests {
+            self.guest_rests();
+        }
+    }
+
+    fn check_clean(&mut self) {
+        if let Some(wrong) = recovery::differs(&self.medium, &self.core, &self.versions[self.base]) {
+            self.breach("what is not dirty is as in the version", wrong);
+        }
+    }
+
+    /// At the end all sources are good, everything ends, and all of the disk is as it should be.
+    fn end(&mut self) {
+        if !self.outcome.violations.is_empty() {
+            return;
+        }
+        self.settle();
+        if self.outcome.violations.is_empty() {
+            self.check_clean();
+        }
+        self.next += 1;
+        let (read, range) = (self.next, 0..self.scenario.cut.size_sectors);
+        self.model.read_begins(read, &range);
+        self.submit(Request::Read(range.clone()), Job::Read { read });
+        self.settle();
+        if self.outcome.violations.is_empty() && self.scenario.mutant == Mutant::None {
+            let complete = self.core.is_complete();
+            if !complete && self.scenario.config.give_up.is_none() {
+                self.breach("all that was read is here", "the disk is not complete");
+            }
+        }
+    }
+
+    /// Until nothing is under way.
+    fn settle(&mut self) {
+        self.pump();
+        while !self.is_quiet() && self.outcome.violations.is_empty() {
+            self.outcome.steps += 1;
+            let event = if self.outcome.steps < STEPS_MAX { self.queue.pop() } else { None };
+            let Some(event) = event else {
+                let left: Vec<_> = self.ops.values().map(|running| format!("{:?}", running.io)).collect();
+                return self.breach("everything ends", left.join("; "));
+            };
+            self.trace.note(&[self.queue.now().0, self.ops.len() as u64]);
+            self.happen(event);
+        }
+    }
+}
+
+/// What version 0 holds: chunks that are empty, full, and full in part.
+fn image(chance: &mut Chance, scenario: &MirrorScenario) -> Vec<Value> {
+    let cut = scenario.cut;
+    let mut content = vec![0; cut.size_sectors as usize];
+    for chunk in 0..cut.chunks() {
+        let kind = chance.below(4);
+        for sector in cut.chunk(chunk) {
+            let has = match kind {
+                0 => false,
+                1 => chance.hits(600_000),
+                _ => true,
+            };
+            if has {
+                content[sector as usize] = (1 << 60) | sector;
+            }
+        }
+    }
+    content
+}
