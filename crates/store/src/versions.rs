@@ -1,5 +1,6 @@
 //! Versions: manifests under numbers that are never used twice. formats/repository.md, "Versions".
 
+use base::Digest;
 use base::limits::MANIFEST_BYTES_MAX;
 use bytes::Bytes;
 use image::{Manifest, Sealed};
@@ -78,14 +79,37 @@ impl Repository {
         for _ in 0..RACES_MAX {
             // What was taken a moment ago counts also where the listing does not know it yet.
             draft.number = next(self.numbers(image)?.highest.max(draft.number), image)?;
-            let bytes = draft.encode(self.keys.sign.as_ref());
-            let bytes = bytes.and_then(|bytes| self.cipher.seal_manifest(bytes));
-            let bytes = bytes.map_err(|error| from_image(format!("publish `{image}`"), error))?;
-            if self.backend.create(&layout::version(image, draft.number), &bytes)? == Created::Ours {
+            let (bytes, _) = self.seal_version(&draft)?;
+            if self.create_version(image, &draft, &bytes)? == Created::Ours {
                 return Ok(draft);
             }
         }
         Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
+    }
+
+    /// `manifest` signed and sealed as it is stored, and the digest that names it.
+    pub(crate) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
+        let failed = |error| from_image(format!("publish `{}`", manifest.image), error);
+        let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
+        let digest = Sealed::open(&envelope).map_err(failed)?.digest();
+        Ok((self.cipher.seal_manifest(envelope).map_err(failed)?, digest))
+    }
+
+    /// Creates the record of `manifest`, which is `bytes`, if there is none of its number. An error says that nobody
+    /// knows whether it is there.
+    pub(crate) fn create_version(
+        &self,
+        image: &ImageName,
+        manifest: &Manifest,
+        bytes: &Bytes,
+    ) -> Result<Created> {
+        if self.backend.create(&layout::version(image, manifest.number), bytes)? == Created::Ours {
+            return Ok(Created::Ours);
+        }
+        // Whoever publishes again must be sure: what the store read back after a lost reply may have been spoilt on its
+        // way, and was our own.
+        let (found, _) = self.read_manifest(image, manifest.number)?;
+        Ok(if found.manifest.nonce == manifest.nonce { Created::Ours } else { Created::Taken })
     }
 
     /// The manifest that `reference` names. `NotFound` if there is none or it is removed; `Refused` if nobody signed it,

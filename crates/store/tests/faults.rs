@@ -61,6 +61,7 @@ macro_rules! over_each {
 
 over_each![
     a_lost_reply_is_found_to_be_success,
+    a_lost_reply_and_a_spoilt_look_publish_once,
     a_lost_reply_does_not_claim_the_record_of_another,
     every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds,
     a_store_that_ignores_conditions_is_refused,
@@ -83,6 +84,25 @@ fn a_lost_reply_is_found_to_be_success(inner: Inner) {
         assert_eq!(repository.versions(&image("debian")).unwrap(), [2]);
         assert_eq!(repository.resolve(&reference("debian:stable")).unwrap(), published);
     }
+}
+
+fn a_lost_reply_and_a_spoilt_look_publish_once(inner: Inner) {
+    let Place { repository, store, .. } = &inner.place();
+    let (draft, _) = put_image(repository, 1, 7);
+    let (mut looks, mut replies) = (0, 0);
+    store.set(Box::new(move |operation, path, _| {
+        let version = path.as_ref().starts_with("versions/");
+        looks += u32::from(operation == "get" && version && replies > 0);
+        replies += u32::from(operation == "put" && version);
+        match operation {
+            "put" if version => Some(Trouble::RetriedBelow),
+            "get" if version && looks == 1 => Some(Trouble::WrongByte),
+            _ => None,
+        }
+    }));
+    repository.publish(&image("debian"), draft).unwrap();
+    store.set(no_trouble());
+    assert_eq!(repository.versions(&image("debian")).unwrap(), [1]);
 }
 
 fn a_lost_reply_does_not_claim_the_record_of_another(inner: Inner) {

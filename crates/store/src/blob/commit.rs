@@ -3,11 +3,10 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use base::Digest;
 use base::limits::{SECTOR_BYTES, TREE_FANOUT};
 use bytes::Bytes;
 use image::manifest::Statistics;
-use image::{Layout, Leaf, Manifest, Root, Sealed, TreeEditor};
+use image::{Layout, Leaf, Manifest, Root, TreeEditor};
 
 use super::compose::Content;
 use super::line::{Head, Line, Outcome, Tip, Turn};
@@ -286,13 +285,5 @@ impl Repository {
         let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
         let digest = sealed.digest();
         Ok(Tip { manifest: sealed.manifest, digest, layout, next: next(numbers.highest, image)? })
-    }
-
-    /// `manifest` as it is stored, and the digest that names it.
-    pub(super) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
-        let failed = |error| from_image(format!("publish `{}`", manifest.image), error);
-        let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
-        let digest = Sealed::open(&envelope).map_err(failed)?.digest();
-        Ok((self.cipher().seal_manifest(envelope).map_err(failed)?, digest))
     }
 }

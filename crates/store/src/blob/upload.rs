@@ -7,7 +7,6 @@ use image::{Cipher, Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
 use crate::error::Result;
-use crate::layout;
 use crate::names::ImageName;
 use crate::repository::Repository;
 
@@ -27,18 +26,10 @@ impl<'a> Upload<'a> {
         self.repository.blobs.flush.flush(|| self.repository.settle())
     }
 
-    /// Creates the record of `manifest`, which is `bytes`, if there is none of its number. An error says that nobody
-    /// knows whether it is there.
+    /// See [`Repository::create_version`].
     pub(super) fn create(&self, image: &ImageName, manifest: &Manifest, bytes: &Bytes) -> Result<Created> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        let path = layout::version(image, manifest.number);
-        if self.repository.backend.create(&path, bytes)? == Created::Ours {
-            return Ok(Created::Ours);
-        }
-        // Whoever publishes again must be sure: what the store read back after a lost reply may have been spoilt on its
-        // way, and was our own.
-        let (found, _) = self.repository.read_manifest(image, manifest.number)?;
-        Ok(if found.manifest.nonce == manifest.nonce { Created::Ours } else { Created::Taken })
+        self.repository.create_version(image, manifest, bytes)
     }
 
     /// Bytes that were sent to the store.
