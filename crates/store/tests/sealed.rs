@@ -6,12 +6,11 @@ mod common;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use common::{image, publish, put_image, reference, stamp};
+use common::{Records, image, kind, publish, put_image, reference, stamp, version};
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
 use image::{Catalogue, MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, SealKey, Trust};
 use object_store::memory::InMemory;
-use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{Copier, ErrorKind, Keys, Location, Repository, Scope, Shape, Why, read_tag};
 
@@ -24,7 +23,7 @@ fn keys(seed: u8) -> Keys {
 }
 
 /// An encrypted repository with a version of `debian` and one of `web`, a tag, and a tombstone.
-struct Bucket(Arc<InMemory>);
+struct Bucket(Records);
 
 impl Bucket {
     fn new() -> Self {
@@ -45,37 +44,16 @@ impl Bucket {
             let bytes = block_on(async { from.get(&record.location).await.unwrap().bytes().await.unwrap() });
             block_on(to.put(&record.location, bytes.into())).unwrap();
         }
-        Self(Arc::new(to))
+        Self(Records(Arc::new(to)))
     }
 
     fn locked(&self) -> Repository {
-        Repository::over(self.0.clone(), "memory").unwrap()
+        self.0.open(Keys::default())
     }
 
     fn open(&self) -> Repository {
-        self.locked().with_keys(keys(1)).unwrap()
+        self.0.open(keys(1))
     }
-
-    fn paths(&self) -> Vec<String> {
-        let records: Vec<_> = block_on(self.0.list(None).try_collect()).unwrap();
-        records.into_iter().map(|record| record.location.to_string()).collect()
-    }
-
-    fn read(&self, path: &str) -> Bytes {
-        block_on(async { self.0.get(&Path::from(path)).await.unwrap().bytes().await.unwrap() })
-    }
-
-    fn write(&self, path: &str, bytes: Bytes) {
-        block_on(self.0.put(&Path::from(path), bytes.into())).unwrap();
-    }
-}
-
-fn version(image: &str, number: u64) -> String {
-    format!("versions/{image}/{number:020}")
-}
-
-fn kind<T>(result: Result<T, store::Error>) -> Result<(), ErrorKind> {
-    result.map(drop).map_err(|error| error.kind())
 }
 
 fn damaged(repository: &Repository) -> Vec<(String, Why)> {
@@ -96,10 +74,15 @@ fn what_was_sealed_comes_back_with_the_key_and_shows_nothing_without() {
                 && catalogue.objects().iter().all(|object| repository.contains(object).unwrap())
         );
     }
+    let grown = repository.blob(&image("grown"));
+    grown.create(&Shape::default(), &stamp()).unwrap();
+    let appended =
+        [grown.append(&[7; 512], &stamp()).unwrap().0, grown.append(&[8; 512], &stamp()).unwrap().0];
+    assert_eq!(appended[1] - appended[0], 512, "reservations are read again");
     assert_eq!(damaged(&repository), []);
     // No record but `format` says anything of what is in it.
-    for path in bucket.paths() {
-        let bytes = bucket.read(&path);
+    for path in bucket.0.paths() {
+        let bytes = bucket.0.read(&path);
         for word in [&b"2026-11-20"[..], b"root", b"seed", b"debian", b"manifest\":"] {
             assert!(!bytes.windows(word.len()).any(|window| window == word), "`{path}` says {word:?}");
         }
@@ -143,9 +126,9 @@ fn the_wrong_key_is_told_at_once_and_no_key_is_no_way_to_write_in_the_clear() {
     assert_eq!(kind(locked.remove(&reference("debian@2"), &stamp())), Err(ErrorKind::Refused));
 
     // The owner of the bucket says that it is not encrypted any more.
-    let plain = Bucket(Arc::new(InMemory::new()));
+    let plain = Bucket(Records::default());
     plain.locked();
-    bucket.write("format", plain.read("format"));
+    bucket.0.write("format", plain.0.read("format"));
     assert_eq!(kind(bucket.locked().with_keys(keys(1))), Err(ErrorKind::Refused));
     assert_eq!(kind(bucket.locked().resolve(&reference("debian"))), Err(ErrorKind::Refused));
 }
@@ -153,7 +136,7 @@ fn the_wrong_key_is_told_at_once_and_no_key_is_no_way_to_write_in_the_clear() {
 #[test]
 fn half_a_description_of_the_cipher_is_no_description() {
     let bucket = Bucket::new();
-    let text = String::from_utf8(bucket.read("format").to_vec()).unwrap();
+    let text = String::from_utf8(bucket.0.read("format").to_vec()).unwrap();
     let line = text.lines().next().unwrap();
     for (from, to, expected) in [
         ("\"cipher\":\"aes-256-gcm-siv\"", "\"cipher\":\"rot13\"", ErrorKind::Unsupported),
@@ -165,8 +148,8 @@ fn half_a_description_of_the_cipher_is_no_description() {
         assert!(line.contains(from), "{line}");
         let line = line.replace(from, to);
         let text = format!("{line}\nblake3 {}\n", base::Digest::of(line.as_bytes()));
-        bucket.write("format", text.into());
-        assert_eq!(kind(Repository::over(bucket.0.clone(), "memory")), Err(expected), "{line}");
+        bucket.0.write("format", text.into());
+        assert_eq!(kind(Repository::over(bucket.0.0.clone(), "memory")), Err(expected), "{line}");
     }
 }
 
@@ -176,22 +159,22 @@ fn without_the_key_names_and_checksums_are_still_verified() {
     let report = bucket.locked().verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!((report.versions, report.damaged, report.unreferenced), (3, Vec::new(), 0));
     assert_eq!(report.objects, bucket.open().verify(&Scope::All, &NoProgress).unwrap().objects);
-    for path in bucket.paths() {
+    for path in bucket.0.paths() {
         // A tombstone counts by being there, and what it removed counts no more.
         if path == "format" || path.starts_with("removed/") || path == version("web", 1) {
             continue;
         }
-        let good = bucket.read(&path);
+        let good = bucket.0.read(&path);
         for at in [0, good.len() / 2, good.len() - 1] {
             let mut bad = good.to_vec();
             bad[at] ^= 1;
-            bucket.write(&path, bad.into());
+            bucket.0.write(&path, bad.into());
             assert_eq!(damaged(&bucket.locked()).len(), 1, "`{path}`, byte {at}");
             assert!(!damaged(&bucket.open()).is_empty(), "`{path}`, byte {at}");
         }
-        bucket.write(&path, good.slice(..good.len() - 1));
+        bucket.0.write(&path, good.slice(..good.len() - 1));
         assert!(!damaged(&bucket.locked()).is_empty() && !damaged(&bucket.open()).is_empty(), "`{path}` cut");
-        bucket.write(&path, good);
+        bucket.0.write(&path, good);
     }
     assert_eq!((damaged(&bucket.locked()), damaged(&bucket.open())), (Vec::new(), Vec::new()));
 }
@@ -206,21 +189,21 @@ fn records_that_are_swapped_are_noticed() {
         (tag("stable"), tag("edge"), "debian:stable"),
     ];
     for (one, other, name) in pairs {
-        let (first, second) = (bucket.read(&one), bucket.read(&other));
-        bucket.write(&one, second.clone());
-        bucket.write(&other, first.clone());
+        let (first, second) = (bucket.0.read(&one), bucket.0.read(&other));
+        bucket.0.write(&one, second.clone());
+        bucket.0.write(&other, first.clone());
         assert_eq!(kind(bucket.open().resolve(&reference(name))), Err(ErrorKind::Corrupt), "{name}");
         let found = damaged(&bucket.open());
         // A tag is named by the folder of its moves; tags of versions that were swapped are damaged, too.
         let is_named = |path: &str| found.iter().any(|(damaged, _)| path.starts_with(damaged.as_str()));
         assert!(is_named(&one) && is_named(&other), "{name}: {found:?}");
-        bucket.write(&one, first);
-        bucket.write(&other, second);
+        bucket.0.write(&one, first);
+        bucket.0.write(&other, second);
     }
-    let chunks: Vec<_> = bucket.paths().into_iter().filter(|path| path.starts_with("chunks/")).collect();
-    let (first, second) = (bucket.read(&chunks[0]), bucket.read(&chunks[1]));
-    bucket.write(&chunks[0], second);
-    bucket.write(&chunks[1], first);
+    let chunks: Vec<_> = bucket.0.paths().into_iter().filter(|path| path.starts_with("chunks/")).collect();
+    let (first, second) = (bucket.0.read(&chunks[0]), bucket.0.read(&chunks[1]));
+    bucket.0.write(&chunks[0], second);
+    bucket.0.write(&chunks[1], first);
     assert_eq!(damaged(&bucket.locked()).len(), 2);
     assert_eq!(damaged(&bucket.open()).len(), 2);
 }
@@ -232,15 +215,15 @@ fn what_was_made_elsewhere_is_damage_however_well_it_is_made() {
     let elsewhere = Repository::create_sealed(&Location::Memory, &key(2)).unwrap();
     let manifest = publish(&elsewhere, "debian", 5);
     let (_, stranger) = elsewhere.look(&reference("debian@1")).unwrap();
-    bucket.write(&version("debian", 2), stranger);
+    bucket.0.write(&version("debian", 2), stranger);
     assert_eq!(kind(bucket.open().resolve(&reference("debian"))), Err(ErrorKind::Corrupt));
     // The same in the clear.
-    bucket.write(&version("debian", 2), manifest.encode(None).unwrap());
+    bucket.0.write(&version("debian", 2), manifest.encode(None).unwrap());
     assert_eq!(kind(bucket.open().resolve(&reference("debian"))), Err(ErrorKind::Corrupt));
     let text = "{\"record\":\"tag\",\"version\":1,\"image\":\"debian\",\"tag\":\"stable\",\"number\":2,\"target\":null,\
                 \"created\":\"\",\"creator\":\"\",\"nonce\":\"\"}";
     let record = format!("{text}\nblake3 {}\n", base::Digest::of(text.as_bytes()));
-    other.write(&format!("tags/debian/stable/{:020}", 2), record.into());
+    other.0.write(&format!("tags/debian/stable/{:020}", 2), record.into());
     assert_eq!(kind(other.open().resolve(&reference("debian:stable"))), Err(ErrorKind::Corrupt));
 }
 

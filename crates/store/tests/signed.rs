@@ -3,15 +3,9 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use common::{image, publish, reference, stamp};
-use futures::executor::block_on;
+use common::{Records, image, kind, publish, reference, stamp, version};
 use image::{Cipher, NoProgress, PublicKey, SigningKey, Trust};
-use object_store::ObjectStoreExt as _;
-use object_store::memory::InMemory;
-use object_store::path::Path;
 use store::{ErrorKind, Keys, Repository, Scope, Why, read_tag};
 
 fn key(seed: u8) -> SigningKey {
@@ -24,49 +18,20 @@ fn trust(seed: u8) -> Trust {
     trust
 }
 
-/// The same records, seen by somebody with other keys.
-struct Records(Arc<InMemory>);
-
-impl Records {
-    fn new() -> Self {
-        Self(Arc::new(InMemory::new()))
-    }
-
-    fn with(&self, keys: Keys) -> Repository {
-        Repository::over(self.0.clone(), "memory").unwrap().with_keys(keys).unwrap()
-    }
-
-    fn signing(&self, seed: u8) -> Repository {
-        self.with(Keys { sign: Some(key(seed)), ..Keys::default() })
-    }
-
-    fn trusting(&self, seed: u8) -> Repository {
-        self.with(Keys { trust: Some(trust(seed)), ..Keys::default() })
-    }
-
-    fn read(&self, path: &str) -> Bytes {
-        block_on(async { self.0.get(&Path::from(path)).await.unwrap().bytes().await.unwrap() })
-    }
-
-    fn write(&self, path: &str, bytes: Bytes) {
-        block_on(self.0.put(&Path::from(path), bytes.into())).unwrap();
-    }
+fn signing(records: &Records, seed: u8) -> Repository {
+    records.open(Keys { sign: Some(key(seed)), ..Keys::default() })
 }
 
-fn version(image: &str, number: u64) -> String {
-    format!("versions/{image}/{number:020}")
-}
-
-fn kind<T>(result: Result<T, store::Error>) -> Result<(), ErrorKind> {
-    result.map(drop).map_err(|error| error.kind())
+fn trusting(records: &Records, seed: u8) -> Repository {
+    records.open(Keys { trust: Some(trust(seed)), ..Keys::default() })
 }
 
 #[test]
 fn a_signature_covers_the_number() {
-    let records = Records::new();
-    publish(&records.with(Keys::default()), "debian", 1);
-    let published = publish(&records.signing(3), "debian", 1);
-    let anybody = records.with(Keys::default());
+    let records = Records::default();
+    publish(&records.open(Keys::default()), "debian", 1);
+    let published = publish(&signing(&records, 3), "debian", 1);
+    let anybody = records.open(Keys::default());
     let (sealed, _) = anybody.sealed(&reference("debian@2")).unwrap();
     assert_eq!(sealed.manifest, published);
     assert_eq!(sealed.signed().signers().unwrap(), [PublicKey::from(&key(3))]);
@@ -76,11 +41,11 @@ fn a_signature_covers_the_number() {
 
 #[test]
 fn who_trusts_a_key_gets_what_it_signed_and_nothing_else() {
-    let records = Records::new();
-    publish(&records.with(Keys::default()), "debian", 1);
-    publish(&records.signing(1), "debian", 2);
-    publish(&records.signing(2), "debian", 3);
-    let trusting = records.trusting(1);
+    let records = Records::default();
+    publish(&records.open(Keys::default()), "debian", 1);
+    publish(&signing(&records, 1), "debian", 2);
+    publish(&signing(&records, 2), "debian", 3);
+    let trusting = trusting(&records, 1);
     assert_eq!(kind(trusting.resolve(&reference("debian@1"))), Err(ErrorKind::Refused));
     assert_eq!(kind(trusting.resolve(&reference("debian@2"))), Ok(()));
     assert_eq!(kind(trusting.resolve(&reference("debian@3"))), Err(ErrorKind::Refused));
@@ -89,7 +54,7 @@ fn who_trusts_a_key_gets_what_it_signed_and_nothing_else() {
     assert_eq!(trusting.versions(&image("debian")).unwrap(), [1, 2, 3]);
     assert_eq!(trusting.look(&reference("debian@1")).unwrap().0.manifest.number, 1);
     // Whoever signs trusts the own key, too.
-    let both = records.with(Keys { sign: Some(key(2)), trust: Some(trust(1)), ..Keys::default() });
+    let both = records.open(Keys { sign: Some(key(2)), trust: Some(trust(1)), ..Keys::default() });
     assert_eq!(
         (kind(both.resolve(&reference("debian@2"))), kind(both.resolve(&reference("debian")))),
         (Ok(()), Ok(()))
@@ -98,94 +63,94 @@ fn who_trusts_a_key_gets_what_it_signed_and_nothing_else() {
 
 #[test]
 fn a_tag_counts_if_a_trusted_key_moved_it() {
-    let records = Records::new();
+    let records = Records::default();
     for seed in 1..=2 {
-        publish(&records.signing(1), "debian", seed);
+        publish(&signing(&records, 1), "debian", seed);
     }
     let (web, stable) = (image("debian"), "stable".parse().unwrap());
-    let resolve = || kind(records.trusting(1).resolve(&reference("debian:stable")));
-    records.signing(1).tag(&web, &stable, 1, &stamp()).unwrap();
+    let resolve = || kind(trusting(&records, 1).resolve(&reference("debian:stable")));
+    signing(&records, 1).tag(&web, &stable, 1, &stamp()).unwrap();
     assert_eq!(resolve(), Ok(()));
-    let record = records.with(Keys::default()).tag_record(&web, &stable).unwrap();
+    let record = records.open(Keys::default()).tag_record(&web, &stable).unwrap();
     let read = |image, seed| read_tag(image, &stable, record.clone(), &Cipher::None, &trust(seed));
     assert_eq!(read(&web, 1).unwrap().0, 1);
     assert_eq!(kind(read(&web, 2)), Err(ErrorKind::Refused));
     assert_eq!(kind(read(&image("web"), 1)), Err(ErrorKind::Corrupt));
     // A stranger moves it to a version that is signed well.
-    records.with(Keys::default()).tag(&web, &stable, 2, &stamp()).unwrap();
+    records.open(Keys::default()).tag(&web, &stable, 2, &stamp()).unwrap();
     assert_eq!(resolve(), Err(ErrorKind::Refused));
-    records.signing(1).tag(&web, &stable, 2, &stamp()).unwrap();
+    signing(&records, 1).tag(&web, &stable, 2, &stamp()).unwrap();
     assert_eq!(resolve(), Ok(()));
-    records.signing(2).untag(&web, &stable, &stamp()).unwrap();
+    signing(&records, 2).untag(&web, &stable, &stamp()).unwrap();
     assert_eq!(resolve(), Err(ErrorKind::Refused));
-    records.signing(1).tag(&web, &stable, 2, &stamp()).unwrap();
-    records.signing(1).untag(&web, &stable, &stamp()).unwrap();
+    signing(&records, 1).tag(&web, &stable, 2, &stamp()).unwrap();
+    signing(&records, 1).untag(&web, &stable, &stamp()).unwrap();
     assert_eq!(resolve(), Err(ErrorKind::NotFound));
 }
 
 #[test]
 fn a_move_that_is_replayed_under_another_number_is_damage() {
-    let records = Records::new();
+    let records = Records::default();
     for seed in 1..=2 {
-        publish(&records.signing(1), "debian", seed);
-        records.signing(1).tag(&image("debian"), &"stable".parse().unwrap(), seed, &stamp()).unwrap();
+        publish(&signing(&records, 1), "debian", seed);
+        signing(&records, 1).tag(&image("debian"), &"stable".parse().unwrap(), seed, &stamp()).unwrap();
     }
     let of = |number: u64| format!("tags/debian/stable/{number:020}");
     records.write(&of(3), records.read(&of(1)));
-    assert_eq!(kind(records.trusting(1).resolve(&reference("debian:stable"))), Err(ErrorKind::Corrupt));
+    assert_eq!(kind(trusting(&records, 1).resolve(&reference("debian:stable"))), Err(ErrorKind::Corrupt));
 }
 
 #[test]
 fn a_version_under_another_number_or_image_is_damage() {
-    let records = Records::new();
+    let records = Records::default();
     for seed in 1..=2 {
-        publish(&records.signing(1), "debian", seed);
+        publish(&signing(&records, 1), "debian", seed);
     }
-    publish(&records.signing(1), "web", 1);
+    publish(&signing(&records, 1), "web", 1);
     records.write(&version("debian", 2), records.read(&version("debian", 1)));
     records.write(&version("web", 1), records.read(&version("debian", 1)));
     for name in ["debian@2", "web@1"] {
-        assert_eq!(kind(records.trusting(1).resolve(&reference(name))), Err(ErrorKind::Corrupt), "{name}");
+        assert_eq!(kind(trusting(&records, 1).resolve(&reference(name))), Err(ErrorKind::Corrupt), "{name}");
     }
 }
 
 #[test]
 fn verify_says_who_signed_and_names_what_nobody_trusted_did() {
-    let records = Records::new();
-    publish(&records.with(Keys::default()), "debian", 1);
-    publish(&records.signing(1), "debian", 2);
-    publish(&records.signing(1), "debian", 3);
-    publish(&records.signing(2), "web", 3);
-    records.signing(2).tag(&image("web"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
-    let report = records.with(Keys::default()).verify(&Scope::All, &NoProgress).unwrap();
+    let records = Records::default();
+    publish(&records.open(Keys::default()), "debian", 1);
+    publish(&signing(&records, 1), "debian", 2);
+    publish(&signing(&records, 1), "debian", 3);
+    publish(&signing(&records, 2), "web", 3);
+    signing(&records, 2).tag(&image("web"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
+    let report = records.open(Keys::default()).verify(&Scope::All, &NoProgress).unwrap();
     let mut counts: Vec<_> = report.signers.iter().map(|signer| (signer.key, signer.versions)).collect();
     counts.sort_by_key(|(_, versions)| *versions);
     assert_eq!(counts, [(PublicKey::from(&key(2)), 1), (PublicKey::from(&key(1)), 2)]);
     assert_eq!((report.unsigned, report.damaged), (1, Vec::new()));
 
-    let report = records.trusting(1).verify(&Scope::All, &NoProgress).unwrap();
+    let report = trusting(&records, 1).verify(&Scope::All, &NoProgress).unwrap();
     let damage: Vec<_> = report.damaged.iter().map(|damage| (damage.path.as_str(), damage.why)).collect();
     let (first, web) = (version("debian", 1), version("web", 1));
     let expected = [("tags/web/stable", Why::Untrusted), (&first, Why::Untrusted), (&web, Why::Untrusted)];
     assert_eq!(damage, expected);
     let names: Vec<_> = report.signers.iter().map(|signer| signer.name.as_deref()).collect();
     assert!(names.contains(&Some("the lab")) && names.contains(&None), "{names:?}");
-    let one = records.trusting(1).verify(&Scope::Version(reference("debian@2")), &NoProgress).unwrap();
+    let one = trusting(&records, 1).verify(&Scope::Version(reference("debian@2")), &NoProgress).unwrap();
     assert_eq!((one.damaged, one.signers.len()), (Vec::new(), 1));
 }
 
 #[test]
 fn a_forged_signature_is_damage_for_everybody() {
-    let records = Records::new();
-    publish(&records.signing(1), "debian", 1);
-    publish(&records.signing(1), "debian", 2);
+    let records = Records::default();
+    publish(&signing(&records, 1), "debian", 1);
+    publish(&signing(&records, 1), "debian", 2);
     let signature = |bytes: &Bytes| bytes.slice(bytes.len() - 132..bytes.len() - 32);
     let (first, second) = (records.read(&version("debian", 1)), records.read(&version("debian", 2)));
     let forged = [&second[..second.len() - 132], &signature(&first)].concat();
     let forged = [&forged[..], &base::Digest::of(&forged).0].concat();
     records.write(&version("debian", 2), forged.into());
-    assert_eq!(kind(records.trusting(1).resolve(&reference("debian@2"))), Err(ErrorKind::Corrupt));
-    for repository in [records.with(Keys::default()), records.trusting(1)] {
+    assert_eq!(kind(trusting(&records, 1).resolve(&reference("debian@2"))), Err(ErrorKind::Corrupt));
+    for repository in [records.open(Keys::default()), trusting(&records, 1)] {
         let report = repository.verify(&Scope::All, &NoProgress).unwrap();
         let damage: Vec<_> = report.damaged.iter().map(|damage| (damage.path.clone(), damage.why)).collect();
         assert_eq!(damage, [(version("debian", 2), Why::Corrupt)]);

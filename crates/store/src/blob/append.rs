@@ -58,7 +58,8 @@ impl Blob<'_> {
                 nonce: record::nonce()?,
             };
             let path = layout::append(image, number);
-            if repository.backend.create(&path, &record::seal(APPEND, &record))? == Created::Ours {
+            let bytes = record::enclose(repository.cipher(), record::seal(APPEND, &record))?;
+            if repository.backend.create(&path, &bytes)? == Created::Ours {
                 return Ok(offset);
             }
         }
@@ -69,6 +70,7 @@ impl Blob<'_> {
     fn reserved(&self, number: u64) -> Result<u64> {
         let path = layout::append(&self.image, number);
         let bytes = self.repository.backend.read(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(self.repository.cipher(), path.as_ref(), bytes)?;
         let found: Reservation = record::unseal(APPEND, path.as_ref(), &bytes)?;
         if (found.image.as_str(), found.number) != (self.image.as_str(), number) {
             let text = format!("`{path}` is damaged: it is a reservation of another image or number");

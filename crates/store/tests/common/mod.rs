@@ -6,14 +6,21 @@ pub mod faulty;
 pub mod proxy;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use base::Chance;
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use futures::executor::block_on;
 use image::chunk::PlainHasher;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{ChunkExtents, ChunkSize, Encoder, Leaf, Manifest, ObjectRef, ObjectSink, TreeBuilder};
 use lab::{Engine, Gateway};
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore as _, ObjectStoreExt as _};
 use proxy::{Fate, Proxy};
-use store::{ImageName, Location, Reference, Repository, S3Access, Setting, Stamp};
+use store::{ErrorKind, ImageName, Keys, Location, Reference, Repository, S3Access, Setting, Stamp};
 
 /// One repository and what it lies in.
 pub struct Place {
@@ -94,6 +101,40 @@ pub fn s3_setting(address: SocketAddr) -> Setting {
     let find =
         |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
     Setting { s3: Some(S3Access::from_variables(&find).unwrap()), ..setting() }
+}
+
+/// What a repository in memory consists of, to be looked at and changed at will.
+#[derive(Clone, Default)]
+pub struct Records(pub Arc<InMemory>);
+
+impl Records {
+    /// The repository that they are, for somebody with `keys`.
+    pub fn open(&self, keys: Keys) -> Repository {
+        Repository::over(self.0.clone(), "memory").unwrap().with_keys(keys).unwrap()
+    }
+
+    pub fn paths(&self) -> Vec<String> {
+        let records: Vec<_> = block_on(self.0.list(None).try_collect()).unwrap();
+        records.into_iter().map(|record| record.location.to_string()).collect()
+    }
+
+    pub fn read(&self, path: &str) -> Bytes {
+        block_on(async { self.0.get(&Path::from(path)).await.unwrap().bytes().await.unwrap() })
+    }
+
+    pub fn write(&self, path: &str, bytes: Bytes) {
+        block_on(self.0.put(&Path::from(path), bytes.into())).unwrap();
+    }
+}
+
+/// Where a version's manifest lies.
+pub fn version(image: &str, number: u64) -> String {
+    format!("versions/{image}/{number:020}")
+}
+
+/// What kind of error came, if one came.
+pub fn kind<T>(result: Result<T, store::Error>) -> Result<(), ErrorKind> {
+    result.map(drop).map_err(|error| error.kind())
 }
 
 pub fn image(name: &str) -> ImageName {
