@@ -1,6 +1,6 @@
 //! Repair: what is damaged or missing here and whole in another repository is taken from there.
 
-use base::limits::{MANIFEST_BYTES_MAX, OBJECT_BYTES_MAX};
+use base::limits::OBJECT_BYTES_MAX;
 use image::{ObjectKind, ObjectRef, Progress};
 use object_store::path::Path;
 
@@ -57,9 +57,9 @@ impl Repository {
                 })
             }
             None if self.id() == from.id() => manifest_at(&path).and_then(|(image, number)| {
-                let (sealed, _) = from.read_manifest(&image, number).ok()?;
+                let (sealed, bytes) = from.read_manifest(&image, number).ok()?;
                 self.check_signed(&damage.path, sealed.signed()).ok()?;
-                from.backend.read(&path, u64::from(MANIFEST_BYTES_MAX)).ok()
+                Some(bytes)
             }),
             None => None,
         };
