@@ -23,6 +23,18 @@ pub enum Change {
     Freed,
 }
 
+impl Change {
+    /// One word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Allocated => "allocated",
+            Self::Freed => "freed",
+        }
+    }
+}
+
 /// A range that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {

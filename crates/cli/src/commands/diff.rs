@@ -2,7 +2,7 @@
 
 use base::units::show_bytes;
 use serde_json::json;
-use store::{Change, Changed, Closeness};
+use store::{Changed, Closeness};
 
 use super::Context;
 use crate::args::Diff;
@@ -45,11 +45,7 @@ fn name(snapshot: &store::Snapshot<'_>) -> String {
 }
 
 fn show(context: &Context, changed: Changed) -> Result<()> {
-    let what = match changed.change {
-        Change::Written => "written",
-        Change::Allocated => "allocated",
-        Change::Freed => "freed",
-    };
+    let what = changed.change.name();
     let (offset, bytes) = (changed.extent.offset_bytes(), changed.extent.len_bytes());
     let record = json!({ "type": "range", "offset": offset, "bytes": bytes, "change": what });
     context.output.answer(&record, || format!("{offset:>20} {bytes:>16}  {what}\n"))

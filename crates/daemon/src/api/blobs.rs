@@ -19,7 +19,7 @@ use net::api::{
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use store::{Blob, Change, Closeness, Committed, Content, ImageName, Piece, Reference, Shape, Stamp};
+use store::{Blob, Closeness, Committed, Content, ImageName, Piece, Reference, Shape, Stamp};
 
 use super::access::Access;
 use super::body::{Held, receive, receive_json, reserve};
@@ -149,13 +149,9 @@ pub async fn diff(
         let mut ranges = Vec::new();
         let totals = before.diff(&after, closeness, &mut |changed| {
             if ranges.len() < RANGES_MAX {
-                let change = match changed.change {
-                    Change::Written => "written",
-                    Change::Allocated => "allocated",
-                    Change::Freed => "freed",
-                };
+                let change = changed.change.name().to_owned();
                 let (offset, bytes) = (changed.extent.offset_bytes(), changed.extent.len_bytes());
-                ranges.push(DiffRange { offset, bytes, change: change.to_owned() });
+                ranges.push(DiffRange { offset, bytes, change });
             }
             Ok(())
         })?;
