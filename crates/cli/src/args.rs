@@ -113,6 +113,10 @@ pub enum Command {
     ///
     /// LOGICAL is what the versions of an image have allocated, all together; OWN is what pruning frees once the image is
     /// removed; SHARED is needed by other images as well. The last line counts everything once.
+    #[command(after_help = "\
+Examples:
+  diskcast usage
+  diskcast usage --repo s3://images/lab --json")]
     Usage,
     Copy(Copy),
     Tag(Tag),
