@@ -21,6 +21,7 @@ mod room;
 mod s3;
 mod sealed;
 mod side_by_side;
+mod threads;
 mod transfer;
 mod versions;
 

@@ -4,7 +4,6 @@
 //! since one `syncfs` waits for all of it.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use base::Chance;
@@ -18,6 +17,7 @@ use store::{Location, Repository};
 
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
+use crate::threads::each;
 use crate::{Group, Result};
 
 pub const GROUP: Group = Group {
@@ -91,10 +91,10 @@ fn objects(round: u64, count: usize, object_bytes: usize) -> Vec<(ObjectRef, Byt
 fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
     let start = Instant::now();
-    all(objects, |(object, bytes)| {
+    each(objects, THREADS, |(object, bytes)| {
         let hex = object.digest.to_hex();
         let path = path::Path::from_iter(["chunks", &hex[..2], &hex]);
-        block_on(store.put(&path, bytes.clone().into())).map(drop).map_err(|error| error.to_string())
+        block_on(store.put(&path, bytes.clone().into())).map(drop)
     })?;
     Ok(start.elapsed().as_secs_f64())
 }
@@ -103,23 +103,7 @@ fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64>
 fn by_repository(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let repository = Repository::create(&Location::Folder(folder.to_owned()))?;
     let start = Instant::now();
-    all(objects, |(object, bytes)| repository.put(object, bytes.clone()).map_err(|error| error.to_string()))?;
+    each(objects, THREADS, |(object, bytes)| repository.put(object, bytes.clone()))?;
     repository.settle()?;
     Ok(start.elapsed().as_secs_f64())
-}
-
-/// Does `work` on all items by [`THREADS`] threads.
-pub fn all<T: Sync>(items: &[T], work: impl Fn(&T) -> std::result::Result<(), String> + Sync) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let run = || {
-        while let Some(item) = items.get(next.fetch_add(1, Relaxed)) {
-            work(item)?;
-        }
-        Ok::<_, String>(())
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
-    })?;
-    Ok(())
 }

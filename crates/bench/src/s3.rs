@@ -12,7 +12,7 @@ use store::{Location, Repository, S3Access, Setting};
 
 use crate::context::{Context, Usage, json_line, said, timed};
 use crate::figure::{Bar, Figure, median};
-use crate::puts::all;
+use crate::threads::each;
 use crate::{Group, Result, load};
 
 pub const GROUP: Group = Group {
@@ -75,7 +75,7 @@ fn read(gateway: &Gateway) -> Result<Figure> {
         by_curl(gateway, catalogue.objects())?;
         let theirs = megabytes / start.elapsed().as_secs_f64();
         let start = Instant::now();
-        all(catalogue.objects(), |object| {
+        each(catalogue.objects(), READERS, |object| {
             let bytes = repository.fetch(object).map_err(|error| base::fault::chain(&error))?;
             object.verify(&bytes).map_err(|error| error.to_string())
         })?;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use base::{Chance, Digest};
@@ -17,6 +17,7 @@ use store::{ImageName, Location, Reference, Repository, Shape, Stamp};
 
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
+use crate::threads::each;
 use crate::{Group, Result};
 
 pub const LARGE: Group = Group {
@@ -90,34 +91,13 @@ fn large_image(repository: &Repository, name: &ImageName) -> Result<()> {
     draft.statistics.add(&leaf, CHUNKS);
     draft.statistics.add(&Leaf::Free, count - CHUNKS);
     repository.publish(name, draft)?;
-    each_of(VERSIONS - 2, 32, |at| {
-        let mut chance = Chance::from_seed(at as u64);
+    let seeds: Vec<u64> = (0..VERSIONS - 2).collect();
+    each(&seeds, 32, |&seed| {
+        let mut chance = Chance::from_seed(seed);
         let mut bytes = [0; 4096];
         chance.fill(&mut bytes);
         let offset = chance.below(SIZE_BYTES / 4096) * 4096;
         repository.blob(name).write(offset, &bytes, &stamp()).map(drop)
-    })
-}
-
-/// `work` for each number below `count`, by `threads` threads.
-fn each_of(count: u64, threads: usize, work: impl Fn(usize) -> store::Result<()> + Sync) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let count = usize::try_from(count)?;
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    loop {
-                        let at = next.fetch_add(1, Relaxed);
-                        if at >= count {
-                            return store::Result::Ok(());
-                        }
-                        work(at)?;
-                    }
-                })
-            })
-            .collect();
-        all.into_iter().try_for_each(|thread| thread.join().expect("a writer does not panic"))
     })?;
     Ok(())
 }
@@ -193,9 +173,10 @@ fn write_all(context: &Context, round: usize) -> Result<(f64, u32, PathBuf)> {
     let retries = std::sync::atomic::AtomicU32::new(0);
     said(std::process::Command::new("sync").arg("-f").arg(&context.scratch))?;
     let start = Instant::now();
-    each_of(THREADS as u64, THREADS, |writer| {
-        let mut chance = Chance::from_seed(writer as u64);
-        let mut bytes = contents[writer].clone();
+    let seeded: Vec<_> = (0..).zip(&contents).collect();
+    each(&seeded, THREADS, |&(seed, content)| {
+        let mut chance = Chance::from_seed(seed);
+        let mut bytes = content.clone();
         for turn in 1..=WRITES {
             // Other bytes each time, without the time that making them takes.
             bytes.iter_mut().step_by(4096).for_each(|byte| *byte = byte.wrapping_add(turn));
@@ -203,7 +184,7 @@ fn write_all(context: &Context, round: usize) -> Result<(f64, u32, PathBuf)> {
             let done = repository.blob(&name).write(offset, &bytes, &stamp())?;
             retries.fetch_add(done.retries, Relaxed);
         }
-        Ok(())
+        store::Result::Ok(())
     })?;
     Ok((start.elapsed().as_secs_f64(), retries.into_inner(), folder))
 }
@@ -230,12 +211,10 @@ fn put_all(context: &Context, folder: &Path) -> Result<(f64, u64)> {
     let store = LocalFileSystem::new_with_prefix(context.folder()?)?.with_fsync(true);
     said(std::process::Command::new("sync").arg("-f").arg(&context.scratch))?;
     let start = Instant::now();
-    each_of(records.len() as u64, THREADS, |at| {
-        let (path, bytes) = &records[at];
+    each(&records, THREADS, |(path, bytes)| {
         let mode = if path.as_ref().starts_with("versions") { PutMode::Create } else { PutMode::Overwrite };
         let options = PutOptions { mode, ..PutOptions::default() };
-        block_on(store.put_opts(path, bytes.clone().into(), options)).expect("a new folder takes a record");
-        Ok(())
+        block_on(store.put_opts(path, bytes.clone().into(), options)).map(drop)
     })?;
     Ok((start.elapsed().as_secs_f64(), bytes))
 }
