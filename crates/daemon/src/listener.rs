@@ -43,6 +43,7 @@ pub async fn serve(
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
+    net::tcp::retransmit_soon(&listener);
     let door = Door { tls: tls.map(TlsAcceptor::from), router };
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();

@@ -34,10 +34,10 @@ use watch::Watch;
 const JSON_BYTES_MAX: u64 = 16 << 20;
 /// Longest record of a tag, in bytes (`formats/repository.md`).
 const TAG_BYTES_MAX: u32 = 16 << 10;
-/// A connection whose first packet was lost is made again after so long, not after the second that TCP waits (RFC 6298); so
-/// often, since a server may be further away than that.
-const HASTE: Duration = Duration::from_millis(250);
-const HASTY_ATTEMPTS: u32 = 3;
+/// A connection of which a packet was lost before it stood is made again after so long, not after the second that TCP waits
+/// (RFC 6298); so often, since a server may be further away than that.
+const HASTE: Duration = Duration::from_millis(100);
+const HASTY_ATTEMPTS: u32 = 5;
 /// First and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
@@ -303,10 +303,9 @@ impl Client {
             None => request,
         };
         let response = request.send().map_err(|error| {
-            if error.is_connect() {
-                self.hasty_failures.fetch_add(1, Ordering::Relaxed);
-            }
-            Failure::of_transport(error)
+            let haste = in_haste && error.is_connect();
+            self.hasty_failures.fetch_add(u32::from(haste), Ordering::Relaxed);
+            Failure { at_once: haste && error.is_timeout(), ..Failure::of_transport(error) }
         })?;
         self.answered.store(true, Ordering::Relaxed);
         if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
@@ -336,6 +335,9 @@ impl Client {
                 return Err(failure.into_error(context()));
             }
             watch.iter().for_each(|watch| watch.failed(&failure));
+            if failure.at_once {
+                continue;
+            }
             // Between half of the pause and all of it, so that machines which failed together come back apart.
             let half = u64::try_from(pause.min(left).as_micros() / 2).unwrap_or(u64::MAX);
             let extra = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner).below(half);
@@ -386,13 +388,15 @@ impl Body {
 struct Failure {
     kind: ErrorKind,
     passing: bool,
+    /// Whether the next attempt need not wait.
+    at_once: bool,
     said: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Failure {
     fn final_from(kind: ErrorKind, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { kind, passing: false, said: None, source: Some(source.into()) }
+        Self { kind, passing: false, at_once: false, said: None, source: Some(source.into()) }
     }
 
     /// The request did not get through, or its answer did not get back.
@@ -400,7 +404,7 @@ impl Failure {
         let kind = if is_untrusted(&error) { ErrorKind::Untrusted } else { ErrorKind::Unreachable };
         // The URL stands in the context already.
         let source = Some(error.without_url().into());
-        Self { kind, passing: kind == ErrorKind::Unreachable, said: None, source }
+        Self { kind, passing: kind == ErrorKind::Unreachable, at_once: false, said: None, source }
     }
 
     /// The server answered that it will not.
@@ -413,6 +417,7 @@ impl Failure {
         Self {
             kind: kind_of(status, problem.map(|problem| problem.kind)),
             passing,
+            at_once: false,
             said: Some(said),
             source: None,
         }
@@ -475,12 +480,13 @@ fn read_at_most(response: Response, bytes_max: u64) -> std::result::Result<Bytes
     read.map_err(|error| Failure {
         kind: ErrorKind::Unreachable,
         passing: true,
+        at_once: false,
         said: None,
         source: Some(error.into()),
     })?;
     if bytes.len() as u64 > bytes_max {
         let said = Some(format!("the answer is longer than {bytes_max} bytes"));
-        return Err(Failure { kind: ErrorKind::Corrupt, passing: false, said, source: None });
+        return Err(Failure { kind: ErrorKind::Corrupt, passing: false, at_once: false, said, source: None });
     }
     Ok(bytes.into())
 }
