@@ -6,7 +6,8 @@
 //! (`sense.rs`). Jitter is told from a queue by taking the least waiting time of the last milliseconds: a queue lets no
 //! packet through at once, a processor that slept does. Loss by chance is told from overflow because it does not depend
 //! on the rate: only what exceeds the lower quartile of the last 24 windows of 125 ms without a queue counts, by 2 % and
-//! 3.5 standard deviations at least, while the queue is long (8 % count at any time). A loss counts 25 ms after it was
+//! 3.5 standard deviations at least, while the queue is long (8 % count at any time). What is lost still right after a cut,
+//! both without a queue, did not depend on the rate either: it counts as three windows. A loss counts 25 ms after it was
 //! reported if it has not turned up by then.
 //!
 //! **Search.** It begins at `initial` and doubles every 9 ms or more, as soon as five receivers (or all) have reported since,
@@ -109,6 +110,8 @@ pub(super) struct Rate {
     /// Reports from before that say nothing about the rate as it is.
     view_from: Instant,
     cut_or_raised: Instant,
+    /// The queue at the last cut, in seconds.
+    cut_queue: f64,
     heard_at: Instant,
     loss: f64,
     packet_bits: f64,
@@ -127,6 +130,7 @@ impl Rate {
             sent_bytes: 0,
             view_from: now,
             cut_or_raised: now,
+            cut_queue: 0.0,
             heard_at: now,
             loss: 0.0,
             packet_bits: PACKET_BITS,
@@ -211,14 +215,20 @@ impl Rate {
         if self.law.is_seeking() && view.is_none_or(|view| view.receivers < receivers.min(SEEK_RECEIVERS)) {
             return;
         }
+        // What was lost without a queue, and is lost still at once after a cut, does not depend on the rate.
+        let queue = self.cut_queue.max(view.map_or(0.0, |view| view.queue_last));
+        if let Some(view) = view.filter(|_| queue < CHANCE_QUEUE) {
+            self.sense.book_after_cut(view.loss, law::LOSS_HIGH);
+        }
         let forfeited = self.pacer.take_forfeited().as_secs_f64();
+        let baseline = self.sense.baseline();
         let look = Look {
             now: seconds(now),
             passed,
             sent: to_float(self.sent_bytes) * 8.0 / passed,
             limited: forfeited > LIMITED_PART * passed,
             view,
-            baseline: self.sense.baseline(),
+            baseline,
             fresh: fresh.is_some(),
             delivered: view.map_or(0.0, |view| view.pace * self.packet_bits),
             packet: self.packet_bits / self.law.rate,
@@ -240,6 +250,7 @@ impl Rate {
             Verdict::Cut => {
                 // What was sent before the cut has to pass first: it says nothing about the rate after it.
                 self.cut_or_raised = now;
+                self.cut_queue = view.map_or(0.0, |view| view.queue_last);
                 self.view_from = now + Duration::from_secs_f64(self.law.queue_cut) + EFFECT;
                 self.sense.begin_era(self.view_from + EFFECT);
             }

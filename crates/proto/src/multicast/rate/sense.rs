@@ -31,6 +31,7 @@ const BASELINE_WINDOWS: usize = 24;
 const BASELINE_ENOUGH: usize = 4;
 const LEAST_OF: f64 = 100.0;
 const BASELINE_WINDOW: Duration = Duration::from_millis(125);
+const AFTER_CUT_WINDOWS: usize = 3;
 
 /// A receiver's counters at some time.
 #[derive(Debug, Clone, Copy)]
@@ -141,6 +142,8 @@ pub(super) struct Sense {
     /// Counts the cuts of the rate; losses of before one say nothing about the rate after it.
     era: u32,
     era_from: Instant,
+    /// Whether the first loss of this era was booked.
+    era_booked: bool,
     baseline: VecDeque<f64>,
     /// The least loss that was ever seen, for as long as that is all there is.
     least: Option<f64>,
@@ -189,6 +192,7 @@ impl Sense {
     pub fn begin_era(&mut self, from: Instant) {
         self.era += 1;
         self.era_from = from;
+        self.era_booked = false;
         for sample in &mut self.samples {
             sample.loss = Loss::default();
         }
@@ -254,6 +258,18 @@ impl Sense {
         }
         self.baseline_at = now;
         self.learn_baseline(loss.part);
+    }
+
+    /// Books the first loss after a cut if it is `high` above the baseline still. It tells more than others: so many
+    /// windows at once.
+    pub fn book_after_cut(&mut self, loss: Loss, high: f64) {
+        if self.era_booked || loss.of < LEAST_OF {
+            return;
+        }
+        self.era_booked = true;
+        if self.baseline().is_some_and(|base| loss.beyond(base, high).is_some()) {
+            (0..AFTER_CUT_WINDOWS).for_each(|_| self.learn_baseline(loss.part));
+        }
     }
 
     /// This much is lost whatever the rate.

@@ -159,6 +159,7 @@ fn neither_loss_by_chance_nor_busy_receivers_are_congestion() {
         ("busy", 0, true, 100.0 * M),
         ("busy", 0, true, 1000.0 * M),
         ("busy, loss 1 %", 10_000, true, 100.0 * M),
+        ("busy, loss 10 %", 100_000, true, 100.0 * M),
     ] {
         for hosts in [1, 4, 16] {
             let mut port = Port::new(link, 512 * KIB);
@@ -174,6 +175,19 @@ fn neither_loss_by_chance_nor_busy_receivers_are_congestion() {
             net.demand(outcome.sum > 0.92 * (1.0 - chance), &outcome);
             assert!((f64::from(known) / 1e6 - chance).abs() < 0.003 + 0.2 * chance, "{known} {outcome:#?}");
         }
+    }
+}
+
+#[test]
+fn loss_by_chance_that_begins_later_is_no_congestion_for_long() {
+    for (loss, hosts) in [(30_000, 1), (100_000, 1), (100_000, 16)] {
+        let mut net = Net::new(&vec![Port::new(100.0 * M, 512 * KIB); hosts]);
+        net.server(0, 100_000_000, fast());
+        net.run(4 * SECOND);
+        net.hosts.iter_mut().for_each(|host| host.port.loss_per_million = loss);
+        net.run(7 * SECOND);
+        let outcome = outcome(format!("{loss} {hosts} hosts"), &net, 8000, 11_000, 100.0 * M);
+        net.demand(outcome.sum > 0.95 * (1.0 - f64::from(loss) / 1e6), &outcome);
     }
 }
 
