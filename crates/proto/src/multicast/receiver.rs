@@ -140,7 +140,7 @@ const LOOK_MAX: Duration = Duration::from_millis(20);
 const LEAVES: u8 = 2;
 /// So many of the receivers say goodbye; the others are missed in time.
 const LEAVERS_MAX: u64 = 256;
-const LEAVE_SPACING: Duration = Duration::from_millis(5);
+const LEAVE_SPACING: Duration = Duration::from_millis(3);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {

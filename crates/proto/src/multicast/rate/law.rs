@@ -9,6 +9,8 @@ use super::share::Share;
 
 /// Looking for the link: rounds of at least so much time, each at twice the rate of the one before.
 pub(super) const SEEK_ROUND: f64 = 0.009;
+/// Who sent this part of what the rate allowed could send more.
+const SENT_PART: f64 = 0.9;
 /// A queue of so much ends the search.
 const SEEK_QUEUE: f64 = 0.003;
 /// Following: time between two looks at the rate.
@@ -23,7 +25,7 @@ const FULL_TIME: f64 = 5.0;
 /// The longest queue known is forgotten at this part a second.
 const TALLEST_FADE: f64 = 0.2;
 /// Losses beyond the baseline by so much are congestion.
-const LOSS_HIGH: f64 = 0.02;
+pub(super) const LOSS_HIGH: f64 = 0.02;
 /// One step down; deeper, if this part of what is delivered is less.
 const CUT: f64 = 0.9;
 const DELIVERED_PART: f64 = 0.97;
@@ -84,7 +86,7 @@ pub(super) struct Look {
     pub baseline: Option<f64>,
     /// Whether the view was seen by packets that were sent since the last cut.
     pub fresh: bool,
-    /// What the typical receiver got lately.
+    /// What the typical receiver got lately, and would have got of what was lost by chance.
     pub delivered: f64,
     /// Time that one packet takes at the rate.
     pub packet: f64,
@@ -262,7 +264,9 @@ impl Law {
             self.mode = Mode::Follow;
             return Verdict::Cut;
         }
-        if look.limited || self.rate >= self.ceiling {
+        // A sender that was held up for a moment is not slower than the rate.
+        let slower = look.limited && look.sent < SENT_PART * self.rate;
+        if slower || self.rate >= self.ceiling {
             return Verdict::Calm;
         }
         let told = (view.loss_last.of >= 20.0).then_some(view.loss_last.part);
