@@ -2,11 +2,12 @@
 //! the medium holds rather than what the page cache remembers.
 
 use std::fs::{File, OpenOptions};
+use std::io::IoSliceMut;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, FallocateFlags, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::file::{Identity, device_geometry, identify, io_error, next_data};
 use crate::{Error, ErrorKind, Geometry, ReadAt, Result, WriteAt};
@@ -98,6 +99,22 @@ impl Target {
         }
         buf.copy_from_slice(&aligned[skip..skip + buf.len()]);
         Ok(())
+    }
+
+    /// Whether it is a block device.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    /// Fills `buf` from the page cache. False at once if that lacks some of it, or cannot be asked.
+    pub fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        let (len, parts) = (buf.len(), &mut [IoSliceMut::new(buf)]);
+        match rustix::io::preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) => Ok(count == len),
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => Ok(false),
+            Err(e) => Err(self.failed("read", len as u64, offset, e)),
+        }
     }
 
     /// Makes `len` bytes from `offset` read as zeros and keeps their space: later writes there find it.

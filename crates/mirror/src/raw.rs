@@ -54,6 +54,11 @@ impl Served for RawDisk {
         self.settle(self.target.read_exact_at(into, offset), Durability::Cached)
     }
 
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        self.check(offset, into.len() as u64)?;
+        self.target.read_cached_at(into, offset).map_err(|error| from_disk(error, "serve a disk"))
+    }
+
     fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
         self.check(offset, bytes.len() as u64)?;
         self.settle(self.target.write_all_at(bytes, offset), durability)
@@ -102,6 +107,11 @@ impl Served for RawDisk {
         Ok(runs)
     }
 
+    fn zeroes_fast(&self) -> bool {
+        // File systems punch holes; devices may have to write.
+        !self.target.is_device()
+    }
+
     fn close(&self) -> Result<()> {
         self.flush()?;
         self.closed.store(true, Ordering::Release);
@@ -128,6 +138,7 @@ mod tests {
         let mut bytes = [1; 8192];
         disk.read(MIB, &mut bytes).unwrap();
         assert!(bytes[..4096].iter().all(|&byte| byte == 0) && bytes[4096..].iter().all(|&byte| byte == 7));
+        assert!(disk.read_now(MIB, &mut bytes).is_ok());
         let runs = disk.status(0, 4 * MIB, 100).unwrap();
         assert_eq!(runs.iter().map(|run| run.bytes).sum::<u64>(), 4 * MIB);
         assert!(runs[0].status.hole && runs.iter().any(|run| !run.status.hole));

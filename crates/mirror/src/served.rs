@@ -1,8 +1,8 @@
 //! The seam between front ends and what they serve: a disk that many threads read and write at once.
 //!
 //! Calls block, and are made from as many threads as requests are to be in flight: a read that waits 10 ms for a chunk
-//! from far away costs a waiting thread and nothing else. [`Served::is_near`] tells which requests a front end may
-//! answer on the thread that reads its socket, without handing them over.
+//! from far away costs a waiting thread and nothing else. [`Served::read_now`] is for the thread that reads a front
+//! end's socket: what waits for nothing need not be handed over.
 
 use disk::Geometry;
 
@@ -78,13 +78,19 @@ pub trait Served: Send + Sync {
     /// Makes `bytes` bytes from `offset` read as zeros.
     fn write_zeroes(&self, offset: u64, bytes: u64, space: Space, durability: Durability) -> Result<()>;
 
+    /// Whether [`Served::write_zeroes`] takes less than writing as many zeros (NBD's `FAST_ZERO`).
+    fn zeroes_fast(&self) -> bool {
+        false
+    }
+
     /// What is known of the `bytes` bytes from `offset` on: at least one run, at most `runs_max`, neighbours differ. The
     /// runs may end before the range does, and say less than is true: data that is zero, a hole that is no hole.
     fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>>;
 
-    /// Whether a read of this range would wait for nothing but local storage. A hint: it may change at once.
-    fn is_near(&self, _offset: u64, _bytes: u64) -> bool {
-        true
+    /// Fills `into` like [`Served::read`] if that waits for nothing, neither for a source nor for local storage. If not
+    /// it returns false at once, and `into` holds anything.
+    fn read_now(&self, _offset: u64, _into: &mut [u8]) -> Result<bool> {
+        Ok(false)
     }
 
     /// Makes everything durable and ends: whatever is called afterwards is `Refused`.
