@@ -11,6 +11,7 @@ packages=(
     xfsprogs btrfs-progs                                # and some that are captured whole
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
+    libnbd-bin qemu-utils fio                           # clients of the NBD server
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
     packages+=(golang-go)                               # an S3 store to test against (versitygw.sh)
@@ -21,7 +22,7 @@ if [ "${1:-}" = --bench ]; then
         nginx-light curl openssh-server openssh-client  # one server, many TCP streams
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
-        nbdkit libnbd-bin fuse3                         # a disk of a given speed
+        nbdkit fuse3                                    # a disk of a given speed
     )
 fi
 

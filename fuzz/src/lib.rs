@@ -4,6 +4,7 @@
 
 mod images;
 mod mutate;
+mod nbd;
 mod packets;
 mod words;
 
@@ -31,6 +32,8 @@ pub const TARGETS: &[Target] = &[
     packets::UPSTREAM,
     packets::SERVER,
     packets::RECEIVER,
+    nbd::HANDSHAKE,
+    nbd::REQUEST,
     words::REFERENCE,
     words::TOKEN,
     words::TAG,

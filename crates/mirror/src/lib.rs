@@ -5,6 +5,7 @@
 
 pub mod core;
 pub mod error;
+pub mod nbd;
 pub mod raw;
 pub mod served;
 pub mod state;

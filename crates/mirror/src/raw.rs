@@ -138,11 +138,23 @@ mod tests {
         let mut bytes = [1; 8192];
         disk.read(MIB, &mut bytes).unwrap();
         assert!(bytes[..4096].iter().all(|&byte| byte == 0) && bytes[4096..].iter().all(|&byte| byte == 7));
-        assert!(disk.read_now(MIB, &mut bytes).is_ok());
         let runs = disk.status(0, 4 * MIB, 100).unwrap();
         assert_eq!(runs.iter().map(|run| run.bytes).sum::<u64>(), 4 * MIB);
         assert!(runs[0].status.hole && runs.iter().any(|run| !run.status.hole));
         assert_eq!(disk.status(0, 4 * MIB, 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_read_at_once_is_what_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = disk(&folder);
+        disk.write(MIB, &[7; 8192], Durability::Cached).unwrap();
+        let mut bytes = [1; 8192];
+        // Whether the page cache can be asked is the file system's choice.
+        if disk.read_now(MIB, &mut bytes).unwrap() {
+            assert_eq!(bytes, [7; 8192]);
+        }
+        assert_eq!(disk.read_now(4 * MIB, &mut bytes).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]

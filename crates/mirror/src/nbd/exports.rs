@@ -1,0 +1,66 @@
+//! What a server offers: disks by name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::{Error, ErrorKind, Result, Served};
+
+/// Most bytes of an export's name or description, by the protocol.
+pub const NAME_BYTES_MAX: usize = 4096;
+
+/// A disk on offer.
+#[derive(Clone)]
+pub struct Export {
+    /// What is served. One disk for all connections: a flush on any of them is a flush for all.
+    pub disk: Arc<dyn Served>,
+    /// A line for people.
+    pub description: String,
+}
+
+/// Knows the disks on offer. Called from many threads.
+pub trait Exports: Send + Sync {
+    /// Names and descriptions of all, for clients that ask what there is.
+    fn list(&self) -> Vec<(String, String)>;
+
+    /// The disk of this name; the empty name is the default. `NotFound` if there is none.
+    fn find(&self, name: &str) -> Result<Export>;
+}
+
+/// Disks in a table, which changes while they are served. The default is the one that is alone there.
+#[derive(Default)]
+pub struct ExportTable(RwLock<BTreeMap<String, Export>>);
+
+impl ExportTable {
+    /// Offers a disk. `Invalid` if the name is empty or too long, `Exists` if it is taken.
+    pub fn insert(&self, name: &str, export: Export) -> Result<()> {
+        if name.is_empty() || name.len().max(export.description.len()) > NAME_BYTES_MAX {
+            let text = format!("a name of {} bytes for a disk, where 1 to {NAME_BYTES_MAX} fit", name.len());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if table.contains_key(name) {
+            return Err(Error::new(ErrorKind::Exists, format!("a disk `{name}` is served already")));
+        }
+        table.insert(name.to_owned(), export);
+        Ok(())
+    }
+
+    /// Offers a disk no longer, and returns it. Connections that have it keep it.
+    pub fn remove(&self, name: &str) -> Option<Export> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(name)
+    }
+}
+
+impl Exports for ExportTable {
+    fn list(&self) -> Vec<(String, String)> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.iter().map(|(name, export)| (name.clone(), export.description.clone())).collect()
+    }
+
+    fn find(&self, name: &str) -> Result<Export> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let alone = || table.values().next().filter(|_| name.is_empty() && table.len() == 1);
+        let export = table.get(name).or_else(alone);
+        export.cloned().ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no disk `{name}` is served")))
+    }
+}

@@ -1,0 +1,299 @@
+//! A connection's bytes: a Unix or TCP socket, plain or under TLS, which one thread receives from and many send to.
+
+use std::io::{self, IoSliceMut, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use net::clock::Clock;
+use rustls::{ServerConfig, ServerConnection};
+
+/// Ciphertext is received in pieces of at most this, enough for four records.
+const CIPHERTEXT_BYTES: usize = 64 << 10;
+/// A peer that says nothing for so long is asked whether it lives, ...
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+/// ... so often ...
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+/// ... and so many times.
+const KEEPALIVE_TRIES: u32 = 6;
+
+/// How long the last word to a client may take.
+const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A socket to a client.
+#[derive(Debug)]
+pub enum Socket {
+    /// On this machine.
+    Unix(UnixStream),
+    /// From anywhere.
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Sets it up: answers go out at once, and a peer that vanished is noticed.
+    pub fn prepare(&self) -> io::Result<()> {
+        let Self::Tcp(stream) = self else { return Ok(()) };
+        stream.set_nodelay(true)?;
+        let keepalive =
+            socket2::TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+        socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))
+    }
+
+    fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => {
+                stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
+            }
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout))
+            }
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) {
+        // It fails where the peer has gone already.
+        let _ = match self {
+            Self::Unix(stream) => stream.shutdown(how),
+            Self::Tcp(stream) => stream.shutdown(how),
+        };
+    }
+}
+
+impl Read for &Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => (&*stream).read(into),
+            Socket::Tcp(stream) => (&*stream).read(into),
+        }
+    }
+
+    fn read_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => (&*stream).read_vectored(into),
+            Socket::Tcp(stream) => (&*stream).read_vectored(into),
+        }
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Unix(stream) => (&*stream).write(bytes),
+            Socket::Tcp(stream) => (&*stream).write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Transport {
+    socket: Socket,
+    tls: OnceLock<Tls>,
+    /// Who holds it sends; what is sent under one hold stays together. Memory for what TLS makes of it.
+    turn: Mutex<Vec<u8>>,
+}
+
+impl Transport {
+    /// Around a socket that was prepared.
+    #[must_use]
+    pub fn new(socket: Socket) -> Self {
+        Self { socket, tls: OnceLock::new(), turn: Mutex::default() }
+    }
+
+    /// Receives what there is, at least a byte; 0 at the end. One thread at a time.
+    pub fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        loop {
+            let received = match (self.tls.get(), &mut *into) {
+                (Some(tls), [first, ..]) => self.receive_private(tls, first),
+                _ => (&self.socket).read_vectored(into),
+            };
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                received => return received,
+            }
+        }
+    }
+
+    /// Takes the turn to send; others wait until it is dropped.
+    pub fn turn(&self) -> Turn<'_> {
+        Turn { transport: self, sealed: lock(&self.turn) }
+    }
+
+    /// Lets TLS begin, with this machine as its server.
+    pub fn start_tls(&self, config: &Arc<ServerConfig>, deadline: &Deadline) -> io::Result<()> {
+        let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        let tls = Tls { connection: Mutex::new(connection), ciphertext: Mutex::default() };
+        lock(&tls.connection).complete_io(&mut Duplex { socket: &self.socket, deadline })?;
+        self.tls.set(tls).expect("TLS begins once");
+        Ok(())
+    }
+
+    /// Sees that nothing waits here longer than until `deadline`; for ever without one. `TimedOut` if it is over.
+    pub fn hurry(&self, deadline: Option<&Deadline>) -> io::Result<()> {
+        self.socket.set_timeouts(deadline.map(Deadline::left).transpose()?)
+    }
+
+    /// Whoever receives finds the end; sending goes on.
+    pub fn stop_receiving(&self) {
+        self.socket.shutdown(Shutdown::Read);
+    }
+
+    /// Ends it for the peer and for all who send or receive here.
+    pub fn cut(&self) {
+        self.socket.shutdown(Shutdown::Both);
+    }
+
+    fn receive_private(&self, tls: &Tls, into: &mut [u8]) -> io::Result<usize> {
+        let mut ciphertext = lock(&tls.ciphertext);
+        loop {
+            let mut connection = lock(&tls.connection);
+            match connection.reader().read(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+            if ciphertext.feed(&mut connection)? {
+                let answers = connection.wants_write();
+                drop(connection);
+                if answers {
+                    self.turn().send(&[])?;
+                }
+                continue;
+            }
+            drop(connection);
+            if ciphertext.receive(&self.socket)? == 0 {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+/// The right to send.
+pub struct Turn<'a> {
+    transport: &'a Transport,
+    sealed: MutexGuard<'a, Vec<u8>>,
+}
+
+impl Turn<'_> {
+    /// Sends all of it.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut socket = &self.transport.socket;
+        match self.transport.tls.get() {
+            None => socket.write_all(bytes),
+            Some(tls) => tls.send(bytes, socket, &mut self.sealed),
+        }
+    }
+
+    /// Ends the connection; a peer under TLS is told so, if it still listens.
+    pub fn finish(&mut self) {
+        if let Some(tls) = self.transport.tls.get() {
+            lock(&tls.connection).send_close_notify();
+            // It fails where the peer has gone already, or takes nothing.
+            let _ =
+                self.transport.hurry(Some(&Deadline::after(FAREWELL_TIME_MAX))).and_then(|()| self.send(&[]));
+        }
+        self.transport.cut();
+    }
+}
+
+/// TLS beneath a connection. Its lock is never held while a socket waits, so that sending and receiving overlap.
+#[derive(Debug)]
+struct Tls {
+    connection: Mutex<ServerConnection>,
+    /// Of whoever receives.
+    ciphertext: Mutex<Ciphertext>,
+}
+
+impl Tls {
+    fn send(&self, mut bytes: &[u8], mut socket: &Socket, sealed: &mut Vec<u8>) -> io::Result<()> {
+        loop {
+            sealed.clear();
+            {
+                let mut connection = lock(&self.connection);
+                let taken = connection.writer().write(bytes)?;
+                bytes = &bytes[taken..];
+                while connection.wants_write() {
+                    connection.write_tls(sealed)?;
+                }
+            }
+            socket.write_all(sealed)?;
+            if bytes.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What was received and is still sealed.
+#[derive(Debug, Default)]
+struct Ciphertext {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Ciphertext {
+    fn receive(&mut self, mut socket: &Socket) -> io::Result<usize> {
+        self.bytes.resize(CIPHERTEXT_BYTES, 0);
+        (self.start, self.end) = (0, socket.read(&mut self.bytes)?);
+        Ok(self.end)
+    }
+
+    /// Gives some of it to the connection; false if there is none.
+    fn feed(&mut self, connection: &mut ServerConnection) -> io::Result<bool> {
+        if self.start == self.end {
+            return Ok(false);
+        }
+        self.start += connection.read_tls(&mut &self.bytes[self.start..self.end])?;
+        connection.process_new_packets().map_err(io::Error::other)?;
+        Ok(true)
+    }
+}
+
+/// A time by which a handshake is to be over.
+#[derive(Debug)]
+pub struct Deadline(Clock, Duration);
+
+impl Deadline {
+    /// So long from now.
+    #[must_use]
+    pub fn after(limit: Duration) -> Self {
+        Self(Clock::start(), limit)
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.1.checked_sub(self.0.elapsed()).filter(|left| !left.is_zero());
+        left.ok_or_else(|| io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Reads and writes for rustls' handshake, which wants both of one thing.
+struct Duplex<'a> {
+    socket: &'a Socket,
+    deadline: &'a Deadline,
+}
+
+impl Read for Duplex<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_timeouts(Some(self.deadline.left()?))?;
+        self.socket.read(into)
+    }
+}
+
+impl Write for Duplex<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,303 @@
+//! The NBD front end against a client of its own: order of answers, errors, hostile bytes, deaths, and the end.
+
+mod nbd_common;
+
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::Chance;
+use mirror::nbd::Event;
+use nbd_common::{Client, House, MIB, PATIENCE, Rigged, counted, option};
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISC: u16 = 2;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const CACHE: u16 = 5;
+const WRITE_ZEROES: u16 = 6;
+const BLOCK_STATUS: u16 = 7;
+const FUA: u16 = 1;
+const NO_HOLE: u16 = 2;
+const DF: u16 = 4;
+const FAST_ZERO: u16 = 16;
+
+const EPERM: u32 = 1;
+const EIO: u32 = 5;
+const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
+const EOVERFLOW: u32 = 75;
+const ESHUTDOWN: u32 = 108;
+
+fn house() -> (House, std::sync::Arc<Rigged>) {
+    House::of(|path| Rigged::new(path, 64 * MIB))
+}
+
+#[test]
+fn random_requests_do_what_a_plain_model_does() {
+    for (seed, structured, near) in [(1, true, true), (2, true, false), (3, false, true), (4, false, false)] {
+        let (house, disk) = house();
+        disk.near.store(near, Ordering::SeqCst);
+        let mut client = house.client("disk", structured);
+        let mut chance = Chance::from_seed(seed);
+        let mut model = vec![0u8; usize::try_from(64 * MIB).unwrap()];
+        for round in 0..400 {
+            let sectors = if chance.below(4) == 0 { 6000 } else { 40 };
+            let bytes = 512 * (1 + chance.below(sectors));
+            let offset = 512 * chance.below((64 * MIB - bytes) / 512);
+            let range = usize::try_from(offset).unwrap()..usize::try_from(offset + bytes).unwrap();
+            let length = u32::try_from(bytes).unwrap();
+            let what = format!("seed {seed}, round {round}");
+            match chance.below(6) {
+                0 | 1 => {
+                    let mut payload = vec![0; range.len()];
+                    chance.fill(&mut payload);
+                    let flags = if chance.below(8) == 0 { FUA } else { 0 };
+                    assert_eq!(client.call(WRITE, flags, offset, length, &payload).error, 0, "{what}");
+                    model[range].copy_from_slice(&payload);
+                }
+                2 => {
+                    let flags = [0, NO_HOLE, FUA, FAST_ZERO][usize::try_from(chance.below(4)).unwrap()];
+                    assert_eq!(client.call(WRITE_ZEROES, flags, offset, length, &[]).error, 0, "{what}");
+                    model[range].fill(0);
+                }
+                3 => assert_eq!(client.call(CACHE, 0, offset, length, &[]).error, 0, "{what}"),
+                _ => {
+                    let reply = client.call(READ, 0, offset, length, &[]);
+                    assert!(reply.error == 0 && reply.data == model[range], "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_come_when_they_are_ready() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    let slow = client.ask(READ, 0, 0, 4096, &[]);
+    for kind in [READ, FLUSH, BLOCK_STATUS] {
+        let bytes = if kind == FLUSH { 0 } else { 4096 };
+        assert_eq!(client.call(kind, 0, if kind == FLUSH { 0 } else { MIB }, bytes, &[]).error, 0);
+    }
+    disk.gate.set_closed(false);
+    assert_eq!(client.reply().cookie, slow);
+}
+
+#[test]
+fn more_requests_than_threads_wait_and_are_answered() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    let asked: Vec<_> = (0..200).map(|_| client.ask(READ, 0, 0, 4096, &[])).collect();
+    disk.gate.set_closed(false);
+    let mut answered: Vec<_> = asked.iter().map(|_| client.reply().cookie).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, asked);
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_the_client_stays() {
+    let (house, _) = house();
+    for structured in [true, false] {
+        let mut client = house.client("disk", structured);
+        let end = 64 * MIB;
+        assert_eq!(client.call(READ, 0, end, 512, &[]).error, EINVAL);
+        assert_eq!(client.call(READ, 0, 1, 512, &[]).error, EINVAL);
+        assert_eq!(client.call(WRITE, 0, end, 4096, &[1; 4096]).error, ENOSPC);
+        assert_eq!(client.call(WRITE, 0, 100, 5, &[1; 5]).error, EINVAL);
+        assert_eq!(client.call(TRIM, 0, end - 512, 1024, &[]).error, ENOSPC);
+        let large = vec![7; (33 << 20) + 512];
+        assert_eq!(client.call(WRITE, 0, 0, (33 << 20) + 512, &large).error, EINVAL);
+        // Resizing, and a command of the far future.
+        assert_eq!(client.call(8, 0, 128 * MIB, 0, &[]).error, EINVAL);
+        assert_eq!(client.call(77, 0, 0, 0, &[]).error, EINVAL);
+        let one_chunk = if structured { EOVERFLOW } else { EINVAL };
+        assert_eq!(client.call(READ, DF, 0, 2 << 20, &[]).error, one_chunk);
+        assert_eq!(client.call(READ, 0, 0, 512, &[]).data, [0; 512]);
+    }
+}
+
+#[test]
+fn a_disk_that_fails_is_told_of() {
+    let (house, _) = House::of(|path| Rigged { broken_from: 2 * MIB, ..Rigged::new(path, 64 * MIB) });
+    let mut client = house.client("disk", true);
+    let reply = client.call(READ, 0, 4 * MIB, 4096, &[]);
+    assert_eq!((reply.error, reply.words.as_str()), (EIO, "chunk 7 is nowhere to be had"));
+    house.event(|event| matches!(event, Event::Failed { error, .. } if error.contains("chunk 7")));
+    // The first pieces of a long read are there already when it fails.
+    client.call(WRITE, 0, 0, 4 << 20, &vec![9; 4 << 20]);
+    assert_eq!(client.call(READ, 0, 0, 4 << 20, &[]).error, EIO);
+    assert_eq!(client.call(READ, 0, 0, 1 << 20, &[]).data, vec![9; 1 << 20]);
+    // A simple reply cannot say so once it has begun.
+    let mut simple = house.client("disk", false);
+    assert_eq!(simple.call(READ, 0, 4 * MIB, 4096, &[]).error, EIO);
+    simple.ask(READ, 0, 0, 4 << 20, &[]);
+    let mut got = 0;
+    let ended = loop {
+        match std::io::Read::read(&mut simple.stream, &mut vec![0; 1 << 20]) {
+            Ok(0) | Err(_) => break true,
+            Ok(count) => got += count,
+        }
+        if got >= 4 << 20 {
+            break false;
+        }
+    };
+    assert!(ended, "a reply came whole although its disk failed");
+}
+
+#[test]
+fn a_read_only_disk_stays_as_it_is() {
+    let (house, _) = House::of(|path| Rigged { read_only: true, ..Rigged::new(path, MIB) });
+    let mut client = house.client("disk", true);
+    assert_eq!(client.call(WRITE, 0, 0, 4096, &[1; 4096]).error, EPERM);
+    assert_eq!(client.call(TRIM, 0, 0, 4096, &[]).error, EPERM);
+    assert_eq!(client.call(WRITE_ZEROES, 0, 0, 4096, &[]).error, EPERM);
+    assert_eq!(client.call(READ, 0, 0, 4096, &[]).data, [0; 4096]);
+    assert_eq!(client.call(FLUSH, 0, 0, 0, &[]).error, 0);
+}
+
+#[test]
+fn strangers_are_sent_away_and_harm_nobody() {
+    let (house, disk) = house();
+    let mut friend = house.client("disk", true);
+    let go = option(7, &[counted("disk"), vec![0, 0]].concat());
+    let long_option = [&b"IHAVEOPT"[..], &7u32.to_be_bytes(), &u32::MAX.to_be_bytes(), &[0; 100]].concat();
+    let garbage = vec![0xA5; 4096];
+    let then_garbage = [&go[..], &garbage].concat();
+    let half = go[..10].to_vec();
+    for bytes in [&garbage, &then_garbage, &half, &long_option, &Vec::new()] {
+        let mut stranger = Client::greet(&house.socket());
+        // The server may have hung up already.
+        let _ = stranger.stream.write_all(bytes);
+        let _ = stranger.stream.shutdown(Shutdown::Write);
+        while !stranger.is_closed() {}
+        assert_eq!(friend.call(READ, 0, MIB, 4096, &[]).data, [0; 4096]);
+    }
+    let mut chance = Chance::from_seed(5);
+    for _ in 0..200 {
+        let mut stranger = house.client("disk", chance.below(2) == 0);
+        let mut bytes = vec![0; 28 + usize::try_from(chance.below(200)).unwrap()];
+        chance.fill(&mut bytes);
+        if chance.below(2) == 0 {
+            bytes[..8].copy_from_slice(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 9]);
+        }
+        let _ = stranger.stream.write_all(&bytes);
+    }
+    assert_eq!(friend.call(READ, 0, 0, 4096, &[]).data, [0; 4096]);
+    assert_eq!(disk.writes.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_client_that_dies_in_the_middle_harms_nobody() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut friend = house.client("disk", true);
+    // Half a write.
+    let mut dying = house.client("disk", true);
+    dying.ask(WRITE, 0, MIB, 2 << 20, &[3; 100_000]);
+    drop(dying);
+    house.event(|event| matches!(event, Event::Disconnected { .. }));
+    assert_eq!(disk.writes.load(Ordering::SeqCst), 0);
+    // Reads in flight, whose answers nobody takes.
+    let mut dying = house.client("disk", true);
+    disk.gate.set_closed(true);
+    for _ in 0..10 {
+        dying.ask(READ, 0, 0, 32 << 20, &[]);
+    }
+    drop(dying);
+    disk.gate.set_closed(false);
+    house.event(|event| matches!(event, Event::Disconnected { .. }));
+    assert_eq!(friend.call(WRITE, FUA, 0, 4096, &[1; 4096]).error, 0);
+    assert_eq!(friend.call(READ, 0, 0, 4096, &[]).data, [1; 4096]);
+}
+
+#[test]
+fn who_leaves_politely_gets_its_answers_first() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    let asked = client.ask(READ, 0, 0, 4096, &[]);
+    client.call(WRITE, 0, MIB, 512, &[1; 512]);
+    client.ask(DISC, 0, 0, 0, &[]);
+    disk.gate.set_closed(false);
+    assert_eq!(client.reply().cookie, asked);
+    assert!(client.is_closed());
+    house.event(|event| matches!(event, Event::Disconnected { .. }));
+    assert_eq!(disk.flushes.load(Ordering::SeqCst), 1, "what a client wrote is durable when it has left");
+}
+
+#[test]
+fn stopping_lets_requests_in_flight_finish() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    let asked = client.ask(READ, 0, 0, 4096, &[]);
+    // The second answer shows that the first request is in flight.
+    assert_eq!(client.call(READ, 0, MIB, 4096, &[]).error, 0);
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| house.server.stop(PATIENCE));
+        while std::os::unix::net::UnixStream::connect(house.socket()).is_ok() {}
+        disk.gate.set_closed(false);
+        assert_eq!(client.reply().cookie, asked);
+        assert!(client.is_closed());
+        assert_eq!(stop.join().unwrap(), 0);
+    });
+}
+
+#[test]
+fn stopping_does_not_wait_longer_than_its_grace() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    client.ask(READ, 0, 0, 4096, &[]);
+    assert_eq!(client.call(READ, 0, MIB, 4096, &[]).error, 0);
+    assert_eq!(house.server.stop(Duration::from_millis(10)), 1);
+    assert!(client.is_closed());
+    disk.gate.set_closed(false);
+}
+
+#[test]
+fn a_closed_disk_says_that_it_ends() {
+    let (house, disk) = house();
+    let mut client = house.client("disk", true);
+    mirror::Served::close(&*disk).unwrap();
+    assert_eq!(client.call(READ, 0, 0, 4096, &[]).error, ESHUTDOWN);
+    assert_eq!(client.call(WRITE, 0, 0, 512, &[0; 512]).error, ESHUTDOWN);
+}
+
+#[test]
+fn clients_beyond_the_bound_wait_for_a_place() {
+    let house = House::new(2);
+    let disk = std::sync::Arc::new(Rigged::new(&house.path("disk.raw"), MIB));
+    house.offer("disk", &disk);
+    let first = house.client("disk", true);
+    let _second = house.client("disk", true);
+    let socket = house.socket();
+    let third = std::thread::spawn(move || Client::connect(&socket, "disk", true).call(READ, 0, 0, 512, &[]));
+    house.event(|event| matches!(event, Event::Connected { .. }));
+    house.event(|event| matches!(event, Event::Connected { .. }));
+    assert!(house.events.try_recv().is_err(), "nobody else was let in");
+    drop(first);
+    assert_eq!(third.join().unwrap().data, [0; 512]);
+}
+
+#[test]
+fn the_default_disk_is_the_only_one() {
+    let (house, disk) = house();
+    let mut client = house.client("", true);
+    assert_eq!(client.call(READ, 0, 0, 512, &[]).data, [0; 512]);
+    house.offer("other", &disk);
+    let mut late = Client::greet(&house.socket());
+    late.stream.write_all(&option(7, &[counted(""), vec![0, 0]].concat())).unwrap();
+    assert_eq!(late.answer().0, 0x8000_0006);
+    assert!(house.table.remove("other").is_some() && house.table.remove("other").is_none());
+}
