@@ -13,6 +13,7 @@ mod frisbee;
 mod install;
 mod load;
 mod multicast;
+mod nbd;
 mod peer;
 mod plain;
 mod puts;
@@ -46,6 +47,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &puts::GROUP, &s3::GROUP],
+    &[&nbd::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
