@@ -80,8 +80,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Content that no file system takes for a hole, written in small pieces: ext4 keeps what is written in large ones as
-/// large folios, of which a small write costs it 15 to 60 microseconds, whoever serves, and nothing else would show.
+/// Content that no file system takes for a hole, written in small pieces. Where the page cache got it in large ones, by
+/// readahead for example, ext4 takes some 50 microseconds for a write of 4 KiB, whoever serves, and nothing else would show.
 fn fill(path: &Path) -> Result<()> {
     let (mut chance, mut file, mut page) = (Chance::from_seed(1), File::create(path)?, [0; 4096]);
     for _ in 0..DISK_BYTES / 4096 {

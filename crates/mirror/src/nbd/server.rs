@@ -24,7 +24,8 @@ use crate::{Error, ErrorKind, Result};
 /// After the system could not give a connection (no file descriptors left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How clients of a TCP listener stand to TLS.
+/// How clients of a TCP listener stand to TLS. Who they are is asked if the configuration verifies certificates of
+/// clients, and not at all without TLS.
 #[derive(Debug, Clone)]
 pub enum Tls {
     /// There is none.
