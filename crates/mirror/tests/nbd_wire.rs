@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::Chance;
-use mirror::nbd::Event;
+use mirror::nbd::{Event, REQUESTS_MAX};
 use nbd_common::{Client, House, MIB, PATIENCE, Rigged, counted, option};
 
 const READ: u16 = 0;
@@ -247,6 +247,30 @@ fn stopping_lets_requests_in_flight_finish() {
         while std::os::unix::net::UnixStream::connect(house.socket()).is_ok() {}
         disk.gate.set_closed(false);
         assert_eq!(client.reply().cookie, asked);
+        assert!(client.is_closed());
+        assert_eq!(stop.join().unwrap(), 0);
+    });
+}
+
+#[test]
+fn requests_that_come_too_late_are_told_so() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    // All in one piece, so that the server has received them when its threads are all busy.
+    let requests: Vec<u8> = (0..REQUESTS_MAX + 8).flat_map(|_| client.request(READ, 0, 0, 4096)).collect();
+    client.stream.write_all(&requests).unwrap();
+    while disk.reads.load(Ordering::SeqCst) < REQUESTS_MAX {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| house.server.stop(PATIENCE));
+        while std::os::unix::net::UnixStream::connect(house.socket()).is_ok() {}
+        disk.gate.set_closed(false);
+        let replies: Vec<_> = (0..REQUESTS_MAX + 8).map(|_| client.reply()).collect();
+        let late: Vec<_> = replies.iter().filter(|reply| reply.error != 0).collect();
+        assert!(late.len() == 8 && late.iter().all(|reply| reply.error == ESHUTDOWN), "{late:?}");
         assert!(client.is_closed());
         assert_eq!(stop.join().unwrap(), 0);
     });

@@ -264,6 +264,13 @@ impl Client {
 
     /// Sends a request, and returns its cookie.
     pub fn ask(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32, payload: &[u8]) -> u64 {
+        let head = self.request(kind, flags, offset, bytes);
+        self.stream.write_all(&[&head, payload].concat()).unwrap();
+        self.cookie
+    }
+
+    /// The bytes of a request, to be sent by whoever asks for them.
+    pub fn request(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32) -> Vec<u8> {
         self.cookie += 1;
         if kind == 0 {
             self.asked.insert(self.cookie, (offset, bytes as usize));
@@ -276,8 +283,7 @@ impl Client {
             &offset.to_be_bytes(),
             &bytes.to_be_bytes(),
         ];
-        self.stream.write_all(&[&fields.concat(), payload].concat()).unwrap();
-        self.cookie
+        fields.concat()
     }
 
     /// Whatever reply is ready next. Chunks of replies must not be mixed here.
