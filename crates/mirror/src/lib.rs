@@ -1,15 +1,20 @@
 //! On-demand disks: machines run from an image before it has arrived, and commit what they changed.
 //!
-//! Front ends (NBD, FUSE) know a disk as something [`Served`]: the seam. [`core`] decides what is fetched when, and in which
-//! order data and records reach the local medium; [`state`] is what survives a crash.
+//! A [`Mirror`] is such a disk, over a folder and some [`Source`]s. Front ends (NBD, FUSE) know it as something [`Served`]: the
+//! seam. [`core`] decides what is fetched when, and in which order data and records reach the local medium; [`state`] is
+//! what survives a crash.
 
+mod attached;
 pub mod core;
 pub mod error;
 pub mod nbd;
 pub mod raw;
 pub mod served;
+mod source;
 pub mod state;
 
+pub use attached::{Commit, Mirror, MirrorOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use raw::RawDisk;
 pub use served::{Durability, Served, Space, Status, StatusRun};
+pub use source::Source;

@@ -1,6 +1,7 @@
 //! Operations that need what is far away: reads, learning what is empty, and the fetches themselves.
 
 use base::Instant;
+use base::limits::TREE_FANOUT;
 
 use super::supply::{Priority, Supply};
 use super::{Core, Done, Failure, Io, Item, Mutant, NodePlace, OpId, Record, Sectors, Step, overlaps};
@@ -58,6 +59,8 @@ pub(super) struct Fetch {
     tree: u64,
 }
 
+/// Nodes that one request to learn waits for at once.
+const LEARNS_MAX: usize = 64;
 /// In the place of a source: what lies here is looked at.
 pub(super) const NOBODY: usize = usize::MAX;
 
@@ -120,17 +123,23 @@ impl Core {
             return Step::Over(Err(failure));
         }
         let deadline = self.config.give_up.map(|after| now + after);
-        let mut waits = false;
-        let chunks = self.cut.chunks_of(&learn.range);
-        let unknown: Vec<u64> = self.held.clean.gaps(chunks).map(|gap| gap.start).collect();
-        for chunk in unknown {
-            if let Item::Node(place) = self.supply.next_item(chunk) {
-                let first = Supply::span(place, self.cut.chunks()).start.max(chunk);
-                self.supply.want_chunk(first, Priority::Demand, Some(id), deadline);
-                waits = true;
+        let mut waits = 0;
+        let unknown: Vec<_> = self.held.clean.gaps(self.cut.chunks_of(&learn.range)).collect();
+        for gap in unknown {
+            let mut chunk = gap.start;
+            while chunk < gap.end && waits < LEARNS_MAX {
+                let item = self.supply.next_item(chunk);
+                if let Item::Node(place) = item {
+                    self.supply.want_node(place, id, deadline);
+                    waits += 1;
+                }
+                chunk = match item {
+                    Item::Node(place) => Supply::span(place, self.cut.chunks()).end,
+                    Item::Chunk(_) => (chunk / TREE_FANOUT + 1) * TREE_FANOUT,
+                };
             }
         }
-        if waits { Step::Wait } else { Step::Over(Ok(())) }
+        if waits > 0 { Step::Wait } else { Step::Over(Ok(())) }
     }
 
     pub(super) fn step_fetch(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {

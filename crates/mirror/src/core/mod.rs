@@ -350,14 +350,21 @@ impl Held {
     pub fn commit(&mut self, cut: &Cut) {
         let frozen = std::mem::take(&mut self.frozen);
         for run in frozen.iter() {
-            let chunks: Vec<Range<u64>> = self.clean.gaps(cut.chunks_of(&run)).collect();
-            for absent in chunks {
-                let sectors = cut.sectors_of(absent.clone());
+            let chunks = cut.chunks_of(&run);
+            let whole = run.start.div_ceil(cut.chunk_sectors)..if run.end == cut.size_sectors {
+                chunks.end
+            } else {
+                run.end / cut.chunk_sectors
+            };
+            if !whole.is_empty() {
+                self.clean.insert(whole);
+            }
+            // The first and the last may have been written in part.
+            for chunk in [chunks.start, chunks.end - 1] {
+                let sectors = cut.chunk(chunk);
                 self.kept.insert(run.start.max(sectors.start)..run.end.min(sectors.end));
-                for chunk in absent {
-                    if self.missing(cut, &cut.chunk(chunk)).is_empty() {
-                        self.clean.insert(chunk..chunk + 1);
-                    }
+                if self.missing(cut, &sectors).is_empty() {
+                    self.clean.insert(chunk..chunk + 1);
                 }
             }
         }
@@ -555,9 +562,16 @@ impl Core {
         self.held.is_here(&self.cut, range)
     }
 
-    /// A read that was answered without an operation, since [`Self::is_here`].
-    pub fn read_here(&mut self, range: &Sectors) {
-        self.note_read(range);
+    /// A read that is answered without an operation, since [`Self::is_here`]. Whether there may be something to begin now.
+    pub fn read_here(&mut self, range: &Sectors) -> bool {
+        self.note_read(range)
+    }
+
+    /// The end is near: reads that wait for a source fail.
+    pub fn give_up_all(&mut self) {
+        let reads = |(id, op): (&OpId, &Op)| matches!(op, Op::Read(_) | Op::Learn(_)).then_some(*id);
+        let waiting: Vec<OpId> = self.ops.iter().filter_map(reads).collect();
+        self.fail(waiting, Failure::Dead);
     }
 
     /// What is in the local file.
@@ -617,7 +631,7 @@ impl Core {
     }
 
     /// Books a read: for the order of first reads, for what was prefetched, and for the streams.
-    fn note_read(&mut self, range: &Sectors) {
+    fn note_read(&mut self, range: &Sectors) -> bool {
         let chunks = self.cut.chunks_of(range);
         for chunk in chunks.clone() {
             if let Some(bytes) = self.supply.unread.remove(&chunk) {
@@ -632,7 +646,9 @@ impl Core {
             self.touched.insert(chunks);
         }
         let ahead = self.contexts.read(range, &self.cut);
+        let begins = !ahead.is_empty();
         self.read_ahead(ahead);
+        begins
     }
 }
 

@@ -16,7 +16,7 @@ const LOOKS_MAX: usize = 64;
 /// First and longest rest of a source that could not be reached, and of an item that no source gave.
 const REST_MIN: Duration = Duration::from_millis(50);
 /// See [`REST_MIN`].
-const REST_MAX: Duration = Duration::from_secs(2);
+const REST_MAX: Duration = Duration::from_secs(1);
 /// A source that lied so often in a row is not asked for [`LIAR_REST`].
 const LIES_MAX: u32 = 3;
 /// See [`LIES_MAX`].
@@ -59,7 +59,8 @@ struct Want {
     rounds: u32,
     /// When it fails for who waits.
     deadline: Option<Instant>,
-    failure: Failure,
+    /// How it failed last.
+    failure: Option<Failure>,
 }
 
 struct Source {
@@ -78,6 +79,8 @@ pub(super) struct Supply {
     timers: BTreeSet<(Instant, Item)>,
     deadlines: BTreeSet<(Instant, Item)>,
     sources: Vec<Source>,
+    /// How the last answer of a source failed, if it did: what those suffer from whose turn never came.
+    failure: Option<Failure>,
     order: u64,
     running: usize,
     running_demand: usize,
@@ -114,6 +117,7 @@ impl Supply {
             timers: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             sources: config.sources.iter().map(source).collect(),
+            failure: None,
             order: 0,
             running: 0,
             running_demand: 0,
@@ -189,7 +193,7 @@ impl Supply {
             tried: 0,
             rounds: 0,
             deadline: None,
-            failure: Failure::Dead,
+            failure: None,
         };
         self.wants.insert(item, want);
         true
@@ -222,18 +226,31 @@ impl Supply {
     ) {
         let item = Item::Chunk(chunk);
         let fresh = self.want(item, priority);
-        let want = self.wants.get_mut(&item).expect("it is wanted");
         if let Some(waiter) = waiter {
-            if !want.waiters.contains(&waiter) {
-                want.waiters.push(waiter);
-            }
-            if let (None, Some(deadline)) = (want.deadline, deadline) {
-                want.deadline = Some(deadline);
-                self.deadlines.insert((deadline, item));
-            }
+            self.wait_for(item, waiter, deadline);
         }
-        if fresh || want.state == State::NeedsNode {
+        if fresh || self.wants.get(&item).is_some_and(|want| want.state == State::NeedsNode) {
             self.want_next(chunk, priority);
+        }
+    }
+
+    /// Wants a node that can be named, for `waiter`, who gives up at `deadline`.
+    pub(super) fn want_node(&mut self, place: NodePlace, waiter: OpId, deadline: Option<Instant>) {
+        let item = Item::Node(place);
+        if self.want(item, Priority::Demand) {
+            self.enqueue(item);
+        }
+        self.wait_for(item, waiter, deadline);
+    }
+
+    fn wait_for(&mut self, item: Item, waiter: OpId, deadline: Option<Instant>) {
+        let want = self.wants.get_mut(&item).expect("it is wanted");
+        if !want.waiters.contains(&waiter) {
+            want.waiters.push(waiter);
+        }
+        if let (None, Some(deadline)) = (want.deadline, deadline) {
+            want.deadline = Some(deadline);
+            self.deadlines.insert((deadline, item));
         }
     }
 
@@ -280,6 +297,7 @@ impl Supply {
     fn judge(&mut self, now: Instant, source: usize, result: Result<(), Failure>) {
         let Some(source) = self.sources.get_mut(source) else { return };
         source.running -= 1;
+        self.failure = result.err();
         match result {
             Ok(()) => (source.failures, source.lies) = (0, 0),
             Err(Failure::Dead) => {
@@ -477,7 +495,7 @@ impl Core {
         self.stop_running(priority);
         let never = self.has(Mutant::NeverRetries);
         let Some(want) = self.supply.wants.get_mut(&item) else { return };
-        want.failure = failure;
+        want.failure = Some(failure);
         if source < 64 {
             want.tried |= 1 << source;
         }
@@ -506,12 +524,13 @@ impl Core {
 
     /// Who waits for `item` has waited long enough. It stays wanted: it may come yet.
     fn give_up(&mut self, item: Item) {
-        let mut failure = Failure::Dead;
         let mut waiters = Vec::new();
-        if let Item::Chunk(chunk) = item {
-            let node = self.supply.next_item(chunk);
-            failure = self.supply.wants.get(&node).map_or(failure, |want| want.failure);
-        }
+        let next = match item {
+            Item::Chunk(chunk) => self.supply.next_item(chunk),
+            Item::Node(_) => item,
+        };
+        let failure = self.supply.wants.get(&next).and_then(|want| want.failure).or(self.supply.failure);
+        let failure = failure.unwrap_or(Failure::Dead);
         if let Some(want) = self.supply.wants.get_mut(&item) {
             want.deadline = None;
             waiters = std::mem::take(&mut want.waiters);
@@ -519,7 +538,7 @@ impl Core {
         self.fail(waiters, failure);
     }
 
-    fn fail(&mut self, waiters: Vec<OpId>, failure: Failure) {
+    pub(super) fn fail(&mut self, waiters: Vec<OpId>, failure: Failure) {
         for waiter in waiters {
             if let Some(op) = self.ops.get_mut(&waiter) {
                 match op {

@@ -1,0 +1,152 @@
+//! One worker: it asks a source, verifies and opens what comes, and writes it to its place.
+
+use std::sync::Arc;
+
+use disk::{ReadAt, WriteAt};
+use image::chunk::is_zero;
+use image::{Decoder, Leaf, Verified};
+
+use super::local::bytes_of;
+use super::shared::Shared;
+use super::tree::Found;
+use crate::core::{Done, Failure, Io, Item, NodePlace, Sectors};
+
+pub struct Worker {
+    shared: Arc<Shared>,
+    /// For each source, since each may keep objects in its own way.
+    decoders: Vec<Decoder>,
+    /// The allocated sectors of a chunk.
+    plain: Vec<u8>,
+    /// All of its bytes; empty if none was fetched.
+    whole: Vec<u8>,
+}
+
+impl Worker {
+    pub fn new(shared: Arc<Shared>) -> image::Result<Self> {
+        let decoder = |source: &crate::Source| Ok(Decoder::new()?.opening(source.objects.cipher()));
+        let decoders = shared.sources.iter().map(decoder).collect::<image::Result<_>>()?;
+        Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
+    }
+
+    /// Works until the mirror is stopped.
+    pub fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        shared.work(&mut |task| self.carry_out(task));
+    }
+
+    fn carry_out(&mut self, task: &Io) -> Done {
+        match task {
+            Io::Fetch { item, source } => {
+                self.whole.clear();
+                self.fetch(*item, *source).unwrap_or_else(|error| self.complain(*item, *source, &error))
+            }
+            Io::Check(chunk) => {
+                self.whole.clear();
+                Done::Checked(self.check(*chunk).unwrap_or(false))
+            }
+            Io::Fill { chunk, parts } => match self.fill(*chunk, parts) {
+                Ok(()) => Done::Well,
+                Err(_) => Done::Failed(Failure::Local),
+            },
+            _ => unreachable!("nothing else is asked of a worker"),
+        }
+    }
+
+    /// Remembers what went wrong, for who waits, and says of which kind it is.
+    fn complain(&self, item: Item, source: usize, error: &image::Error) -> Done {
+        let what = match item {
+            Item::Chunk(index) => format!("chunk {index}"),
+            Item::Node(NodePlace { level, number }) => format!("node {number} of level {level}"),
+        };
+        let name = &self.shared.sources[source].name;
+        self.shared.lock().complaint = Some(format!("{what} from {name}: {}", base::fault::chain(error)));
+        Done::Failed(match error.kind() {
+            image::ErrorKind::NotFound => Failure::Missing,
+            image::ErrorKind::Corrupt | image::ErrorKind::Verification => Failure::Lies,
+            _ => Failure::Dead,
+        })
+    }
+
+    fn fetch(&mut self, item: Item, source: usize) -> image::Result<Done> {
+        match item {
+            Item::Node(place) => self.fetch_node(place, source),
+            Item::Chunk(chunk) => {
+                let leaf = self.shared.lock().tree.leaf(chunk);
+                // The tree changed at this moment: the core finds its way anew.
+                let Some(Leaf::Data(extents, reference)) = leaf else {
+                    return Ok(Done::Failed(Failure::Missing));
+                };
+                let object = reference.object();
+                let object = object.verified(self.shared.sources[source].objects.fetch(&object)?)?;
+                self.plain.resize(extents.len_bytes() as usize, 0);
+                self.decoders[source].decode(&object, &extents, reference.plain, &mut self.plain)?;
+                self.whole.resize(self.shared.layout.chunk.bytes() as usize, 0);
+                let mut rest = &self.plain[..];
+                for run in extents.runs() {
+                    let (from, count) = (usize::from(run.start) * 512, usize::from(run.count) * 512);
+                    let (bytes, behind) = rest.split_at(count);
+                    self.whole[from..from + count].copy_from_slice(bytes);
+                    rest = behind;
+                }
+                Ok(Done::Chunk(reference.encoded_len))
+            }
+        }
+    }
+
+    fn fetch_node(&mut self, place: NodePlace, source: usize) -> image::Result<Done> {
+        let (found, epoch) = {
+            let state = self.shared.lock();
+            (state.tree.find(place), state.tree.epoch)
+        };
+        let object = match found {
+            Found::Object(object) => object,
+            Found::Empty => return Ok(Done::Node { empty: Vec::new(), bytes: 0 }),
+            Found::Unknown => return Ok(Done::Failed(Failure::Missing)),
+        };
+        let objects = &self.shared.sources[source].objects;
+        let verified: Verified = object.verified(objects.fetch(&object)?)?;
+        let opened = objects.cipher().open_object(object.kind, &verified)?;
+        let mut state = self.shared.lock();
+        let (node, empty) = state.tree.open(place, &opened)?;
+        if state.tree.epoch != epoch {
+            return Ok(Done::Failed(Failure::Missing));
+        }
+        state.tree.keep(place, node);
+        Ok(Done::Node { empty, bytes: object.len })
+    }
+
+    /// Whether the local file has the chunk as its leaf says, and zeros where that is free.
+    fn check(&mut self, chunk: u64) -> image::Result<bool> {
+        let Some(leaf) = self.shared.lock().tree.leaf(chunk) else { return Ok(false) };
+        let extent = self.shared.layout.chunk_extent(chunk);
+        let mut whole = vec![0; usize::try_from(extent.len_bytes()).expect("a chunk fits memory")];
+        if self.shared.local.data().read_exact_at(&mut whole, extent.offset_bytes()).is_err() {
+            return Ok(false);
+        }
+        let Leaf::Data(extents, reference) = leaf else { return Ok(is_zero(&whole)) };
+        self.plain.clear();
+        for run in extents.runs() {
+            let part = usize::from(run.start) * 512..usize::from(run.end()) * 512;
+            self.plain.extend_from_slice(&whole[part.clone()]);
+            whole[part].fill(0);
+        }
+        let digest = self.decoders[0].plain_digest(&extents, &self.plain);
+        Ok(digest == reference.plain && is_zero(&whole))
+    }
+
+    fn fill(&self, chunk: u64, parts: &[Sectors]) -> disk::Result<()> {
+        let data = self.shared.local.data();
+        let start = self.shared.layout.chunk_offset(chunk);
+        for part in parts {
+            let (offset, count) = bytes_of(part);
+            if self.whole.is_empty() {
+                data.write_zeroes(offset, count)?;
+                continue;
+            }
+            let from = usize::try_from(offset - start).expect("inside the chunk");
+            let until = from + usize::try_from(count).expect("inside the chunk");
+            data.write_all_at(&self.whole[from..until], offset)?;
+        }
+        Ok(())
+    }
+}

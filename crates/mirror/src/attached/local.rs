@@ -1,0 +1,307 @@
+//! The folder of a disk: its bytes, its journal, and the lock that keeps a second process out. `formats/mirror.md`.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use disk::{ReadAt, Target, TargetOptions, WriteAt, open_target};
+use image::{Layout, Manifest};
+
+use crate::core::{Cut, Held, Mutant, Record, Sectors};
+use crate::error::from_disk;
+use crate::state::{self, BootId, Recovered};
+use crate::{Error, ErrorKind, Result};
+
+/// Longest journal that is read: many times what it is rewritten at.
+const JOURNAL_BYTES_MAX: u64 = 1 << 30;
+const SECTOR_BYTES: u64 = base::limits::SECTOR_BYTES;
+
+/// See the module.
+pub struct Local {
+    folder: PathBuf,
+    data: Target,
+    journal: Mutex<Journal>,
+    side: Mutex<Option<File>>,
+    boot: BootId,
+    /// Held as long as this lives.
+    _lock: File,
+}
+
+struct Journal {
+    file: File,
+    end: u64,
+}
+
+/// A disk as it was found or made.
+pub struct Opened {
+    pub local: Local,
+    pub manifest: Manifest,
+    pub layout: Layout,
+    pub cut: Cut,
+    pub held: Held,
+    pub journal_end: u64,
+}
+
+fn failed(what: &str, path: &Path, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        std::io::ErrorKind::AlreadyExists => ErrorKind::Exists,
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+        _ => ErrorKind::Io,
+    };
+    Error::from_source(kind, format!("{what} `{}`", path.display()), error)
+}
+
+fn corrupt(folder: &Path, error: image::Error) -> Error {
+    let text = format!("read the version that the disk in `{}` began as", folder.display());
+    Error::from_source(ErrorKind::Corrupt, text, error)
+}
+
+/// Offset and length in bytes.
+pub fn bytes_of(range: &Sectors) -> (u64, u64) {
+    (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES)
+}
+
+impl Local {
+    /// Makes a disk in `folder`, which has none yet, that begins as the version of `manifest`. Its bytes are kept in `data`
+    /// if that is given: a block device, all of which is zeroed. `Exists` if there is a disk.
+    pub fn create(folder: &Path, data: Option<&Path>, manifest: &Manifest) -> Result<Opened> {
+        std::fs::create_dir_all(folder).map_err(|error| failed("create folder", folder, error))?;
+        let lock = lock(folder)?;
+        if folder.join("journal").exists() {
+            let text = format!("there is a disk in `{}` already: open it", folder.display());
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+        let (layout, cut) = sizes(folder, manifest)?;
+        let target = open_data(folder, data, &layout)?;
+        let zeroed = target.write_zeroes(0, layout.size_bytes());
+        zeroed.and_then(|()| target.sync()).map_err(|error| from_disk(error, "clear a new disk"))?;
+        let held = Held::default();
+        Self::begin(folder, target, lock, (manifest.clone(), layout, cut, held))
+    }
+
+    /// Opens the disk in `folder` as it was left, in whatever way that came. `NotFound` if there is none; `Exists` if another
+    /// process has it.
+    pub fn open(folder: &Path, data: Option<&Path>) -> Result<Opened> {
+        let path = folder.join("journal");
+        if !path.exists() {
+            let text = format!("there is no disk in `{}`", folder.display());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        let lock = lock(folder)?;
+        let length = std::fs::metadata(&path).map_err(|error| failed("look at", &path, error))?.len();
+        if length > JOURNAL_BYTES_MAX {
+            let text = format!("`{}` has {length} bytes", path.display());
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let bytes = std::fs::read(&path).map_err(|error| failed("read", &path, error))?;
+        let recovered = state::recover(&bytes, &boot_id()?, Mutant::None)
+            .map_err(|error| Error::from_source(error.kind(), format!("read `{}`", path.display()), error))?;
+        let manifest = Manifest::decode(&recovered.manifest).map_err(|error| corrupt(folder, error))?;
+        let (layout, cut) = sizes(folder, &manifest)?;
+        if cut != recovered.cut {
+            let text = format!("`{}` is of a disk that is cut otherwise", path.display());
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let target = open_data(folder, data, &layout)?;
+        if !recovered.closed {
+            clear_void(&target, &recovered)?;
+        }
+        target.sync().map_err(|error| from_disk(error, "recover a disk"))?;
+        Self::begin(folder, target, lock, (manifest, layout, cut, recovered.held))
+    }
+
+    fn begin(
+        folder: &Path,
+        data: Target,
+        lock: File,
+        (manifest, layout, cut, held): (Manifest, Layout, Cut, Held),
+    ) -> Result<Opened> {
+        let boot = boot_id()?;
+        let journal = replace_journal(folder, &snapshot(folder, &boot, &cut, &manifest, &held)?)?;
+        let journal_end = journal.end;
+        // Of a commit that died.
+        let _ = std::fs::remove_file(folder.join("side"));
+        let (journal, side) = (Mutex::new(journal), Mutex::new(None));
+        let local = Self { folder: folder.to_owned(), data, journal, side, boot, _lock: lock };
+        Ok(Opened { local, manifest, layout, cut, held, journal_end })
+    }
+
+    pub fn data(&self) -> &Target {
+        &self.data
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends a record; where the journal ends then.
+    pub fn append(&self, record: &Record, manifest: &[u8]) -> Result<u64> {
+        let mut journal = self.journal();
+        let bytes = state::encode(journal.end, record, manifest);
+        self.extend(&mut journal, &bytes)
+    }
+
+    fn extend(&self, journal: &mut Journal, bytes: &[u8]) -> Result<u64> {
+        let written = journal.file.write_all_at(bytes, journal.end);
+        written.map_err(|error| failed("append to", &self.folder.join("journal"), error))?;
+        journal.end += bytes.len() as u64;
+        Ok(journal.end)
+    }
+
+    /// Appends a barrier that covers all before `upto`, and makes the journal durable up to there.
+    pub fn barrier(&self, upto: u64) -> Result<u64> {
+        let (end, file) = {
+            let mut journal = self.journal();
+            let bytes = state::barrier(journal.end, upto);
+            let end = self.extend(&mut journal, &bytes)?;
+            let file = journal.file.try_clone();
+            (end, file.map_err(|error| failed("sync", &self.folder.join("journal"), error))?)
+        };
+        // Others append meanwhile.
+        file.sync_data().map_err(|error| failed("sync", &self.folder.join("journal"), error))?;
+        Ok(end)
+    }
+
+    /// Replaces the journal by one that says `held`.
+    pub fn rewrite(&self, cut: &Cut, manifest: &Manifest, held: &Held) -> Result<u64> {
+        let bytes = snapshot(&self.folder, &self.boot, cut, manifest, held)?;
+        let mut journal = self.journal();
+        *journal = replace_journal(&self.folder, &bytes)?;
+        Ok(journal.end)
+    }
+
+    /// The last record of a disk, all of which is durable.
+    pub fn close(&self) -> Result<()> {
+        self.data.sync().map_err(|error| from_disk(error, "close a disk"))?;
+        let end = self.journal().end;
+        self.barrier(end)?;
+        let mut journal = self.journal();
+        let bytes = state::closed(journal.end);
+        self.extend(&mut journal, &bytes)?;
+        let synced = journal.file.sync_all();
+        synced.map_err(|error| failed("sync", &self.folder.join("journal"), error))
+    }
+
+    /// Copies sectors to the side file.
+    pub fn copy_out(&self, range: &Sectors) -> Result<()> {
+        let (offset, count) = bytes_of(range);
+        let mut bytes = vec![0; usize::try_from(count).expect("writes fit memory")];
+        self.data.read_exact_at(&mut bytes, offset).map_err(|error| from_disk(error, "copy aside"))?;
+        let path = self.folder.join("side");
+        let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
+        if side.is_none() {
+            let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+            *side = Some(options.map_err(|error| failed("create", &path, error))?);
+        }
+        let file = side.as_ref().expect("it was just made");
+        file.write_all_at(&bytes, offset).map_err(|error| failed("write", &path, error))
+    }
+
+    /// Reads sectors that were copied.
+    pub fn read_side(&self, range: &Sectors, into: &mut [u8]) -> Result<()> {
+        let path = self.folder.join("side");
+        let side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = side.as_ref().expect("something was copied");
+        file.read_exact_at(into, bytes_of(range).0).map_err(|error| failed("read", &path, error))
+    }
+
+    /// The commit is over: what was copied is worth nothing.
+    pub fn drop_side(&self) {
+        if self.side.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            let _ = std::fs::remove_file(self.folder.join("side"));
+        }
+    }
+}
+
+fn sizes(folder: &Path, manifest: &Manifest) -> Result<(Layout, Cut)> {
+    let layout = manifest.layout().map_err(|error| corrupt(folder, error))?;
+    let chunk_sectors = u64::from(layout.chunk.sectors());
+    Ok((layout, Cut { size_sectors: layout.size_sectors, chunk_sectors, height: manifest.root.height }))
+}
+
+fn open_data(folder: &Path, data: Option<&Path>, layout: &Layout) -> Result<Target> {
+    let path = data.map_or_else(|| folder.join("data"), Path::to_owned);
+    let options = TargetOptions {
+        create_size: Some(layout.size_bytes()),
+        file_sector_bytes: Some(layout.logical_sector_bytes),
+        force: false,
+    };
+    let target = open_target(&path, &options).map_err(|error| from_disk(error, "open the local disk"))?;
+    let geometry = target.geometry();
+    let fits = geometry.size_bytes >= layout.size_bytes()
+        && geometry.logical_sector_bytes <= layout.logical_sector_bytes;
+    if fits {
+        return Ok(target);
+    }
+    let (has, needs) = (geometry.size_bytes, layout.size_bytes());
+    let text = format!(
+        "`{}` has {has} bytes in sectors of {}, the image {needs} in sectors of {}",
+        path.display(),
+        geometry.logical_sector_bytes,
+        layout.logical_sector_bytes
+    );
+    Err(Error::new(ErrorKind::Refused, text))
+}
+
+/// Clears what was being written when the end came.
+fn clear_void(target: &Target, recovered: &Recovered) -> Result<()> {
+    for run in recovered.void() {
+        let (offset, count) = bytes_of(&run);
+        // Holes are void already.
+        if !target.is_hole(offset, count) {
+            let cleared = target.write_zeroes(offset, count);
+            cleared.map_err(|error| from_disk(error, "recover a disk"))?;
+        }
+    }
+    Ok(())
+}
+
+fn snapshot(folder: &Path, boot: &BootId, cut: &Cut, manifest: &Manifest, held: &Held) -> Result<Vec<u8>> {
+    let envelope = manifest.encode(None).map_err(|error| corrupt(folder, error))?;
+    Ok(state::snapshot(boot, cut, &envelope, held))
+}
+
+fn replace_journal(folder: &Path, bytes: &[u8]) -> Result<Journal> {
+    let (path, new) = (folder.join("journal"), folder.join("journal.new"));
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&new);
+    let file = file.map_err(|error| failed("create", &new, error))?;
+    let written = file.write_all_at(bytes, 0).and_then(|()| file.sync_all());
+    written.map_err(|error| failed("write", &new, error))?;
+    std::fs::rename(&new, &path).map_err(|error| failed("rename", &new, error))?;
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| failed("sync", folder, error))?;
+    Ok(Journal { file, end: bytes.len() as u64 })
+}
+
+fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(|error| failed("open", &path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let text = format!("another process has the disk in `{}`", folder.display());
+            Err(Error::new(ErrorKind::Exists, text))
+        }
+        Err(TryLockError::Error(error)) => Err(failed("lock", &path, error)),
+    }
+}
+
+/// That of this start of the machine.
+fn boot_id() -> Result<BootId> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = std::fs::read_to_string(path).map_err(|error| failed("read", path, error))?;
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut id = [0; 16];
+    if digits.len() != 32 {
+        let text = format!("`{}` is no boot id", text.trim());
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        let text = std::str::from_utf8(pair).expect("hexadecimal digits");
+        *byte = u8::from_str_radix(text, 16).expect("hexadecimal digits");
+    }
+    Ok(id)
+}

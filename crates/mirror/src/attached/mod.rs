@@ -1,0 +1,338 @@
+//! A mirror: a disk that runs from an image before it has arrived, over a folder, repositories and servers.
+//!
+//! The core decides; here are threads that do what it says. Requests run on the threads of who makes them, fetches on
+//! workers, as many as may be in flight; one more thread lets time pass.
+
+mod commit;
+mod fetch;
+mod local;
+mod shared;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::limits::SECTOR_BYTES;
+use disk::{Geometry, ReadAt, WriteAt};
+use image::{Leaf, Manifest};
+
+use crate::core::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors};
+use crate::served::{check_range, push_run};
+use crate::{Durability, Error, ErrorKind, Result, Served, Source, Space, Status, StatusRun};
+use fetch::Worker;
+use local::{Local, Opened, bytes_of};
+use shared::{Shared, State};
+
+pub use commit::Commit;
+
+/// Most fetches in flight, and so many workers.
+const WORKERS_MAX: usize = 32;
+
+/// How a mirror works.
+#[derive(Debug, Clone)]
+pub struct MirrorOptions {
+    /// Where the bytes are kept, if not in the folder: a block device.
+    pub data: Option<PathBuf>,
+    /// After so long a read that no source answers is an error; without, it waits.
+    pub give_up: Option<Duration>,
+    /// Most chunks that are read ahead of a stream; 0 for none.
+    pub ahead_chunks_max: u64,
+    /// Bytes a second that are filled in the background; 0 for none.
+    pub background_bytes_per_second: u64,
+    /// The journal is rewritten when it is longer.
+    pub journal_bytes_max: u64,
+}
+
+impl Default for MirrorOptions {
+    fn default() -> Self {
+        Self {
+            data: None,
+            give_up: None,
+            ahead_chunks_max: 32,
+            background_bytes_per_second: 0,
+            journal_bytes_max: 4 << 20,
+        }
+    }
+}
+
+/// See the module. Dropped without [`Served::close`] it is as if the process had died: nothing is lost.
+pub struct Mirror {
+    shared: Arc<Shared>,
+    geometry: Geometry,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Mirror {
+    /// Makes a disk in `folder` that begins as the version of `manifest`, whose objects come from `sources`, in this order.
+    /// Nothing is fetched yet. `Exists` if there is one in `folder`.
+    pub fn create(
+        folder: &Path,
+        manifest: &Manifest,
+        sources: Vec<Source>,
+        options: &MirrorOptions,
+    ) -> Result<Self> {
+        Self::start(Local::create(folder, options.data.as_deref(), manifest)?, sources, options)
+    }
+
+    /// Opens the disk in `folder`, however it was left: after [`Served::close`], a kill, or a power cut. `NotFound` if there is
+    /// none, `Exists` if another process has it, `Corrupt` if its journal is damaged before the first barrier.
+    pub fn open(folder: &Path, sources: Vec<Source>, options: &MirrorOptions) -> Result<Self> {
+        Self::start(Local::open(folder, options.data.as_deref())?, sources, options)
+    }
+
+    fn start(opened: Opened, sources: Vec<Source>, options: &MirrorOptions) -> Result<Self> {
+        let Opened { local, manifest, layout, cut, held, journal_end } = opened;
+        let fetches_max = sources.iter().map(|source| source.at_once).sum::<usize>().clamp(1, WORKERS_MAX);
+        let chunk_bytes = u64::from(layout.chunk.bytes());
+        let each_second = options.background_bytes_per_second.div_ceil(chunk_bytes);
+        let config = Config {
+            sources: sources.iter().map(|source| source.at_once).collect(),
+            fetches_max,
+            demand_reserve: fetches_max / 4,
+            give_up: options.give_up,
+            ahead_chunks_max: options.ahead_chunks_max,
+            background_per_second: u32::try_from(each_second).unwrap_or(u32::MAX),
+            journal_bytes_max: options.journal_bytes_max,
+            mutant: Mutant::None,
+        };
+        let geometry = Geometry {
+            size_bytes: layout.size_bytes(),
+            logical_sector_bytes: layout.logical_sector_bytes,
+            physical_sector_bytes: manifest.physical_sector_bytes,
+        };
+        let core = Core::new(cut, config, held, journal_end);
+        let shared = Arc::new(Shared::new(local, core, manifest, layout, sources));
+        let mut threads = Vec::new();
+        for _ in 0..fetches_max {
+            let worker = Worker::new(Arc::clone(&shared))
+                .map_err(|error| Error::from_source(ErrorKind::Io, "start a mirror", error))?;
+            threads.push(std::thread::spawn(move || worker.run()));
+        }
+        let timed = Arc::clone(&shared);
+        threads.push(std::thread::spawn(move || timed.pass_time()));
+        Ok(Self { shared, geometry, threads })
+    }
+
+    /// The version that the disk began as, or was last committed as.
+    #[must_use]
+    pub fn base(&self) -> Manifest {
+        self.shared.lock().manifest.clone()
+    }
+
+    /// What happened since it was opened.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.lock().core.counters()
+    }
+
+    /// Bytes that were written since the base version.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        let state = self.shared.lock();
+        (state.core.held().dirty.sum() + state.core.held().frozen.sum()) * SECTOR_BYTES
+    }
+
+    /// Whether all of the disk is here.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.shared.lock().core.is_complete()
+    }
+
+    /// Chunks in the order in which they were first read: a profile for [`Self::expect_reads`] of another machine.
+    #[must_use]
+    pub fn order(&self) -> Vec<u64> {
+        self.shared.lock().core.order().to_vec()
+    }
+
+    /// Chunks that are likely to be read, best first. They are fetched behind what is asked for.
+    pub fn expect_reads(&self, chunks: Vec<u64>) {
+        let mut state = self.shared.lock();
+        state.core.expect_reads(chunks);
+        self.shared.pass_on(&mut state);
+    }
+
+    fn check(&self, offset: u64, bytes: u64) -> Result<Sectors> {
+        check_range(&self.geometry, offset, bytes)?;
+        Ok(offset / SECTOR_BYTES..(offset + bytes) / SECTOR_BYTES)
+    }
+
+    /// Whether a read needs nothing but the local file. If so it is booked.
+    fn is_here(&self, range: &Sectors) -> bool {
+        let mut state = self.shared.lock();
+        let here = !state.closed && state.core.is_here(range);
+        if here && state.core.read_here(range) {
+            self.shared.pass_on(&mut state);
+        }
+        here
+    }
+
+    fn read_data(&self, range: &Sectors, into: &mut [u8]) -> disk::Result<()> {
+        self.shared.local.data().read_exact_at(into, bytes_of(range).0)
+    }
+
+    /// Zeros are written as any others: they are dirty, and what was there is never fetched.
+    fn zero(&self, offset: u64, bytes: u64, keep: bool, durability: Durability) -> Result<()> {
+        let range = self.check(offset, bytes)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let durable = durability == Durability::Durable;
+        self.shared.request(Request::Zero { range, keep, durable }, &mut |_| Done::Failed(Failure::Local))
+    }
+}
+
+fn done(result: disk::Result<()>) -> Done {
+    if result.is_ok() { Done::Well } else { Done::Failed(Failure::Local) }
+}
+
+impl Served for Mirror {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let range = self.check(offset, into.len() as u64)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        if self.is_here(&range) {
+            let read = self.read_data(&range, into);
+            return read.map_err(|error| crate::error::from_disk(error, "read the local disk"));
+        }
+        self.shared.request(Request::Read(range), &mut |task| match task {
+            Io::Read(range) => done(self.read_data(range, into)),
+            _ => Done::Failed(Failure::Local),
+        })
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
+        let range = self.check(offset, bytes.len() as u64)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let durable = durability == Durability::Durable;
+        self.shared.request(Request::Write { range, durable }, &mut |task| match task {
+            Io::Write(_) => done(self.shared.local.data().write_all_at(bytes, offset)),
+            _ => Done::Failed(Failure::Local),
+        })
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.shared.request(Request::Flush, &mut |_| Done::Failed(Failure::Local))
+    }
+
+    fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> Result<()> {
+        self.zero(offset, bytes, false, durability)
+    }
+
+    fn write_zeroes(&self, offset: u64, bytes: u64, space: Space, durability: Durability) -> Result<()> {
+        self.zero(offset, bytes, space == Space::Keep, durability)
+    }
+
+    fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>> {
+        let range = self.check(offset, bytes)?;
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.shared.request(Request::Learn(range.clone()), &mut |_| Done::Failed(Failure::Local))?;
+        let mut runs = Vec::new();
+        let chunks = self.shared.lock().core.cut().chunks_of(&range);
+        for chunk in chunks {
+            let state = self.shared.lock();
+            let sectors = state.core.cut().chunk(chunk);
+            let part = sectors.start.max(range.start)..sectors.end.min(range.end);
+            self.status_of_chunk(&state, chunk, &part, &mut runs);
+            if runs.len() > runs_max {
+                runs.truncate(runs_max);
+                break;
+            }
+        }
+        Ok(runs)
+    }
+
+    fn zeroes_fast(&self) -> bool {
+        !self.shared.local.data().is_device()
+    }
+
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        let range = self.check(offset, into.len() as u64)?;
+        if range.is_empty() {
+            return Ok(true);
+        }
+        if !self.is_here(&range) {
+            return Ok(false);
+        }
+        let read = self.shared.local.data().read_cached_at(into, offset);
+        read.map_err(|error| crate::error::from_disk(error, "read the local disk"))
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.shared.shut() {
+            return Ok(());
+        }
+        self.shared.stop();
+        self.shared.wait_for_workers();
+        self.shared.local.close()
+    }
+}
+
+impl Mirror {
+    /// The status of a part of a chunk.
+    fn status_of_chunk(&self, state: &State, chunk: u64, part: &Sectors, runs: &mut Vec<StatusRun>) {
+        let held = state.core.held();
+        let missing = held.missing(state.core.cut(), part);
+        let mut at = part.start;
+        while at < part.end {
+            // Up to the next place where anything changes.
+            let here = !missing.touches(&(at..at + 1));
+            let next_missing =
+                missing.within(at..part.end).map(|run| if run.start > at { run.start } else { run.end });
+            let next_dirty =
+                held.dirty.within(at..part.end).map(|run| if run.start > at { run.start } else { run.end });
+            let mut end = next_missing.chain(next_dirty).min().unwrap_or(part.end).min(part.end);
+            let dirty = held.dirty.touches(&(at..at + 1)) || held.frozen.touches(&(at..at + 1));
+            let zero = if here {
+                let (offset, bytes) = bytes_of(&(at..end));
+                let data = self.shared.local.data().next_data(offset).min(offset + bytes);
+                let hole = data > offset;
+                end = if hole { data / SECTOR_BYTES } else { end };
+                hole
+            } else {
+                let (zero, until) = self.absent(state, chunk, at);
+                end = end.min(until);
+                zero
+            };
+            let status = Status { zero, hole: zero, dirty, local: here };
+            push_run(runs, StatusRun { bytes: (end - at) * SECTOR_BYTES, status });
+            at = end;
+        }
+    }
+
+    /// Whether sector `at` of a chunk that is not here is free, and up to where that holds.
+    fn absent(&self, state: &State, chunk: u64, at: u64) -> (bool, u64) {
+        let whole = state.core.cut().chunk(chunk);
+        let Some(Leaf::Data(extents, _)) = state.tree.leaf(chunk) else { return (false, whole.end) };
+        for run in extents.runs() {
+            let (start, end) = (whole.start + u64::from(run.start), whole.start + u64::from(run.end()));
+            if at < start {
+                return (true, start);
+            }
+            if at < end {
+                return (false, end);
+            }
+        }
+        (true, whole.end)
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

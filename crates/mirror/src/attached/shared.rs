@@ -1,0 +1,297 @@
+//! What the threads of a mirror share: the core behind one lock, who waits for it, and the threads that fetch.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use base::Instant;
+use image::{Layout, Manifest};
+use net::clock::Clock;
+
+use super::local::Local;
+use super::tree::Tree;
+use crate::core::{Core, Done, Failure, Io, OpId, Record, Request, Step};
+use crate::{Error, ErrorKind, Source};
+
+/// The clock's thread looks at least so often.
+const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
+
+pub struct Shared {
+    pub layout: Layout,
+    pub local: Local,
+    pub sources: Vec<Source>,
+    clock: Clock,
+    state: Mutex<State>,
+    /// Workers without work.
+    work: Condvar,
+    /// The thread that lets time pass.
+    time: Condvar,
+    /// Who closes waits for requests to end.
+    idle: Condvar,
+}
+
+pub struct State {
+    pub core: Core,
+    pub tree: Tree,
+    pub manifest: Manifest,
+    /// The version that is being published, until it is the base.
+    pub next: Option<Manifest>,
+    /// What went wrong last on the way to something that was wanted.
+    pub complaint: Option<String>,
+    pub closed: bool,
+    stopping: bool,
+    /// Requests under way.
+    requests: usize,
+    sleepers: HashMap<OpId, Arc<Condvar>>,
+    woken: HashSet<OpId>,
+    /// Operations that the core began and nobody drives yet.
+    begun: VecDeque<OpId>,
+    idle_workers: usize,
+    busy_workers: usize,
+    /// When the clock's thread wakes.
+    wakes_at: Option<Instant>,
+}
+
+impl Shared {
+    pub fn new(local: Local, core: Core, manifest: Manifest, layout: Layout, sources: Vec<Source>) -> Self {
+        let state = State {
+            core,
+            tree: Tree::new(&manifest, layout),
+            manifest,
+            next: None,
+            complaint: None,
+            closed: false,
+            stopping: false,
+            requests: 0,
+            sleepers: HashMap::new(),
+            woken: HashSet::new(),
+            begun: VecDeque::new(),
+            idle_workers: 0,
+            busy_workers: 0,
+            wakes_at: None,
+        };
+        Self {
+            layout,
+            local,
+            sources,
+            clock: Clock::start(),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            time: Condvar::new(),
+            idle: Condvar::new(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Carries out `request`; `io` does what it needs. Any number of threads at once.
+    pub fn request(&self, request: Request, io: &mut dyn FnMut(&Io) -> Done) -> crate::Result<()> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Error::new(ErrorKind::Refused, "the disk is closed"));
+        }
+        state.requests += 1;
+        let id = state.core.submit(request);
+        let (mut state, result) = self.drive(state, id, io);
+        state.requests -= 1;
+        if state.closed && state.requests == 0 {
+            self.idle.notify_all();
+        }
+        result.map_err(|failure| describe(failure, &state))
+    }
+
+    /// Drives an operation until it is over.
+    fn drive<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        id: OpId,
+        io: &mut dyn FnMut(&Io) -> Done,
+    ) -> (MutexGuard<'a, State>, Result<(), Failure>) {
+        loop {
+            let step = state.core.step(self.now(), id);
+            self.pass_on(&mut state);
+            match step {
+                Step::Over(result) => {
+                    state.woken.remove(&id);
+                    return (state, result);
+                }
+                Step::Wait => state = self.sleep(state, id),
+                Step::Do(task) => {
+                    drop(state);
+                    let done = self.carry_out(&task).unwrap_or_else(|| io(&task));
+                    state = self.lock();
+                    if task == Io::Append(Record::Committed) && matches!(done, Done::Appended(_)) {
+                        state.change_base();
+                    }
+                    state.core.done(self.now(), id, done);
+                }
+            }
+        }
+    }
+
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>, id: OpId) -> MutexGuard<'a, State> {
+        let signal = Arc::new(Condvar::new());
+        state.sleepers.insert(id, Arc::clone(&signal));
+        while !state.woken.remove(&id) {
+            state = signal.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.sleepers.remove(&id);
+        state
+    }
+
+    /// Wakes whoever may go on, and workers for what the core began.
+    pub fn pass_on(&self, state: &mut State) {
+        while let Some(id) = state.core.poll_wake() {
+            state.woken.insert(id);
+            if let Some(signal) = state.sleepers.get(&id) {
+                signal.notify_one();
+            }
+        }
+        let now = self.now();
+        while state.idle_workers > state.begun.len()
+            && !state.stopping
+            && let Some(id) = state.core.poll_begin(now)
+        {
+            state.begun.push_back(id);
+            self.work.notify_one();
+        }
+        if let Some(at) = state.core.poll_timeout()
+            && state.wakes_at.is_none_or(|wakes_at| at < wakes_at)
+        {
+            state.wakes_at = Some(at);
+            self.time.notify_one();
+        }
+    }
+
+    /// What is the same for all operations.
+    fn carry_out(&self, task: &Io) -> Option<Done> {
+        let appended =
+            |result: crate::Result<u64>| result.map_or(Done::Failed(Failure::Local), Done::Appended);
+        let well = |good: bool| if good { Done::Well } else { Done::Failed(Failure::Local) };
+        Some(match task {
+            Io::Append(Record::Committed) => {
+                let manifest = self.lock().next.clone();
+                let bytes = manifest.and_then(|manifest| manifest.encode(None).ok());
+                let Some(bytes) = bytes else { return Some(Done::Failed(Failure::Local)) };
+                appended(self.local.append(&Record::Committed, &bytes))
+            }
+            Io::Append(record) => appended(self.local.append(record, &[])),
+            Io::SyncData => well(disk::WriteAt::sync(self.local.data()).is_ok()),
+            Io::Barrier(upto) => appended(self.local.barrier(*upto)),
+            Io::Rewrite => {
+                // Writes are held; chunks that become clean meanwhile are fetched again after a crash.
+                let state = self.lock();
+                let (cut, manifest, held) =
+                    (*state.core.cut(), state.manifest.clone(), state.core.held().clone());
+                drop(state);
+                appended(self.local.rewrite(&cut, &manifest, &held))
+            }
+            Io::CopyOut(range) => well(self.local.copy_out(range).is_ok()),
+            Io::Zero { range, keep } => {
+                let (offset, bytes) = super::local::bytes_of(range);
+                let data = self.local.data();
+                let zeroed = match keep {
+                    true => data.allocate_zeroes(offset, bytes),
+                    false => disk::WriteAt::write_zeroes(data, offset, bytes),
+                };
+                well(zeroed.is_ok())
+            }
+            _ => return None,
+        })
+    }
+
+    /// What a worker does until the end: it drives what the core began.
+    pub fn work(&self, io: &mut dyn FnMut(&Io) -> Done) {
+        let mut state = self.lock();
+        while !state.stopping {
+            let next = state.begun.pop_front().or_else(|| state.core.poll_begin(self.now()));
+            if let Some(id) = next {
+                state.busy_workers += 1;
+                (state, _) = self.drive(state, id, io);
+                state.busy_workers -= 1;
+                continue;
+            }
+            // What is left may wait for its time.
+            self.pass_on(&mut state);
+            state.idle_workers += 1;
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle_workers -= 1;
+        }
+        self.idle.notify_all();
+    }
+
+    /// Lets time pass for the core, until the end.
+    pub fn pass_time(&self) {
+        let mut state = self.lock();
+        while !state.stopping {
+            let now = self.now();
+            state.core.handle_timeout(now);
+            state.wakes_at = state.core.poll_timeout().map(|at| at.max(now));
+            self.pass_on(&mut state);
+            let pause = state.wakes_at.map_or(CLOCK_STEP, |at| at.since(now).min(CLOCK_STEP));
+            let pause = pause.max(std::time::Duration::from_millis(1));
+            (state, _) = self.time.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Lets no request begin any more, and waits for those under way; reads that wait for a source fail. False if that
+    /// was done before.
+    pub fn shut(&self) -> bool {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.closed, true) {
+            return false;
+        }
+        state.core.give_up_all();
+        self.pass_on(&mut state);
+        while state.requests > 0 {
+            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+
+    /// Sends the threads home.
+    pub fn stop(&self) {
+        self.lock().stopping = true;
+        self.work.notify_all();
+        self.time.notify_all();
+    }
+
+    /// Waits until no worker has anything in hand. Comes after [`Self::stop`].
+    pub fn wait_for_workers(&self) {
+        let mut state = self.lock();
+        while state.busy_workers > 0 {
+            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl State {
+    /// What was published is the base now.
+    fn change_base(&mut self) {
+        if let Some(next) = self.next.take() {
+            self.tree.replace(&next);
+            self.manifest = next;
+        }
+    }
+}
+
+fn describe(failure: Failure, state: &State) -> Error {
+    let (kind, text) = match failure {
+        Failure::Local => (ErrorKind::Io, "the local disk failed"),
+        Failure::Lies => (ErrorKind::Corrupt, "no source has it undamaged"),
+        Failure::Missing => (ErrorKind::NotFound, "no source has it"),
+        Failure::Dead => (ErrorKind::Unreachable, "no source can be reached"),
+        Failure::Busy => (ErrorKind::Refused, "a commit is under way"),
+    };
+    match &state.complaint {
+        Some(complaint) if !matches!(failure, Failure::Busy | Failure::Local) => {
+            Error::new(kind, format!("{text}: {complaint}"))
+        }
+        _ => Error::new(kind, text),
+    }
+}

@@ -1,0 +1,100 @@
+//! The part of the tree that is known: nodes as they came, by their place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::limits::TREE_FANOUT;
+use image::node::Node;
+use image::{Child, ErrorKind, Layout, Leaf, LeafRun, Manifest, ObjectRef, Result, Root, Verified};
+
+use crate::core::NodePlace;
+
+/// See the module.
+pub struct Tree {
+    layout: Layout,
+    root: Root,
+    nodes: HashMap<NodePlace, Arc<Node>>,
+    /// Counts the trees that there were, so that a node of an old one is not taken for one of this.
+    pub epoch: u64,
+}
+
+/// What stands at a place.
+pub enum Found {
+    /// A node of this name.
+    Object(ObjectRef),
+    /// Nothing but free space, or nothing but zeros.
+    Empty,
+    /// The node above is not known.
+    Unknown,
+}
+
+impl Tree {
+    pub fn new(manifest: &Manifest, layout: Layout) -> Self {
+        Self { layout, root: manifest.root, nodes: HashMap::new(), epoch: 0 }
+    }
+
+    /// From now on it is the tree of another version, cut alike.
+    pub fn replace(&mut self, manifest: &Manifest) {
+        self.root = manifest.root;
+        self.nodes.clear();
+        self.epoch += 1;
+    }
+
+    fn child(&self, place: NodePlace) -> Option<Child> {
+        let Some((above, slot)) = place.parent(self.root.height) else { return Some(self.root.child) };
+        match self.nodes.get(&above).map(Arc::as_ref) {
+            Some(Node::Children(children)) => Some(children.get(slot).copied().unwrap_or(Child::Free)),
+            Some(Node::Leaves(_)) => None,
+            // Below what is empty all is.
+            None => match self.child(above) {
+                Some(empty @ (Child::Free | Child::Zero)) => Some(empty),
+                _ => None,
+            },
+        }
+    }
+
+    pub fn find(&self, place: NodePlace) -> Found {
+        match self.child(place) {
+            Some(child) => child.object().map_or(Found::Empty, Found::Object),
+            None => Found::Unknown,
+        }
+    }
+
+    /// Reads the node at `place`: which of its entries hold nothing but zeros. `Corrupt` if it is none, or reaches behind
+    /// the image's end.
+    pub fn open(&self, place: NodePlace, object: &Verified) -> Result<(Arc<Node>, Vec<bool>)> {
+        let node = Node::decode(object, place.level, self.layout.chunk)?;
+        let each = TREE_FANOUT.pow(u32::from(place.level));
+        let first = place.number * TREE_FANOUT * each;
+        let room = self.layout.chunk_count().saturating_sub(first).div_ceil(each);
+        if node.len() as u64 > room {
+            let text = format!("the subtree of chunk {first} reaches behind the end of the image");
+            return Err(image::Error::new(ErrorKind::Corrupt, text));
+        }
+        let empty = match &node {
+            Node::Leaves(leaves) => {
+                for (first, leaf) in (first..).zip(leaves) {
+                    self.layout.check_run(&LeafRun { first, count: 1, leaf: leaf.clone() })?;
+                }
+                leaves.iter().map(|leaf| !matches!(leaf, Leaf::Data(..))).collect()
+            }
+            Node::Children(children) => children.iter().map(|child| child.object().is_none()).collect(),
+        };
+        Ok((Arc::new(node), empty))
+    }
+
+    pub fn keep(&mut self, place: NodePlace, node: Arc<Node>) {
+        self.nodes.insert(place, node);
+    }
+
+    /// What chunk `index` is; `None` if that is not known yet.
+    pub fn leaf(&self, index: u64) -> Option<Leaf> {
+        let place = NodePlace { level: 0, number: index / TREE_FANOUT };
+        let slot = usize::try_from(index % TREE_FANOUT).expect("below the fan-out");
+        match self.nodes.get(&place).map(Arc::as_ref) {
+            Some(Node::Leaves(leaves)) => Some(leaves.get(slot).cloned().unwrap_or(Leaf::Free)),
+            Some(Node::Children(_)) => None,
+            None => matches!(self.find(place), Found::Empty).then_some(Leaf::Free),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the tests of this crate share: an image of many kinds of chunks, and sources that fail on purpose.
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "only tests use this")]
+#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use base::Chance;
+use bytes::Bytes;
+use image::{ChunkSize, Manifest, ObjectKind, ObjectRef, ObjectSource};
+use mirror::{MirrorOptions, Source};
+use store::{Location, Repository, Shape, Stamp};
+
+pub const CHUNK: u64 = 1 << 16;
+
+pub fn stamp() -> Stamp {
+    Stamp { created: "2026-11-21T21:00:00Z".into(), creator: "test@here".into() }
+}
+
+/// A repository in a folder with the image `disk`: `size` bytes, of which some chunks are free, some full, some full in part.
+pub struct Place {
+    pub folder: tempfile::TempDir,
+    pub repository: Arc<Repository>,
+    pub content: Vec<u8>,
+}
+
+impl Place {
+    pub fn new(size: u64, seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::Folder(folder.path().join("repository"));
+        let repository = Arc::new(Repository::create(&location).unwrap());
+        let blob = repository.blob(&"disk".parse().unwrap());
+        let chunk = ChunkSize::from_bytes(CHUNK as u32).unwrap();
+        blob.create(&Shape { size_bytes: size, chunk, logical_sector_bytes: 512 }, &stamp()).unwrap();
+        let mut content = vec![0; size as usize];
+        let mut chance = Chance::from_seed(seed);
+        let mut ranges = Vec::new();
+        for at in (0..size).step_by(CHUNK as usize) {
+            let end = match chance.below(3) {
+                0 => continue,
+                1 => at + 512 * (1 + chance.below(127)),
+                _ => at + CHUNK,
+            };
+            let range = at..end.min(size);
+            chance.fill(&mut content[range.start as usize..range.end as usize]);
+            ranges.push(range);
+        }
+        let piece = store::Piece { offset: 0, bytes: &content };
+        blob.commit(&ranges, &piece, None, &stamp()).unwrap();
+        Self { folder, repository, content }
+    }
+
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn manifest(&self, reference: &str) -> Manifest {
+        self.repository.resolve(&reference.parse().unwrap()).unwrap()
+    }
+
+    pub fn sources(&self) -> Vec<Source> {
+        vec![Source::repository(Arc::clone(&self.repository))]
+    }
+
+    /// What a version holds.
+    pub fn read(&self, reference: &str) -> Vec<u8> {
+        let snapshot = self.repository.snapshot(&reference.parse().unwrap()).unwrap();
+        let mut bytes = vec![0; snapshot.layout().size_bytes() as usize];
+        snapshot.read(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+pub fn options() -> MirrorOptions {
+    MirrorOptions::default()
+}
+
+pub const GOOD: u8 = 0;
+pub const DEAD: u8 = 1;
+pub const FLIPS: u8 = 2;
+
+/// A source that does as it is told.
+pub struct Moody {
+    pub inner: Arc<Repository>,
+    pub mood: AtomicU8,
+}
+
+impl Moody {
+    pub fn new(place: &Place, mood: u8) -> Arc<Self> {
+        Arc::new(Self { inner: Arc::clone(&place.repository), mood: AtomicU8::new(mood) })
+    }
+
+    pub fn becomes(&self, mood: u8) {
+        self.mood.store(mood, Ordering::SeqCst);
+    }
+}
+
+impl ObjectSource for Moody {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        match self.mood.load(Ordering::SeqCst) {
+            DEAD => Err(image::Error::new(image::ErrorKind::Io, "nobody there")),
+            FLIPS if object.kind == ObjectKind::Chunk => {
+                let mut bytes = self.inner.fetch(object)?.to_vec();
+                let at = bytes.len() / 2;
+                bytes[at] ^= 1;
+                Ok(bytes.into())
+            }
+            _ => self.inner.fetch(object),
+        }
+    }
+}
+
+pub fn source(name: &str, moody: &Arc<Moody>) -> Source {
+    Source { name: name.to_owned(), objects: Arc::clone(moody) as Arc<dyn ObjectSource>, at_once: 4 }
+}

@@ -1,0 +1,124 @@
+//! A daemon killed with no warning under a load that is verified: nothing acknowledged is lost.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use base::Chance;
+use common::{CHUNK, Place, options};
+use mirror::{Durability, Mirror, MirrorOptions, Served, Source};
+use store::{Location, Repository};
+
+const SIZE: u64 = 64 * CHUNK;
+const BLOCK: u64 = 2048;
+const WRITERS: u64 = 4;
+/// Where a writer finds the folder that it works in.
+const FOLDER: &str = "MIRROR_TEST_FOLDER";
+const ROUND: &str = "MIRROR_TEST_ROUND";
+/// Rounds of the test; more by `MIRROR_KILLS=500`.
+const ROUNDS: u64 = 8;
+
+fn small() -> MirrorOptions {
+    MirrorOptions { journal_bytes_max: 20_000, background_bytes_per_second: 4 << 20, ..options() }
+}
+
+/// Not a test of its own: the process that is killed.
+#[test]
+fn writer() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let round: u64 = std::env::var(ROUND).unwrap().parse().unwrap();
+    let folder = Path::new(&folder);
+    let repository = Arc::new(Repository::open(&Location::Folder(folder.join("repository"))).unwrap());
+    let mirror = Mirror::open(&folder.join("m"), vec![Source::repository(repository)], &small()).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let mirror = &mirror;
+            scope.spawn(move || write_for_ever(mirror, round, writer));
+        }
+    });
+}
+
+/// Writes blocks that say their number and whose they are; reads some; and tells what was acknowledged.
+#[expect(clippy::explicit_write, reason = "what the test harness catches does not survive a kill")]
+fn write_for_ever(mirror: &Mirror, round: u64, writer: u64) {
+    let mut chance = Chance::from_seed(round * 100 + writer);
+    let blocks = SIZE / BLOCK / WRITERS;
+    for number in round << 32.. {
+        let block = chance.below(blocks) * WRITERS + writer;
+        if chance.hits(300_000) {
+            mirror.read(chance.below(SIZE / 512) * 512, &mut [0; 512]).unwrap();
+        }
+        let durability = if chance.hits(50_000) { Durability::Durable } else { Durability::Cached };
+        mirror.write(block * BLOCK, &content(block, number), durability).unwrap();
+        writeln!(std::io::stderr(), "wrote {block} {number}").unwrap();
+    }
+}
+
+fn content(block: u64, number: u64) -> Vec<u8> {
+    [block.to_le_bytes(), number.to_le_bytes()].concat().repeat(BLOCK as usize / 16)
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_a_kill() {
+    let place = Place::new(SIZE, 11);
+    let folder = place.path("m");
+    drop(Mirror::create(&folder, &place.manifest("disk"), place.sources(), &small()).unwrap());
+    let rounds = std::env::var("MIRROR_KILLS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    // The number that each sector has for certain; none as in the image.
+    let mut known: Vec<Option<u64>> = vec![None; (SIZE / 512) as usize];
+    for round in 1..=rounds {
+        run_and_kill(place.folder.path(), round, &mut known);
+        let mirror = Mirror::open(&folder, place.sources(), &small()).unwrap();
+        let mut bytes = vec![0; SIZE as usize];
+        mirror.read(0, &mut bytes).unwrap();
+        for (sector, (part, known)) in bytes.chunks(512).zip(&mut known).enumerate() {
+            let found = number_of(&place, sector, part);
+            let in_flight = found > *known && found.is_some_and(|number| number >> 32 == round);
+            assert!(found == *known || in_flight, "round {round}, sector {sector}: {found:?}, not {known:?}");
+            *known = found;
+        }
+    }
+}
+
+/// Lets a writer run for some hundred writes, and kills it.
+fn run_and_kill(folder: &Path, round: u64, known: &mut [Option<u64>]) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "writer", "--nocapture"])
+        .env(FOLDER, folder)
+        .env(ROUND, round.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut wrote = lines.filter_map(|line| {
+        let (block, number) = line.strip_prefix("wrote ")?.split_once(' ')?;
+        Some((block.parse::<u64>().ok()?, number.parse::<u64>().ok()?))
+    });
+    let count = Chance::from_seed(round).below(800) as usize + 1;
+    let first: Vec<(u64, u64)> = wrote.by_ref().take(count).collect();
+    assert_eq!(first.len(), count, "the writer died by itself");
+    child.kill().unwrap();
+    for (block, number) in first.into_iter().chain(wrote) {
+        let sectors = (block * BLOCK / 512) as usize..((block + 1) * BLOCK / 512) as usize;
+        known[sectors].fill(Some(number));
+    }
+    child.wait().unwrap();
+}
+
+/// The number that a sector was written with; none if it is as in the image. Panics if it is neither.
+fn number_of(place: &Place, sector: usize, part: &[u8]) -> Option<u64> {
+    if part == &place.content[sector * 512..][..512] {
+        return None;
+    }
+    let block = sector as u64 * 512 / BLOCK;
+    let number = u64::from_le_bytes(*part[8..].first_chunk().unwrap());
+    assert!(part == &content(block, number)[..512], "sector {sector} is torn: it begins {:x?}", &part[..32]);
+    Some(number)
+}
