@@ -3,6 +3,7 @@
 //! rounds; `cargo run --release -p diskcast-fuzz -- TARGET ROUNDS [SEED]` runs longer, and replays.
 
 mod images;
+mod journal;
 mod mutate;
 mod nbd;
 mod packets;
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     packets::UPSTREAM,
     packets::SERVER,
     packets::RECEIVER,
+    journal::JOURNAL,
     nbd::HANDSHAKE,
     nbd::REQUEST,
     words::REFERENCE,

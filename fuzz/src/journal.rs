@@ -1,0 +1,34 @@
+//! The journal of an attached disk, as it may lie there after a crash.
+
+use mirror::core::{Cut, Held, Mutant, Record};
+use mirror::state::{barrier, encode, recover, snapshot};
+
+use crate::Target;
+
+pub const JOURNAL: Target = Target { name: "journal", seeds, take };
+
+const BOOTS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
+
+fn seeds() -> Vec<Vec<u8>> {
+    let cut = Cut { size_sectors: 1 << 20, chunk_sectors: 512, height: 2 };
+    let mut held = Held::default();
+    (0..40).for_each(|at| held.dirty.insert(at * 100..at * 100 + 8));
+    held.clean.insert(60..900);
+    let mut bytes = snapshot(&BOOTS[0], &cut, b"a manifest", &held);
+    let first = bytes.clone();
+    let dirty = |start: u64| Record::Dirty(std::iter::once(start..start + 600).collect());
+    let clean = Record::Clean(std::iter::once(3..9).collect());
+    for record in [dirty(9000), clean, Record::Frozen, dirty(9100), Record::Committed, Record::Abandoned] {
+        bytes.extend(encode(bytes.len() as u64, &record, b"the next"));
+        bytes.extend(barrier(bytes.len() as u64, bytes.len() as u64));
+    }
+    vec![first, bytes]
+}
+
+fn take(bytes: &[u8]) {
+    for boot in &BOOTS {
+        if let Ok(found) = recover(bytes, boot, Mutant::None) {
+            assert!(found.void().take(10_000).all(|run| run.end <= found.cut.size_sectors));
+        }
+    }
+}
