@@ -259,12 +259,13 @@ impl Core {
     /// A chunk that was clean before a power cut is right, or is not.
     fn checked(&mut self, id: OpId, fetch: &mut Fetch, right: bool) {
         let Item::Chunk(chunk) = fetch.item else { return };
-        self.held.suspect.remove(chunk..chunk + 1);
         if right {
             fetch.phase = Phase::Record;
         } else if self.is_empty(chunk) {
+            // No source has it: until it is cleared it stays to be checked.
             fetch.phase = Phase::Fill;
         } else {
+            self.held.suspect.remove(chunk..chunk + 1);
             self.unsettle(id);
             self.failed(fetch.item, fetch.priority, NOBODY, Failure::Missing);
             fetch.phase = Phase::Over;

@@ -32,6 +32,8 @@ pub struct MirrorScenario {
     pub commits: u32,
     /// How often, per million events, a source changes its ways.
     pub source_faults_per_million: u32,
+    /// How often, per million writes to the local file, one fails half way.
+    pub local_faults_per_million: u32,
 }
 
 impl MirrorScenario {
@@ -65,6 +67,7 @@ impl MirrorScenario {
             crashes: chance.below(6) as u32,
             commits: chance.below(5) as u32,
             source_faults_per_million: [0, 0, 5_000, 30_000][chance.below(4) as usize],
+            local_faults_per_million: [0, 0, 0, 30_000][chance.below(4) as usize],
         }
     }
 

@@ -95,6 +95,7 @@ pub struct World<'a> {
     crash_at: BTreeSet<u32>,
     commit_at: BTreeSet<u32>,
     timer: Option<Instant>,
+    local_faults: u32,
     outcome: MirrorOutcome,
     trace: Trace,
 }
@@ -130,6 +131,7 @@ impl<'a> World<'a> {
             crash_at,
             commit_at,
             timer: None,
+            local_faults: 0,
             outcome: MirrorOutcome { violations: Vec::new(), trace: 0, steps: 0, published: 0, crashes: 0 },
             trace: Trace::new(),
             queue: Queue::default(),
@@ -296,7 +298,8 @@ impl<'a> World<'a> {
             Io::Write(range) => {
                 let Job::Write { values, .. } = &running.job else { unreachable!("only writes write") };
                 let values = values.clone();
-                return self.write_part(running, range.start, &values, early);
+                let done = self.write_part(running, range.start, &values, early);
+                return done.map(|done| self.perhaps(done));
             }
             Io::Zero { range, .. } => {
                 let zeros = vec![0; (range.end - range.start) as usize];
@@ -351,7 +354,7 @@ impl<'a> World<'a> {
                     let at = |sector: u64| (sector - whole.start) as usize;
                     self.medium.write(part.start, &running.values[at(part.start)..at(part.end)]);
                 }
-                return (!early).then_some(Done::Well);
+                return (!early).then(|| self.perhaps(Done::Well));
             }
         }
         Some(Done::Well)
@@ -367,6 +370,15 @@ impl<'a> World<'a> {
             values[(sector - range.start) as usize] = self.medium.read(&(sector..sector + 1))[0];
         }
         running.values = values;
+    }
+
+    /// The local file fails now and then: no room is left.
+    fn perhaps(&mut self, done: Done) -> Done {
+        if !self.chance.hits(self.scenario.local_faults_per_million) {
+            return done;
+        }
+        self.local_faults += 1;
+        Done::Failed(Failure::Local)
     }
 
     fn write_part(
@@ -427,7 +439,8 @@ impl<'a> World<'a> {
             }
             (Job::Read { read }, Err(failure)) => {
                 self.model.read_fails(read);
-                if self.scenario.config.give_up.is_none() {
+                let is_local = failure == Failure::Local && self.local_faults > 0;
+                if self.scenario.config.give_up.is_none() && !is_local {
                     self.breach("a read waits for its sources", format!("{failure:?}"));
                 }
                 self.guest_rests();
@@ -440,6 +453,8 @@ impl<'a> World<'a> {
                 }
                 self.guest_rests();
             }
+            // Old or new in each sector from here on: as if it were in flight for ever.
+            (Job::Write { .. }, Err(Failure::Local)) if self.local_faults > 0 => self.guest_rests(),
             (Job::Flush { moment }, Ok(())) => {
                 self.model.flush_ends(moment, None);
                 self.guest_rests();
@@ -639,7 +654,7 @@ impl<'a> World<'a> {
         self.settle();
         if self.outcome.violations.is_empty() && self.scenario.mutant == Mutant::None {
             let complete = self.core.is_complete();
-            if !complete && self.scenario.config.give_up.is_none() {
+            if !complete && self.scenario.config.give_up.is_none() && self.local_faults == 0 {
                 self.breach("all that was read is here", "the disk is not complete");
             }
         }
