@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     words::TOKEN,
     words::TAG,
     words::KEYS,
+    words::PIECES,
 ];
 
 /// Feeds `target` with `rounds` damaged inputs from `seed` on. A panic names the input's seed first.

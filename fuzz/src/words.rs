@@ -1,7 +1,8 @@
-//! Texts that people and programs hand in: names of images, join tokens, records of tags, keys.
+//! Texts that people and programs hand in: names of images, join tokens, records of tags, keys; and bodies of commits.
 
 use bytes::Bytes;
 use image::{Cipher, PublicKey, SealKey, SigningKey, Trust};
+use net::pieces::Pieces;
 use store::{Keys, Location, Repository, Stamp};
 
 use crate::Target;
@@ -48,6 +49,28 @@ pub const TAG: Target = Target {
         let text = String::from_utf8_lossy(input);
         if let Some((covered, _)) = text.trim_end().rsplit_once('\n') {
             take_tag(format!("{covered}\nblake3 {}\n", base::Digest::of(covered.as_bytes())).as_bytes());
+        }
+    },
+};
+
+/// Bodies of commits.
+pub const PIECES: Target = Target {
+    name: "pieces",
+    seeds: || {
+        let mut body = Vec::new();
+        for offset in [5, 1 << 40] {
+            Pieces::begin_written(&mut body, offset, 100);
+            body.extend([7; 100]);
+            Pieces::push_freed(&mut body, &(offset + 100..offset + 5000));
+        }
+        vec![body]
+    },
+    take: |input| {
+        if let Ok(pieces) = Pieces::parse(Bytes::copy_from_slice(input)) {
+            let written = pieces.written.iter().map(|(range, _)| range);
+            let mut ranges: Vec<_> = written.chain(&pieces.freed).collect();
+            ranges.sort_unstable_by_key(|range| range.start);
+            assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start), "none lies over another");
         }
     },
 };

@@ -13,7 +13,7 @@ use image::chunk::PlainHasher;
 use image::{ChunkExtents, ChunkSize, Encoder, Leaf, ObjectRef, ObjectSink, TreeBuilder};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore as _, PutMode, PutOptions};
-use store::{ImageName, Location, Reference, Repository, Shape, Stamp};
+use store::{Changes, ImageName, Location, Reference, Repository, Shape, Stamp};
 
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
@@ -130,7 +130,8 @@ fn large(context: &Context) -> Result<Vec<Figure>> {
             .map(|_| chance.below(SIZE_BYTES / 4096) * 4096)
             .map(|offset| offset..offset + 4096)
             .collect();
-        let done = repository.blob(&name).commit(&ranges, &Noise, None, &stamp())?;
+        let changes = Changes { written: &ranges, content: &Noise, freed: &[] };
+        let done = repository.blob(&name).commit(&changes, None, &stamp())?;
         scattered.push(done.stored_bytes as f64 / 1024.0 / 256.0);
     }
     let sink = "repository in a folder of the local disk, durable";

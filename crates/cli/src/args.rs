@@ -378,6 +378,8 @@ pub struct Create {
     /// Logical sector of the disk in bytes
     #[arg(long, value_name = "BYTES", default_value = "512")]
     pub sector: u32,
+    #[command(flatten)]
+    pub there: There,
 }
 
 /// Make a new image that begins as a version of another
@@ -393,11 +395,13 @@ pub struct Clone {
     pub name: String,
     /// The new image
     pub new: String,
+    #[command(flatten)]
+    pub there: There,
 }
 
 /// Keep what changed on a disk as a new version of its image
 ///
-/// Without --range, --at or --append the disk is compared with the image's newest version, of the same size, and what
+/// Without --range, --at, --free or --append the disk is compared with the image's newest version, of the same size, and what
 /// differs is kept. Only chunks that changed are stored. Others may commit to the same image meanwhile; each commit is a
 /// version that holds all before it.
 #[derive(Debug, Args)]
@@ -406,7 +410,9 @@ Examples:
   diskcast commit lab-pc disk.img                       what differs from the newest version
   diskcast commit lab-pc disk.img --range 1M+4096 --range 3G+64K --expect 7
   diskcast commit lab-pc part.img --at 1M               all of a file, to this offset
-  diskcast commit archive day.tar --append              behind the end")]
+  diskcast commit archive day.tar --append              behind the end
+  diskcast commit lab-pc disk.img --free-holes          and what the guest discarded is free
+  diskcast commit lab-pc disk.img --range 1M+4096 --to https://10.0.0.1:7717 --token-file write.token")]
 pub struct Commit {
     /// The image
     pub name: String,
@@ -421,9 +427,18 @@ pub struct Commit {
     /// Write all of SOURCE behind the image's end
     #[arg(long, conflicts_with = "expect")]
     pub append: bool,
+    /// These bytes are free from now on: they read as zeros, and are neither stored nor installed; may be repeated
+    #[arg(long = "free", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with = "append")]
+    pub freed: Vec<std::ops::Range<u64>>,
+    /// What is a hole in SOURCE is free from now on, too: for disks of virtual machines that discard what they no longer need.
+    /// Else it counts as zeros
+    #[arg(long, conflicts_with = "append")]
+    pub free_holes: bool,
     /// Refuse unless this is the number of the newest version
     #[arg(long, value_name = "NUMBER")]
     pub expect: Option<u64>,
+    #[command(flatten)]
+    pub there: There,
 }
 
 /// Copy versions into another repository
@@ -572,6 +587,16 @@ pub struct Effort {
     /// Memory for data between the stages
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64M")]
     pub memory: u64,
+}
+
+/// A server that does it, in its repository.
+#[derive(Debug, Clone, Args)]
+pub struct There {
+    /// Do it in the repository of this server
+    #[arg(long, value_name = "SERVER")]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// How a server is reached. Its token never comes from an argument, which every user of the machine could read.

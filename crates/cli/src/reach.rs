@@ -9,6 +9,7 @@ use net::clock::Stop;
 use net::token::JoinToken;
 
 use crate::args::{Keys, Reach};
+use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
 use crate::output::Output;
@@ -26,6 +27,24 @@ pub fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Outp
         ..ClientOptions::default()
     };
     Ok(Client::connect(server, &token(reach)?, options)?)
+}
+
+/// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
+pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Result<Client> {
+    let keys = &context.global.keys;
+    if keys.sign_key.is_some() {
+        return Err(Failure::new(
+            Exit::Usage,
+            "a version that goes to a server is numbered, and so signed, there",
+        )
+        .hint("give --sign-key to `diskcast serve`, not here"));
+    }
+    let client = client(server, reach, keys, Stop::new(), context.output)?;
+    // Whoever has a key means to write nothing that others can read.
+    if seals || keys.encryption_key.is_some() {
+        keys::check_server(keys, &client)?;
+    }
+    Ok(client)
 }
 
 /// The token that the command line or the environment names.

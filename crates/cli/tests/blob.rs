@@ -96,3 +96,35 @@ fn usage_tells_own_from_shared_and_copies_heal() {
     assert!(bench.see("verify").ends_with("exit: 0\n"));
     assert!(bench.see("verify --repair nowhere").ends_with("exit: 10\n"));
 }
+
+#[test]
+fn what_is_freed_is_neither_stored_nor_installed() {
+    use std::os::unix::fs::FileExt as _;
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 3);
+    assert!(bench.see("capture disk.img web -q --raw").ends_with("exit: 0\n"));
+    let allocated = || bench.json("log web --limit 1")[0]["allocated_bytes"].as_u64().unwrap();
+    assert_eq!(allocated(), 8 << 20);
+    let freed = bench.see("commit web disk.img --free 0+1M --range 1M+4096 --free 1M+8192");
+    assert!(freed.starts_with("out: committed 4.0 KiB and freed 1.0 MiB as web@2, "), "{freed}");
+    assert_eq!(allocated(), (7 << 20) - 4096);
+    let installed = std::fs::File::create(bench.path("out.img")).unwrap();
+    installed.write_all_at(&[7; 8 << 20], 0).unwrap();
+    assert!(bench.see("install web out.img -q --yes").ends_with("exit: 0\n"));
+    let found = std::fs::read(bench.path("out.img")).unwrap();
+    assert!(found[..1 << 20].iter().all(|byte| *byte == 7), "free space is not written");
+    assert!(found[(1 << 20) + 8192..] == std::fs::read(&disk).unwrap()[(1 << 20) + 8192..]);
+
+    // Half of the disk is punched out: to people who do not ask that is zeros.
+    let file = std::fs::File::options().write(true).open(&disk).unwrap();
+    file.set_len(4 << 20).unwrap();
+    file.set_len(8 << 20).unwrap();
+    let plan = bench.json("commit web disk.img --dry-run");
+    assert_eq!(plan[0]["freed_bytes"], 0);
+    assert!(plan[0]["bytes"].as_u64().unwrap() > 1 << 20, "{plan:?}");
+    let done = bench.json("commit web disk.img --free-holes");
+    assert_eq!(done[0]["freed_bytes"], 4 << 20);
+    // What was freed before is back, but for twelve sectors that hold zeros in the file: they stay free.
+    assert_eq!(allocated(), (4 << 20) - 12 * 512);
+    assert_eq!(bench.see("commit web disk.img --free-holes"), "out: nothing differs from web@3\nexit: 0\n");
+}

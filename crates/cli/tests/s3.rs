@@ -63,6 +63,51 @@ fn a_disk_goes_through_a_bucket_and_comes_back() {
 }
 
 #[test]
+fn what_is_flipped_or_missing_in_a_bucket_is_named_never_served_and_healed() {
+    let Some(gateway) = Gateway::start_or_skip(Engine::VersityGw) else { return };
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 1);
+    let see = |words: &str| see(&bench, &gateway, words);
+    assert!(see("capture disk.img web -q").ends_with("exit: 0\n"));
+    assert!(see("copy web s3://images/other -q").ends_with("exit: 0\n"));
+    // The store's own files, behind its back: of three objects one is changed, one is cut short, and one is gone.
+    let chunks = gateway.folder().join("images/lab/chunks");
+    let folders = std::fs::read_dir(chunks).unwrap().map(|folder| folder.unwrap().path());
+    let mut files: Vec<_> = folders
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()))
+        .collect();
+    files.sort();
+    let [flipped, cut, gone] = &files[..3] else { unreachable!() };
+    let bytes = std::fs::read(flipped).unwrap();
+    let middle = bytes.len() / 2;
+    let harmed = [&bytes[..middle], &[!bytes[middle]], &bytes[middle + 1..]].concat();
+    std::fs::write(flipped, harmed).unwrap();
+    std::fs::File::options().write(true).open(cut).unwrap().set_len(100).unwrap();
+    std::fs::remove_file(gone).unwrap();
+    let name = |file: &std::path::Path| file.file_name().unwrap().to_str().unwrap().to_owned();
+
+    let found = see("verify");
+    assert!(found.ends_with("exit: 12\n"), "{found}");
+    let named: Vec<_> = found.lines().filter(|line| line.starts_with("out: damaged: ")).collect();
+    assert_eq!(named.len(), 3, "{found}");
+    for file in [flipped, cut, gone] {
+        let line = named.iter().find(|line| line.contains(&name(file)[..12]));
+        assert!(line.is_some_and(|line| line.contains("(needed by web@1)")), "{file:?} in {found}");
+    }
+    // The cache holds what is whole, since the copy read it.
+    for words in ["install web out.img -q --yes --cache off", "install web null: -q --cache off"] {
+        let refused = see(words);
+        assert!(files[..3].iter().any(|file| refused.contains(&name(file)[..8])), "{refused}");
+        assert!(!refused.ends_with("exit: 0\n"), "{refused}");
+    }
+    let healed = see("verify --repair s3://images/other");
+    assert_eq!(healed.matches("out: healed: ").count(), 3, "{healed}");
+    assert!(healed.ends_with("exit: 0\n") && see("verify").ends_with("exit: 0\n"));
+    assert!(see("install web out.img -q --yes").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("out.img"));
+}
+
+#[test]
 fn variables_that_are_missing_are_named() {
     let bench = Bench::new();
     let see = |variables: &[(&str, &str)]| {

@@ -73,6 +73,35 @@ fn a_capture_goes_to_the_server_and_leaves_nothing_here() {
 }
 
 #[test]
+fn images_are_made_cloned_and_committed_to_on_a_server() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 20, 1);
+    assert!(bench.see("init -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let token = bench.command("token --write").output().unwrap();
+    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    let see = |words: &str| {
+        bench.see(&format!("{words} --to {} --token-file write.token --repo nowhere", server.url))
+    };
+    assert_eq!(see("create web 20M"), "out: created web@1, 20.0 MiB, all of it free\nexit: 0\n");
+    assert_eq!(see("create web 20M").lines().last(), Some("exit: 11"));
+    let done = see("commit web disk.img --at 0 --expect 1");
+    assert!(done.starts_with("out: committed 20.0 MiB as web@3, ") && done.ends_with("exit: 0\n"), "{done}");
+    let late = see("commit web disk.img --at 0 --expect 1");
+    assert!(late.contains("is at version 3 by now") && late.ends_with("exit: 11\n"), "{late}");
+    assert_eq!(see("clone web lab"), "out: cloned web@3 as lab@1\nexit: 0\n");
+    assert_eq!(see("clone web lab --dry-run").lines().last(), Some("exit: 11"));
+    assert!(see("commit lab disk.img --append").starts_with("out: committed 20.0 MiB as lab@3, "));
+    let freed = see("commit lab disk.img --free 20M+20M");
+    assert!(freed.starts_with("out: committed 0 B and freed 20.0 MiB as lab@4, "), "{freed}");
+    let compared = see("commit lab disk.img");
+    assert!(compared.contains("--range, --at, --append or --free") && compared.ends_with("exit: 2\n"));
+    assert!(bench.see("install lab@1 out.img -q").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("out.img"));
+    assert_eq!(bench.json("log lab --limit 1")[0]["allocated_bytes"], 20 << 20);
+}
+
+#[test]
 fn a_server_signs_what_it_is_sent_and_clients_hold_it_to_that() {
     let bench = Bench::new();
     let disk = bench.disk("disk.img", 2, 1);

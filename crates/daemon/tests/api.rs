@@ -14,7 +14,8 @@ use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, TableKind};
 use image::{CaptureOptions, Manifest, NoProgress, ObjectKind, ObjectRef, ObjectSink};
 use net::ErrorKind;
-use net::client::{Client, ClientOptions};
+use net::api::CreateRequest;
+use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
 use store::{Location, Repository};
 
@@ -286,4 +287,64 @@ fn images_are_made_written_cloned_compared_and_read_in_place() {
         let body: &[u8] = if line.contains("clone") { br#"{"from": "web"}"# } else { b"" };
         assert_eq!(ask(&bench, &reader, line, "", body).0, 403, "{line}");
     }
+}
+
+#[test]
+fn a_client_writes_reads_appends_and_frees_more_than_a_request_holds() {
+    let bench = start(false);
+    let client = bench.client(&["web", "copy"], daemon::authority::Right::Write, u64::MAX);
+    let mib = 1u64 << 20;
+    let request =
+        CreateRequest { size_bytes: 64 * mib, chunk_bytes: Some(1 << 20), logical_sector_bytes: None };
+    assert_eq!(client.create("web", &request).unwrap().number, 1);
+    assert_eq!(client.create("web", &request).unwrap_err().kind(), ErrorKind::Exists);
+    let bytes: Bytes = (0..(40 << 20) / 4).flat_map(u32::to_le_bytes).collect::<Vec<_>>().into();
+    let written = client.write("web", 5, bytes.clone(), Some(1)).unwrap();
+    assert_eq!(written.number, 4, "three requests, three versions");
+    assert_eq!(client.write("web", 5, bytes.clone(), Some(1)).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(client.recent("web").unwrap().number, 4);
+    let mut read = vec![0; bytes.len()];
+    assert_eq!(client.read("web", 5, &mut read).unwrap(), "web@4");
+    assert!(read == bytes);
+    assert_eq!(client.read("web", 64 * mib, &mut [0]).unwrap_err().kind(), ErrorKind::Refused);
+
+    let mut content = |offset: u64, into: &mut [u8]| {
+        let from = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&bytes[from..from + into.len()]);
+        Ok(())
+    };
+    let appended = client.append("web", 20 * mib, &mut content).unwrap();
+    assert_eq!((appended.number, appended.offset, appended.disk_bytes), (6, Some(64 * mib), 84 * mib));
+    let mut read = vec![0; 20 << 20];
+    client.read("web", 64 * mib, &mut read).unwrap();
+    assert!(read == bytes[..20 << 20]);
+    assert_eq!(client.append("web", 100, &mut content).unwrap_err().kind(), ErrorKind::Invalid);
+
+    assert_eq!(client.clone_image("copy", "web@4").unwrap().number, 1);
+    let changes = Changes {
+        written: vec![3 * mib..4 * mib, 10 * mib..28 * mib],
+        freed: vec![0..3 * mib, 28 * mib..64 * mib],
+    };
+    let done = client.commit("copy", &changes, &mut content, Some(1)).unwrap();
+    assert_eq!(done.number, 3, "two requests");
+    let newest = client.recent("copy").unwrap();
+    assert_eq!((newest.parent.as_deref(), newest.allocated_bytes), (Some("copy@2"), 25 * mib));
+    let mut read = vec![1; 64 << 20];
+    client.read("copy", 0, &mut read).unwrap();
+    let expected = [
+        &[0; 3 << 20][..],
+        &bytes[3 << 20..4 << 20],
+        // What nobody touched since it was written, five bytes further on.
+        &bytes[(4 << 20) - 5..(10 << 20) - 5],
+        &bytes[10 << 20..28 << 20],
+        &[0; 36 << 20],
+    ];
+    assert!(read == expected.concat());
+    let overlapping = Changes { written: vec![0..10, 20..30], freed: vec![5..6, 40..50] };
+    assert_eq!(
+        client.commit("web", &overlapping, &mut content, None).unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
+    let reader = bench.client(&["web"], daemon::authority::Right::Read, u64::MAX);
+    assert_eq!(reader.write("web", 0, bytes, None).unwrap_err().kind(), ErrorKind::Denied);
 }

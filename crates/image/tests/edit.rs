@@ -92,6 +92,47 @@ fn an_edited_tree_is_the_tree_of_the_edited_leaves() {
     }
 }
 
+#[test]
+fn freed_ranges_are_free_and_what_is_allocated_is_found() {
+    for seed in 0..300 {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_count = 1 + chance.below([300, 70_000, 20_000_000][usize::try_from(seed % 3).unwrap()]);
+        let objects = MemoryObjects::new();
+        let mut map = random_map(&mut chance, chunk_count);
+        let root = tree(chunk_count, &map, &objects);
+        let statistics = count(chunk_count, &map);
+        let mut editor = TreeEditor::new(&objects, &objects, small(), &root, statistics);
+        let mut at = 0;
+        while at < chunk_count {
+            let first = at + chance.below(chunk_count - at);
+            let behind = first + chance.below(chunk_count - first + 1);
+            let expected = map.range(first..).next().map(|(index, _)| *index);
+            assert_eq!(editor.next_allocated(first).unwrap(), expected, "seed {seed}");
+            editor.free(first..behind).unwrap();
+            map.retain(|index, _| !(first..behind).contains(index));
+            if behind < chunk_count && chance.hits(500_000) {
+                let leaf = random_leaf(&mut chance, small());
+                editor.set(behind, leaf.clone()).unwrap();
+                map.insert(behind, leaf);
+            }
+            at = behind + 1;
+        }
+        assert_eq!(editor.finish().unwrap(), (tree(chunk_count, &map, &objects), count(chunk_count, &map)));
+    }
+}
+
+#[test]
+fn a_large_image_is_freed_by_the_nodes_that_hold_something() {
+    let objects = MemoryObjects::new();
+    let mut chance = Chance::from_seed(1);
+    let far = 1 << 40;
+    let map: Map = [3, far].into_iter().map(|index| (index, random_leaf(&mut chance, small()))).collect();
+    let root = tree(far + 1, &map, &objects);
+    let mut editor = TreeEditor::new(&objects, &objects, small(), &root, count(far + 1, &map));
+    editor.free(0..far + 1).unwrap();
+    assert_eq!(editor.finish().unwrap(), (tree(far + 1, &Map::new(), &objects), count(far + 1, &Map::new())));
+}
+
 /// Counts the nodes that are read.
 struct Counting<'a>(&'a MemoryObjects, Cell<u64>);
 

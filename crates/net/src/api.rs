@@ -132,6 +132,44 @@ pub mod path {
         format!("{PREFIX}/images/{}/versions", escape(image))
     }
 
+    /// `GET`: the newest version of an image; `POST`: make an empty one.
+    #[must_use]
+    pub fn image(image: &str) -> String {
+        format!("{PREFIX}/images/{}", escape(image))
+    }
+
+    /// `POST`: make an image that begins as a version of another.
+    #[must_use]
+    pub fn clone_of(image: &str) -> String {
+        format!("{PREFIX}/images/{}/clone", escape(image))
+    }
+
+    /// `PUT`: write to an image at an offset; with `expect` only onto that version.
+    #[must_use]
+    pub fn content_at(image: &str, offset: u64, expect: Option<u64>) -> String {
+        let expect = expect.map(|number| format!("&expect={number}")).unwrap_or_default();
+        format!("{PREFIX}/images/{}/content?offset={offset}{expect}", escape(image))
+    }
+
+    /// `POST`: append to an image, which grows by `bytes` bytes.
+    #[must_use]
+    pub fn append(image: &str, bytes: u64) -> String {
+        format!("{PREFIX}/images/{}/content?bytes={bytes}", escape(image))
+    }
+
+    /// `POST`: write and free pieces of an image; with `expect` only onto that version.
+    #[must_use]
+    pub fn commit(image: &str, expect: Option<u64>) -> String {
+        let expect = expect.map(|number| format!("?expect={number}")).unwrap_or_default();
+        format!("{PREFIX}/images/{}/commit{expect}", escape(image))
+    }
+
+    /// `GET`: bytes of a version.
+    #[must_use]
+    pub fn content(reference: &str, offset: u64, bytes: usize) -> String {
+        format!("{PREFIX}/content/{}?offset={offset}&bytes={bytes}", escape(reference))
+    }
+
     /// `GET`: the record that says where a tag is.
     #[must_use]
     pub fn tag(image: &str, tag: &str) -> String {
@@ -502,7 +540,7 @@ pub struct LogAnswer {
     pub versions: Vec<LogEntry>,
 }
 
-/// One version in a log.
+/// One version in a log, and the body of `GET /api/v1/images/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
     /// Number of the version.

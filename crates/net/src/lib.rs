@@ -11,6 +11,7 @@ pub mod fetch;
 mod hex;
 pub mod interface;
 pub mod multicast;
+pub mod pieces;
 pub mod tcp;
 #[cfg(test)]
 mod testbed;

@@ -32,7 +32,7 @@ mod verify;
 mod versions;
 
 pub use access::S3Access;
-pub use blob::{Blob, Committed, Content, Piece, Recent, Shape, Snapshot};
+pub use blob::{Blob, Changes, Committed, Content, Piece, Recent, Shape, Snapshot};
 pub use cache::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, CacheSetting};
 pub use copy::{Copier, CopyReport};
 pub use diff::{Change, Changed, Closeness, DiffTotals};

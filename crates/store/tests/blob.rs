@@ -14,7 +14,7 @@ use base::{Chance, Extent, ExtentSet};
 use common::{Place, image, in_folder, in_memory, reference, stamp};
 use image::manifest::{FilesystemRecord, PartitionRecord, Statistics};
 use image::{ChunkSize, Leaf, Leaves, NoProgress, ObjectSource};
-use store::{Content, ErrorKind, Piece, Repository, Scope, Shape};
+use store::{Changes, Content, ErrorKind, Piece, Repository, Scope, Shape};
 
 /// An image in memory.
 #[derive(Clone, Default)]
@@ -33,6 +33,27 @@ impl Model {
                 .insert(Extent::between(offset / unit * unit / 512, end.next_multiple_of(unit) / 512));
         }
     }
+
+    fn free(&mut self, unit: u64, ranges: &[Range<u64>]) {
+        let mut freed = vec![false; self.bytes.len()];
+        for range in ranges {
+            let range = range.start as usize..range.end as usize;
+            freed[range.clone()].fill(true);
+            self.bytes[range].fill(0);
+        }
+        for (at, sector) in (0..).step_by(unit as usize / 512).zip(freed.chunks(unit as usize)) {
+            if sector.iter().all(|freed| *freed) {
+                self.allocated.remove(Extent::new(at, unit / 512));
+            }
+        }
+    }
+}
+
+/// A range of an image of `size` bytes, of any length, mostly of whole sectors.
+fn some_range(chance: &mut Chance, size: u64) -> Range<u64> {
+    let unit = if chance.hits(300_000) { 1 } else { 512 };
+    let start = chance.below(size) / unit * unit;
+    start..start + chance.below(size - start + 1) / unit * unit
 }
 
 fn shape(size_bytes: u64, log2: u8, logical_sector_bytes: u32) -> Shape {
@@ -115,6 +136,8 @@ fn any_history_of_one_writer_reads_back(place: &Place) {
                     model.write(unit, offset, &bytes);
                 }
                 1 => {
+                    let freed: Vec<_> = (0..chance.below(4)).map(|_| some_range(&mut chance, size)).collect();
+                    model.free(unit, &freed);
                     let pieces: Vec<_> = (0..chance.below(20))
                         .map(|_| {
                             let offset = chance.below(size);
@@ -122,10 +145,11 @@ fn any_history_of_one_writer_reads_back(place: &Place) {
                             (offset, some_bytes(&mut chance, count))
                         })
                         .collect();
-                    let ranges: Vec<Range<u64>> =
+                    let written: Vec<Range<u64>> =
                         pieces.iter().map(|(at, bytes)| *at..*at + bytes.len() as u64).collect();
                     pieces.iter().for_each(|(at, bytes)| model.write(unit, *at, bytes));
-                    blob.commit(&ranges, &Pieces(pieces), Some(versions.len() as u64), &stamp()).unwrap();
+                    let changes = Changes { written: &written, content: &Pieces(pieces), freed: &freed };
+                    blob.commit(&changes, Some(versions.len() as u64), &stamp()).unwrap();
                 }
                 _ => {
                     let offset = chance.below(size);
@@ -156,8 +180,33 @@ fn any_history_of_one_writer_reads_back_from_memory() {
     any_history_of_one_writer_reads_back(&in_memory());
 }
 
-/// One write of a test, as it was asked for.
-type Asked = (u64, Vec<u8>);
+/// One write of a test, as it was asked for: bytes at an offset, or a range that becomes free.
+enum Asked {
+    Write(u64, Vec<u8>),
+    Free(Range<u64>),
+}
+
+impl Asked {
+    fn any(chance: &mut Chance, size: u64) -> Self {
+        let offset = chance.below(size);
+        let count = chance.below((size - offset).min(100_000)) + 1;
+        match chance.below(4) {
+            0 => Self::Free(offset..offset + count),
+            _ => Self::Write(offset, some_bytes(chance, count)),
+        }
+    }
+
+    fn ask(&self, blob: &store::Blob<'_>) -> store::Committed {
+        match self {
+            Self::Write(offset, bytes) => blob.write(*offset, bytes, &stamp()).unwrap(),
+            Self::Free(range) => {
+                let content = &Piece { offset: 0, bytes: &[] };
+                let changes = Changes { written: &[], content, freed: std::slice::from_ref(range) };
+                blob.commit(&changes, None, &stamp()).unwrap()
+            }
+        }
+    }
+}
 
 /// Writers of one image in threads, each with the repository that `of` gives it; returns what each version wrote.
 fn race<'r>(
@@ -177,11 +226,8 @@ fn race<'r>(
                     barrier.wait();
                     (0..writes)
                         .map(|_| {
-                            let offset = chance.below(size);
-                            let count = chance.below((size - offset).min(100_000)) + 1;
-                            let bytes = some_bytes(&mut chance, count);
-                            let done = blob.write(offset, &bytes, &stamp()).unwrap();
-                            (done, (offset, bytes))
+                            let asked = Asked::any(&mut chance, size);
+                            (asked.ask(&blob), asked)
                         })
                         .collect::<Vec<_>>()
                 })
@@ -196,8 +242,11 @@ fn race<'r>(
 
 fn replay(repository: &Repository, size: u64, history: &BTreeMap<u64, Asked>) {
     let mut model = Model { bytes: vec![0; size as usize], ..Model::default() };
-    for (number, (offset, bytes)) in history {
-        model.write(512, *offset, bytes);
+    for (number, asked) in history {
+        match asked {
+            Asked::Write(offset, bytes) => model.write(512, *offset, bytes),
+            Asked::Free(range) => model.free(512, std::slice::from_ref(range)),
+        }
         if number % 7 == 0 || *number as usize == history.len() + 1 {
             check(repository, &format!("shared@{number}"), &model, *number);
         }
@@ -310,10 +359,12 @@ fn a_version_that_is_not_the_expected_one_takes_nothing() {
     disk.create(&shape(1 << 20, 16, 512), &stamp()).unwrap();
     disk.write(0, b"theirs", &stamp()).unwrap();
     let content = Piece { offset: 0, bytes: b"mine" };
-    let range = std::slice::from_ref(&(0..4));
-    let late = disk.commit(range, &content, Some(1), &stamp()).unwrap_err();
+    let changes = Changes { written: std::slice::from_ref(&(0..4)), content: &content, freed: &[] };
+    let late = disk.commit(&changes, Some(1), &stamp()).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Refused, "{late}");
-    disk.commit(range, &content, Some(2), &stamp()).unwrap();
+    disk.commit(&changes, Some(2), &stamp()).unwrap();
+    let beyond = Changes { written: &[], freed: std::slice::from_ref(&(0..(1 << 20) + 1)), ..changes };
+    assert_eq!(disk.commit(&beyond, None, &stamp()).unwrap_err().kind(), ErrorKind::Refused);
     let behind = disk.write((1 << 20) - 1, b"xy", &stamp()).unwrap_err();
     assert_eq!(behind.kind(), ErrorKind::Refused);
     let snapshot = place.repository.snapshot(&reference("disk")).unwrap();

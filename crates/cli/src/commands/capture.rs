@@ -3,16 +3,15 @@
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink};
-use net::clock::Stop;
 use serde_json::json;
 use store::{ImageName, Reference, Repository};
 
 use super::Context;
 use crate::args::Capture;
 use crate::clock;
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::Result;
 use crate::progress::Meter;
-use crate::{keys, reach, repository};
+use crate::{reach, repository};
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
@@ -60,23 +59,9 @@ impl Job<'_> {
     }
 
     fn to_server(&self, server: &str) -> Result<()> {
-        if self.context.global.keys.sign_key.is_some() {
-            return Err(Failure::new(
-                Exit::Usage,
-                "a version that goes to a server is numbered, and so signed, there",
-            )
-            .hint("give --sign-key to `diskcast serve`, not here"));
-        }
-        let client = reach::client(
-            server,
-            &self.args.reach,
-            &self.context.global.keys,
-            Stop::new(),
-            self.context.output,
-        )?;
-        keys::check_server(&self.context.global.keys, &client)?;
+        let client = reach::writer(server, &self.args.reach, self.context, true)?;
         // Whoever may not write there learns it before the disk is read.
-        match client.versions(self.image.as_str()) {
+        match client.recent(self.image.as_str()) {
             Err(error) if error.kind() != net::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }

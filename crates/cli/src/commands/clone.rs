@@ -1,31 +1,65 @@
 //! `diskcast clone`: a new image that begins as a version of another.
 
 use serde_json::json;
-use store::ImageName;
+use store::{ImageName, Reference};
 
 use super::Context;
 use crate::args::Clone;
 use crate::exit::{Exit, Failure, Result};
-use crate::repository;
+use crate::{reach, repository};
 
 pub fn run(context: &Context, args: &Clone) -> Result<()> {
-    let repository = repository::open(&context.global)?;
     let from = repository::reference(&args.name)?;
-    let version = repository.resolve(&from)?;
     let image: ImageName = args.new.parse()?;
-    let number = if context.global.dry_run {
-        if repository.images()?.contains(&image) {
-            return Err(Failure::new(Exit::Refused, format!("there is an image `{image}` already")));
-        }
-        1
-    } else {
-        repository.blob(&image).clone_from(&from, &repository::stamp())?.number
+    let (version, number) = match &args.there.to {
+        Some(server) => there(context, args, server, &from, &image)?,
+        None => here(context, &from, &image)?,
     };
     let record = json!({
         "type": "cloned", "image": image.as_str(), "number": number,
-        "from": { "image": version.image, "number": version.number }, "dry_run": context.global.dry_run,
+        "from": { "image": from.image().as_str(), "number": version }, "dry_run": context.global.dry_run,
+        "server": args.there.to,
     });
     context.output.result(&record, || {
-        format!("{}cloned {}@{} as {image}@{number}\n", context.would(), version.image, version.number)
+        format!("{}cloned {}@{version} as {image}@{number}\n", context.would(), from.image())
     })
+}
+
+/// The number of the version that is cloned in the repository here, and of the clone.
+fn here(context: &Context, from: &Reference, image: &ImageName) -> Result<(u64, u64)> {
+    let repository = repository::open(&context.global)?;
+    let version = repository.resolve(from)?.number;
+    if !context.global.dry_run {
+        return Ok((version, repository.blob(image).clone_from(from, &repository::stamp())?.number));
+    }
+    if repository.images()?.contains(image) { Err(exists(image)) } else { Ok((version, 1)) }
+}
+
+/// The same in a server's repository.
+fn there(
+    context: &Context,
+    args: &Clone,
+    server: &str,
+    from: &Reference,
+    image: &ImageName,
+) -> Result<(u64, u64)> {
+    let client = reach::writer(server, &args.there.reach, context, false)?;
+    // Which version that is now: what is cloned is what is said.
+    let name = client.read(&from.to_string(), 0, &mut [])?;
+    let version: Reference = name.parse()?;
+    let Reference::Version(_, number) = version else {
+        return Err(Failure::new(Exit::Failed, format!("the server calls `{from}` the version `{name}`")));
+    };
+    if !context.global.dry_run {
+        return Ok((number, client.clone_image(image.as_str(), &name)?.number));
+    }
+    match client.recent(image.as_str()) {
+        Ok(_) => Err(exists(image)),
+        Err(error) if error.kind() == net::ErrorKind::NotFound => Ok((number, 1)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn exists(image: &ImageName) -> Failure {
+    Failure::new(Exit::Refused, format!("there is an image `{image}` already"))
 }

@@ -1,19 +1,23 @@
-//! `diskcast commit`: what changed on a disk becomes a new version.
+//! `diskcast commit`: what changed on a disk becomes a new version, in a repository here or on a server.
 
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
+use base::{Extent, ExtentSet};
 use disk::ReadAt as _;
+use net::client::Client;
+use rustix::fs::SeekFrom;
 use serde_json::json;
 use store::{Content, ImageName, Reference, Snapshot};
 
 use super::Context;
 use crate::args::Commit;
 use crate::exit::{Exit, Failure, Result};
-use crate::{clock, repository};
+use crate::{clock, reach, repository};
 
 /// Bytes that are compared at a time.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -24,6 +28,7 @@ const RANGES_MAX: usize = 1 << 20;
 struct Source {
     file: File,
     by: u64,
+    bytes: u64,
 }
 
 impl Content for Source {
@@ -32,52 +37,174 @@ impl Content for Source {
     }
 }
 
+/// What is to become the new version.
+struct Job<'a> {
+    context: &'a Context,
+    args: &'a Commit,
+    image: ImageName,
+    source: Source,
+}
+
+/// Bytes of the image that change, ascending, none twice, and the version that they go onto if it may be no other.
+#[derive(Default)]
+struct Changes {
+    written: Vec<Range<u64>>,
+    freed: Vec<Range<u64>>,
+    expected: Option<u64>,
+}
+
+/// The version that was made.
+struct Made {
+    number: u64,
+    stored_bytes: u64,
+    retries: u32,
+    merged_chunks: u64,
+}
+
 pub fn run(context: &Context, args: &Commit) -> Result<()> {
-    let repository = repository::open(&context.global)?;
     let image: ImageName = args.name.parse()?;
-    let size = size_of(&args.source)?;
-    let source = Source { file: File::open(&args.source)?, by: args.at.unwrap_or(0) };
-    let newest = repository.snapshot(&Reference::Newest(image.clone()))?;
-    let blob = repository.blob(&image);
-    let began = clock::now();
-    let (ranges, expected) = if args.append {
-        let end = newest.layout().size_bytes();
-        let place = end..end + size;
-        (vec![place], args.expect)
-    } else if args.at.is_some() {
-        let place = source.by..source.by.saturating_add(size);
-        (vec![place], args.expect)
-    } else if args.ranges.is_empty() {
-        // What was compared with one version must not go onto another.
-        (compare(&newest, &source, size)?, args.expect.or(Some(newest.manifest().number)))
-    } else {
-        (args.ranges.clone(), args.expect)
-    };
-    let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    if context.global.dry_run || ranges.is_empty() {
-        let record =
-            json!({ "type": "plan", "image": image.as_str(), "ranges": ranges.len(), "bytes": bytes });
-        return context.output.result(&record, || match bytes {
-            0 => format!("nothing differs from {image}@{}\n", newest.manifest().number),
-            _ => format!("{}commit {} in {} ranges\n", context.would(), show_bytes(bytes), ranges.len()),
-        });
+    let bytes = size_of(&args.source)?;
+    let source = Source { file: File::open(&args.source)?, by: args.at.unwrap_or(0), bytes };
+    let job = Job { context, args, image, source };
+    match &args.there.to {
+        Some(server) => job.to_server(&reach::writer(server, &args.there.reach, context, false)?),
+        None => job.to_repository(),
     }
-    let stamp = repository::stamp();
-    let done = match args.append {
-        true => blob.append_from(size, &source, &stamp)?.1,
-        false => blob.commit(&ranges, &source, expected, &stamp)?,
-    };
-    let took = clock::now().duration_since(began);
-    let record = json!({
-        "type": "committed", "image": done.manifest.image, "number": done.manifest.number, "bytes": bytes,
-        "ranges": ranges.len(), "stored_bytes": done.stored_bytes, "retries": done.retries,
-        "merged_chunks": done.merged_chunks, "seconds": took.as_secs_f64(),
-    });
-    context.output.result(&record, || {
-        let (number, written, stored) =
-            (done.manifest.number, show_bytes(bytes), show_bytes(done.stored_bytes));
-        format!("committed {written} as {image}@{number}, {stored} stored, {}\n", show_duration(took))
-    })
+}
+
+impl Job<'_> {
+    fn to_repository(&self) -> Result<()> {
+        let repository = repository::open(&self.context.global)?;
+        let newest = repository.snapshot(&Reference::Newest(self.image.clone()))?;
+        let blob = repository.blob(&self.image);
+        let began = clock::now();
+        if self.args.append {
+            let changes = self.behind(newest.layout().size_bytes());
+            return self.conclude(&changes, newest.manifest().number, began, || {
+                let done = blob.append_from(self.source.bytes, &self.source, &repository::stamp())?.1;
+                Ok(made(&done))
+            });
+        }
+        let changes = match self.named()? {
+            Some(changes) => changes,
+            None => compare(&newest, &self.source, self.args)?,
+        };
+        self.conclude(&changes, newest.manifest().number, began, || {
+            let (written, freed) = (&changes.written[..], &changes.freed[..]);
+            let all = store::Changes { written, content: &self.source, freed };
+            Ok(made(&blob.commit(&all, changes.expected, &repository::stamp())?))
+        })
+    }
+
+    fn to_server(&self, client: &Client) -> Result<()> {
+        let newest = client.recent(self.image.as_str())?;
+        let began = clock::now();
+        let made = |done: net::api::Written| Made {
+            number: done.number,
+            stored_bytes: done.stored_bytes,
+            retries: done.retries,
+            merged_chunks: done.merged_chunks,
+        };
+        let read = |offset: u64, into: &mut [u8]| self.source.read_at(offset, into);
+        if self.args.append {
+            let changes = self.behind(newest.disk_bytes);
+            return self.conclude(&changes, newest.number, began, || {
+                Ok(made(client.append(self.image.as_str(), self.source.bytes, &mut { read })?))
+            });
+        }
+        let Some(changes) = self.named()? else {
+            let text = "a disk is compared with an image only where the repository is";
+            return Err(Failure::new(Exit::Usage, text)
+                .hint("say what goes to the server: --range, --at, --append or --free"));
+        };
+        self.conclude(&changes, newest.number, began, || {
+            let (written, freed) = (changes.written.clone(), changes.freed.clone());
+            let all = net::client::Changes { written, freed };
+            Ok(made(client.commit(self.image.as_str(), &all, &mut { read }, changes.expected)?))
+        })
+    }
+
+    /// All of the source behind the image's `end`.
+    fn behind(&self, end: u64) -> Changes {
+        let place = end..end + self.source.bytes;
+        Changes { written: vec![place], ..Changes::default() }
+    }
+
+    /// What the options name; nothing if they leave that to a comparison.
+    fn named(&self) -> Result<Option<Changes>> {
+        let args = self.args;
+        if args.at.is_none() && args.ranges.is_empty() && args.freed.is_empty() {
+            return Ok(None);
+        }
+        let whole = self.source.by..self.source.by.saturating_add(self.source.bytes);
+        let mut written: ExtentSet = bytes_set(&args.ranges);
+        if args.at.is_some() {
+            written.insert(span(&whole));
+        }
+        let mut freed = bytes_set(&args.freed);
+        if args.free_holes {
+            for range in written.runs().to_vec() {
+                for hole in self.source.holes(&(range.start..range.end()))? {
+                    written.remove(span(&hole));
+                    freed.insert(span(&hole));
+                }
+            }
+        }
+        written.runs().iter().for_each(|range| freed.remove(*range));
+        Ok(Some(Changes { written: ranges(&written), freed: ranges(&freed), expected: args.expect }))
+    }
+
+    /// Makes the version, unless there is nothing to be made or it is only to be said what would be.
+    fn conclude(
+        &self,
+        changes: &Changes,
+        newest: u64,
+        began: std::time::Instant,
+        make: impl FnOnce() -> Result<Made>,
+    ) -> Result<()> {
+        let (context, image) = (self.context, &self.image);
+        let sum = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|range| range.end - range.start).sum() };
+        let (bytes, freed) = (sum(&changes.written), sum(&changes.freed));
+        let ranges = changes.written.len() + changes.freed.len();
+        let and_freed = |words: &str| match freed {
+            0 => String::new(),
+            _ => format!(" and {words}{}", show_bytes(freed)),
+        };
+        if context.global.dry_run || ranges == 0 {
+            let record = json!({
+                "type": "plan", "image": image.as_str(), "ranges": ranges, "bytes": bytes, "freed_bytes": freed,
+            });
+            return context.output.result(&record, || match ranges {
+                0 => format!("nothing differs from {image}@{newest}\n"),
+                _ => {
+                    let free = and_freed("free ");
+                    format!("{}commit {}{free} in {ranges} ranges\n", context.would(), show_bytes(bytes))
+                }
+            });
+        }
+        let made = make()?;
+        let took = clock::now().duration_since(began);
+        let record = json!({
+            "type": "committed", "image": image.as_str(), "number": made.number, "bytes": bytes,
+            "freed_bytes": freed, "ranges": ranges, "stored_bytes": made.stored_bytes, "retries": made.retries,
+            "merged_chunks": made.merged_chunks, "seconds": took.as_secs_f64(), "server": self.args.there.to,
+        });
+        context.output.result(&record, || {
+            let (written, stored, took) =
+                (show_bytes(bytes), show_bytes(made.stored_bytes), show_duration(took));
+            let free = and_freed("freed ");
+            format!("committed {written}{free} as {image}@{}, {stored} stored, {took}\n", made.number)
+        })
+    }
+}
+
+fn made(done: &store::Committed) -> Made {
+    Made {
+        number: done.manifest.number,
+        stored_bytes: done.stored_bytes,
+        retries: done.retries,
+        merged_chunks: done.merged_chunks,
+    }
 }
 
 /// How many bytes there are to read. A device says so by its geometry.
@@ -86,35 +213,98 @@ fn size_of(path: &Path) -> Result<u64> {
     if found.is_file() { Ok(found.len()) } else { Ok(disk::open_source(path)?.geometry().size_bytes) }
 }
 
-/// The ranges in which `source` differs from `version`: of sectors that are free there, those that do not hold zeros.
-fn compare(version: &Snapshot<'_>, source: &Source, size: u64) -> Result<Vec<Range<u64>>> {
-    let expected = version.layout().size_bytes();
+impl Source {
+    /// The parts of `range` of the image for which the file holds nothing, ascending; none of a device.
+    fn holes(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut holes = Vec::new();
+        let (mut at, end) = (range.start - self.by, range.end - self.by);
+        while at < end {
+            // Whoever cannot tell holds everything; behind the last data is the end's hole.
+            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end);
+            let data = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
+                Ok(data) => data.min(end),
+                Err(_) => end,
+            };
+            if hole < end {
+                holes.push(hole + self.by..data + self.by);
+            }
+            at = data.max(hole).max(at + 1);
+        }
+        Ok(holes)
+    }
+}
+
+/// Where `source` differs from `version`. Of sectors that are free there, those that do not hold zeros are written.
+fn compare(version: &Snapshot<'_>, source: &Source, args: &Commit) -> Result<Changes> {
+    let (size, expected) = (source.bytes, version.layout().size_bytes());
     if size != expected {
         let text = format!("the disk has {size} bytes, the image {expected}");
         return Err(
             Failure::new(Exit::Refused, text).hint("say where it goes: --at OFFSET, --append, or --range")
         );
     }
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+    // What was compared with one version must not go onto another.
+    let expected = args.expect.or(Some(version.manifest().number));
+    let mut changes = Changes { expected, ..Changes::default() };
     let (mut here, mut there) = (Vec::new(), Vec::new());
     for start in (0..size).step_by(usize::try_from(PIECE_BYTES).expect("it is small")) {
         let length = usize::try_from(PIECE_BYTES.min(size - start)).expect("it is small");
         here.resize(length, 0);
         there.resize(length, 0);
+        let window = start..start + length as u64;
+        // Holes that are not freed are zeros that are written.
+        let frees = args.free_holes && changes.freed.len() < RANGES_MAX;
+        let freed = if frees { freed(version, source, &window)? } else { ExtentSet::new() };
+        freed.runs().iter().for_each(|run| join(&mut changes.freed, bytes_of(*run)));
         source.read_at(start, &mut here)?;
         version.read(start, &mut there)?;
         for (sector, (here, there)) in (0..).zip(here.chunks(512).zip(there.chunks(512))) {
-            if here == there {
-                continue;
-            }
-            let first = start + sector * 512;
-            let behind = first + here.len() as u64;
-            let full = ranges.len() >= RANGES_MAX;
-            match ranges.last_mut() {
-                Some(last) if last.end == first || full => last.end = behind,
-                _ => ranges.push(first..behind),
+            let first = start + sector * SECTOR_BYTES;
+            if here != there && !freed.contains(Extent::new(first / SECTOR_BYTES, 1)) {
+                join(&mut changes.written, first..first + here.len() as u64);
             }
         }
     }
-    Ok(ranges)
+    Ok(changes)
+}
+
+/// The allocated sectors of `window` that are holes of `source`, in whole logical sectors.
+fn freed(version: &Snapshot<'_>, source: &Source, window: &Range<u64>) -> Result<ExtentSet> {
+    let unit = u64::from(version.layout().logical_sector_bytes);
+    let mut freed = ExtentSet::new();
+    for hole in source.holes(window)? {
+        let (start, end) = (hole.start.next_multiple_of(unit), hole.end / unit * unit);
+        let hole = Extent::between(start / SECTOR_BYTES, end.max(start) / SECTOR_BYTES);
+        version.allocated(hole)?.runs().iter().for_each(|run| freed.insert(*run));
+    }
+    Ok(freed)
+}
+
+/// Adds `range`, which is behind all of `ranges`.
+fn join(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
+    let full = ranges.len() >= RANGES_MAX;
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start || full => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
+
+/// Ranges of bytes as a set whose unit is not the sector, but the byte.
+fn bytes_set(ranges: &[Range<u64>]) -> ExtentSet {
+    let mut set = ExtentSet::new();
+    ranges.iter().for_each(|range| set.insert(span(range)));
+    set
+}
+
+fn span(range: &Range<u64>) -> Extent {
+    Extent::between(range.start, range.end)
+}
+
+fn ranges(set: &ExtentSet) -> Vec<Range<u64>> {
+    set.runs().iter().map(|run| run.start..run.end()).collect()
+}
+
+/// The bytes of a run of sectors.
+fn bytes_of(run: Extent) -> Range<u64> {
+    run.start * SECTOR_BYTES..run.end() * SECTOR_BYTES
 }

@@ -11,18 +11,19 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::limits::{CHUNK_BYTES_DEFAULT, OBJECT_BYTES_MAX, SECTOR_BYTES};
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use image::{ChunkSize, Manifest};
 use net::api::{
     CloneRequest, CreateRequest, DiffAnswer, DiffRange, IDEMPOTENCY_KEY, LogAnswer, LogEntry, OBJECT_TYPE,
     ProblemKind, VERSION_HEADER, Written,
 };
+use net::pieces::Pieces;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use store::{Blob, Closeness, Committed, Content, ImageName, Piece, Reference, Shape, Stamp};
+use store::{Blob, Changes, Closeness, Committed, ImageName, Piece, Reference, Shape, Stamp};
 
 use super::access::Access;
-use super::body::{Held, receive, receive_json, reserve};
+use super::body::{Content, Held, receive_json, reserve};
 use super::{App, Failure};
 use crate::authority::Right;
 use crate::clock;
@@ -33,8 +34,6 @@ use crate::listener::Peer;
 const LOG_MAX: usize = 1000;
 /// Most ranges of one answer about a difference.
 const RANGES_MAX: usize = 10_000;
-/// Bytes before the content of each piece of a commit.
-const PIECE_HEADER_BYTES: usize = 12;
 
 /// What a request asks for behind the `?` of its path.
 pub struct Asked<T>(T);
@@ -81,6 +80,18 @@ fn read_from(app: &App, reference: &Reference, offset: u64, bytes: u32) -> Resul
     snapshot.read(offset, &mut content)?;
     let version = format!("{}@{}", snapshot.manifest().image, snapshot.manifest().number);
     Ok((version, content.into()))
+}
+
+/// The newest version of an image.
+pub async fn recent(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+) -> Result<Json<LogEntry>, Failure> {
+    access.needs(Right::Read, &image)?;
+    let newest = Reference::Newest(image.parse()?);
+    let (sealed, _) = app.blocking(move |app| app.repository.look(&newest)).await?;
+    Ok(Json(entry(&sealed.manifest, sealed.digest().to_hex())))
 }
 
 #[derive(Deserialize)]
@@ -285,18 +296,23 @@ pub async fn write(
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
     Asked(Place { offset, expect }): Asked<Place>,
-    headers: HeaderMap,
-    body: Body,
+    content: Content,
 ) -> Result<Response, Failure> {
-    let (bytes, _memory) = receive(&app, &headers, body, OBJECT_BYTES_MAX).await?;
-    app.metrics.received(bytes.len() as u64);
+    let bytes = content.bytes.clone();
     let made = author.version(app, image, move |blob, stamp| {
         let end = offset.checked_add(bytes.len() as u64);
         let end = end.ok_or_else(|| Failure::new(ProblemKind::Invalid, "no image reaches that far"))?;
-        let content = Piece { offset, bytes: &bytes };
-        Ok(committed(&blob.commit(std::slice::from_ref(&(offset..end)), &content, expect, stamp)?))
+        let (range, content) = (offset..end, &Piece { offset, bytes: &bytes });
+        let changes = Changes { written: std::slice::from_ref(&range), content, freed: &[] };
+        Ok(committed(&blob.commit(&changes, expect, stamp)?))
     });
     made.await
+}
+
+#[derive(Deserialize)]
+pub struct Room {
+    /// How many bytes are appended, where that is more than the body.
+    bytes: Option<u64>,
 }
 
 /// Writes the body behind the end.
@@ -304,13 +320,12 @@ pub async fn append(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
-    headers: HeaderMap,
-    body: Body,
+    Asked(Room { bytes: room }): Asked<Room>,
+    content: Content,
 ) -> Result<Response, Failure> {
-    let (bytes, _memory) = receive(&app, &headers, body, OBJECT_BYTES_MAX).await?;
-    app.metrics.received(bytes.len() as u64);
+    let bytes = content.bytes.clone();
     let made = author.version(app, image, move |blob, stamp| {
-        let (offset, done) = blob.append(&bytes, stamp)?;
+        let (offset, done) = blob.append_begun(&bytes, room.unwrap_or(bytes.len() as u64), stamp)?;
         Ok(Written { offset: Some(offset), ..committed(&done) })
     });
     made.await
@@ -321,51 +336,29 @@ pub struct Expect {
     expect: Option<u64>,
 }
 
-/// Writes several pieces as one version.
+/// Writes and frees several pieces as one version.
 pub async fn commit(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
     Asked(Expect { expect }): Asked<Expect>,
-    headers: HeaderMap,
-    body: Body,
+    content: Content,
 ) -> Result<Response, Failure> {
-    let (bytes, _memory) = receive(&app, &headers, body, OBJECT_BYTES_MAX).await?;
-    app.metrics.received(bytes.len() as u64);
-    let pieces = Pieces::parse(bytes)?;
+    let pieces = Pieces::parse(content.bytes.clone());
+    let invalid = |why| Failure::new(ProblemKind::Invalid, format!("the pieces of a commit {why}"));
+    let Pieces { written, freed } = pieces.map_err(invalid)?;
     let made = author.version(app, image, move |blob, stamp| {
-        let ranges: Vec<_> = pieces.0.iter().map(|(range, _)| range.clone()).collect();
-        Ok(committed(&blob.commit(&ranges, &pieces, expect, stamp)?))
+        let ranges: Vec<_> = written.iter().map(|(range, _)| range.clone()).collect();
+        let changes = Changes { written: &ranges, content: &InPieces(&written), freed: &freed };
+        Ok(committed(&blob.commit(&changes, expect, stamp)?))
     });
     made.await
 }
 
-/// The pieces of a commit, ascending, none over another.
-struct Pieces(Vec<(Range<u64>, Bytes)>);
+/// What is written, in ascending pieces.
+struct InPieces<'a>(&'a [(Range<u64>, Bytes)]);
 
-impl Pieces {
-    fn parse(mut body: Bytes) -> Result<Self, Failure> {
-        let invalid = |why: &str| Failure::new(ProblemKind::Invalid, format!("the pieces of a commit {why}"));
-        let mut pieces: Vec<(Range<u64>, Bytes)> = Vec::new();
-        while !body.is_empty() {
-            if body.len() < PIECE_HEADER_BYTES {
-                return Err(invalid("end early"));
-            }
-            let (offset, bytes) = (body.get_u64_le(), body.get_u32_le() as usize);
-            let end = offset.checked_add(bytes as u64).ok_or_else(|| invalid("reach too far"))?;
-            if body.len() < bytes || bytes == 0 {
-                return Err(invalid("end early, or one is empty"));
-            }
-            if pieces.last().is_some_and(|(last, _)| last.end > offset) {
-                return Err(invalid("do not ascend"));
-            }
-            pieces.push((offset..end, body.split_to(bytes)));
-        }
-        if pieces.is_empty() { Err(invalid("are none")) } else { Ok(Self(pieces)) }
-    }
-}
-
-impl Content for Pieces {
+impl store::Content for InPieces<'_> {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
         // Neighbours count as one range.
         let (mut rest, mut at) = (into, offset);
@@ -386,40 +379,18 @@ impl Content for Pieces {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use store::Content as _;
 
-    fn body(pieces: &[(u64, &[u8])]) -> Bytes {
-        let mut body = Vec::new();
-        for (offset, bytes) in pieces {
-            body.extend(offset.to_le_bytes());
-            body.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
-            body.extend_from_slice(bytes);
-        }
-        body.into()
-    }
+    use super::*;
 
     #[test]
     fn pieces_read_back_across_their_borders() {
-        let pieces = Pieces::parse(body(&[(5, b"ab"), (7, b"cde"), (100, b"x")])).unwrap();
+        let piece =
+            |start: u64, bytes: &'static [u8]| (start..start + bytes.len() as u64, Bytes::from_static(bytes));
+        let pieces = [piece(5, b"ab"), piece(7, b"cde"), piece(100, b"x")];
         let mut read = [0; 4];
-        pieces.read_at(6, &mut read).unwrap();
+        InPieces(&pieces).read_at(6, &mut read).unwrap();
         assert_eq!(&read, b"bcde");
-        assert!(pieces.read_at(7, &mut read).is_err());
-    }
-
-    #[test]
-    fn hostile_pieces_are_refused() {
-        let good = body(&[(5, b"ab")]);
-        for bad in [
-            Bytes::new(),
-            good.slice(..13),
-            good.slice(..7),
-            body(&[(5, b"")]),
-            body(&[(u64::MAX, b"ab")]),
-            body(&[(5, b"ab"), (6, b"c")]),
-            body(&[(5, b"ab"), (1, b"c")]),
-        ] {
-            assert!(Pieces::parse(bad.clone()).is_err(), "{bad:?}");
-        }
+        assert!(InPieces(&pieces).read_at(7, &mut read).is_err());
     }
 }

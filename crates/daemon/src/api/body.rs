@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use axum::extract::{FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
+use base::limits::OBJECT_BYTES_MAX;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use net::api::ProblemKind;
@@ -40,6 +42,24 @@ pub async fn receive(
         Ok(Ok(bytes)) => Ok((bytes, memory)),
         Ok(Err(_)) => Err(Failure::new(ProblemKind::Invalid, "the body broke off")),
         Err(_) => Err(Failure::new(ProblemKind::Invalid, "the body came too slowly")),
+    }
+}
+
+/// Content that a request brings, as much as an object may have.
+pub struct Content {
+    pub bytes: Bytes,
+    /// The place that it takes, for as long as it is used.
+    _memory: OwnedSemaphorePermit,
+}
+
+impl FromRequest<Arc<App>> for Content {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
+        let (parts, body) = request.into_parts();
+        let (bytes, memory) = receive(app, &parts.headers, body, OBJECT_BYTES_MAX).await?;
+        app.metrics.received(bytes.len() as u64);
+        Ok(Self { bytes, _memory: memory })
     }
 }
 

@@ -1,5 +1,7 @@
 //! A new tree from an old one: only the nodes on the way to what changed are read and written, all others are shared.
 
+use std::ops::Range;
+
 use base::limits::TREE_FANOUT;
 
 use super::{Root, entries, span};
@@ -80,6 +82,50 @@ impl<'a> TreeEditor<'a> {
     pub fn get(&mut self, index: u64) -> Result<Leaf> {
         self.open(index)?;
         Ok(self.leaves().get(slot(index)).cloned().unwrap_or(Leaf::Free))
+    }
+
+    /// The first chunk from `index` on that is not free, `None` if there is none; `index` is not below the last chunk that
+    /// was set. Free subtrees are passed over.
+    pub fn next_allocated(&mut self, index: u64) -> Result<Option<u64>> {
+        let mut index = index;
+        while index < self.chunk_count {
+            self.open(index)?;
+            let leaves = self.leaves().get(slot(index)..).unwrap_or_default();
+            if let Some((at, _)) = (index..).zip(leaves).find(|(_, leaf)| **leaf != Leaf::Free) {
+                return Ok(Some(at));
+            }
+            index = self.behind(index);
+        }
+        Ok(None)
+    }
+
+    /// Makes the chunks of `range`, which is above all that were set before, free.
+    pub fn free(&mut self, range: Range<u64>) -> Result<()> {
+        let mut index = range.start;
+        while let Some(allocated) = self.next_allocated(index)?.filter(|&allocated| allocated < range.end) {
+            self.set(allocated, Leaf::Free)?;
+            index = allocated + 1;
+        }
+        Ok(())
+    }
+
+    /// Where the next subtree begins that is not free, behind the open node of leaves that holds chunk `index`; behind the
+    /// image's end if there is none.
+    fn behind(&mut self, index: u64) -> u64 {
+        let mut next = (index / span(1) + 1) * span(1);
+        for level in 1..self.height() {
+            let number = next / span(level);
+            if next / span(level + 1) != index / span(level + 1) {
+                // The node of this level ended with the one below.
+                continue;
+            }
+            let children = self.children(usize::from(level)).get(slot(number)..).unwrap_or_default();
+            match (0..).zip(children).find(|(_, child)| **child != Child::Free) {
+                Some((at, _)) => return next + at * span(level),
+                None => next = (index / span(level + 1) + 1) * span(level + 1),
+            }
+        }
+        next
     }
 
     /// Makes chunk `index`, which is above all that were set before, `leaf`.

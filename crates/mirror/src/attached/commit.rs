@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base::limits::SECTOR_BYTES;
 use image::Manifest;
-use store::{Content, ImageName, Reference, Repository, Stamp};
+use store::{Changes, Content, ImageName, Reference, Repository, Stamp};
 
 use super::Mirror;
 use super::local::bytes_of;
@@ -89,7 +89,8 @@ impl Mirror {
             true => base.number,
             false => blob.clone_from(&reference, stamp).map_err(failed)?.number,
         };
-        let done = blob.commit(ranges, &Frozen(self), Some(expected), stamp).map_err(failed)?;
+        let changes = Changes { written: ranges, content: &Frozen(self), freed: &[] };
+        let done = blob.commit(&changes, Some(expected), stamp).map_err(failed)?;
         let dirty_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         Ok(Commit { manifest: done.manifest, dirty_bytes, stored_bytes: done.stored_bytes })
     }

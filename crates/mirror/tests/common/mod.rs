@@ -47,7 +47,8 @@ impl Place {
             ranges.push(range);
         }
         let piece = store::Piece { offset: 0, bytes: &content };
-        blob.commit(&ranges, &piece, None, &stamp()).unwrap();
+        let changes = store::Changes { written: &ranges, content: &piece, freed: &[] };
+        blob.commit(&changes, None, &stamp()).unwrap();
         Self { folder, repository, content }
     }
 

@@ -5,6 +5,7 @@
 //! chance in them, until [`ClientOptions::patience`] has passed without an answer. A server that never answered yet may
 //! be no server at all: that is told soon, and waited for less long.
 
+mod blobs;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -28,6 +29,7 @@ use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::from_image;
 use crate::token::{Fingerprint, JoinToken};
+pub use blobs::{Changes, ReadContent};
 use watch::Watch;
 
 /// Largest JSON answer that is read, in bytes.
@@ -209,7 +211,7 @@ impl Client {
     pub fn publish(&self, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
         let draft = self.options.cipher.seal_manifest(draft);
         let draft = draft.map_err(|error| from_image(error, format!("publish `{image}`")))?;
-        let body = Body::Publish { draft, key: key.to_owned() };
+        let body = Body::Keyed { kind: api::OBJECT_TYPE, body: draft, key: key.to_owned() };
         let path = api::path::versions(image);
         self.opened(self.bytes(Method::POST, &path, body, limits::MANIFEST_BYTES_MAX)?, image)
     }
@@ -367,7 +369,12 @@ enum Body {
     None,
     Json(Vec<u8>),
     Bytes(Bytes),
-    Publish { draft: Bytes, key: String },
+    /// What makes a version, once for each key.
+    Keyed {
+        kind: &'static str,
+        body: Bytes,
+        key: String,
+    },
 }
 
 impl Body {
@@ -376,10 +383,10 @@ impl Body {
             Self::None => request,
             Self::Json(text) => request.header(header::CONTENT_TYPE, "application/json").body(text.clone()),
             Self::Bytes(bytes) => request.header(header::CONTENT_TYPE, api::OBJECT_TYPE).body(bytes.clone()),
-            Self::Publish { draft, key } => request
-                .header(header::CONTENT_TYPE, api::OBJECT_TYPE)
+            Self::Keyed { kind, body, key } => request
+                .header(header::CONTENT_TYPE, *kind)
                 .header(api::IDEMPOTENCY_KEY, key)
-                .body(draft.clone()),
+                .body(body.clone()),
         }
     }
 }

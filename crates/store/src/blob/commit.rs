@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use base::limits::{SECTOR_BYTES, TREE_FANOUT};
+use base::limits::SECTOR_BYTES;
 use bytes::Bytes;
 use image::manifest::Statistics;
 use image::{Layout, Leaf, Manifest, Root, TreeEditor};
@@ -11,7 +11,8 @@ use image::{Layout, Leaf, Manifest, Root, TreeEditor};
 use super::compose::Content;
 use super::line::{Head, Line, Outcome, Tip, Turn};
 use super::nodes::Staging;
-use super::ranges::{Ranges, bytes_of};
+use super::ranges::bytes_of;
+use super::touched::{Step, Touched};
 use super::upload::Upload;
 use super::{Blob, Committed, describe};
 use crate::error::{Error, ErrorKind, Result};
@@ -24,10 +25,10 @@ use crate::versions::{RACES_MAX, Stamp, from_image, next};
 
 /// What a writer wants.
 pub(super) struct Write<'a> {
-    pub(super) ranges: Ranges,
+    pub(super) touched: Touched,
     pub(super) content: &'a dyn Content,
-    /// Whether the image may end behind its end so far.
-    pub(super) grows: bool,
+    /// As far the image reaches afterwards, at least.
+    pub(super) grows_to: u64,
     /// The number that the version it goes onto must have.
     pub(super) expected: Option<u64>,
     pub(super) stamp: &'a Stamp,
@@ -148,11 +149,10 @@ impl<'a> Job<'a> {
             return Err(Error::new(ErrorKind::Refused, text));
         }
         let mut layout = tip.layout;
-        let end = self.write.ranges.end();
-        if self.write.grows {
-            let unit = u64::from(layout.logical_sector_bytes);
-            layout.size_sectors = layout.size_sectors.max(end.next_multiple_of(unit) / SECTOR_BYTES);
-        }
+        let end = self.write.touched.all.end();
+        let unit = u64::from(layout.logical_sector_bytes);
+        let reach = self.write.grows_to.next_multiple_of(unit) / SECTOR_BYTES;
+        layout.size_sectors = layout.size_sectors.max(reach);
         if end > layout.size_bytes() {
             let text = format!("write `{}` up to byte {end}: it has {}", self.image, layout.size_bytes());
             return Err(Error::new(ErrorKind::Refused, text));
@@ -169,12 +169,18 @@ impl<'a> Job<'a> {
             let mut editor =
                 TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
             editor.grow(layout.chunk_count())?;
-            let mut chunks = self.write.ranges.chunks(&layout).peekable();
-            while let Some(&first) = chunks.peek() {
+            let mut steps = self.write.touched.steps(&layout).peekable();
+            while let Some(step) = steps.next() {
+                let first = match step {
+                    Step::Compose(index) => index,
+                    Step::Free(chunks) => {
+                        editor.free(chunks)?;
+                        continue;
+                    }
+                };
                 // The chunks of one node at a time: an edited node is closed once.
-                let node = first / TREE_FANOUT;
-                let mut window = Vec::new();
-                while let Some(index) = chunks.next_if(|index| index / TREE_FANOUT == node) {
+                let mut window = vec![(first, editor.get(first)?)];
+                while let Some(Step::Compose(index)) = steps.next_if(|step| step.is_in_node_of(first)) {
                     window.push((index, editor.get(index)?));
                 }
                 for (index, leaf) in self.compose(&layout, &window)? {
@@ -196,8 +202,8 @@ impl<'a> Job<'a> {
             |lent, (index, base)| {
                 let through: (&dyn image::ObjectSource, &dyn image::ObjectSink) =
                     (self.repository, self.upload);
-                let written = (&self.write.ranges, self.write.content);
-                lent.bench()?.compose(through, layout, *index, base, written)
+                let write = (&self.write.touched, self.write.content);
+                lent.bench()?.compose(through, layout, *index, base, write)
             },
         );
         window.iter().zip(composed).map(|((index, _), leaf)| Ok((*index, leaf?))).collect()
@@ -222,10 +228,17 @@ impl<'a> Job<'a> {
             onto.grow(layout.chunk_count())?;
             let mut base = Leafs::new(&staging, &before.layout, &before.manifest.root);
             let mut mine = Leafs::new(&prepared.staging, &prepared.layout, &prepared.root);
-            for index in self.write.ranges.chunks(&layout) {
+            let touched = &self.write.touched;
+            for step in touched.steps(&layout) {
+                let index = match step {
+                    Step::Compose(index) => index,
+                    Step::Free(chunks) => {
+                        onto.free(chunks)?;
+                        continue;
+                    }
+                };
                 let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
-                let leaf = if theirs == base || self.write.ranges.cover(&bytes_of(layout.chunk_extent(index)))
-                {
+                let leaf = if theirs == base || touched.all.cover(&bytes_of(layout.chunk_extent(index))) {
                     mine
                 } else {
                     merged_chunks += 1;
@@ -249,7 +262,7 @@ impl<'a> Job<'a> {
             statistics: prepared.statistics,
             ..describe::child(over, self.write.stamp)
         };
-        describe::mark(&mut manifest, &self.write.ranges, prepared.layout.size_sectors);
+        describe::mark(&mut manifest, &self.write.touched.all, prepared.layout.size_sectors);
         let (bytes, digest) = self.repository.seal_version(&manifest)?;
         let next = next(manifest.number, self.image)?;
         let tip = Arc::new(Tip { manifest, digest, layout: prepared.layout, next });

@@ -11,7 +11,8 @@ use image::{
     Result, Run,
 };
 
-use super::ranges::{Ranges, bytes_of};
+use super::ranges::bytes_of;
+use super::touched::Touched;
 
 /// What a writer writes, by the offset in the image. Read by several threads, once or, if somebody else wrote the same
 /// chunk at the same time, again: it must not change before the write is done.
@@ -92,22 +93,26 @@ impl Bench {
         Ok(&mut self.whole)
     }
 
-    /// What chunk `index` becomes when `written` of `content` goes over `base`; its object, if it has one, is in `sink`
-    /// afterwards. Sectors that are written in part are allocated as a whole: the rest of them is what was there, zeros
-    /// where they were free.
+    /// What chunk `index` becomes when `touched`, of `content` where that is written, goes over `base`; its object, if it
+    /// has one, is in `sink` afterwards. Sectors that are written in part are allocated as a whole: the rest of them is
+    /// what was there, zeros where they were free. What is freed reads as zeros; sectors that are freed as a whole are
+    /// free, others stay what they were.
     pub(super) fn compose(
         &mut self,
         (source, sink): (&dyn ObjectSource, &dyn ObjectSink),
         layout: &Layout,
         index: u64,
         base: &Leaf,
-        (written, content): (&Ranges, &dyn Content),
+        (touched, content): (&Touched, &dyn Content),
     ) -> Result<Leaf> {
         let window = bytes_of(layout.chunk_extent(index));
-        let extents = allocated(layout, &window, base, written);
-        let base_is_needed = !written.cover(&window);
+        let Some(extents) = allocated(layout, &window, base, touched) else { return Ok(Leaf::Free) };
+        let base_is_needed = !touched.all.cover(&window);
         self.open(source, layout.chunk, if base_is_needed { base } else { &Leaf::Free })?;
-        for part in written.within(&window) {
+        for part in touched.freed.within(&window) {
+            self.whole[place(&part, window.start)].fill(0);
+        }
+        for part in touched.written.within(&window) {
             let place = place(&part, window.start);
             content.read_at(part.start, &mut self.whole[place]).map_err(|error| {
                 let text = format!("read what is written at offset {}", part.start);
@@ -133,21 +138,27 @@ impl Bench {
     }
 }
 
-/// The sectors that are allocated when `written` goes over `base`: what was, and whole logical sectors of what is new.
-fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, written: &Ranges) -> ChunkExtents {
+/// The sectors that are allocated when `touched` goes over `base`: what was, without the whole logical sectors of what is
+/// freed, and with all logical sectors of what is written. `None` if there are none.
+fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, touched: &Touched) -> Option<ChunkExtents> {
     let unit = u64::from(layout.logical_sector_bytes);
+    let sectors = |start: u64, end: u64| base::Extent::between(start / SECTOR_BYTES, end / SECTOR_BYTES);
     let mut set = base::ExtentSet::new();
-    for part in written.within(window) {
-        let (start, end) =
-            ((part.start - window.start) / unit * unit, (part.end - window.start).next_multiple_of(unit));
-        set.insert(base::Extent::between(start / SECTOR_BYTES, end / SECTOR_BYTES));
-    }
     for run in base.extents().into_iter().flat_map(ChunkExtents::runs) {
         set.insert(base::Extent::new(run.start.into(), run.count.into()));
     }
+    for part in touched.freed.within(window) {
+        let (start, end) = (part.start - window.start, part.end - window.start);
+        let (start, end) = (start.next_multiple_of(unit), end / unit * unit);
+        set.remove(sectors(start, end.max(start)));
+    }
+    for part in touched.written.within(window) {
+        let (start, end) = (part.start - window.start, part.end - window.start);
+        set.insert(sectors(start / unit * unit, end.next_multiple_of(unit)));
+    }
     let short = |sectors: u64| u16::try_from(sectors).expect("a chunk has at most 32,768 sectors");
     let runs = set.runs().iter().map(|run| Run { start: short(run.start), count: short(run.count) });
-    ChunkExtents::from_runs(layout.chunk, runs).expect("what is written lies inside the chunk")
+    (!set.is_empty()).then(|| ChunkExtents::from_runs(layout.chunk, runs).expect("they lie inside the chunk"))
 }
 
 fn place(part: &Range<u64>, origin: u64) -> Range<usize> {

@@ -37,6 +37,7 @@ mod nodes;
 mod ranges;
 mod read;
 mod settle;
+mod touched;
 mod upload;
 
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ use crate::versions::{Stamp, from_image, next};
 use commit::Write;
 use compose::Moved;
 use line::Tip;
-use ranges::Ranges;
+use touched::Touched;
 use upload::Upload;
 
 pub(crate) use compose::Benches;
@@ -96,6 +97,18 @@ impl Default for Shape {
         let chunk = ChunkSize::from_bytes(CHUNK_BYTES_DEFAULT).expect("the default is a good size");
         Self { size_bytes: SECTOR_BYTES, chunk, logical_sector_bytes: 512 }
     }
+}
+
+/// What a commit changes. Ranges come in any order and may overlap.
+#[derive(Clone, Copy)]
+pub struct Changes<'a> {
+    /// Bytes of the image that are written.
+    pub written: &'a [Range<u64>],
+    /// What is written there.
+    pub content: &'a dyn Content,
+    /// Bytes of the image that nobody needs any more. They read as zeros; whole logical sectors of them are free from then
+    /// on: not stored, and not touched by an install. What is also written counts as written.
+    pub freed: &'a [Range<u64>],
 }
 
 /// The newest version of an image.
@@ -207,36 +220,53 @@ impl Blob<'_> {
     /// end.
     pub fn write(&self, offset: u64, bytes: &[u8], stamp: &Stamp) -> Result<Committed> {
         let range = offset..offset.saturating_add(bytes.len() as u64);
-        self.commit(std::slice::from_ref(&range), &Piece { offset, bytes }, None, stamp)
+        let content = &Piece { offset, bytes };
+        let written = std::slice::from_ref(&range);
+        self.commit(&Changes { written, content, freed: &[] }, None, stamp)
     }
 
-    /// Writes all of `ranges` (bytes of the image; they may overlap) of `content`, as one new version. With `expected`
-    /// it goes onto that version and no other: `Refused` if the image has a newer one by then. For a disk that runs on a
-    /// version that is the thing to do; without it, what others wrote meanwhile stays beside what is written here.
-    pub fn commit(
-        &self,
-        ranges: &[Range<u64>],
-        content: &dyn Content,
-        expected: Option<u64>,
-        stamp: &Stamp,
-    ) -> Result<Committed> {
-        let ranges = Ranges::new(ranges.iter().cloned());
-        self.publish(&Write { ranges, content, grows: false, expected, stamp })
+    /// Makes all of `changes`, as one new version. With `expected` they go onto that version and no other: `Refused` if
+    /// the image has a newer one by then. For a disk that runs on a version that is the thing to do; without it, what
+    /// others wrote meanwhile stays beside what is written here.
+    pub fn commit(&self, changes: &Changes<'_>, expected: Option<u64>, stamp: &Stamp) -> Result<Committed> {
+        let touched = Touched::new(changes.written, changes.freed);
+        self.publish(&Write { touched, content: changes.content, grows_to: 0, expected, stamp })
     }
 
     /// Writes `bytes` behind the end of the image, which grows by as much: a new version. Returns where they went, too.
     /// Appends of several writers never overlap, and end in the order in which they were begun; one that fails half way
     /// leaves free space. `Invalid` unless they are whole logical sectors.
     pub fn append(&self, bytes: &[u8], stamp: &Stamp) -> Result<(u64, Committed)> {
-        self.append_from(bytes.len() as u64, &Piece { offset: 0, bytes }, stamp)
+        self.append_begun(bytes, bytes.len() as u64, stamp)
     }
 
     /// The same with the first `bytes` bytes of `content`, whose offsets count from the first byte that is appended.
     pub fn append_from(&self, bytes: u64, content: &dyn Content, stamp: &Stamp) -> Result<(u64, Committed)> {
-        let offset = self.reserve(bytes, stamp)?;
-        let ranges = Ranges::new(std::iter::once(offset..offset + bytes));
-        let content = Moved { content, by: offset };
-        let write = Write { ranges, content: &content, grows: true, expected: None, stamp };
+        self.append_part(bytes, bytes, content, stamp)
+    }
+
+    /// The same for an append of `room` bytes of which only `first` are there yet: the image grows by `room` bytes, what is
+    /// behind `first` is free. It is nobody else's, to be written by whoever appends.
+    pub fn append_begun(&self, first: &[u8], room: u64, stamp: &Stamp) -> Result<(u64, Committed)> {
+        let bytes = first.len() as u64;
+        if room < bytes {
+            let text = format!("append {bytes} bytes to `{}` in room for {room}", self.image);
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        self.append_part(room, bytes, &Piece { offset: 0, bytes: first }, stamp)
+    }
+
+    fn append_part(
+        &self,
+        room: u64,
+        bytes: u64,
+        content: &dyn Content,
+        stamp: &Stamp,
+    ) -> Result<(u64, Committed)> {
+        let offset = self.reserve(room, stamp)?;
+        let touched = Touched::new(std::slice::from_ref(&(offset..offset + bytes)), &[]);
+        let content = &Moved { content, by: offset };
+        let write = Write { touched, content, grows_to: offset + room, expected: None, stamp };
         Ok((offset, self.publish(&write)?))
     }
 }

@@ -1,0 +1,69 @@
+//! Which bytes a write changes, and what that makes of each chunk.
+
+use std::ops::Range;
+
+use base::limits::TREE_FANOUT;
+use image::Layout;
+
+use super::ranges::{Ranges, bytes_of};
+
+/// The bytes that a write changes.
+#[derive(Debug)]
+pub(super) struct Touched {
+    /// They get new content.
+    pub(super) written: Ranges,
+    /// They become free, but for those that are written.
+    pub(super) freed: Ranges,
+    /// Both.
+    pub(super) all: Ranges,
+}
+
+/// What becomes of some chunks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// This one holds some of what it held, or some of what is written.
+    Compose(u64),
+    /// All of these are free.
+    Free(Range<u64>),
+}
+
+impl Step {
+    /// Whether it is one chunk whose leaf stands in the same node as that of chunk `index`.
+    pub(super) fn is_in_node_of(&self, index: u64) -> bool {
+        matches!(self, Self::Compose(own) if own / TREE_FANOUT == index / TREE_FANOUT)
+    }
+}
+
+impl Touched {
+    pub(super) fn new(written: &[Range<u64>], freed: &[Range<u64>]) -> Self {
+        let all = Ranges::new(written.iter().chain(freed).cloned());
+        Self { written: Ranges::new(written.iter().cloned()), freed: Ranges::new(freed.iter().cloned()), all }
+    }
+
+    /// What becomes of the chunks that are touched, ascending.
+    pub(super) fn steps(&self, layout: &Layout) -> impl Iterator<Item = Step> + use<'_> {
+        let layout = *layout;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let step = self.step(&layout, next)?;
+            next = match &step {
+                Step::Compose(index) => index + 1,
+                Step::Free(chunks) => chunks.end,
+            };
+            Some(step)
+        })
+    }
+
+    /// The first step at or behind chunk `from`.
+    fn step(&self, layout: &Layout, from: u64) -> Option<Step> {
+        let first = self.all.next_chunk(layout, from)?;
+        let written = self.written.next_chunk(layout, first);
+        let freed = self.freed.around(&bytes_of(layout.chunk_extent(first)));
+        let Some(freed) = freed.filter(|_| written != Some(first)) else { return Some(Step::Compose(first)) };
+        let whole = match freed.end >= layout.size_bytes() {
+            true => layout.chunk_count(),
+            false => freed.end / u64::from(layout.chunk.bytes()),
+        };
+        Some(Step::Free(first..whole.min(written.unwrap_or(u64::MAX))))
+    }
+}
