@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt as _;
 use futures::future::try_join_all;
+use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::path::Path;
 use object_store::{
     GetOptions, GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode,
@@ -21,8 +21,8 @@ use crate::http::CutShort;
 use crate::probe::{Probe, Proof};
 use crate::uploads::Uploads;
 
-/// Records that a listing holds at a time.
-const LIST_BATCH: usize = 1024;
+/// Records that a listing holds at a time: as many as S3 lists at once.
+const LIST_BATCH: usize = 1000;
 /// A longer object comes from a network in parts of this many bytes, all at once.
 const PART_BYTES: u64 = 2 << 20;
 /// How often a create is tried whose outcome is neither success nor anybody's record, and a read whose answer ends in
@@ -30,6 +30,12 @@ const PART_BYTES: u64 = 2 << 20;
 const TRIES_MAX: u32 = 5;
 /// The least time between two of them, doubled each time.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// About as long as a writer takes between reading the newest version and publishing the next, in a network and here: so long
+/// somebody rests who lost a race to others, doubled for each further race that was lost, up to this often.
+const REST_FAR: Duration = Duration::from_millis(20);
+const REST_HERE: Duration = Duration::from_millis(5);
+const REST_DOUBLED_MAX: u32 = 5;
 
 /// An object store, and the way to it.
 #[derive(Debug)]
@@ -225,6 +231,12 @@ impl Backend {
         (1..TRIES_MAX).map(|turn| PAUSE * (1 << turn) / 2)
     }
 
+    /// Lets others go on who write the same, after `losses` races that were lost to them.
+    pub(crate) fn rest(&self, losses: u32) -> Result<()> {
+        let base = if self.is_far() { REST_FAR } else { REST_HERE };
+        self.executor.rest(base * (1 << losses.min(REST_DOUBLED_MAX)))
+    }
+
     /// What `read` asks the store for, asked again if the answer was cut short.
     fn asked<T>(&self, what: impl Fn() -> String, read: impl Fn() -> object_store::Result<T>) -> Result<T> {
         let mut pauses = self.pauses();
@@ -335,14 +347,42 @@ impl Backend {
         Ok(names)
     }
 
-    /// The paths of the records in `folder`, without those in folders of it.
-    pub(crate) fn records(&self, folder: &Path) -> Result<Vec<Path>> {
+    /// Calls `each` for the name of every record in `folder`, without those in folders of it, in no order.
+    pub(crate) fn each_name(&self, folder: &Path, each: &mut dyn FnMut(&str)) -> Result<()> {
         if let Objects::Folder(here) = &self.objects {
             // The object store would ask for the size of each, ten thousand versions for one number.
-            let names = here.names(folder.as_ref())?;
-            return Ok(names.into_iter().map(|name| folder.clone().join(name)).collect());
+            return here.each_name(folder.as_ref(), each);
         }
-        Ok(self.look_into(folder)?.objects.into_iter().map(|found| found.location).collect())
+        let records = self.look_into(folder)?.objects;
+        records.iter().filter_map(|found| found.location.filename()).for_each(each);
+        Ok(())
+    }
+
+    /// Whether a list can begin at any name and goes on in the order of names, as [`Self::page`] needs it.
+    pub(crate) fn lists_pages(&self) -> bool {
+        self.is_far()
+    }
+
+    /// The records in `folder` on a page behind `after`, and whether no page follows; `None` from a store that does not list
+    /// in the order of names.
+    pub(crate) fn page(&self, folder: &Path, after: &Path) -> Result<Option<(Vec<Path>, bool)>> {
+        if !self.lists_pages() {
+            return Ok(None);
+        }
+        // The store looks at the thread that calls it for a runtime, as in `for_each_after`.
+        let list = || {
+            self.wait(async {
+                let records = self.store.list_with_offset(Some(folder), after).take(LIST_BATCH);
+                records.map_ok(|found| found.location).try_collect::<Vec<_>>().await
+            })
+        };
+        let mut records = self.asked(|| format!("list `{folder}`"), list)?;
+        let whole = records.len() < LIST_BATCH;
+        if !std::iter::once(after).chain(&records).is_sorted_by(|before, behind| before < behind) {
+            return Ok(None);
+        }
+        records.retain(|path| path.prefix_match(folder).is_some_and(|parts| parts.count() == 1));
+        Ok(Some((records, whole)))
     }
 
     fn look_into(&self, folder: &Path) -> Result<ListResult> {

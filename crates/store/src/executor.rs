@@ -76,12 +76,19 @@ impl Executor {
         }
     }
 
-    /// Lets time pass before something is tried again: `base` to twice as much, so that those who failed together do
-    /// not come back together. Where nothing is far away there is nothing to wait for.
+    /// Lets time pass before something is tried again, as [`Self::rest`] does. Where nothing is far away there is nothing
+    /// to wait for.
     pub(crate) fn pause(&self, base: Duration) -> Result<()> {
-        if let Self::Network(_) = self {
-            let share = crate::record::random::<1>()?[0];
-            self.wait(async { tokio::time::sleep(base + base * u32::from(share) / 256).await });
+        if let Self::Network(_) = self { self.rest(base) } else { Ok(()) }
+    }
+
+    /// Lets `base` to twice as much time pass, so that those who failed together do not come back together.
+    pub(crate) fn rest(&self, base: Duration) -> Result<()> {
+        let share = crate::record::random::<1>()?[0];
+        let time = base + base * u32::from(share) / 256;
+        match self {
+            Self::Network(_) => self.wait(async { tokio::time::sleep(time).await }),
+            Self::Here => std::thread::park_timeout(time),
         }
         Ok(())
     }

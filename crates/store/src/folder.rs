@@ -87,21 +87,20 @@ impl Folder {
         if self.shared.take_in(name, bytes)? { self.flush_batch() } else { Ok(()) }
     }
 
-    /// The names of the files that lie in the folder `name` in here; none if there is no such folder.
-    pub(crate) fn names(&self, name: &str) -> Result<Vec<String>> {
+    /// Calls `each` for the name of every file that lies in the folder `name` in here, if there is such a folder.
+    pub(crate) fn each_name(&self, name: &str, each: &mut dyn FnMut(&str)) -> Result<()> {
         let failed = |error| from_io(format!("list `{name}`"), error);
         let entries = match std::fs::read_dir(self.shared.root.join(name)) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             entries => entries.map_err(failed)?,
         };
-        let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
             if !entry.file_type().map_err(failed)?.is_dir() {
-                names.extend(entry.file_name().into_string().ok());
+                entry.file_name().to_str().iter().for_each(|name| each(name));
             }
         }
-        Ok(names)
+        Ok(())
     }
 
     /// Whether an object of this name was put and waits for its flush.

@@ -97,13 +97,17 @@ pub(crate) fn scratch(name: &str) -> Path {
     Path::from_iter([PROBES, SCRATCH, name])
 }
 
-fn numbered(folder: Path, number: u64) -> Path {
+pub(crate) fn numbered(folder: Path, number: u64) -> Path {
     folder.join(PathPart::from(format!("{number:0NUMBER_DIGITS$}")))
 }
 
 /// The number that a numbered record's path ends in; `None` for anything that nobody here wrote.
 pub(crate) fn number_of(path: &Path) -> Option<u64> {
-    let name = path.filename()?;
+    number_named(path.filename()?)
+}
+
+/// The number that the name of a numbered record is.
+pub(crate) fn number_named(name: &str) -> Option<u64> {
     let digits = name.len() == NUMBER_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| name.parse().ok()).flatten().filter(|&number| number > 0)
 }

@@ -19,6 +19,7 @@ mod http;
 mod layout;
 mod location;
 mod names;
+mod newest;
 mod parallel;
 mod probe;
 mod record;

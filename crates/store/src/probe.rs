@@ -2,6 +2,7 @@
 //! lost finds its own record, and what was written is read and listed at once. A repository is not written to before
 //! that was shown; the record of it says who tried it, when and where. formats/repository.md, "What a store must do".
 
+use std::collections::HashSet;
 use std::sync::{Barrier, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -120,8 +121,7 @@ impl Proof {
 
 /// The newest probe that was kept, and its number. A damaged or newer record is as good as none: the next one says more.
 pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Probe)>> {
-    let records = backend.records(&layout::probes())?;
-    let Some(number) = records.iter().filter_map(layout::number_of).max() else { return Ok(None) };
+    let Some(number) = newest_number(backend)? else { return Ok(None) };
     let path = layout::probe(number);
     let read =
         backend.read(&path, RECORD_BYTES_MAX).and_then(|bytes| record::unseal(PROBE, path.as_ref(), &bytes));
@@ -132,10 +132,15 @@ pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Probe)>> {
     }
 }
 
+fn newest_number(backend: &Backend) -> Result<Option<u64>> {
+    let mut newest = None;
+    backend.each_name(&layout::probes(), &mut |name| newest = newest.max(layout::number_named(name)))?;
+    Ok(newest)
+}
+
 fn keep(backend: &Backend, probe: &Probe) -> Result<()> {
     // Whoever keeps one at this moment found the same; a few numbers further is room enough for all of them.
-    let records = backend.records(&layout::probes())?;
-    let mut number = records.iter().filter_map(layout::number_of).max().unwrap_or(0);
+    let mut number = newest_number(backend)?.unwrap_or(0);
     loop {
         number = number.checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::Refused, "the numbers of probes are used up: remove the folder `probes`")
@@ -174,7 +179,8 @@ fn try_paths(backend: &Backend, paths: &[Path]) -> Result<Replaces> {
             return Err(unfit("a record that was made is not read back right after"));
         }
     }
-    let listed = backend.records(&layout::scratch_folder())?;
+    let mut listed = HashSet::new();
+    backend.each_name(&layout::scratch_folder(), &mut |name| listed.extend([layout::scratch(name)]))?;
     if paths.iter().any(|path| !listed.contains(path)) {
         return Err(unfit("a record that was made is not listed right after"));
     }

@@ -272,7 +272,7 @@ impl Repository {
         Self::create_on(backend(location, setting)?, location.to_string(), key)?.cached(setting)
     }
 
-    fn create_on(backend: Backend, name: String, key: Option<&SealKey>) -> Result<Self> {
+    pub(crate) fn create_on(backend: Backend, name: String, key: Option<&SealKey>) -> Result<Self> {
         let exists = || Error::new(ErrorKind::Exists, format!("`{name}` is a repository already"));
         if backend.size(&layout::format())?.is_some() {
             return Err(exists());

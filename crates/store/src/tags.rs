@@ -78,7 +78,7 @@ impl Repository {
 
     /// All tags of `image` in the order of their names. `NotFound` if there is no such image.
     pub fn tags(&self, image: &ImageName) -> Result<Vec<Tag>> {
-        if self.numbers(image)?.live.is_empty() {
+        if self.newest_numbers(image, None)?.live.is_none() {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no image `{image}`")));
         }
         let mut tags = Vec::new();

@@ -1,5 +1,7 @@
 //! Versions: manifests under numbers that are never used twice. formats/repository.md, "Versions".
 
+use std::collections::VecDeque;
+
 use base::Digest;
 use base::limits::MANIFEST_BYTES_MAX;
 use bytes::Bytes;
@@ -11,6 +13,7 @@ use crate::backend::Created;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::names::{ImageName, Reference};
+use crate::parallel::parallel_by;
 use crate::record;
 use crate::repository::Repository;
 
@@ -18,6 +21,10 @@ const REMOVED: &str = "removed";
 
 /// Most races for a number that one writer loses before it gives up. Each loss is another writer's success.
 pub(crate) const RACES_MAX: u32 = 1000;
+
+/// Manifests that are read at once, and at most ahead, for somebody who reads a log.
+const LOG_READERS: usize = 8;
+const LOG_AHEAD_MAX: usize = 32;
 
 /// Who did something, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +163,7 @@ impl Repository {
         let mut images = Vec::new();
         for name in self.backend.folders(&layout::versions())? {
             let Ok(image) = name.parse::<ImageName>() else { continue };
-            if !self.numbers(&image)?.live.is_empty() {
+            if self.newest_numbers(&image, None)?.live.is_some() {
                 images.push(image);
             }
         }
@@ -169,8 +176,8 @@ impl Repository {
         if live.is_empty() { Err(no_image(image)) } else { Ok(live) }
     }
 
-    /// The versions of `image` that are not removed, of numbers below `before` if that is given, newest first, each read
-    /// when it is asked for. `NotFound` if there are none at all.
+    /// The versions of `image` that are not removed, of numbers below `before` if that is given, newest first, read as they
+    /// are asked for. `NotFound` if there are none at all.
     pub fn log(
         &self,
         image: &ImageName,
@@ -178,8 +185,18 @@ impl Repository {
     ) -> Result<impl Iterator<Item = Result<Sealed>> + use<'_>> {
         let image = image.clone();
         let wanted = move |number: &u64| before.is_none_or(|before| *number < before);
-        let numbers = self.versions(&image)?.into_iter().rev().filter(wanted);
-        Ok(numbers.map(move |number| self.read_manifest(&image, number).map(|(sealed, _)| sealed)))
+        let mut numbers = self.versions(&image)?.into_iter().rev().filter(wanted);
+        let (mut ready, mut ahead) = (VecDeque::new(), 1);
+        Ok(std::iter::from_fn(move || {
+            if ready.is_empty() {
+                // More of them at once the longer somebody reads on.
+                let next: Vec<u64> = numbers.by_ref().take(ahead).collect();
+                ahead = (ahead * 2).min(LOG_AHEAD_MAX);
+                let read = |(): &mut (), number: &u64| self.read_manifest(&image, *number);
+                ready.extend(parallel_by(LOG_READERS, &next, || (), read));
+            }
+            ready.pop_front().map(|read| read.map(|(sealed, _)| sealed))
+        }))
     }
 
     /// Removes the version `image@number`, or the tag `image:tag`. A version leaves a tombstone; its data stays until
@@ -222,7 +239,7 @@ impl Repository {
     }
 
     fn newest(&self, image: &ImageName) -> Result<u64> {
-        self.numbers(image)?.live.last().copied().ok_or_else(|| no_image(image))
+        self.blobs.lines.newest(self, image)?.live.ok_or_else(|| no_image(image))
     }
 
     /// Whether there is a tombstone. Its content says who and when; a damaged one is one all the same.
@@ -277,15 +294,10 @@ impl Repository {
         Ok(Numbers { live, lost, highest })
     }
 
-    /// The highest number of a record in `folder`.
-    pub(crate) fn newest_number(&self, folder: &Path) -> Result<Option<u64>> {
-        Ok(self.numbers_in(folder)?.last().copied())
-    }
-
     /// The numbers of the records in `folder`, ascending. What is no numbered record is passed over.
-    fn numbers_in(&self, folder: &Path) -> Result<Vec<u64>> {
-        let mut numbers: Vec<u64> =
-            self.backend.records(folder)?.iter().filter_map(layout::number_of).collect();
+    pub(crate) fn numbers_in(&self, folder: &Path) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        self.backend.each_name(folder, &mut |name| numbers.extend(layout::number_named(name)))?;
         numbers.sort_unstable();
         Ok(numbers)
     }

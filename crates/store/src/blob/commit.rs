@@ -16,12 +16,15 @@ use super::touched::{Step, Touched};
 use super::upload::Upload;
 use super::{Blob, Committed, describe};
 use crate::error::{Error, ErrorKind, Result};
-use crate::layout;
 use crate::names::{ImageName, Reference};
+use crate::newest::Newest;
 use crate::parallel::parallel;
 use crate::record;
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp, from_image, next};
+
+/// How often a line looks whether other processes have come to rest, before it goes on anyway.
+const LOOKS_MAX: u32 = 64;
 
 /// What a writer wants.
 pub(super) struct Write<'a> {
@@ -70,7 +73,7 @@ impl Blob<'_> {
 impl<'a> Job<'a> {
     fn run(&self) -> Result<Committed> {
         let line = self.repository.blobs.lines.of(self.image);
-        let over = self.current(&line, &mut line.head())?;
+        let over = self.current(&line, &mut line.head(), false)?;
         let mut prepared = self.prepare(over)?;
         for retries in 0..RACES_MAX {
             let (ready, turn) = self.build(&line, &mut prepared)?;
@@ -79,6 +82,7 @@ impl<'a> Job<'a> {
             match turn.publish(|| self.upload.create(self.image, manifest, &ready.bytes))? {
                 Outcome::Lost => {}
                 Outcome::Published => {
+                    line.seen().tip = Some(Arc::clone(&ready.tip));
                     let manifest = ready.tip.manifest.clone();
                     let (merged_chunks, stored_bytes) = (prepared.merged_chunks, self.upload.bytes());
                     return Ok(Committed { manifest, retries, merged_chunks, stored_bytes });
@@ -96,39 +100,34 @@ impl<'a> Job<'a> {
         from_image(format!("write `{}`", self.image), error)
     }
 
-    /// The version to build on: as this process knows it, if the store has no newer one.
-    fn current(&self, line: &Line, head: &mut MutexGuard<'_, Head>) -> Result<Arc<Tip>> {
-        if let Some((tip, others_before)) = line.tip(head)
-            && (others_before || self.is_newest(&tip)?)
-        {
+    /// The version to build on: as this process knows it, if the store has no newer one. If it has, and this version is
+    /// `about` to be published, only after others have come to rest: who comes into the middle of them loses to them.
+    fn current(&self, line: &Line, head: &mut MutexGuard<'_, Head>, about: bool) -> Result<Arc<Tip>> {
+        let known = line.tip(head);
+        if let Some((tip, true)) = known {
             return Ok(tip);
         }
-        let tip = Arc::new(self.repository.newest_tip(self.image)?);
-        line.refresh(head, Arc::clone(&tip));
-        Ok(tip)
-    }
-
-    /// Whether there is no newer version than `tip`, not even one that was removed, and it was not removed itself. The
-    /// manifest of a removed version is pruned some day; its tombstone stays.
-    fn is_newest(&self, tip: &Tip) -> Result<bool> {
-        let others = [
-            layout::version(self.image, tip.next),
-            layout::removed(self.image, tip.next),
-            layout::removed(self.image, tip.manifest.number),
-        ];
-        for path in others {
-            if self.repository.backend.size(&path)?.is_some() {
-                return Ok(false);
+        let newest = || self.repository.blobs.lines.newest(self.repository, self.image);
+        let mut found = newest()?;
+        if let Some((tip, _)) = known.filter(|(tip, _)| tip.is(&found)) {
+            return Ok(tip);
+        }
+        for _ in 0..if about { LOOKS_MAX } else { 0 } {
+            self.repository.backend.rest(line.losses())?;
+            if std::mem::replace(&mut found, newest()?) == found {
+                break;
             }
         }
-        Ok(true)
+        let tip = self.repository.tip_of(self.image, &found)?;
+        line.refresh(head, Arc::clone(&tip));
+        Ok(tip)
     }
 
     /// Builds the version onto the head of the line, and takes the place behind it.
     fn build<'l>(&self, line: &'l Line, prepared: &mut Prepared<'a>) -> Result<(Ready, Turn<'l>)> {
         let mut head = line.head();
         for _ in 0..RACES_MAX {
-            let tip = self.current(line, &mut head)?;
+            let tip = self.current(line, &mut head, true)?;
             if !Arc::ptr_eq(&prepared.over, &tip) {
                 *prepared = self.move_onto(tip, prepared)?;
             }
@@ -288,15 +287,26 @@ impl<'a> Leafs<'a> {
 }
 
 impl Repository {
-    /// The newest version of `image`, to build on. `NotFound` if there is none.
-    pub(super) fn newest_tip(&self, image: &ImageName) -> Result<Tip> {
-        let numbers = self.numbers(image)?;
+    /// The newest version of `image`. `NotFound` if there is none.
+    pub(super) fn newest_tip(&self, image: &ImageName) -> Result<Arc<Tip>> {
+        self.tip_of(image, &self.blobs.lines.newest(self, image)?)
+    }
+
+    /// The newest version of `image`, whose numbers end at `newest`. `NotFound` if there is none.
+    fn tip_of(&self, image: &ImageName, newest: &Newest) -> Result<Arc<Tip>> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"));
-        let number = *numbers.live.last().ok_or_else(missing)?;
+        let number = newest.live.ok_or_else(missing)?;
+        let line = self.blobs.lines.of(image);
+        let seen = line.seen().tip.clone();
+        if let Some(tip) = seen.filter(|tip| tip.is(newest)) {
+            return Ok(tip);
+        }
         let (sealed, _) = self.sealed(&Reference::Version(image.clone(), number))?;
         let layout = sealed.manifest.layout();
         let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
-        let digest = sealed.digest();
-        Ok(Tip { manifest: sealed.manifest, digest, layout, next: next(numbers.highest, image)? })
+        let (digest, next) = (sealed.digest(), next(newest.highest, image)?);
+        let tip = Arc::new(Tip { manifest: sealed.manifest, digest, layout, next });
+        line.seen().tip = Some(Arc::clone(&tip));
+        Ok(tip)
     }
 }

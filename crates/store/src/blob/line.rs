@@ -11,6 +11,8 @@ use image::{Layout, Manifest};
 use crate::backend::Created;
 use crate::error::Result;
 use crate::names::ImageName;
+use crate::newest::Newest;
+use crate::repository::Repository;
 
 /// Most images whose line is remembered while nobody stands in it.
 const LINES_MAX: usize = 1024;
@@ -31,6 +33,15 @@ pub(super) struct Tip {
 pub(crate) struct Lines(Mutex<HashMap<ImageName, Arc<Line>>>);
 
 impl Lines {
+    /// Where the numbers of `image` end in the store now.
+    pub(crate) fn newest(&self, repository: &Repository, image: &ImageName) -> Result<Newest> {
+        let line = self.of(image);
+        let known = line.seen().newest;
+        let newest = repository.newest_numbers(image, known)?;
+        line.seen().newest = Some(newest);
+        Ok(newest)
+    }
+
     pub(super) fn of(&self, image: &ImageName) -> Arc<Line> {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() >= LINES_MAX && !lines.contains_key(image) {
@@ -40,9 +51,24 @@ impl Lines {
     }
 }
 
+impl Tip {
+    /// Whether it is the newest version of an image whose numbers end at `newest`.
+    pub(super) fn is(&self, newest: &Newest) -> bool {
+        (newest.live, newest.highest.checked_add(1)) == (Some(self.manifest.number), Some(self.next))
+    }
+}
+
+/// What this process last saw of an image in the store, to begin from when it looks again.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    newest: Option<Newest>,
+    pub(super) tip: Option<Arc<Tip>>,
+}
+
 /// The line of one image.
 #[derive(Debug, Default)]
 pub(super) struct Line {
+    seen: Mutex<Seen>,
     /// Held by who builds the next version.
     head: Mutex<Head>,
     turns: Mutex<Turns>,
@@ -64,6 +90,8 @@ struct Turns {
     given: u64,
     /// Whose turn it is.
     next: u64,
+    /// Epochs that ended lately without a version of this line.
+    losses: u32,
 }
 
 /// A place in the line. If it is dropped before its turn came, all behind it are built again.
@@ -83,6 +111,10 @@ pub(super) enum Outcome {
 }
 
 impl Line {
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until nobody else builds a version.
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,6 +129,11 @@ impl Line {
         let turns = *self.turns();
         let (tip, epoch) = head.tip.as_ref()?;
         (*epoch == turns.epoch).then(|| (Arc::clone(tip), turns.given > turns.next))
+    }
+
+    /// How many races were lost to other processes lately, more than were won.
+    pub(super) fn losses(&self) -> u32 {
+        self.turns().losses
     }
 
     /// The tip as the store has it.
@@ -134,6 +171,7 @@ impl Turn<'_> {
         let mut turns = self.line.turns();
         if turns.epoch == self.epoch {
             turns.next += 1;
+            turns.losses = turns.losses.saturating_sub(1);
         }
         self.line.moved.notify_all();
         Ok(Outcome::Published)
@@ -147,7 +185,7 @@ impl Drop for Turn<'_> {
         }
         let mut turns = self.line.turns();
         if turns.epoch == self.epoch {
-            *turns = Turns { epoch: turns.epoch + 1, ..Turns::default() };
+            *turns = Turns { epoch: turns.epoch + 1, losses: turns.losses + 1, ..Turns::default() };
         }
         self.line.moved.notify_all();
     }

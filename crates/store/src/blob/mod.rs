@@ -67,7 +67,7 @@ pub use read::Snapshot;
 /// What a repository remembers for its blobs; all of it can be found out again.
 #[derive(Debug, Default)]
 pub(crate) struct Blobs {
-    lines: line::Lines,
+    pub(crate) lines: line::Lines,
     nodes: nodes::NodeCache,
     flush: settle::SharedFlush,
     pub(crate) benches: Benches,
@@ -195,11 +195,11 @@ impl Blob<'_> {
     /// Publishes the first version of an image.
     fn begin(&self, mut manifest: Manifest) -> Result<Manifest> {
         let exists = || Error::new(ErrorKind::Exists, format!("there is an image `{}` already", self.image));
-        let numbers = self.repository.numbers(&self.image)?;
-        if !numbers.live.is_empty() {
+        let newest = self.repository.newest_numbers(&self.image, None)?;
+        if newest.live.is_some() {
             return Err(exists());
         }
-        manifest.number = next(numbers.highest, &self.image)?;
+        manifest.number = next(newest.highest, &self.image)?;
         manifest.nonce = record::nonce()?;
         let (bytes, _) = self.repository.seal_version(&manifest)?;
         match Upload::new(self.repository).create(&self.image, &manifest, &bytes)? {
