@@ -3,7 +3,7 @@
 SHELL := bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo test check sim bench dependencies bench-dependencies s3-store
+.PHONY: help demo test minio check sim bench dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -14,6 +14,10 @@ demo: dependencies ## captures a Debian disk, multicasts it to five hosts, verif
 
 test: dependencies s3-store ## runs every test: unit, golden, simulation, real filesystems, the network lab, the programs
 	cargo test --workspace
+
+minio: dependencies ## what is tested of repositories in S3 once more, on MinIO, which takes five minutes to build
+	@tools/versitygw.sh --minio
+	cargo test --package diskcast-store --test conformance --test linearizable -- minio
 
 check: dependencies ## formatting, lints and the repository's own rules
 	cargo fmt --all --check

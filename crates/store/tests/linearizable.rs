@@ -1,9 +1,9 @@
 //! Writers and readers of one image, all at once: what each of them saw is explained by one order, that of the versions'
 //! numbers. `versions.linearizable`. To see it again: `cargo test -p diskcast-store --test linearizable`.
 //!
-//! A history is a list of operations with the moments at which they were called and had returned, by one counter that
-//! all threads share: of two operations the first precedes the second if it had returned before the other was called. The
-//! order that explains it must keep that, and each operation must see what it would see alone at its place. A write's
+//! A history is a list of operations with the moments at which they were called and had returned, by the clock that all
+//! threads and processes of a machine share: of two operations the first precedes the second if it had returned before the
+//! other was called. The order that explains it must keep that, and each operation must see what it would see alone at its place. A write's
 //! place is its number; `recent` stands behind the write that it names and before the next; a read of a version can stand
 //! anywhere behind that version's write, and sees all writes up to it, one over the other.
 
@@ -13,29 +13,53 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use base::{Chance, Digest};
-use common::{image, in_folder, in_memory, reference, stamp};
+use common::{Place, image, in_folder, in_memory, in_s3, reference, stamp};
 use image::ChunkSize;
-use store::{Location, Repository, Shape};
+use lab::Engine;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use store::{Repository, Shape};
 
 const SIZE: u64 = 1 << 20;
+const WRITERS: u64 = 32;
+const WRITES: u64 = 4;
+const READERS: u64 = 8;
+
+/// Some bytes of an image, known by few numbers.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Bytes {
+    offset: u64,
+    count: u64,
+    seed: u64,
+}
+
+impl Bytes {
+    fn content(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.count as usize];
+        Chance::from_seed(self.seed).fill(&mut bytes);
+        bytes
+    }
+}
 
 /// What somebody did.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 enum Did {
     /// Wrote, and was told this number.
-    Wrote { number: u64, offset: u64, bytes: Vec<u8> },
+    Wrote { number: u64, bytes: Bytes },
     /// Asked for the newest number.
     Recent { number: u64 },
-    /// Read all of a version that it knew of.
-    Read { number: u64, content: Digest },
+    /// Read all of a version that it knew of, whose content has this digest.
+    Read { number: u64, content: String },
 }
 
 /// One operation between its call and its return.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Operation {
     called: u64,
     returned: u64,
@@ -44,21 +68,22 @@ struct Operation {
 
 /// Why no order explains `history`, which began with an empty image as version 1; `None` if one does.
 fn unexplained(history: &[Operation]) -> Option<String> {
-    let mut writes: BTreeMap<u64, (&Operation, u64, &[u8])> = BTreeMap::new();
+    let mut writes: BTreeMap<u64, (&Operation, Bytes)> = BTreeMap::new();
     for operation in history {
-        let Did::Wrote { number, offset, bytes } = &operation.did else { continue };
-        if writes.insert(*number, (operation, *offset, bytes)).is_some() {
+        let Did::Wrote { number, bytes } = &operation.did else { continue };
+        if writes.insert(*number, (operation, *bytes)).is_some() {
             return Some(format!("two writes are version {number}"));
         }
     }
     if !writes.keys().copied().eq(2..=writes.len() as u64 + 1) {
         return Some("numbers have gaps".to_owned());
     }
-    let mut contents = BTreeMap::from([(1, vec![0; SIZE as usize])]);
-    for (&number, (_, offset, bytes)) in &writes {
-        let mut content = contents[&(number - 1)].clone();
-        content[*offset as usize..*offset as usize + bytes.len()].copy_from_slice(bytes);
-        contents.insert(number, content);
+    let mut content = vec![0; SIZE as usize];
+    let mut contents = BTreeMap::from([(1, Digest::of(&content).to_hex())]);
+    for (&number, (_, bytes)) in &writes {
+        let from = bytes.offset as usize;
+        content[from..from + bytes.count as usize].copy_from_slice(&bytes.content());
+        contents.insert(number, Digest::of(&content).to_hex());
     }
     // Ascending by call: what had returned before is behind nobody that is called later.
     let mut by_call: Vec<&Operation> = history.iter().collect();
@@ -83,9 +108,7 @@ fn unexplained(history: &[Operation]) -> Option<String> {
             {
                 return Some(format!("version {number} was seen before its write had begun"));
             }
-            Did::Read { number, content }
-                if contents.get(number).map(|known| Digest::of(known)) != Some(*content) =>
-            {
+            Did::Read { number, content } if contents.get(number) != Some(content) => {
                 return Some(format!("version {number} does not hold the writes up to it"));
             }
             _ => {}
@@ -94,54 +117,64 @@ fn unexplained(history: &[Operation]) -> Option<String> {
     None
 }
 
+/// Nanoseconds of the clock that all processes share.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn timed(work: impl FnOnce() -> Did) -> Operation {
+    let called = now();
+    let did = work();
+    Operation { called, returned: now(), did }
+}
+
+fn write(repository: &Repository, seed: u64) -> Vec<Operation> {
+    let mut chance = Chance::from_seed(seed);
+    let blob = repository.blob(&image("shared"));
+    let one = |_| {
+        let offset = chance.below(SIZE);
+        let bytes =
+            Bytes { offset, count: 1 + chance.below((SIZE - offset).min(70_000)), seed: chance.u64() };
+        let content = bytes.content();
+        timed(|| Did::Wrote {
+            number: blob.write(offset, &content, &stamp()).unwrap().manifest.number,
+            bytes,
+        })
+    };
+    (0..WRITES).map(one).collect()
+}
+
+fn look(repository: &Repository, done: &AtomicBool) -> Vec<Operation> {
+    let mut seen = Vec::new();
+    while !done.load(SeqCst) {
+        let mut newest = 0;
+        seen.push(timed(|| {
+            newest = repository.blob(&image("shared")).recent().unwrap().number;
+            Did::Recent { number: newest }
+        }));
+        seen.push(timed(|| {
+            let mut content = vec![0; SIZE as usize];
+            let snapshot = repository.snapshot(&reference(&format!("shared@{newest}"))).unwrap();
+            snapshot.read(0, &mut content).unwrap();
+            Did::Read { number: newest, content: Digest::of(&content).to_hex() }
+        }));
+    }
+    seen
+}
+
 /// Threads that write, ask and read, each with one of `repositories`, and what they did.
-fn record(repositories: &[Repository], seed: u64) -> Vec<Operation> {
-    const WRITERS: usize = 32;
-    const READERS: usize = 8;
-    let (clock, done, barrier) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(WRITERS + READERS));
-    let (clock, done, barrier) = (&clock, &done, &barrier);
-    let timed = move |work: &mut dyn FnMut() -> Did| {
-        let called = clock.fetch_add(1, SeqCst);
-        let did = work();
-        Operation { called, returned: clock.fetch_add(1, SeqCst), did }
-    };
-    let write = move |repository: &Repository, writer: usize| {
-        let mut chance = Chance::from_seed(seed * 1000 + writer as u64);
-        let blob = repository.blob(&image("shared"));
+fn record(repositories: &[Repository], writers: u64, readers: u64, seed: u64) -> Vec<Operation> {
+    let (done, barrier) = (AtomicBool::new(false), Barrier::new((writers + readers) as usize));
+    let (done, barrier) = (&done, &barrier);
+    let begin = |thread: u64| {
         barrier.wait();
-        let one = |_| {
-            let offset = chance.below(SIZE);
-            let mut bytes = vec![0; chance.below((SIZE - offset).min(70_000)) as usize + 1];
-            chance.fill(&mut bytes);
-            timed(&mut || {
-                let number = blob.write(offset, &bytes, &stamp()).unwrap().manifest.number;
-                Did::Wrote { number, offset, bytes: std::mem::take(&mut bytes) }
-            })
-        };
-        (0..4).map(one).collect::<Vec<_>>()
-    };
-    let look = move |repository: &Repository| {
-        let mut seen = Vec::new();
-        barrier.wait();
-        while !done.load(SeqCst) {
-            let mut newest = 0;
-            seen.push(timed(&mut || {
-                newest = repository.blob(&image("shared")).recent().unwrap().number;
-                Did::Recent { number: newest }
-            }));
-            seen.push(timed(&mut || {
-                let mut content = vec![0; SIZE as usize];
-                let snapshot = repository.snapshot(&reference(&format!("shared@{newest}"))).unwrap();
-                snapshot.read(0, &mut content).unwrap();
-                Did::Read { number: newest, content: Digest::of(&content) }
-            }));
-        }
-        seen
+        &repositories[thread as usize % repositories.len()]
     };
     std::thread::scope(|scope| {
-        let of = |thread: usize| &repositories[thread % repositories.len()];
-        let readers: Vec<_> = (0..READERS).map(|at| scope.spawn(move || look(of(at)))).collect();
-        let writers: Vec<_> = (0..WRITERS).map(|at| scope.spawn(move || write(of(at), at))).collect();
+        let readers: Vec<_> = (0..readers).map(|at| scope.spawn(move || look(begin(at), done))).collect();
+        let writers: Vec<_> =
+            (0..writers).map(|at| scope.spawn(move || write(begin(at), seed * 1000 + at))).collect();
         let mut history: Vec<_> = writers.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         done.store(true, SeqCst);
         history.extend(readers.into_iter().flat_map(|thread| thread.join().unwrap()));
@@ -149,33 +182,116 @@ fn record(repositories: &[Repository], seed: u64) -> Vec<Operation> {
     })
 }
 
-fn shape() -> Shape {
-    Shape { size_bytes: SIZE, chunk: ChunkSize::from_log2(16).unwrap(), ..Shape::default() }
+/// A place with an empty image.
+fn with_image(place: Place) -> Place {
+    let shape = Shape { size_bytes: SIZE, chunk: ChunkSize::from_log2(16).unwrap(), ..Shape::default() };
+    place.repository.blob(&image("shared")).create(&shape, &stamp()).unwrap();
+    place
 }
 
+fn explained(place: Place, history: impl FnOnce(&Place) -> Vec<Operation>) {
+    let place = with_image(place);
+    let history = history(&place);
+    let writes = history.iter().filter(|operation| matches!(operation.did, Did::Wrote { .. })).count() as u64;
+    assert_eq!(writes, WRITERS * WRITES);
+    assert!(history.len() as u64 > writes, "somebody read");
+    assert_eq!(unexplained(&history), None, "{}", place.location);
+}
+
+fn by_one_handle(place: &Place) -> Vec<Operation> {
+    record(std::slice::from_ref(&place.repository), WRITERS, READERS, 1)
+}
+
+fn by_three_handles(place: &Place) -> Vec<Operation> {
+    let handles: Vec<_> = (0..3).map(|_| place.another().unwrap()).collect();
+    record(&handles, WRITERS, READERS, 2)
+}
+
+/// Set in the processes that these tests start of themselves: where the repository is, and a seed.
+const PROCESS: &str = "DISKCAST_TEST_PROCESS";
+const PROCESSES: u64 = 4;
+
+/// Not a test of its own: one of several processes that write and read, told to begin by a line and telling by lines.
 #[test]
-fn one_order_explains_32_writers_and_their_readers() {
-    for place in [in_folder(), in_memory()] {
-        place.repository.blob(&image("shared")).create(&shape(), &stamp()).unwrap();
-        let history = record(std::slice::from_ref(&place.repository), 1);
-        assert_eq!(unexplained(&history), None, "{}", place.location);
+fn process() {
+    let Some(told) = std::env::var_os(PROCESS) else { return };
+    let (seed, location) = told.to_str().unwrap().split_once(' ').unwrap();
+    let setting = common::setting_from(&|name| std::env::var(name).ok());
+    let repository = Repository::open_with(&location.parse().unwrap(), &setting).unwrap();
+    let (mut out, mut line) = (std::io::stderr(), String::new());
+    writeln!(out, "ready").unwrap();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let (writers, readers) = (WRITERS / PROCESSES, READERS / PROCESSES);
+    for operation in record(&[repository], writers, readers, seed.parse().unwrap()) {
+        writeln!(out, "{}", serde_json::to_string(&operation).unwrap()).unwrap();
     }
 }
 
+fn by_four_processes(place: &Place) -> Vec<Operation> {
+    let start = |seed: u64| {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process", "--nocapture"])
+            .env(PROCESS, format!("{seed} {}", place.location))
+            .envs(place.variables())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut ready = String::new();
+        lines.read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        (child, lines)
+    };
+    let mut children: Vec<_> = (3..3 + PROCESSES).map(start).collect();
+    children.iter_mut().for_each(|(child, _)| writeln!(child.stdin.as_mut().unwrap()).unwrap());
+    // All at once: who is not listened to waits.
+    std::thread::scope(|scope| {
+        let listen = |(mut child, mut lines): (std::process::Child, BufReader<_>)| {
+            let mut told = String::new();
+            lines.read_to_string(&mut told).unwrap();
+            assert!(child.wait().unwrap().success(), "{told}");
+            told.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Operation>>()
+        };
+        let listeners: Vec<_> =
+            children.into_iter().map(|child| scope.spawn(move || listen(child))).collect();
+        listeners.into_iter().flat_map(|listener| listener.join().unwrap()).collect()
+    })
+}
+
+macro_rules! one_order_explains_writers {
+    ($($name:ident),* $(,)?) => {
+        mod in_a_folder {
+            $(#[test] fn $name() { super::explained(super::in_folder(), super::$name); })*
+        }
+        mod in_a_store {
+            $(#[test] fn $name() {
+                if let Some(place) = super::in_s3(super::Engine::VersityGw) { super::explained(place, super::$name); }
+            })*
+        }
+        mod in_minio {
+            // In no need of being built, as for the conformance tests.
+            $(#[test] fn $name() {
+                let engine = super::Engine::MinIo;
+                let place = engine.is_built().then(|| super::in_s3(engine)).flatten();
+                if let Some(place) = place { super::explained(place, super::$name); }
+            })*
+        }
+    };
+}
+
+one_order_explains_writers![by_one_handle, by_three_handles, by_four_processes];
+
 #[test]
-fn one_order_explains_writers_of_several_processes() {
-    let place = in_folder();
-    place.repository.blob(&image("shared")).create(&shape(), &stamp()).unwrap();
-    let open = |location: &Location| Repository::open(location).unwrap();
-    let history = record(&[open(&place.location), open(&place.location), open(&place.location)], 2);
-    assert_eq!(unexplained(&history), None);
+fn one_order_explains_writers_in_memory() {
+    explained(in_memory(), by_one_handle);
 }
 
 #[test]
 fn a_history_that_no_order_explains_is_noticed() {
-    let place = in_memory();
-    place.repository.blob(&image("shared")).create(&shape(), &stamp()).unwrap();
-    let good = record(std::slice::from_ref(&place.repository), 3);
+    let place = with_image(in_memory());
+    let good = by_one_handle(&place);
     assert_eq!(unexplained(&good), None);
     let position =
         |wanted: &dyn Fn(&Did) -> bool| good.iter().position(|operation| wanted(&operation.did)).unwrap();
@@ -189,7 +305,7 @@ fn a_history_that_no_order_explains_is_noticed() {
     // A newest version that was older than one seen before.
     assert!(bad(&|history| history.push(after(Did::Recent { number: 1 }))).is_some());
     // A read that saw something else, and one of a write that had not begun.
-    let read = Did::Read { number: 2, content: Digest::of(b"other") };
+    let read = Did::Read { number: 2, content: Digest::of(b"other").to_hex() };
     assert!(bad(&|history| history.push(after(read.clone()))).is_some());
     let write = position(&|did| matches!(did, Did::Wrote { number, .. } if *number > 5));
     let Did::Wrote { number, .. } = good[write].did else { unreachable!() };
@@ -207,7 +323,7 @@ fn a_history_that_no_order_explains_is_noticed() {
     assert!(bad(&|history| drop(history.remove(write))).is_some());
     assert!(bad(&|history| history.push(history[write].clone())).is_some());
     let first = position(&|did| matches!(did, Did::Wrote { number: 2, .. }));
-    let end = position(&|did| matches!(did, Did::Wrote { number, .. } if *number == 32 * 4 + 1));
+    let end = position(&|did| matches!(did, Did::Wrote { number, .. } if *number == WRITERS * WRITES + 1));
     assert!(
         bad(&|history| {
             let did = history[first].did.clone();

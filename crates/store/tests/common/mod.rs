@@ -49,6 +49,15 @@ impl Place {
         folder
     }
 
+    /// By what variables another process finds the store it lies in.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        match &self.keeps {
+            Keeps::Nothing | Keeps::Folder(_) => Vec::new(),
+            Keeps::Gateway(gateway) => Gateway::variables(gateway.address()).into(),
+            Keeps::Network(proxy, _) => Gateway::variables(proxy.address()).into(),
+        }
+    }
+
     /// The same repository through a handle of its own, as another process has one; none for what lies in memory.
     pub fn another(&self) -> Option<Repository> {
         (self.location != Location::Memory)
@@ -98,9 +107,13 @@ pub fn setting() -> Setting {
 /// The way to a store that answers at `address`.
 pub fn s3_setting(address: SocketAddr) -> Setting {
     let variables = Gateway::variables(address);
-    let find =
-        |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
-    Setting { s3: Some(S3Access::from_variables(&find).unwrap()), ..setting() }
+    setting_from(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()))
+}
+
+/// The way to the store that variables name, if they name one.
+pub fn setting_from(find: &dyn Fn(&str) -> Option<String>) -> Setting {
+    let s3 = find("AWS_ENDPOINT_URL").map(|_| S3Access::from_variables(find).unwrap());
+    Setting { s3, ..setting() }
 }
 
 /// What a repository in memory consists of, to be looked at and changed at will.
