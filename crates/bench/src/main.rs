@@ -18,8 +18,10 @@ mod peer;
 mod plain;
 mod puts;
 mod report;
+mod rivals;
 mod room;
 mod s3;
+mod scale;
 mod sealed;
 mod side_by_side;
 mod threads;
@@ -46,7 +48,7 @@ const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report |
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
-    &[&versions::LARGE, &versions::WRITERS, &puts::GROUP, &s3::GROUP],
+    &[&versions::LARGE, &versions::WRITERS, &rivals::GROUP, &scale::GROUP, &puts::GROUP, &s3::GROUP],
     &[&nbd::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];

@@ -97,12 +97,16 @@ fn read(gateway: &Gateway) -> Result<Figure> {
 }
 
 fn open(gateway: &Gateway) -> Result<Repository> {
+    let location: Location = format!("{BUCKET}/run-0").parse()?;
+    Ok(Repository::open_with(&location, &setting(gateway)?)?)
+}
+
+/// How a repository in `gateway` is reached, without a cache.
+pub fn setting(gateway: &Gateway) -> Result<Setting> {
     let variables = Gateway::variables(gateway.address());
     let find =
         |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
-    let setting = Setting { s3: Some(S3Access::from_variables(&find)?), ..Setting::default() };
-    let location: Location = format!("{BUCKET}/run-0").parse()?;
-    Ok(Repository::open_with(&location, &setting)?)
+    Ok(Setting { s3: Some(S3Access::from_variables(&find)?), ..Setting::default() })
 }
 
 /// Reads `objects` by as many processes as there are readers, each with one connection.

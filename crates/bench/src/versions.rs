@@ -2,6 +2,7 @@
 //! `object_store` alone with the same objects. In this process, by the library's interface, on a folder.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,12 +43,12 @@ pub const WRITERS: Group = Group {
 };
 
 const CHUNKS: u64 = 10_000_000;
-const SIZE_BYTES: u64 = 64 << 40;
+pub const SIZE_BYTES: u64 = 64 << 40;
 const VERSIONS: u64 = 10_000;
 const RUNS: usize = 15;
 const MIB: usize = 1 << 20;
 
-fn stamp() -> Stamp {
+pub fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "bench".to_owned() }
 }
 
@@ -68,8 +69,8 @@ impl ObjectSink for Once<'_> {
     }
 }
 
-/// A sparse image of 64 TiB with ten million chunks of data, in runs of a million, and 10,000 versions.
-fn large_image(repository: &Repository, name: &ImageName) -> Result<()> {
+/// A sparse image of 64 TiB with ten million chunks of data, in runs of a million, and 2 versions.
+pub fn begin_large(repository: &Repository, name: &ImageName) -> Result<()> {
     let chunk = ChunkSize::from_bytes(base::limits::CHUNK_BYTES_DEFAULT).ok_or("a good size")?;
     repository.blob(name).create(&Shape { size_bytes: SIZE_BYTES, ..Shape::default() }, &stamp())?;
     let mut draft = repository.resolve(&Reference::Newest(name.clone()))?;
@@ -91,7 +92,12 @@ fn large_image(repository: &Repository, name: &ImageName) -> Result<()> {
     draft.statistics.add(&leaf, CHUNKS);
     draft.statistics.add(&Leaf::Free, count - CHUNKS);
     repository.publish(name, draft)?;
-    let seeds: Vec<u64> = (0..VERSIONS - 2).collect();
+    Ok(())
+}
+
+/// Writes 4 KiB anywhere in the image for each of `seeds`: as many versions, by 32 threads.
+pub fn write_on(repository: &Repository, name: &ImageName, seeds: Range<u64>) -> Result<()> {
+    let seeds: Vec<u64> = seeds.collect();
     each(&seeds, 32, |&seed| {
         let mut chance = Chance::from_seed(seed);
         let mut bytes = [0; 4096];
@@ -106,7 +112,9 @@ fn large_image(repository: &Repository, name: &ImageName) -> Result<()> {
 fn large(context: &Context) -> Result<Vec<Figure>> {
     let location = Location::Folder(context.folder()?.join("repository"));
     let name: ImageName = "large".parse()?;
-    large_image(&Repository::create(&location)?, &name)?;
+    let made = Repository::create(&location)?;
+    begin_large(&made, &name)?;
+    write_on(&made, &name, 2..VERSIONS)?;
     let mut chance = Chance::from_seed(2);
     let (mut clones, mut commits, mut stored, mut scattered) = (vec![], vec![], vec![], vec![]);
     for run in 0..RUNS {
