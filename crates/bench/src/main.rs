@@ -10,6 +10,7 @@ mod crew;
 mod fetch;
 mod figure;
 mod frisbee;
+mod histories;
 mod install;
 mod load;
 mod multicast;
@@ -48,7 +49,8 @@ const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report |
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
-    &[&versions::LARGE, &versions::WRITERS, &rivals::GROUP, &scale::GROUP, &puts::GROUP, &s3::GROUP],
+    &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
+    &[&puts::GROUP, &s3::GROUP],
     &[&nbd::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
