@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+mod attached;
 mod capture;
 mod context;
 mod crew;
@@ -51,7 +52,7 @@ const GROUPS: &[&[&Group]] = &[
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&puts::GROUP, &s3::GROUP],
-    &[&nbd::GROUP],
+    &[&nbd::GROUP, &attached::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
