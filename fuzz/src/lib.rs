@@ -7,6 +7,7 @@ mod journal;
 mod mutate;
 mod nbd;
 mod packets;
+mod records;
 mod words;
 
 use base::Chance;
@@ -36,6 +37,8 @@ pub const TARGETS: &[Target] = &[
     journal::JOURNAL,
     nbd::HANDSHAKE,
     nbd::REQUEST,
+    records::PRUNING,
+    records::APPENDS,
     words::REFERENCE,
     words::TOKEN,
     words::TAG,

@@ -18,6 +18,7 @@ mod multicast;
 mod nbd;
 mod peer;
 mod plain;
+mod prune;
 mod puts;
 mod report;
 mod rivals;
@@ -51,7 +52,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
-    &[&puts::GROUP, &s3::GROUP],
+    &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
     &[&nbd::GROUP, &attached::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];

@@ -122,6 +122,7 @@ Examples:
     Tag(Tag),
     #[command(visible_alias = "rm")]
     Remove(Remove),
+    Prune(Prune),
     Verify(Verify),
     Key(Key),
     Repository(RepositoryArgs),
@@ -483,8 +484,8 @@ pub struct Tag {
 
 /// Remove a version, or a tag
 ///
-/// A version's number is never used again. Its data stays until nothing refers to it and it is pruned. A version that a
-/// tag names stays until the tag is moved or removed.
+/// A version's number is never used again. Its data stays until `diskcast prune`, and what other versions share for
+/// longer. A version that a tag names stays until the tag is moved or removed.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -493,6 +494,23 @@ Examples:
 pub struct Remove {
     /// What to remove: image@version, or image:tag for the tag alone
     pub name: String,
+}
+
+/// Delete what no version needs any more
+///
+/// Frees the space of removed versions, and of captures that were given up, while others read and write. It waits for
+/// those who write since before; one that shows no sign of life for so long as --patience is taken for dead, and starts
+/// again if it is not. A prune that is interrupted leaves nothing that the next one does not clear up.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast remove classroom@3 && diskcast prune
+  diskcast prune --dry-run                  how much there is to free
+  diskcast prune --patience 1m --json       no writer of another machine may be slow")]
+pub struct Prune {
+    /// How long a writer may show no sign of life; those that live give one every minute
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10m")]
+    pub patience: std::time::Duration,
 }
 
 /// Check that every stored byte is what it was, and who signed it

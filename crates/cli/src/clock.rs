@@ -11,6 +11,12 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// Lets `time` pass.
+#[expect(clippy::disallowed_methods, reason = "who waits for others, and cannot be told, looks now and then")]
+pub fn pause(time: std::time::Duration) {
+    std::thread::sleep(time);
+}
+
 /// Now in UTC, to the second, as RFC 3339 has it.
 #[expect(clippy::disallowed_methods, reason = "versions and tags say when they were made")]
 pub fn now_rfc3339() -> String {

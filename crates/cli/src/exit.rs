@@ -109,7 +109,7 @@ impl From<store::Error> for Failure {
             Kind::Exists | Kind::Refused => Exit::Refused,
             Kind::Invalid => Exit::Usage,
             Kind::Corrupt => Exit::Verification,
-            Kind::Io | Kind::Full | Kind::Unsupported => Exit::Failed,
+            Kind::Io | Kind::Full | Kind::Unsupported | Kind::Revoked => Exit::Failed,
         };
         Self::from_error(exit, &error)
     }

@@ -139,6 +139,64 @@ fn damage_is_found_named_and_never_installed() {
 }
 
 #[test]
+fn a_prune_frees_what_no_version_needs_and_says_for_whom_it_waits() {
+    let bench = Bench::new();
+    for (name, seed) in [("old.img", 1), ("disk.img", 2)] {
+        bench.disk(name, 4, seed);
+        assert!(bench.see(&format!("capture {name} web -q")).ends_with("exit: 0\n"));
+    }
+    assert!(bench.see("remove web@1 --yes").ends_with("exit: 0\n"));
+    let before = bench.json("usage").last().unwrap()["objects"].as_u64().unwrap();
+    let plan = &bench.json("prune --dry-run")[0];
+    assert_eq!(
+        (&plan["type"], &plan["dry_run"], &plan["versions"]),
+        (&"pruned".into(), &true.into(), &1.into())
+    );
+    let planned = bench.see("prune -n");
+    assert!(
+        planned.starts_with("out: would do: freed 1.0 MiB of 2.0 MiB: ")
+            && planned.ends_with(" versions need the others, N s\nexit: 0\n"),
+        "{planned}"
+    );
+    // A writer whose process is gone, as far as anybody can tell.
+    let location = store::Location::Folder(bench.path("repo"));
+    let stamp = store::Stamp { created: "2026-11-21T12:00:00Z".into(), creator: "ann@lab".into() };
+    let repository = store::Repository::open(&location).unwrap();
+    std::mem::forget(store::Writer::begin_still(&repository, &stamp).unwrap());
+    assert_eq!(
+        bench.see("prune --patience 1s").replace(&plan["freed_objects"].to_string(), "SOME"),
+        format!(
+            "out: freed 1.0 MiB of 2.0 MiB: SOME of {} objects, 1 versions need the others, N s\n\
+             err: waiting for a writer, of ann@lab since TIME\n\
+             err: warning: gave up waiting: a writer, of ann@lab since TIME starts again if it lives\n\
+             exit: 0\n",
+            before + plan["freed_objects"].as_u64().unwrap()
+        )
+    );
+    let again = &bench.json("prune")[0];
+    assert_eq!((&again["freed_objects"], &again["revoked"]), (&0.into(), &0.into()));
+    assert!(bench.see("verify").contains(&format!("out: verified 1 versions, {before} objects of ")));
+    assert!(bench.see("install web out.img -q").ends_with("exit: 0\n"));
+    assert_same(&bench.path("disk.img"), &bench.path("out.img"));
+    // What a damaged or a lost version needs nobody knows.
+    bench.see("capture disk.img web -q");
+    let manifest = bench.path("repo/versions/web/00000000000000000002");
+    std::fs::write(&manifest, "no manifest").unwrap();
+    for exit in [12, 10] {
+        let refused = bench.see("prune");
+        let end = format!("exit: {exit}\n");
+        assert!(refused.contains("err: hint: nothing was deleted") && refused.ends_with(&end), "{refused}");
+        if exit == 12 {
+            std::fs::remove_file(&manifest).unwrap();
+        }
+    }
+    assert_eq!(bench.see("remove web@2 --yes"), "out: removed web@2\nexit: 0\n");
+    let missing = bench.see("remove web@9 --yes");
+    assert!(missing.contains("there is no version `web@9`") && missing.ends_with("exit: 10\n"), "{missing}");
+    assert!(bench.see("prune -q").ends_with("exit: 0\n"));
+}
+
+#[test]
 fn what_nobody_trusted_signed_is_refused_unless_that_is_allowed() {
     let bench = Bench::new();
     let disk = bench.disk("disk.img", 2, 1);
@@ -282,6 +340,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "copy",
         "tag",
         "remove",
+        "prune",
         "verify",
         "key",
         "repository",

@@ -16,6 +16,7 @@ mod serve;
 mod sessions;
 pub mod state;
 pub mod statistics;
+mod uploads;
 
 pub use error::{Error, ErrorKind, Result};
 pub use serve::{ServeOptions, Server, serve};

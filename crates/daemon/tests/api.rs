@@ -17,7 +17,7 @@ use net::ErrorKind;
 use net::api::CreateRequest;
 use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
-use store::{Location, Repository};
+use store::{Location, Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Stamp};
 
 struct Bench {
     server: Server,
@@ -104,6 +104,66 @@ fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
     assert_eq!(writer.manifest("web@1").unwrap(), published);
     assert_eq!(writer.versions("web").unwrap().versions.len(), 2);
     assert_eq!(bench.repository.images().unwrap().len(), 1);
+}
+
+/// Waits for nobody for long, and does something whenever something happens.
+struct Watching<'a>(&'a dyn Fn(&PruneEvent));
+
+impl Overseer for Watching<'_> {
+    fn event(&self, event: &PruneEvent) {
+        self.0(event);
+    }
+
+    fn pause(&self, _: Duration) {}
+}
+
+fn prune(bench: &Bench, looks: u32, act: &dyn Fn(&PruneEvent)) -> PruneReport {
+    let options = PruneOptions { looks, pause: Duration::ZERO, ..PruneOptions::default() };
+    let stamp = Stamp { created: "2026-11-21T12:00:00Z".into(), creator: "tester".into() };
+    bench.repository.prune(&options, &stamp, &Watching(act)).unwrap()
+}
+
+#[test]
+fn a_prune_waits_for_an_upload_and_harms_no_reader() {
+    let bench = start(true);
+    let (first, second) = (bench.writer(), bench.writer());
+    first.publish("web", draft(&first), "first").unwrap();
+    let orphan = ObjectRef::of(ObjectKind::Chunk, b"sent and never published");
+    second.put_object(&orphan, Bytes::from_static(b"sent and never published")).unwrap();
+    // The same content under way once more, by somebody who will publish it, in his time.
+    let third = bench.writer();
+    let draft = draft(&third);
+    let published = std::sync::atomic::AtomicBool::new(false);
+    let report = prune(&bench, 3, &|event| {
+        let is_waiting = matches!(event, PruneEvent::Waiting(owner) if owner.creator.starts_with("upload "));
+        if is_waiting && !published.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            third.publish("web", draft.clone(), "third").unwrap();
+        }
+        // Whoever reads a version meanwhile finds all of it.
+        let manifest = Manifest::decode(&first.manifest("web@1").unwrap()).unwrap();
+        assert!(image::Catalogue::load(&manifest, &first).is_ok(), "{event:?}");
+    });
+    assert!(published.into_inner(), "the upload was waited for");
+    // The second never came back.
+    assert_eq!((report.deleted.objects, report.revoked), (1, 1), "{report:?}");
+    assert!(!first.has_object(&orphan).unwrap());
+    let verified = bench.repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!((verified.versions, verified.unreferenced, verified.damaged.len()), (2, 0, 0));
+}
+
+#[test]
+fn an_upload_that_was_taken_for_dead_is_refused_and_starts_again() {
+    let bench = start(true);
+    let slow = bench.writer();
+    let unlucky = draft(&slow);
+    assert_eq!(prune(&bench, 1, &|_| {}).revoked, 1);
+    let refused = slow.publish("web", unlucky, "first").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused, "{refused:?}");
+    assert!(bench.repository.images().unwrap().is_empty());
+    let again = bench.writer();
+    again.publish("web", draft(&again), "second").unwrap();
+    let verified = bench.repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!((verified.versions, verified.unreferenced, verified.damaged.len()), (1, 0, 0));
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub const SESSION_HEADER: &str = "diskcast-session";
 /// Header of an answer with content: the version that it is of.
 pub const VERSION_HEADER: &str = "diskcast-version";
+/// Header that tells which requests belong to one upload: 32 hexadecimal digits that the client draws.
+pub const UPLOAD_HEADER: &str = "diskcast-upload";
 /// TCP port of a server, unless told otherwise.
 pub const PORT_DEFAULT: u16 = 7717;
 

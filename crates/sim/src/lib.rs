@@ -18,6 +18,7 @@ mod checkers;
 mod holding;
 pub mod mirror;
 mod network;
+mod prune;
 mod queue;
 mod receiver_host;
 mod room;
@@ -29,6 +30,7 @@ mod world;
 
 pub use checkers::Violation;
 pub use network::Link;
+pub use prune::{PruneOutcome, run_prunes};
 pub use room::{Room, RoomOutcome};
 pub use scenario::{Event, Fault, Host, Scenario};
 pub use world::{Outcome, run};

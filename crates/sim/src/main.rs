@@ -15,7 +15,8 @@ use sim::{Room, Scenario, Violation, run};
 const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--mutant NAME] [--verbose]
        diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm | --harsh] [--verbose]
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
-                    [--seed N] [--mutant NAME] [--json] [--verbose]";
+                    [--seed N] [--mutant NAME] [--json] [--verbose]
+       diskcast-sim --prune [--seed N] [--count N] [--mutant NAME]";
 
 struct Arguments {
     seed: u64,
@@ -33,6 +34,8 @@ struct Arguments {
     json: bool,
     mirror: bool,
     mirror_mutant: mirror::core::Mutant,
+    prune: bool,
+    prune_mutant: store::Mutant,
 }
 
 fn main() -> ExitCode {
@@ -43,7 +46,11 @@ fn main() -> ExitCode {
     if let Some(receivers) = arguments.room {
         return if show_room(receivers, &arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let replay = if arguments.mirror { replay_mirror } else { replay };
+    let replay = match &arguments {
+        Arguments { mirror: true, .. } => replay_mirror,
+        Arguments { prune: true, .. } => replay_prunes,
+        _ => replay,
+    };
     let failed =
         (arguments.seed..arguments.seed + arguments.count).filter(|&seed| !replay(seed, &arguments)).count();
     println!("{failed} of {} seeds failed", arguments.count);
@@ -88,6 +95,15 @@ fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
     println!(
         "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions",
         outcome.trace
+    );
+    tell(&outcome.violations)
+}
+
+fn replay_prunes(seed: u64, arguments: &Arguments) -> bool {
+    let outcome = sim::run_prunes(seed, arguments.prune_mutant);
+    println!(
+        "seed {seed}: trace {:016x}, {} operations, {} versions published, {} objects deleted, {} revoked",
+        outcome.trace, outcome.operations, outcome.published, outcome.deleted, outcome.revoked,
     );
     tell(&outcome.violations)
 }
@@ -150,6 +166,18 @@ fn tell(violations: &[Violation]) -> bool {
     violations.is_empty()
 }
 
+/// The bug that is called `name`, of whichever machine.
+fn named(name: &str) -> Option<(Mutant, mirror::core::Mutant, store::Mutant)> {
+    fn find<M: std::fmt::Debug + Copy>(all: &[M], name: &str) -> Option<M> {
+        all.iter().copied().find(|mutant| format!("{mutant:?}") == name)
+    }
+    let of_proto = find(&Mutant::ALL, name);
+    let (of_mirror, of_store) = (find(&mirror::core::Mutant::ALL, name), find(&store::Mutant::ALL, name));
+    let is_known = of_proto.is_some() || of_mirror.is_some() || of_store.is_some();
+    is_known
+        .then(|| (of_proto.unwrap_or_default(), of_mirror.unwrap_or_default(), of_store.unwrap_or_default()))
+}
+
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
     let mut arguments = Arguments {
         seed: 0,
@@ -167,22 +195,17 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         json: false,
         mirror: false,
         mirror_mutant: mirror::core::Mutant::None,
+        prune: false,
+        prune_mutant: store::Mutant::None,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--seed" => arguments.seed = words.next()?.parse().ok()?,
             "--count" => arguments.count = words.next()?.parse().ok()?,
             "--mutant" => {
-                let name = words.next()?;
-                let mut of_mirror = mirror::core::Mutant::ALL.into_iter();
-                match of_mirror.find(|mutant| format!("{mutant:?}") == name) {
-                    Some(mutant) => arguments.mirror_mutant = mutant,
-                    None => {
-                        arguments.mutant =
-                            Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)?;
-                    }
-                }
+                (arguments.mutant, arguments.mirror_mutant, arguments.prune_mutant) = named(&words.next()?)?;
             }
+            "--prune" => arguments.prune = true,
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,
             "--mib" => arguments.image_mib = words.next()?.parse().ok()?,

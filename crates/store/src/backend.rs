@@ -290,6 +290,30 @@ impl Backend {
         let _ = self.wait(self.store.delete(path));
     }
 
+    /// Whether there is a record at `path`.
+    pub(crate) fn exists(&self, path: &Path) -> Result<bool> {
+        Ok(self.size(path)?.is_some())
+    }
+
+    /// Deletes the records at `paths`; those that are not there are deleted already.
+    pub(crate) fn delete(&self, paths: &[Path]) -> Result<()> {
+        let mut pauses = self.pauses();
+        loop {
+            let owned: Vec<_> = paths.iter().cloned().map(Ok).collect();
+            let stream = futures::stream::iter(owned).boxed();
+            // The store looks at the thread that calls it for a runtime, as in `for_each`.
+            let outcomes: Vec<_> = self.wait(async { self.store.delete_stream(stream).collect().await });
+            let is_failure =
+                |error: &object_store::Error| !matches!(error, object_store::Error::NotFound { .. });
+            let failed = outcomes.into_iter().filter_map(object_store::Result::err).find(is_failure);
+            match (failed, pauses.next()) {
+                (None, _) => return Ok(()),
+                (Some(_), Some(pause)) => self.executor.pause(pause)?,
+                (Some(error), None) => return Err(from_store("delete records", error)),
+            }
+        }
+    }
+
     /// Calls `each` for every record below `folder`, in no order, without holding them all.
     pub(crate) fn for_each(&self, folder: &Path, each: &mut dyn FnMut(ObjectMeta)) -> Result<()> {
         let mut last: Option<Path> = None;

@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::names::{ImageName, Reference};
 use crate::parallel::parallel_by;
 use crate::repository::Repository;
-use crate::versions::from_image;
+use crate::versions::{Stamp, from_image};
+use crate::writer::{Writer, again};
 
 mod reseal;
 
@@ -75,16 +76,10 @@ impl<'a> Copier<'a> {
             let manifest = self.to.resolve(&Reference::Version(self.image.clone(), number))?;
             return Ok(CopyReport { manifest, known: true, objects: 0, bytes: 0 });
         }
-        let sent = Sent::default();
-        let failed = |error| from_image(format!("copy `{reference}`"), error);
-        let mut draft = self.describe(&sealed);
-        if self.from.cipher().is_like(self.to.cipher()) {
-            self.send(&sealed.manifest, &sent).map_err(failed)?;
-        } else {
-            (draft.root, draft.statistics.encoded_bytes) =
-                reseal::send(&sealed.manifest, self.from, self.to, &sent).map_err(failed)?;
-        }
-        let manifest = self.to.publish(&self.image, draft)?;
+        let manifest = &sealed.manifest;
+        let stamp = Stamp { created: manifest.created.clone(), creator: manifest.creator.clone() };
+        let (manifest, sent) =
+            again(|| self.copy_once(reference, &sealed, &Writer::begin(self.to, &stamp)?))?;
         let number = manifest.number;
         let (copy, _) = self.to.read_manifest(&self.image, number)?;
         self.known.insert(sealed.digest(), (number, copy.digest()));
@@ -94,6 +89,19 @@ impl<'a> Copier<'a> {
             objects: sent.objects.into_inner(),
             bytes: sent.bytes.into_inner(),
         })
+    }
+
+    fn copy_once(&self, reference: &Reference, sealed: &Sealed, writer: &Writer) -> Result<(Manifest, Sent)> {
+        let sent = Sent::default();
+        let failed = |error| from_image(format!("copy `{reference}`"), error);
+        let mut draft = self.describe(sealed);
+        if self.from.cipher().is_like(self.to.cipher()) {
+            self.send(&sealed.manifest, writer, &sent).map_err(failed)?;
+        } else {
+            (draft.root, draft.statistics.encoded_bytes) =
+                reseal::send(&sealed.manifest, self.from, writer, &sent).map_err(failed)?;
+        }
+        Ok((writer.publish(&self.image, draft)?, sent))
     }
 
     /// The manifest of the copy.
@@ -113,35 +121,35 @@ impl<'a> Copier<'a> {
     }
 
     /// Sends what differs from a version that is here: all that a published version names is there.
-    fn send(&self, manifest: &Manifest, sent: &Sent) -> image::Result<()> {
+    fn send(&self, manifest: &Manifest, to: &Writer, sent: &Sent) -> image::Result<()> {
         let layout = manifest.layout()?;
         let here = self.nearest(manifest);
-        let there = Passing { from: self.from, to: self.to, sent };
+        let there = Passing { from: self.from, to, sent };
         let mut missing: Vec<ChunkRef> = Vec::new();
         for difference in Differences::new(layout.chunk, (Nodes(self.to), &here), (there, &manifest.root)) {
             let Leaf::Data(_, chunk) = difference?.after else { continue };
             missing.push(chunk);
             if missing.len() >= WINDOW_CHUNKS {
-                self.send_chunks(&mut missing, sent)?;
+                self.send_chunks(&mut missing, to, sent)?;
             }
         }
-        self.send_chunks(&mut missing, sent)
+        self.send_chunks(&mut missing, to, sent)
     }
 
-    fn send_chunks(&self, chunks: &mut Vec<ChunkRef>, sent: &Sent) -> image::Result<()> {
+    fn send_chunks(&self, chunks: &mut Vec<ChunkRef>, to: &Writer, sent: &Sent) -> image::Result<()> {
         let done = parallel_by(
             READERS,
             chunks,
             || (),
             |(), chunk| {
                 let object = chunk.object();
-                if self.to.contains(&object)? {
+                if to.contains(&object)? {
                     return Ok(());
                 }
                 let bytes = self.from.fetch(&object)?;
                 object.verify(&bytes)?;
                 sent.count(&object);
-                self.to.put(&object, bytes)
+                to.put(&object, bytes)
             },
         );
         chunks.clear();
@@ -178,7 +186,7 @@ impl Sent {
 /// Reads nodes there, and puts them here as they pass.
 struct Passing<'a> {
     from: &'a Repository,
-    to: &'a Repository,
+    to: &'a Writer,
     sent: &'a Sent,
 }
 

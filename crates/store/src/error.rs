@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Forbidden by a rule of the repository or by the store's permissions.
     Refused,
+    /// A prune took this writer, or prune, for dead: what it did since its lease began is gone, and it starts again.
+    Revoked,
 }
 
 /// An error of this crate.

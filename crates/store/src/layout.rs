@@ -19,6 +19,13 @@ const TAGS: &str = "tags";
 const APPENDS: &str = "appends";
 const PROBES: &str = "probes";
 const SCRATCH: &str = "scratch";
+const LEASES: &str = "leases";
+const PRUNES: &str = "prunes";
+const CANDIDATES: &str = "candidates";
+
+/// Places for copies of one object; all but the first are for objects that are stored anew while a prune may still
+/// delete them elsewhere.
+pub(crate) const SLOTS: u8 = 8;
 
 pub(crate) fn format() -> Path {
     Path::from(FORMAT)
@@ -35,9 +42,18 @@ pub(crate) fn objects(kind: ObjectKind) -> Path {
     Path::from(folder_of(kind))
 }
 
+/// Where an object lies first of all.
 pub(crate) fn object(kind: ObjectKind, digest: &Digest) -> Path {
+    object_in(kind, digest, 0)
+}
+
+/// Where a copy of an object lies.
+pub(crate) fn object_in(kind: ObjectKind, digest: &Digest, slot: u8) -> Path {
     let hex = digest.to_hex();
-    Path::from_iter([folder_of(kind), &hex[..2], &hex])
+    match slot {
+        0 => Path::from_iter([folder_of(kind), &hex[..2], &hex]),
+        _ => Path::from_iter([folder_of(kind), &hex[..2], &format!("{hex}.{slot}")]),
+    }
 }
 
 pub(crate) fn versions() -> Path {
@@ -50,6 +66,10 @@ pub(crate) fn versions_of(image: &ImageName) -> Path {
 
 pub(crate) fn version(image: &ImageName, number: u64) -> Path {
     numbered(versions_of(image), number)
+}
+
+pub(crate) fn all_removed() -> Path {
+    Path::from(REMOVED)
 }
 
 pub(crate) fn removed_of(image: &ImageName) -> Path {
@@ -97,8 +117,50 @@ pub(crate) fn scratch(name: &str) -> Path {
     Path::from_iter([PROBES, SCRATCH, name])
 }
 
+pub(crate) fn prune_begin(number: u64) -> Path {
+    numbered(Path::from(PRUNES), number).join("begin")
+}
+
+pub(crate) fn prune_end(number: u64) -> Path {
+    numbered(Path::from(PRUNES), number).join("end")
+}
+
+pub(crate) fn leases() -> Path {
+    Path::from(LEASES)
+}
+
+pub(crate) fn lease_entry(epoch: u64, lease: u64, entry: u64) -> Path {
+    let name = format!("{lease:0NUMBER_DIGITS$}.{entry:0NUMBER_DIGITS$}");
+    numbered(leases(), epoch).join(PathPart::from(name))
+}
+
+pub(crate) fn candidates() -> Path {
+    Path::from(CANDIDATES)
+}
+
+pub(crate) fn candidates_part(epoch: u64, lease: u64, part: u64) -> Path {
+    numbered(numbered(numbered(candidates(), epoch), lease), part)
+}
+
 pub(crate) fn numbered(folder: Path, number: u64) -> Path {
-    folder.join(PathPart::from(format!("{number:0NUMBER_DIGITS$}")))
+    folder.join(PathPart::from(digits(number)))
+}
+
+fn digits(number: u64) -> String {
+    format!("{number:0NUMBER_DIGITS$}")
+}
+
+/// Epoch and number of the lease that the entry at `path` belongs to.
+pub(crate) fn lease_of(path: &Path) -> Option<(u64, u64)> {
+    let (lease, _) = path.filename()?.split_once('.')?;
+    let number = lease.parse().ok().filter(|&number| digits(number) == lease)?;
+    Some((epoch_of(path)?, number))
+}
+
+/// The epoch that a path in `leases` or `candidates` belongs to.
+pub(crate) fn epoch_of(path: &Path) -> Option<u64> {
+    let epoch = path.parts().nth(1)?;
+    epoch.as_ref().parse().ok().filter(|&number| digits(number) == epoch.as_ref())
 }
 
 /// The number that a numbered record's path ends in; `None` for anything that nobody here wrote.
@@ -112,10 +174,14 @@ pub(crate) fn number_named(name: &str) -> Option<u64> {
     digits.then(|| name.parse().ok()).flatten().filter(|&number| number > 0)
 }
 
-/// The digest that an object's path ends in, if it lies where the object of `kind` and that digest belongs.
-pub(crate) fn digest_of(kind: ObjectKind, path: &Path) -> Option<Digest> {
-    let digest = path.filename()?.parse().ok()?;
-    (object(kind, &digest) == *path).then_some(digest)
+/// The digest and the slot that an object's path says, if it lies where that copy of an object of `kind` belongs.
+pub(crate) fn object_at(kind: ObjectKind, path: &Path) -> Option<(Digest, u8)> {
+    let (digest, slot) = match path.filename()?.split_once('.') {
+        None => (path.filename()?, 0),
+        Some((digest, slot)) => (digest, slot.parse().ok().filter(|slot| (1..SLOTS).contains(slot))?),
+    };
+    let digest = digest.parse().ok()?;
+    (object_in(kind, &digest, slot) == *path).then_some((digest, slot))
 }
 
 #[cfg(test)]
@@ -131,7 +197,9 @@ mod tests {
         assert_eq!(number_of(&version(&image, u64::MAX)), Some(u64::MAX));
         let digest = Digest::of(b"x");
         for kind in [ObjectKind::Chunk, ObjectKind::Node] {
-            assert_eq!(digest_of(kind, &object(kind, &digest)), Some(digest));
+            for slot in 0..SLOTS {
+                assert_eq!(object_at(kind, &object_in(kind, &digest, slot)), Some((digest, slot)));
+            }
         }
     }
 
@@ -143,8 +211,21 @@ mod tests {
         let hex = Digest::of(b"x").to_hex();
         let upper = object(ObjectKind::Chunk, &Digest::of(b"x")).as_ref().to_uppercase();
         for path in [format!("chunks/{hex}"), format!("chunks/zz/{hex}"), "chunks/aa/x".to_owned(), upper] {
-            assert_eq!(digest_of(ObjectKind::Chunk, &Path::from(path.as_str())), None, "{path}");
+            assert_eq!(object_at(ObjectKind::Chunk, &Path::from(path.as_str())), None, "{path}");
         }
-        assert_eq!(digest_of(ObjectKind::Node, &object(ObjectKind::Chunk, &Digest::of(b"x"))), None);
+        assert_eq!(object_at(ObjectKind::Node, &object(ObjectKind::Chunk, &Digest::of(b"x"))), None);
+        for slot in ["0", "8", "01", "+1", ""] {
+            let path = Path::from(format!("chunks/{}/{hex}.{slot}", &hex[..2]));
+            assert_eq!(object_at(ObjectKind::Chunk, &path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn epochs_read_back() {
+        let entry = lease_entry(3, 7, 1);
+        assert_eq!(entry.as_ref(), "leases/00000000000000000003/00000000000000000007.00000000000000000001");
+        assert_eq!((epoch_of(&entry), lease_of(&entry)), (Some(3), Some((3, 7))));
+        assert_eq!(epoch_of(&candidates_part(u64::MAX, 1, 2)), Some(u64::MAX));
+        assert_eq!(epoch_of(&Path::from("leases/3/x")), None);
     }
 }

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result, from_io, from_store};
 use crate::folder::Folder;
 use crate::layout;
 use crate::location::Location;
+use crate::mutant::Mutant;
 use crate::probe::{Probe, Proof};
 use crate::record::{self, RECORD_BYTES_MAX};
 use crate::s3;
@@ -77,11 +78,12 @@ pub struct Keys {
     pub trust: Option<Trust>,
 }
 
-/// Versioned images in an object store. Calls block; any number of threads and processes may make them at once.
-#[derive(Debug)]
+/// Versioned images in an object store. Calls block; any number of threads and processes may make them at once. A clone is
+/// another handle on the same.
+#[derive(Debug, Clone)]
 pub struct Repository {
-    pub(crate) backend: Backend,
-    cache: Option<Cache>,
+    pub(crate) backend: Arc<Backend>,
+    cache: Option<Arc<Cache>>,
     name: String,
     id: String,
     /// `None` if it is not encrypted.
@@ -89,6 +91,7 @@ pub struct Repository {
     pub(crate) cipher: Cipher,
     pub(crate) keys: Keys,
     pub(crate) blobs: Arc<Blobs>,
+    pub(crate) mutant: Mutant,
 }
 
 /// What a repository needs to know beyond where it lies.
@@ -257,9 +260,22 @@ impl Repository {
         self.cache.as_ref().map(|cache| (cache.bytes(), cache.folder()))
     }
 
+    /// The repository in `store`, which answers at once and is fit, used by a program with the bug `mutant`; made if there
+    /// is none. For simulations.
+    #[cfg(feature = "mutants")]
+    pub fn simulated(store: Arc<dyn ObjectStore>, mutant: Mutant) -> Result<Self> {
+        const NAME: &str = "simulated";
+        let backend = Backend::here(store, Proof::given());
+        let repository = match backend.size(&layout::format())? {
+            None => Self::create_on(backend, NAME.to_owned(), None)?,
+            Some(_) => Self::open_on(backend, NAME.to_owned())?,
+        };
+        Ok(Self { mutant, ..repository })
+    }
+
     fn cached(mut self, setting: &Setting) -> Result<Self> {
         if self.backend.is_far() {
-            self.cache = setting.cache.as_ref().map(Cache::open).transpose()?;
+            self.cache = setting.cache.as_ref().map(Cache::open).transpose()?.map(Arc::new);
         }
         Ok(self)
     }
@@ -289,7 +305,8 @@ impl Repository {
     fn new(backend: Backend, name: String, format: Format, cipher: Cipher) -> Self {
         let Format { id, key_check, .. } = format;
         let (keys, blobs) = (Keys::default(), Arc::default());
-        Self { backend, cache: None, name, id, key_check, cipher, keys, blobs }
+        let backend = Arc::new(backend);
+        Self { backend, cache: None, name, id, key_check, cipher, keys, blobs, mutant: Mutant::None }
     }
 
     fn open_on(backend: Backend, name: String) -> Result<Self> {
@@ -350,20 +367,13 @@ impl ObjectSource for Repository {
 
 impl ObjectSink for Repository {
     fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        let path = layout::object(object.kind, &object.digest);
-        // An object of another length is damaged, and a capture that has the right bytes heals it.
-        let found = || Ok(self.backend.size(&path)? == Some(u64::from(object.len)));
-        if self.backend.waits(&path) { Ok(true) } else { found().map_err(into_image) }
+        self.holds(object).map_err(into_image)
     }
 
     /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called. `Refused` if
     /// the repository is encrypted and the object is not.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
-        if !self.cipher.takes(object.kind, &bytes) {
-            let text = format!("`{}` is encrypted, {object} is not", self.name);
-            return Err(image::Error::new(image::ErrorKind::Refused, text));
-        }
-        self.backend.put(&layout::object(object.kind, &object.digest), bytes).map_err(into_image)
+        self.put_in(object, 0, bytes).map_err(into_image)
     }
 
     fn cipher(&self) -> Cipher {
@@ -372,10 +382,34 @@ impl ObjectSink for Repository {
 }
 
 impl Repository {
+    /// Whether there is a copy of `object` now. A writer asks its [`Writer`](crate::Writer), which knows what will stay.
+    pub fn holds(&self, object: &ObjectRef) -> Result<bool> {
+        for slot in 0..layout::SLOTS {
+            if self.holds_in(object, slot)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether there is one in `slot`. An object of another length is damaged, and who has the right bytes heals it.
+    pub(crate) fn holds_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
+        let path = layout::object_in(object.kind, &object.digest, slot);
+        Ok(self.backend.waits(&path) || self.backend.size(&path)? == Some(u64::from(object.len)))
+    }
+
+    /// Stores a copy of `object` in `slot`. `Refused` if the repository is encrypted and the object is not.
+    pub(crate) fn put_in(&self, object: &ObjectRef, slot: u8, bytes: Bytes) -> Result<()> {
+        if !self.cipher.takes(object.kind, &bytes) {
+            let text = format!("`{}` is encrypted, {object} is not", self.name);
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        self.backend.put(&layout::object_in(object.kind, &object.digest, slot), bytes)
+    }
+
     /// The object as the store has it, whatever the cache holds.
     pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Bytes> {
-        let path = layout::object(object.kind, &object.digest);
-        let bytes = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)))?;
+        let (path, bytes) = self.read_copy(object)?;
         if bytes.len() as u64 != u64::from(object.len) {
             let found = bytes.len();
             return Err(Error::new(
@@ -385,6 +419,22 @@ impl Repository {
         }
         Ok(bytes)
     }
+
+    /// The first copy of an object that is there, and where it lies. The error is that of the first slot.
+    pub(crate) fn read_copy(&self, object: &ObjectRef) -> Result<(object_store::path::Path, Bytes)> {
+        let read = |slot| {
+            let path = layout::object_in(object.kind, &object.digest, slot);
+            let bytes = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)))?;
+            Ok((path, bytes))
+        };
+        let missing = |error: &Error| error.kind() == ErrorKind::NotFound;
+        let first = match read(0) {
+            Err(error) if missing(&error) => error,
+            result => return result,
+        };
+        let others = (1..layout::SLOTS).map(read);
+        others.into_iter().find(|copy| !copy.as_ref().is_err_and(missing)).unwrap_or(Err(first))
+    }
 }
 
 /// An error of ours as one of `image`, whose seams the repository fills.
@@ -393,7 +443,7 @@ pub(crate) fn into_image(error: Error) -> image::Error {
         ErrorKind::NotFound => image::ErrorKind::NotFound,
         ErrorKind::Corrupt => image::ErrorKind::Corrupt,
         ErrorKind::Unsupported => image::ErrorKind::Unsupported,
-        ErrorKind::Refused => image::ErrorKind::Refused,
+        ErrorKind::Refused | ErrorKind::Revoked => image::ErrorKind::Refused,
         ErrorKind::Full => image::ErrorKind::Full,
         ErrorKind::Io | ErrorKind::Exists | ErrorKind::Invalid => image::ErrorKind::Io,
     };

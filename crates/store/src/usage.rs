@@ -32,7 +32,7 @@ pub struct ImageUsage {
     pub versions: u64,
     /// Bytes of the disk that its versions have allocated, all together: what copies of them would take.
     pub logical_bytes: u64,
-    /// Chunks, nodes and manifests that are no other image's: what pruning frees once the image is removed.
+    /// Chunks, nodes and manifests that are no other image's: a prune frees all but the manifests once it is removed.
     pub own_bytes: u64,
     /// Chunks and nodes that other images need as well.
     pub shared_bytes: u64,

@@ -403,10 +403,10 @@ impl<'a> Run<'a> {
             window.clear();
         };
         this.repository.backend.for_each(&layout::objects(kind), &mut |found| {
-            match layout::digest_of(kind, &found.location) {
+            match layout::object_at(kind, &found.location) {
                 None => strangers += 1,
-                Some(digest) if seen.contains(&front(&digest)) => {}
-                Some(digest) => {
+                Some((digest, _)) if seen.contains(&front(&digest)) => {}
+                Some((digest, _)) => {
                     unreferenced += 1;
                     let len = u32::try_from(found.size).unwrap_or(u32::MAX).min(OBJECT_BYTES_MAX);
                     window.push(ObjectRef { kind, len, digest });

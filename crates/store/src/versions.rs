@@ -55,6 +55,12 @@ pub(crate) struct Numbers {
     pub(crate) highest: u64,
 }
 
+impl Numbers {
+    fn has_lost(&self, number: u64) -> bool {
+        self.lost.iter().any(|(first, last)| (first..=last).contains(&&number))
+    }
+}
+
 /// The body of a tombstone.
 #[derive(Debug, Serialize, Deserialize)]
 struct Tombstone {
@@ -66,32 +72,10 @@ struct Tombstone {
 }
 
 impl Repository {
-    /// Publishes `draft` as the next version of `image`: makes all objects that were put durable, then takes the next
-    /// number by creating the manifest under it, signed by the repository's key if it has one. `Refused` if the root of
-    /// the tree was never put.
-    pub fn publish(&self, image: &ImageName, mut draft: Manifest) -> Result<Manifest> {
-        self.backend.settle()?;
-        if let Some(root) = draft.root.child.object()
-            && self.backend.size(&layout::object(root.kind, &root.digest))? != Some(u64::from(root.len))
-        {
-            return Err(Error::new(
-                ErrorKind::Refused,
-                format!("publish `{image}`: its root {root} is not stored"),
-            ));
-        }
-        draft.image = image.to_string();
-        draft.cipher = self.cipher.name().to_owned();
-        draft.nonce = record::nonce()?;
-        draft.number = 0;
-        for _ in 0..RACES_MAX {
-            // What was taken a moment ago counts also where the listing does not know it yet.
-            draft.number = next(self.numbers(image)?.highest.max(draft.number), image)?;
-            let (bytes, _) = self.seal_version(&draft)?;
-            if self.create_version(image, &draft, &bytes)? == Created::Ours {
-                return Ok(draft);
-            }
-        }
-        Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
+    /// Publishes `draft` as the next version of `image` by a [`Writer`](crate::Writer) of its own.
+    pub fn publish(&self, image: &ImageName, draft: Manifest) -> Result<Manifest> {
+        let stamp = Stamp { created: draft.created.clone(), creator: draft.creator.clone() };
+        crate::Writer::begin(self, &stamp)?.publish(image, draft)
     }
 
     /// `manifest` signed and sealed as it is stored, and the digest that names it.
@@ -216,7 +200,8 @@ impl Repository {
 
     fn remove_version(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<()> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no version `{image}@{number}`"));
-        if !self.versions(image)?.contains(&number) {
+        let numbers = self.numbers(image)?;
+        if !numbers.live.contains(&number) && !numbers.has_lost(number) {
             return Err(missing());
         }
         if let Some(tag) = self.tags(image)?.into_iter().find(|tag| tag.version == number) {
@@ -236,6 +221,12 @@ impl Repository {
             Created::Ours => Ok(()),
             Created::Taken => Err(missing()),
         }
+    }
+
+    /// Whether there was a version `image@number`, and neither its manifest nor a tombstone is there. Who needs it no more
+    /// removes it.
+    pub fn is_lost(&self, image: &ImageName, number: u64) -> Result<bool> {
+        Ok(self.numbers(image)?.has_lost(number))
     }
 
     fn newest(&self, image: &ImageName) -> Result<u64> {
@@ -280,6 +271,25 @@ impl Repository {
         checked.map(drop).map_err(|error| from_image(format!("read `{path}`"), error))
     }
 
+    /// The number that the next version of `image` would have: none below it is free, whatever lists do not show yet.
+    pub(crate) fn next_number(&self, image: &ImageName) -> Result<u64> {
+        let mut number = next(self.newest_numbers(image, None)?.highest, image)?;
+        while self.backend.exists(&layout::version(image, number))? {
+            number = next(number, image)?;
+        }
+        Ok(number)
+    }
+
+    /// The numbers of all tombstones that `image` has, ascending.
+    pub(crate) fn tombstones(&self, image: &ImageName) -> Result<Vec<u64>> {
+        self.numbers_in(&layout::removed_of(image))
+    }
+
+    /// The numbers of all manifests that `image` has, ascending, removed or not.
+    pub(crate) fn manifests(&self, image: &ImageName) -> Result<Vec<u64>> {
+        self.numbers_in(&layout::versions_of(image))
+    }
+
     pub(crate) fn numbers(&self, image: &ImageName) -> Result<Numbers> {
         let mut live = self.numbers_in(&layout::versions_of(image))?;
         // Tombstones after versions: a version that is removed in between is listed with its tombstone.
@@ -287,9 +297,7 @@ impl Repository {
         let highest = live.last().max(removed.last()).copied().unwrap_or(0);
         let mut used = [&live[..], &removed[..]].concat();
         used.sort_unstable();
-        let lost = std::iter::once(0).chain(used.iter().copied()).zip(&used);
-        let lost = lost.filter(|&(before, &number)| number - before > 1);
-        let lost = lost.map(|(before, number)| (before + 1, number - 1)).collect();
+        let lost = gaps(&used).collect();
         live.retain(|number| removed.binary_search(number).is_err());
         Ok(Numbers { live, lost, highest })
     }
@@ -301,6 +309,13 @@ impl Repository {
         numbers.sort_unstable();
         Ok(numbers)
     }
+}
+
+/// First and last of the numbers from 1 on that are missing between those of `used`, which ascend.
+pub(crate) fn gaps(used: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+    let pairs = std::iter::once(0).chain(used.iter().copied()).zip(used);
+    let pairs = pairs.filter(|&(before, &number)| number.saturating_sub(before) > 1);
+    pairs.map(|(before, number)| (before + 1, number - 1))
 }
 
 /// The number after `highest`. A stranger's record of the highest number there is must not wrap it around.

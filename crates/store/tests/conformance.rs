@@ -8,12 +8,13 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use base::Digest;
 use bytes::Bytes;
 use common::{Place, image, publish, put_image, reference, stamp};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
-use store::{ErrorKind, Removed, Repository, Scope, TagName};
+use store::{ErrorKind, Overseer, PruneEvent, PruneOptions, Removed, Repository, Scope, TagName, Writer};
 
 macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
@@ -71,6 +72,7 @@ conformance![
     writers_race_for_numbers_and_all_win_one,
     writers_race_for_a_tag_and_the_last_holds,
     removers_race_and_one_wins,
+    a_prune_leaves_what_versions_need,
     a_good_repository_verifies,
     verify_of_one_version_looks_at_no_other,
 ];
@@ -328,6 +330,45 @@ fn removers_race_and_one_wins(place: &Place) {
     for error in outcomes.into_iter().filter_map(Result::err) {
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
+}
+
+fn a_prune_leaves_what_versions_need(place: &Place) {
+    let repository = &place.repository;
+    for (name, seed) in [("debian", 1), ("debian", 2), ("web", 1), ("web", 3)] {
+        publish(repository, name, seed);
+    }
+    repository.remove(&reference("debian@2"), &stamp()).unwrap();
+    repository.remove(&reference("web@1"), &stamp()).unwrap();
+    // As a capture leaves it that was given up, and one of whom nobody knows whether it lives.
+    let (orphan, bytes) = chunk(b"no version needs this");
+    repository.put(&orphan, bytes).unwrap();
+    repository.settle().unwrap();
+    let idle = Writer::begin_still(repository, &stamp()).unwrap();
+    let before = repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert!(before.unreferenced > 0);
+    let options = PruneOptions { looks: 1, pause: Duration::ZERO, ..PruneOptions::default() };
+    let dry = repository.prune_dry(&options, &Unseen).unwrap();
+    let report = repository.prune(&options, &stamp(), &Unseen).unwrap();
+    assert_eq!((dry.versions, dry.candidates.objects), (2, before.unreferenced));
+    assert_eq!((report.deleted, report.candidates), (dry.candidates, dry.candidates));
+    assert_eq!((report.versions, report.revoked), (2, 1));
+    let after = repository.verify(&Scope::All, &NoProgress).unwrap();
+    assert_eq!((after.versions, after.unreferenced), (2, 0));
+    assert_eq!(after.damaged, []);
+    // What was deleted comes back when it is stored again, and numbers go on.
+    assert_eq!(idle.beat().unwrap_err().kind(), ErrorKind::Revoked);
+    assert_eq!(publish(repository, "debian", 2).number, 3);
+    let again = repository.prune(&options, &stamp(), &Unseen).unwrap();
+    assert_eq!((again.deleted.objects, again.revoked), (0, 0));
+    assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, []);
+}
+
+/// Nobody watches, and nobody is waited for.
+struct Unseen;
+
+impl Overseer for Unseen {
+    fn event(&self, _: &PruneEvent) {}
+    fn pause(&self, _: Duration) {}
 }
 
 fn a_good_repository_verifies(place: &Place) {

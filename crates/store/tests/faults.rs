@@ -150,7 +150,9 @@ fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds(inner:
             match first {
                 Ok(published) => assert_eq!(published.number, 1, "{trouble:?} {k}"),
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Io, "{trouble:?} {k}: {error:?}");
+                    // A reply that is lost of a get is one with a wrong byte.
+                    let is_right = [ErrorKind::Io, ErrorKind::Corrupt].contains(&error.kind());
+                    assert!(is_right, "{trouble:?} {k}: {error:?}");
                     assert!(
                         repository.images().unwrap().is_empty(),
                         "{trouble:?} {k}: failed, but published"

@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Records, image, kind, publish, put_image, reference, stamp, version};
@@ -12,7 +13,10 @@ use futures::executor::block_on;
 use image::{Catalogue, MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, SealKey, Trust};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
-use store::{Copier, ErrorKind, Keys, Location, Repository, Scope, Shape, Why, read_tag};
+use store::{
+    Copier, ErrorKind, Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Shape, Stamp,
+    Why, Writer, read_tag,
+};
 
 fn key(seed: u8) -> SealKey {
     SealKey::from_bytes([seed; 32])
@@ -54,6 +58,16 @@ impl Bucket {
     fn open(&self) -> Repository {
         self.0.open(keys(1))
     }
+
+    /// No record but `format` says anything of what is in it.
+    fn says_nothing_of(&self, words: &[&[u8]]) {
+        for path in self.0.paths() {
+            let bytes = self.0.read(&path);
+            for &word in words {
+                assert!(!bytes.windows(word.len()).any(|window| window == word), "`{path}` says {word:?}");
+            }
+        }
+    }
 }
 
 fn damaged(repository: &Repository) -> Vec<(String, Why)> {
@@ -80,13 +94,7 @@ fn what_was_sealed_comes_back_with_the_key_and_shows_nothing_without() {
         [grown.append(&[7; 512], &stamp()).unwrap().0, grown.append(&[8; 512], &stamp()).unwrap().0];
     assert_eq!(appended[1] - appended[0], 512, "reservations are read again");
     assert_eq!(damaged(&repository), []);
-    // No record but `format` says anything of what is in it.
-    for path in bucket.0.paths() {
-        let bytes = bucket.0.read(&path);
-        for word in [&b"2026-11-20"[..], b"root", b"seed", b"debian", b"manifest\":"] {
-            assert!(!bytes.windows(word.len()).any(|window| window == word), "`{path}` says {word:?}");
-        }
-    }
+    bucket.says_nothing_of(&[b"2026-11-20", b"root", b"seed", b"debian", b"manifest\":"]);
 }
 
 #[test]
@@ -160,8 +168,9 @@ fn without_the_key_names_and_checksums_are_still_verified() {
     assert_eq!((report.versions, report.damaged, report.unreferenced), (3, Vec::new(), 0));
     assert_eq!(report.objects, bucket.open().verify(&Scope::All, &NoProgress).unwrap().objects);
     for path in bucket.0.paths() {
-        // A tombstone counts by being there, and what it removed counts no more.
-        if path == "format" || path.starts_with("removed/") || path == version("web", 1) {
+        // A tombstone counts by being there, what it removed counts no more, and logs of leases are for prunes alone.
+        let matters = !["format", "removed/", "leases/"].iter().any(|folder| path.starts_with(folder));
+        if !matters || path == version("web", 1) {
             continue;
         }
         let good = bucket.0.read(&path);
@@ -177,6 +186,35 @@ fn without_the_key_names_and_checksums_are_still_verified() {
         bucket.0.write(&path, good);
     }
     assert_eq!((damaged(&bucket.locked()), damaged(&bucket.open())), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_prune_needs_the_key_and_its_records_say_nothing() {
+    let bucket = Bucket::new();
+    let options = PruneOptions { looks: 1, pause: Duration::ZERO, ..PruneOptions::default() };
+    let who = Stamp { creator: "somebody@pruner".to_owned(), ..stamp() };
+    assert_eq!(kind(bucket.locked().prune(&options, &who, &Hasty(None))), Err(ErrorKind::Refused));
+    let repository = bucket.open();
+    publish(&repository, "web", 4);
+    repository.remove(&reference("web@3"), &stamp()).unwrap();
+    // Neither while it is at work, when its records and those of a writer are there, nor afterwards.
+    let _idle = Writer::begin_still(&repository, &who).unwrap();
+    let report = repository.prune(&options, &who, &Hasty(Some(&bucket))).unwrap();
+    assert!(report.deleted.objects > 0 && report.revoked == 1, "{report:?}");
+    bucket.says_nothing_of(&[b"somebody", b"2026", b"begin", b"debian"]);
+    assert_eq!(damaged(&bucket.open()), []);
+    assert_eq!(bucket.open().verify(&Scope::All, &NoProgress).unwrap().unreferenced, 0);
+}
+
+/// Waits for nobody, and looks at the bucket whenever something happens.
+struct Hasty<'a>(Option<&'a Bucket>);
+
+impl Overseer for Hasty<'_> {
+    fn event(&self, _: &PruneEvent) {
+        self.0.iter().for_each(|bucket| bucket.says_nothing_of(&[b"somebody", b"2026", b"begin", b"debian"]));
+    }
+
+    fn pause(&self, _: Duration) {}
 }
 
 #[test]

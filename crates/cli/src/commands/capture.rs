@@ -4,7 +4,7 @@ use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink};
 use serde_json::json;
-use store::{ImageName, Reference, Repository};
+use store::{ImageName, Reference, Repository, Writer};
 
 use super::Context;
 use crate::args::Capture;
@@ -15,6 +15,8 @@ use crate::{reach, repository};
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
+/// How often a capture starts that prunes take for dead.
+const STARTS_MAX: u32 = 3;
 
 pub fn run(context: &Context, args: &Capture) -> Result<()> {
     let image: ImageName = args.name.parse()?;
@@ -54,8 +56,22 @@ impl Job<'_> {
     fn to_repository(&self) -> Result<()> {
         let repository = repository::open_or_create(&self.context.global)?;
         self.context.output.detail(&format!("repository {}", repository.name()));
-        let known = known_chunks(&repository, &self.image)?;
-        self.capture(&repository, known, |draft| Ok(repository.publish(&self.image, draft)?))
+        for _ in 1..STARTS_MAX {
+            let writer = Writer::begin(&repository, &repository::stamp())?;
+            let outcome = self.write(&repository, &writer);
+            if !writer.is_revoked() {
+                return outcome;
+            }
+            self.context
+                .output
+                .warning("a prune took this capture for dead, as it was silent for long: it starts again");
+        }
+        self.write(&repository, &Writer::begin(&repository, &repository::stamp())?)
+    }
+
+    fn write(&self, repository: &Repository, writer: &Writer) -> Result<()> {
+        let known = known_chunks(repository, &self.image)?;
+        self.capture(writer, known, |draft| Ok(writer.publish(&self.image, draft)?))
     }
 
     fn to_server(&self, server: &str) -> Result<()> {

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod install;
 pub mod key;
 pub mod log;
+pub mod prune;
 pub mod remove;
 pub mod repository;
 pub mod serve;

@@ -1,7 +1,7 @@
 //! `diskcast remove`: removes a version, or a tag.
 
 use serde_json::json;
-use store::{Reference, Removed};
+use store::{ErrorKind, Reference, Removed, Repository};
 
 use super::Context;
 use crate::args::Remove;
@@ -15,17 +15,17 @@ pub fn run(context: &Context, args: &Remove) -> Result<()> {
         return Err(Failure::new(Exit::Usage, format!("`{image}` does not say which version to remove"))
             .hint(format!("say `{image}@NUMBER` for a version or `{image}:TAG` for a tag; `diskcast images {image}` lists them")));
     }
-    let version = repository.look(&reference)?.0.manifest;
+    let (number, about) = find(&repository, &reference)?;
     let is_version = matches!(reference, Reference::Version(..));
     if is_version && !context.global.yes && !context.global.dry_run {
-        prompt::confirm(&format!("{reference}, made {}, will be removed", version.created))?;
+        prompt::confirm(&format!("{reference}, {about}, will be removed"))?;
     }
     if !context.global.dry_run {
         let removed = repository.remove(&reference, &repository::stamp()).map_err(explain)?;
         debug_assert_eq!(is_version, matches!(removed, Removed::Version(_)));
     }
     let record = json!({
-        "type": "removed", "image": version.image, "number": version.number,
+        "type": "removed", "image": reference.image().as_str(), "number": number,
         "what": if is_version { "version" } else { "tag" }, "dry_run": context.global.dry_run,
     });
     context.output.result(&record, || {
@@ -34,8 +34,25 @@ pub fn run(context: &Context, args: &Remove) -> Result<()> {
     })
 }
 
+/// The number of the version that is meant, and how people may know it. One whose manifest is damaged or lost can be
+/// removed, too.
+fn find(repository: &Repository, reference: &Reference) -> Result<(u64, String)> {
+    match (repository.look(reference), reference) {
+        (Ok((sealed, _)), _) => {
+            let manifest = sealed.manifest;
+            Ok((manifest.number, format!("made {}", manifest.created)))
+        }
+        (Err(error), Reference::Version(image, number))
+            if error.kind() == ErrorKind::Corrupt || repository.is_lost(image, *number)? =>
+        {
+            Ok((*number, "whose manifest is damaged or lost".to_owned()))
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
 fn explain(error: store::Error) -> Failure {
-    let refused = error.kind() == store::ErrorKind::Refused;
+    let refused = error.kind() == ErrorKind::Refused;
     let failure = Failure::from(error);
     if refused {
         failure.hint("move its tags to another version first, or remove them: `diskcast remove IMAGE:TAG`")

@@ -25,7 +25,7 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     let checked = match &args.repair {
         Some(from) if !context.global.dry_run => {
             let from = repository::other(from, &context.global, None, Repository::open_with)?;
-            repository.repair(&scope, &from, &meter)
+            repository.repair(&scope, &from, &repository::stamp(), &meter)
         }
         _ => repository.verify(&scope, &meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
     };

@@ -19,6 +19,7 @@ use net::api::{
 use store::{ImageName, Reference, Repository, TagName};
 
 use super::access::Access;
+use super::objects::Upload;
 use super::{App, Failure, body};
 use crate::authority::Right;
 use crate::event::Event;
@@ -114,6 +115,7 @@ pub async fn publish(
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
     Extension(Peer(peer)): Extension<Peer>,
+    upload: Upload,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
@@ -128,7 +130,7 @@ pub async fn publish(
     let reference = match *published {
         Some(number) => Reference::Version(name, number),
         None => {
-            let version = app.blocking(move |app| publish_draft(&app.repository, name, &draft)).await?;
+            let version = app.blocking(move |app| publish_draft(app, &upload, name, &draft)).await?;
             *published = Some(version.number);
             (app.log)(&Event::Published { reference: format!("{}@{}", version.image, version.number), peer });
             Reference::Version(version.image.parse()?, version.number)
@@ -139,18 +141,25 @@ pub async fn publish(
 }
 
 /// A version appears only if all that it needs is here.
-fn publish_draft(repository: &Repository, name: ImageName, draft: &Bytes) -> Result<Manifest, Failure> {
+fn publish_draft(app: &App, upload: &Upload, name: ImageName, draft: &Bytes) -> Result<Manifest, Failure> {
+    let repository: &Repository = &app.repository;
+    let writer = app.uploads.writer(repository, &upload.name)?;
     let draft = Manifest::decode(&repository.cipher().open_manifest(draft)?)?;
     let catalogue = Catalogue::load(&draft, repository).map_err(missing)?;
     for object in catalogue.objects() {
-        if !repository.contains(object)? {
+        if !writer.contains(object)? {
             return Err(Failure::new(
                 ProblemKind::Refused,
                 format!("{object} of this version was never sent"),
             ));
         }
     }
-    Ok(repository.publish(&name, draft)?)
+    let published = writer.publish(&name, draft);
+    // An upload of this name alone is over, and a writer that failed may not go on.
+    if upload.is_named || published.is_err() {
+        app.uploads.end(&upload.name);
+    }
+    Ok(published?)
 }
 
 /// An object that the draft names and that is not here is no fault of the path that was asked for.

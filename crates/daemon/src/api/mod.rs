@@ -26,6 +26,7 @@ use crate::event::{Event, Log};
 use crate::metrics::Metrics;
 use crate::publications::Publications;
 use crate::sessions::Sessions;
+use crate::uploads::Uploads;
 pub use problem::Failure;
 
 /// Most requests at once; more are told to come back.
@@ -44,6 +45,7 @@ pub struct App {
     pub authority: Authority,
     pub sessions: Arc<Sessions>,
     pub publications: Publications,
+    pub uploads: Uploads,
     pub metrics: Metrics,
     pub log: Log,
     requests: Semaphore,
@@ -63,6 +65,7 @@ impl App {
             authority,
             sessions,
             publications: Publications::default(),
+            uploads: Uploads::default(),
             metrics: Metrics::new(),
             log,
             requests: Semaphore::new(REQUESTS_MAX),

@@ -4,20 +4,21 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::extract::{Extension, FromRequestParts, Path, Query, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::limits::OBJECT_BYTES_MAX;
 use image::{ObjectKind, ObjectRef, ObjectSink, ObjectSource};
-use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER};
+use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER, UPLOAD_HEADER};
 use serde::Deserialize;
 
 use super::access::Access;
 use super::body::{Held, receive, reserve};
 use super::{App, Failure};
 use crate::authority::Right;
+use crate::listener::Peer;
 
 pub async fn get(
     _: Access,
@@ -34,8 +35,21 @@ pub async fn get(
     Ok((headers, Body::new(Held::new(bytes, memory))).into_response())
 }
 
-pub async fn head(_: Access, State(app): State<Arc<App>>, Name(object): Name) -> Result<Response, Failure> {
-    if app.blocking(move |app| app.repository.contains(&object)).await? {
+pub async fn head(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Name(object): Name,
+    upload: Upload,
+) -> Result<Response, Failure> {
+    // Who uploads wants to know what is there to stay.
+    let uploads = upload.is_named && access.needs_anywhere(Right::Write).is_ok();
+    let found = app.blocking(move |app| -> Result<bool, Failure> {
+        match uploads {
+            true => Ok(app.uploads.writer(&app.repository, &upload.name)?.contains(&object)?),
+            false => Ok(app.repository.holds(&object)?),
+        }
+    });
+    if found.await? {
         return Ok([(CONTENT_TYPE, OBJECT_TYPE.to_owned()), (CONTENT_LENGTH, object.len.to_string())]
             .into_response());
     }
@@ -46,17 +60,40 @@ pub async fn put(
     access: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
+    upload: Upload,
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Failure> {
     access.needs_anywhere(Right::Write)?;
     let (bytes, _memory) = receive(&app, &headers, body, object.len).await?;
     app.metrics.received(bytes.len() as u64);
-    let store = app.blocking(move |app| {
+    let store = app.blocking(move |app| -> Result<(), Failure> {
         object.verify(&bytes)?;
-        app.repository.put(&object, bytes)
+        Ok(app.uploads.writer(&app.repository, &upload.name)?.put(&object, bytes)?)
     });
     store.await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// The upload that a request belongs to.
+pub struct Upload {
+    pub name: String,
+    /// Whether the client named it; else all of its machine's are one.
+    pub is_named: bool,
+}
+
+impl FromRequestParts<Arc<App>> for Upload {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
+        let Extension(Peer(peer)) = Extension::<Peer>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| Failure::internal("a request comes from nowhere"))?;
+        let named = parts.headers.get(UPLOAD_HEADER).and_then(|name| name.to_str().ok());
+        let is_name = |name: &&str| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let named = named.filter(is_name);
+        let name = named.map_or_else(|| peer.ip().to_string(), str::to_owned);
+        Ok(Self { name, is_named: named.is_some() })
+    }
 }
 
 /// The object that a path names: kind, digest and, as `bytes`, its length.

@@ -75,7 +75,7 @@ impl From<store::Error> for Failure {
             Kind::Exists => ProblemKind::Exists,
             Kind::Full => ProblemKind::Full,
             Kind::Invalid => ProblemKind::Invalid,
-            Kind::Refused => ProblemKind::Refused,
+            Kind::Refused | Kind::Revoked => ProblemKind::Refused,
             Kind::Io | Kind::Corrupt | Kind::Unsupported => ProblemKind::Internal,
         };
         Self::of(kind, &error)

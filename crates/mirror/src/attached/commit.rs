@@ -72,7 +72,7 @@ impl Mirror {
                 store::ErrorKind::Full => ErrorKind::Full,
                 store::ErrorKind::Invalid => ErrorKind::Invalid,
                 store::ErrorKind::Unsupported => ErrorKind::Unsupported,
-                store::ErrorKind::Io => ErrorKind::Io,
+                store::ErrorKind::Io | store::ErrorKind::Revoked => ErrorKind::Io,
             };
             Error::from_source(kind, format!("commit the disk to `{image}`"), error)
         };

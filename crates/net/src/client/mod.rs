@@ -93,6 +93,8 @@ pub struct Client {
     answered: AtomicBool,
     /// The session that objects are fetched beside.
     session: Mutex<Option<api::SessionId>>,
+    /// What names all that this client adds.
+    upload: String,
 }
 
 impl Client {
@@ -124,7 +126,19 @@ impl Client {
         let hasty_failures = AtomicU32::new(0);
         let (chance, answered) = (Mutex::new(clock::jitter()), AtomicBool::new(false));
         let session = Mutex::default();
-        Ok(Self { http, hasty, hasty_failures, server, authorization, options, chance, answered, session })
+        let upload = upload_name();
+        Ok(Self {
+            http,
+            hasty,
+            hasty_failures,
+            server,
+            authorization,
+            options,
+            chance,
+            answered,
+            session,
+            upload,
+        })
     }
 
     /// The same client with other waits.
@@ -140,6 +154,7 @@ impl Client {
             chance: Mutex::new(clock::jitter()),
             answered: AtomicBool::new(self.answered.load(Ordering::Relaxed)),
             session: Mutex::new(self.beside()),
+            upload: upload_name(),
         }
     }
 
@@ -303,6 +318,10 @@ impl Client {
         let request = match self.beside() {
             Some(session) => request.header(api::SESSION_HEADER, session.to_string()),
             None => request,
+        };
+        let request = match *method {
+            Method::GET => request,
+            _ => request.header(api::UPLOAD_HEADER, &self.upload),
         };
         let response = request.send().map_err(|error| {
             let haste = in_haste && error.is_connect();
@@ -496,6 +515,12 @@ fn read_at_most(response: Response, bytes_max: u64) -> std::result::Result<Bytes
         return Err(Failure { kind: ErrorKind::Corrupt, passing: false, at_once: false, said, source: None });
     }
     Ok(bytes.into())
+}
+
+/// 32 hexadecimal digits that no other client has drawn.
+fn upload_name() -> String {
+    let mut chance = clock::jitter();
+    format!("{:016x}{:016x}", chance.u64(), chance.u64())
 }
 
 /// The URL of `server`, with scheme and port filled in.

@@ -22,6 +22,7 @@ use crate::parallel::parallel;
 use crate::record;
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp, from_image, next};
+use crate::writer::again;
 
 /// How often a line looks whether other processes have come to rest, before it goes on anyway.
 const LOOKS_MAX: u32 = 64;
@@ -65,8 +66,10 @@ pub(super) struct Job<'a> {
 
 impl Blob<'_> {
     pub(super) fn publish(&self, write: &Write<'_>) -> Result<Committed> {
-        let upload = Upload::new(self.repository);
-        Job { repository: self.repository, image: &self.image, write, upload: &upload }.run()
+        again(|| {
+            let upload = Upload::begin(self.repository, write.stamp)?;
+            Job { repository: self.repository, image: &self.image, write, upload: &upload }.run()
+        })
     }
 }
 

@@ -42,6 +42,7 @@ mod upload;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::{Mutex, Weak};
 
 use base::limits::{CHUNK_BYTES_DEFAULT, SECTOR_BYTES};
 use image::manifest::{DiskRecord, FORMAT, Origin, Statistics};
@@ -53,6 +54,7 @@ use crate::names::{ImageName, Reference};
 use crate::record;
 use crate::repository::Repository;
 use crate::versions::{Stamp, from_image, next};
+use crate::writer::{Writer, again};
 use commit::Write;
 use compose::Moved;
 use line::Tip;
@@ -70,6 +72,8 @@ pub(crate) struct Blobs {
     pub(crate) lines: line::Lines,
     nodes: nodes::NodeCache,
     flush: settle::SharedFlush,
+    /// That of all writes under way.
+    writer: Mutex<Weak<Writer>>,
     pub(crate) benches: Benches,
 }
 
@@ -178,22 +182,26 @@ impl Blob<'_> {
             return Err(invalid(format!("{} bytes are no whole sectors", shape.size_bytes)));
         }
         manifest.layout().map_err(|error| invalid(base::fault::chain(&error)))?;
-        self.begin(manifest)
+        again(|| self.begin(manifest.clone(), &Upload::begin(self.repository, stamp)?))
     }
 
     /// Makes the image a clone of the version `from`: it names the same tree. Takes one record, whatever the size.
     /// `Exists` if the image exists.
     pub fn clone_from(&self, from: &Reference, stamp: &Stamp) -> Result<Manifest> {
-        let (sealed, _) = self.repository.sealed(from)?;
-        let digest = sealed.digest();
-        let layout =
-            sealed.manifest.layout().map_err(|error| from_image(format!("clone `{from}`"), error))?;
-        let parent = Tip { manifest: sealed.manifest, digest, layout, next: 1 };
-        self.begin(Manifest { image: self.image.to_string(), ..describe::child(&parent, stamp) })
+        again(|| {
+            let upload = Upload::begin(self.repository, stamp)?;
+            let (sealed, _) = self.repository.sealed(from)?;
+            let digest = sealed.digest();
+            let layout =
+                sealed.manifest.layout().map_err(|error| from_image(format!("clone `{from}`"), error))?;
+            let parent = Tip { manifest: sealed.manifest, digest, layout, next: 1 };
+            let clone = Manifest { image: self.image.to_string(), ..describe::child(&parent, stamp) };
+            self.begin(clone, &upload)
+        })
     }
 
     /// Publishes the first version of an image.
-    fn begin(&self, mut manifest: Manifest) -> Result<Manifest> {
+    fn begin(&self, mut manifest: Manifest, upload: &Upload<'_>) -> Result<Manifest> {
         let exists = || Error::new(ErrorKind::Exists, format!("there is an image `{}` already", self.image));
         let newest = self.repository.newest_numbers(&self.image, None)?;
         if newest.live.is_some() {
@@ -202,7 +210,7 @@ impl Blob<'_> {
         manifest.number = next(newest.highest, &self.image)?;
         manifest.nonce = record::nonce()?;
         let (bytes, _) = self.repository.seal_version(&manifest)?;
-        match Upload::new(self.repository).create(&self.image, &manifest, &bytes)? {
+        match upload.create(&self.image, &manifest, &bytes)? {
             Created::Ours => Ok(manifest),
             Created::Taken => Err(exists()),
         }

@@ -1,5 +1,6 @@
 //! All that one write puts into the repository, and its publication, go through one value.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
@@ -9,16 +10,21 @@ use crate::backend::Created;
 use crate::error::Result;
 use crate::names::ImageName;
 use crate::repository::Repository;
+use crate::versions::Stamp;
+use crate::writer::Writer;
 
 /// One write on its way.
 pub(super) struct Upload<'a> {
     repository: &'a Repository,
+    writer: Arc<Writer>,
     bytes: AtomicU64,
 }
 
 impl<'a> Upload<'a> {
-    pub(super) fn new(repository: &'a Repository) -> Self {
-        Self { repository, bytes: AtomicU64::new(0) }
+    /// Begins before anything is read that the write builds on.
+    pub(super) fn begin(repository: &'a Repository, stamp: &Stamp) -> Result<Self> {
+        let writer = Writer::share(repository, &repository.blobs.writer, stamp)?;
+        Ok(Self { repository, writer, bytes: AtomicU64::new(0) })
     }
 
     /// Makes durable what was put, together with others who want the same at this moment.
@@ -29,7 +35,7 @@ impl<'a> Upload<'a> {
     /// See [`Repository::create_version`].
     pub(super) fn create(&self, image: &ImageName, manifest: &Manifest, bytes: &Bytes) -> Result<Created> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        self.repository.create_version(image, manifest, bytes)
+        self.writer.create(image, manifest, bytes)
     }
 
     /// Bytes that were sent to the store.
@@ -40,12 +46,12 @@ impl<'a> Upload<'a> {
 
 impl ObjectSink for Upload<'_> {
     fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        self.repository.contains(object)
+        self.writer.contains(object)
     }
 
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        self.repository.put(object, bytes)
+        self.writer.put(object, bytes)
     }
 
     fn cipher(&self) -> Cipher {

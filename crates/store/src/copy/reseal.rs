@@ -11,14 +11,10 @@ use super::{READERS, Sent, WINDOW_CHUNKS};
 use crate::blob::Nodes;
 use crate::parallel::parallel_by;
 use crate::repository::Repository;
+use crate::writer::Writer;
 
 /// Sends all that `manifest` names in `from`, as `to` keeps it. Returns the tree there, and the bytes of its chunks.
-pub(super) fn send(
-    manifest: &Manifest,
-    from: &Repository,
-    to: &Repository,
-    sent: &Sent,
-) -> Result<(Root, u64)> {
+pub(super) fn send(manifest: &Manifest, from: &Repository, to: &Writer, sent: &Sent) -> Result<(Root, u64)> {
     let layout = manifest.layout()?;
     let arriving = Arriving { to, sent };
     let mut tree = TreeBuilder::new(layout.chunk, layout.chunk_count(), &arriving);
@@ -55,7 +51,7 @@ fn move_leaf(leaf: &Leaf, from: &Repository, arriving: &Arriving<'_>) -> Result<
 
 /// Where objects go that are not there yet.
 struct Arriving<'a> {
-    to: &'a Repository,
+    to: &'a Writer,
     sent: &'a Sent,
 }
 
@@ -73,6 +69,6 @@ impl ObjectSink for Arriving<'_> {
     }
 
     fn cipher(&self) -> Cipher {
-        self.to.cipher().clone()
+        self.to.cipher()
     }
 }

@@ -1,0 +1,116 @@
+//! `diskcast prune`: deletes what no version needs any more.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use base::units::{show_bytes, show_duration};
+use serde_json::json;
+use store::{Overseer, Owner, PruneEvent, PruneOptions, Purpose};
+
+use super::Context;
+use crate::args::Prune;
+use crate::exit::{Failure, Result};
+use crate::output::Output;
+use crate::{clock, repository};
+
+/// Between two looks at writers that are waited for, at most.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Looks at each of them before its owner is given up, at least.
+const LOOKS: u32 = 10;
+
+pub fn run(context: &Context, args: &Prune) -> Result<()> {
+    let repository = repository::open(&context.global)?;
+    let began = clock::now();
+    let pause = PAUSE.min(args.patience / LOOKS);
+    let looks = u32::try_from(args.patience.as_millis().div_ceil(pause.as_millis())).unwrap_or(u32::MAX);
+    let options = PruneOptions { looks, pause, ..PruneOptions::default() };
+    let teller = Teller { output: context.output, waited_for: RefCell::default() };
+    let report = match context.global.dry_run {
+        true => repository.prune_dry(&options, &teller),
+        false => repository.prune(&options, &repository::stamp(), &teller),
+    };
+    let report = report.map_err(explain)?;
+    let freed = if context.global.dry_run { report.candidates } else { report.deleted };
+    let took = clock::now().duration_since(began);
+    let record = json!({
+        "type": "pruned", "dry_run": context.global.dry_run, "versions": report.versions,
+        "stored_objects": report.stored.objects, "stored_bytes": report.stored.bytes,
+        "freed_objects": freed.objects, "freed_bytes": freed.bytes,
+        "kept_for_writers": report.candidates.objects - freed.objects, "revoked": report.revoked,
+        "seconds": took.as_secs_f64(),
+    });
+    context.output.result(&record, || {
+        let (stored, took) = (report.stored, show_duration(took));
+        format!(
+            "{}freed {} of {}: {} of {} objects, {} versions need the others, {took}\n",
+            context.would(),
+            show_bytes(freed.bytes),
+            show_bytes(stored.bytes),
+            freed.objects,
+            stored.objects,
+            report.versions,
+        )
+    })
+}
+
+fn explain(error: store::Error) -> Failure {
+    use store::ErrorKind as Kind;
+    let kind = error.kind();
+    let failure = Failure::from(error);
+    match kind {
+        Kind::Corrupt | Kind::NotFound => failure.hint(
+            "nothing was deleted, since nobody can tell what a damaged or lost version needs: heal it by \
+             `diskcast verify --repair OTHER`, or `diskcast remove` it",
+        ),
+        _ => failure,
+    }
+}
+
+/// Says who is waited for, once each, and who was given up.
+struct Teller {
+    output: Output,
+    waited_for: RefCell<Vec<Owner>>,
+}
+
+impl Overseer for Teller {
+    fn event(&self, event: &PruneEvent) {
+        match event {
+            PruneEvent::Marked { versions } => {
+                self.output.detail(&format!("marked what {versions} versions need"))
+            }
+            PruneEvent::Found(found) => self.output.detail(&format!(
+                "found {} objects of {} that no version needs",
+                found.objects,
+                show_bytes(found.bytes)
+            )),
+            PruneEvent::Waiting(owner) => {
+                let mut waited_for = self.waited_for.borrow_mut();
+                if !waited_for.contains(owner) {
+                    self.output.note(&format!("waiting for {}", describe(owner)));
+                    waited_for.push(owner.clone());
+                }
+            }
+            PruneEvent::Revoked(owner) => {
+                self.output
+                    .warning(&format!("gave up waiting: {} starts again if it lives", describe(owner)));
+            }
+            PruneEvent::Deleted(deleted) => self.output.detail(&format!(
+                "deleted {} objects of {}",
+                deleted.objects,
+                show_bytes(deleted.bytes)
+            )),
+        }
+    }
+
+    fn pause(&self, time: Duration) {
+        clock::pause(time);
+    }
+}
+
+fn describe(owner: &Owner) -> String {
+    let what = match owner.purpose {
+        Purpose::Write => "a writer",
+        Purpose::Prune => "another prune",
+    };
+    format!("{what}, of {} since {}", owner.creator, owner.created)
+}

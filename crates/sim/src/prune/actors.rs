@@ -1,0 +1,290 @@
+//! Who acts: writers that reuse what they find, those who clone, remove and read versions, and prunes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::store::{
+    ErrorKind, ImageName, Mutant, Overseer, PruneEvent, PruneOptions, Reference, Repository, Stamp, Writer,
+};
+use base::{Chance, Digest};
+use bytes::Bytes;
+use image::manifest::{DiskRecord, Origin, Statistics};
+use image::{
+    ChunkExtents, ChunkRef, ChunkSize, Leaf, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink,
+    ObjectSource as _, TreeBuilder,
+};
+
+use crate::prune::store::ActorStore;
+use crate::prune::world::{Operation, Stage, World};
+
+/// Distinct chunks that there can be: few, so that writers meet.
+const CHUNKS: u64 = 10;
+/// Chunks of an image: three nodes of leaves under one root.
+const INDICES: u64 = 700;
+/// How often an actor that was revoked starts again.
+const TRIES: u32 = 4;
+
+/// An actor, and what it does by chance.
+#[derive(Debug)]
+pub struct Actor {
+    pub role: Role,
+    pub seed: u64,
+}
+
+/// What an actor does.
+#[derive(Debug, Clone, Copy)]
+pub enum Role {
+    /// Makes versions of chunks, of which some are there already.
+    Write { rounds: u32 },
+    /// Publishes the trees of other versions again.
+    Clone { rounds: u32 },
+    /// Removes versions.
+    Remove { rounds: u32 },
+    /// Reads versions from end to end.
+    Read { rounds: u32 },
+    /// Prunes, and takes those for dead that it has looked at so often.
+    Prune { rounds: u32, looks: u32 },
+}
+
+/// What an actor does in one round.
+type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> ::store::Result<()>;
+
+/// The actors of a run.
+pub fn cast(chance: &mut Chance) -> Vec<Actor> {
+    let rounds = |chance: &mut Chance, most| 1 + u32::try_from(chance.below(most)).expect("few");
+    let mut actors = Vec::new();
+    for _ in 0..1 + chance.below(3) {
+        actors.push(Role::Write { rounds: rounds(chance, 3) });
+    }
+    for _ in 0..chance.below(3) {
+        actors.push(Role::Clone { rounds: rounds(chance, 3) });
+    }
+    actors.push(Role::Remove { rounds: rounds(chance, 6) });
+    actors.push(Role::Read { rounds: rounds(chance, 3) });
+    for _ in 0..1 + chance.below(3) {
+        actors.push(Role::Prune { rounds: rounds(chance, 3), looks: rounds(chance, 4) });
+    }
+    actors.into_iter().map(|role| Actor { role, seed: chance.u64() }).collect()
+}
+
+/// Makes the repository, with some versions of which some are removed.
+pub fn found(world: &Arc<World>, mutant: Mutant) {
+    world.cast(1);
+    let stage = world.stage(0);
+    let repository = open(&stage, mutant).expect("nothing goes wrong yet");
+    let mut chance = Chance::from_seed(0);
+    for seed in 0..6 {
+        publish(&repository, &mut chance, seed).expect("nothing goes wrong yet");
+    }
+    stage.leave();
+}
+
+fn open(stage: &Stage, mutant: Mutant) -> ::store::Result<Repository> {
+    Repository::simulated(Arc::new(ActorStore::new(stage.clone())), mutant)
+}
+
+fn stamp() -> Stamp {
+    Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "sim".to_owned() }
+}
+
+fn image(chance: &mut Chance) -> ImageName {
+    ["a", "b"][usize::from(chance.hits(500_000))].parse().expect("a good name")
+}
+
+impl Actor {
+    /// Does what it does until it is done, or dead.
+    pub fn act(&self, stage: &Stage, mutant: Mutant) {
+        let mut chance = Chance::from_seed(self.seed);
+        let (rounds, act): (u32, &Act) = match self.role {
+            Role::Write { rounds } => (rounds, &write),
+            Role::Clone { rounds } => (rounds, &clone),
+            Role::Remove { rounds } => (rounds, &remove),
+            Role::Read { rounds } => (rounds, &read),
+            Role::Prune { rounds, looks } => {
+                (rounds, &move |repository, stage, _| prune(repository, stage, looks))
+            }
+        };
+        for _ in 0..rounds {
+            for _ in 0..TRIES {
+                if stage.is_dead() {
+                    return;
+                }
+                match open(stage, mutant).and_then(|repository| act(&repository, stage, &mut chance)) {
+                    Ok(()) => break,
+                    Err(error) => stage.tell(|checker, step| checker.failed(step, &error)),
+                }
+            }
+        }
+    }
+}
+
+fn publish(repository: &Repository, chance: &mut Chance, seed: u64) -> ::store::Result<Manifest> {
+    let writer = Writer::begin_still(repository, &stamp())?;
+    let draft = fill(&writer, &mut Chance::from_seed(seed))?;
+    writer.publish(&image(chance), draft)
+}
+
+fn write(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+    let writer = Writer::begin_still(repository, &stamp())?;
+    for _ in 0..1 + chance.below(2) {
+        let draft = fill(&writer, &mut chance.fork())?;
+        if chance.hits(300_000) {
+            writer.beat()?;
+        }
+        for _ in 0..chance.below(20) {
+            stage.ask(Operation::Nap);
+        }
+        let published = writer.publish(&image(chance), draft)?;
+        stage.tell(|checker, _| checker.reported(&published.image, published.number, &published.nonce));
+    }
+    Ok(())
+}
+
+/// Stores an image of some chunks, of which those that are there are left.
+fn fill(writer: &Writer, chance: &mut Chance) -> ::store::Result<Manifest> {
+    let sink = Sparing(writer);
+    let stored = || -> image::Result<Manifest> {
+        let size = ChunkSize::from_log2(16).expect("a good size");
+        let mut tree = TreeBuilder::new(size, INDICES, &sink);
+        for index in (0..INDICES).step_by(100) {
+            if chance.hits(600_000) {
+                let bytes = Bytes::from(chance.below(CHUNKS).to_le_bytes().repeat(9));
+                let object = ObjectRef::of(ObjectKind::Chunk, &bytes);
+                sink.put(&object, bytes)?;
+                let chunk =
+                    ChunkRef { encoded_len: object.len, encoded: object.digest, plain: Digest([7; 32]) };
+                tree.push(index, &Leaf::Data(ChunkExtents::full(size), chunk))?;
+            }
+        }
+        Ok(draft(size, tree.finish()?))
+    };
+    let mut stored = stored;
+    stored().map_err(|error| {
+        let kind = match error.kind() {
+            image::ErrorKind::Refused => ErrorKind::Revoked,
+            _ => ErrorKind::Io,
+        };
+        ::store::Error::from_source(kind, "store an image", error)
+    })
+}
+
+/// A sink that stores only what is not there.
+struct Sparing<'a>(&'a Writer);
+
+impl ObjectSink for Sparing<'_> {
+    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+        self.0.contains(object)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        if self.0.contains(object)? { Ok(()) } else { self.0.put(object, bytes) }
+    }
+}
+
+fn draft(size: ChunkSize, root: image::Root) -> Manifest {
+    let size_sectors = INDICES * u64::from(size.sectors());
+    Manifest {
+        format: 1,
+        features: Vec::new(),
+        image: "draft".to_owned(),
+        number: 0,
+        nonce: String::new(),
+        parent: None,
+        copied: None,
+        root,
+        chunk_bytes: size.bytes(),
+        size_sectors,
+        logical_sector_bytes: 512,
+        physical_sector_bytes: 512,
+        origin: Origin { disk_sectors: size_sectors, start_sector: 0 },
+        disk: DiskRecord { table: "none".to_owned(), ..DiskRecord::default() },
+        labels: [].into(),
+        created: "2026-11-20T14:00:00Z".to_owned(),
+        creator: "sim".to_owned(),
+        statistics: Statistics::default(),
+        warnings: Vec::new(),
+        cipher: "none".to_owned(),
+    }
+}
+
+/// A version that is there, by chance; none if there are none.
+fn any_version(repository: &Repository, chance: &mut Chance) -> ::store::Result<Option<Reference>> {
+    let image = image(chance);
+    match repository.versions(&image) {
+        Ok(numbers) => {
+            let number = numbers[usize::try_from(chance.below(numbers.len() as u64)).expect("few")];
+            Ok(Some(Reference::Version(image, number)))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn clone(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+    let writer = Writer::begin_still(repository, &stamp())?;
+    let Some(source) = any_version(repository, chance)? else { return Ok(()) };
+    let found = match repository.resolve(&source) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    for _ in 0..chance.below(20) {
+        stage.ask(Operation::Nap);
+    }
+    // The root alone is looked for: all below comes with the version.
+    match writer.publish(&image(chance), found) {
+        Ok(published) => {
+            stage.tell(|checker, _| checker.reported(&published.image, published.number, &published.nonce));
+            Ok(())
+        }
+        // A root that may be deleted is not counted on, whoever else keeps it.
+        Err(error) if error.kind() == ErrorKind::Refused => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove(repository: &Repository, _: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+    let Some(victim) = any_version(repository, chance)? else { return Ok(()) };
+    match repository.remove(&victim, &stamp()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn read(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+    let Some(reference) = any_version(repository, chance)? else { return Ok(()) };
+    let found = match repository.resolve(&reference) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let read = || -> image::Result<()> {
+        let size = found.layout()?.chunk;
+        for run in Leaves::new(repository, size, &found.root) {
+            if let Leaf::Data(_, chunk) = run?.leaf {
+                chunk.object().verified(repository.fetch(&chunk.object())?)?;
+            }
+        }
+        Ok(())
+    };
+    match read() {
+        Err(error) if error.kind() == image::ErrorKind::NotFound => {
+            stage.tell(|checker, _| checker.unread(&found.image, found.number, &base::fault::chain(&error)));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Patience<'a>(&'a Stage);
+
+impl Overseer for Patience<'_> {
+    fn event(&self, _: &PruneEvent) {}
+
+    fn pause(&self, _: Duration) {
+        self.0.ask(Operation::Nap);
+    }
+}
+
+fn prune(repository: &Repository, stage: &Stage, looks: u32) -> ::store::Result<()> {
+    let options = PruneOptions { looks, pause: Duration::ZERO, window: 1 };
+    repository.prune_still(&options, &stamp(), &Patience(stage)).map(drop)
+}

@@ -1,0 +1,157 @@
+//! What must always hold, told from the records alone: a version that is not removed finds a copy of every object it
+//! needs, at every moment; what was reported as published is there; in the end there is nothing else.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use image::node::Node;
+use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Sealed};
+use store::ErrorKind;
+
+use crate::Violation;
+use crate::prune::world::Copies;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Checker {
+    pub violations: Vec<Violation>,
+    pub published: u64,
+    pub deleted: u64,
+    pub revoked: u64,
+    /// The objects of versions that are not removed, by the paths of their first slots.
+    live: BTreeMap<(String, u64), HashSet<String>>,
+    removed: HashSet<(String, u64)>,
+    /// Nonces of what was reported.
+    reported: HashMap<(String, u64), String>,
+    manifests: HashMap<(String, u64), String>,
+}
+
+impl Checker {
+    /// A record was put.
+    pub fn put(&mut self, step: u64, path: &str, bytes: &Bytes, copies: &Copies<'_>) {
+        if let Some(name) = version_at(path, "removed/") {
+            self.live.remove(&name);
+            self.removed.insert(name);
+        }
+        if path.starts_with("leases/")
+            && bytes.starts_with(br#"{"record":"lease","version":1,"entry":"revoked""#)
+        {
+            self.revoked += 1;
+        }
+        let Some(name) = version_at(path, "versions/") else { return };
+        let manifest = Sealed::open(bytes).expect("writers write good manifests").manifest;
+        self.published += 1;
+        self.manifests.insert(name.clone(), manifest.nonce.clone());
+        let size = ChunkSize::from_bytes(manifest.chunk_bytes).expect("a good size");
+        let mut needs = HashSet::new();
+        gather(manifest.root.child, manifest.root.height - 1, size, copies, &mut needs);
+        if let Some(missing) = copies.missing(&needs) {
+            let text = format!("{}@{} appears at step {step} without {missing}", name.0, name.1);
+            self.violate("a version that can be seen is complete", text);
+        }
+        if !self.removed.contains(&name) {
+            self.live.insert(name, needs);
+        }
+    }
+
+    /// The record at `path` was deleted.
+    pub fn delete(&mut self, step: u64, path: &str, copies: &Copies<'_>) {
+        if path.starts_with("versions/") || path.starts_with("removed/") || path.starts_with("prunes/") {
+            self.violate("only objects, leases and candidates are deleted", path.to_owned());
+        }
+        let Some(object) = object_at(path) else { return };
+        self.deleted += 1;
+        let hurt = self.live.iter().find(|(_, needs)| needs.contains(object));
+        if let Some(((image, number), _)) = hurt
+            && copies.find(object).is_none()
+        {
+            let text = format!("{path} is deleted at step {step}, and {image}@{number} needs it");
+            self.violate("nothing live is deleted", text);
+        }
+    }
+
+    /// A writer was told that its version is published.
+    pub fn reported(&mut self, image: &str, number: u64, nonce: &str) {
+        self.reported.insert((image.to_owned(), number), nonce.to_owned());
+    }
+
+    /// A reader did not find an object of a version.
+    pub fn unread(&mut self, image: &str, number: u64, why: &str) {
+        if self.live.contains_key(&(image.to_owned(), number)) {
+            self.violate("a live version can be read", format!("{image}@{number}: {why}"));
+        }
+    }
+
+    /// An actor gave up for an error, which is that of a store that fails, or of somebody who was taken for dead.
+    pub fn failed(&mut self, step: u64, error: &store::Error) {
+        if ![ErrorKind::Io, ErrorKind::Revoked].contains(&error.kind()) {
+            let text = format!("at step {step}: {}", base::fault::chain(error));
+            self.violate("errors are those of the store", text);
+        }
+    }
+
+    /// Everybody has ended, and prunes went over it.
+    pub fn end(&mut self, records: &BTreeMap<&str, &Bytes>) {
+        let needed: HashSet<&String> = self.live.values().flatten().collect();
+        let mut found = Vec::new();
+        for path in records.keys() {
+            if let Some(object) = object_at(path)
+                && !needed.contains(&object.to_owned())
+            {
+                found.push(("all garbage goes", (*path).to_owned()));
+            }
+            if path.starts_with("leases/") {
+                found.push(("logs of leases go", (*path).to_owned()));
+            }
+        }
+        let lists = records.keys().filter(|path| path.starts_with("candidates/")).count();
+        let prunes = records.keys().filter(|path| path.ends_with("/begin")).count();
+        if lists > prunes {
+            found.push(("lists of candidates go", format!("{lists} of {prunes} prunes")));
+        }
+        for (name, nonce) in &self.reported {
+            if self.manifests.get(name) != Some(nonce) {
+                found.push(("what was reported is there", format!("{}@{}", name.0, name.1)));
+            }
+        }
+        found.into_iter().take(20).for_each(|(rule, what)| self.violate(rule, what));
+    }
+}
+
+fn version_at(path: &str, folder: &str) -> Option<(String, u64)> {
+    let (image, number) = path.strip_prefix(folder)?.split_once('/')?;
+    Some((image.to_owned(), number.parse().ok()?))
+}
+
+/// The path of the first slot of the object whose copy lies at `path`.
+fn object_at(path: &str) -> Option<&str> {
+    let is_object = path.starts_with("chunks/") || path.starts_with("nodes/");
+    is_object.then(|| path.split_once('.').map_or(path, |(object, _)| object))
+}
+
+fn path_of(object: &ObjectRef) -> String {
+    let (folder, hex) =
+        (if object.kind == ObjectKind::Chunk { "chunks" } else { "nodes" }, object.digest.to_hex());
+    format!("{folder}/{}/{hex}", &hex[..2])
+}
+
+/// Adds the paths of all objects of a subtree.
+fn gather(child: Child, level: u8, size: ChunkSize, copies: &Copies<'_>, needs: &mut HashSet<String>) {
+    let Some(object) = child.object() else { return };
+    let path = path_of(&object);
+    let node = copies.find(&path).cloned();
+    if !needs.insert(path) {
+        return;
+    }
+    let Some(node) = node else { return };
+    let node = object.verified(node).and_then(|node| Node::decode(&node, level, size));
+    match node.expect("writers write good nodes") {
+        Node::Children(children) => {
+            children.into_iter().for_each(|child| gather(child, level - 1, size, copies, needs));
+        }
+        Node::Leaves(leaves) => needs.extend(leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Data(_, chunk) => Some(path_of(&chunk.object())),
+            _ => None,
+        })),
+    }
+}

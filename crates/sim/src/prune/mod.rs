@@ -1,0 +1,77 @@
+//! Prunes beside writers: the repository's own code, in threads of which one runs at a time, on a store that stops each
+//! of them at every operation. A seed decides who goes on, who sleeps for long, who dies, whose request takes effect
+//! later or not at all, whose reply is lost, and what lists do not show yet.
+//!
+//! ```text
+//! actors (threads)  writers, those who clone and remove, readers, prunes: crates/store as it is
+//!    |  every get, put, list, delete
+//! world             grants one operation at a time; memory, faults, and what lists show
+//!    |
+//! checker           which objects live versions need, and whether each still has a copy
+//! ```
+
+mod actors;
+mod checker;
+mod store;
+mod world;
+
+use std::sync::Arc;
+
+use ::store::Mutant;
+use base::Chance;
+
+use crate::Violation;
+use actors::{Actor, Role};
+use world::{Faults, World};
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct PruneOutcome {
+    /// What must not be and was.
+    pub violations: Vec<Violation>,
+    /// Equal runs have equal traces.
+    pub trace: u64,
+    /// Operations of the store.
+    pub operations: u64,
+    /// Versions that were published.
+    pub published: u64,
+    /// Copies of objects that were deleted.
+    pub deleted: u64,
+    /// Leases that were revoked while their owners lived.
+    pub revoked: u64,
+}
+
+/// Runs writers and prunes as `seed` says, with a bug if `mutant` is one, then two prunes that nothing disturbs.
+#[must_use]
+pub fn run_prunes(seed: u64, mutant: Mutant) -> PruneOutcome {
+    let mut chance = Chance::from_seed(seed);
+    let world = World::new(chance.fork());
+    actors::found(&world, mutant);
+    world.trouble(Faults::draw(&mut chance));
+    let actors = actors::cast(&mut chance);
+    play(&world, &actors, mutant);
+    // What the dead had asked for arrives when others have cleared up behind them, and stored it anew.
+    world.trouble(Faults::NONE);
+    for role in [Role::Prune { rounds: 1, looks: 1 }, Role::Write { rounds: 3 }] {
+        play(&world, &[Actor { role, seed: chance.u64() }], mutant);
+    }
+    world.calm();
+    for seed in 0..2 {
+        play(&world, &[Actor { role: Role::Prune { rounds: 1, looks: 1 }, seed }], mutant);
+    }
+    world.outcome()
+}
+
+/// Lets `actors` act until all have ended.
+fn play(world: &Arc<World>, actors: &[Actor], mutant: Mutant) {
+    world.cast(actors.len());
+    std::thread::scope(|scope| {
+        for (index, actor) in actors.iter().enumerate() {
+            let stage = world.stage(index);
+            scope.spawn(move || {
+                actor.act(&stage, mutant);
+                stage.leave();
+            });
+        }
+    });
+}

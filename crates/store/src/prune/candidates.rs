@@ -1,0 +1,96 @@
+//! What a prune may delete: a list in parts, one folder of objects after the other, so that memory is bounded by a folder.
+
+use image::ObjectKind;
+use object_store::path::Path;
+
+use crate::epoch::{Candidate, PART_PATHS_MAX, PartName, seal_part};
+use crate::error::Result;
+use crate::layout;
+use crate::lease::Lease;
+use crate::repository::Repository;
+
+/// Calls `each` for every copy of every object, folder by folder.
+pub(super) fn each_object(
+    repository: &Repository,
+    each: &mut dyn FnMut(&Candidate) -> Result<()>,
+) -> Result<()> {
+    for kind in [ObjectKind::Chunk, ObjectKind::Node] {
+        for name in repository.backend.folders(&layout::objects(kind))? {
+            for candidate in in_folder(repository, &layout::objects(kind).join(name))? {
+                each(&candidate)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The objects in `folder`, in the order of their paths. Strangers are passed over.
+pub(super) fn in_folder(repository: &Repository, folder: &Path) -> Result<Vec<Candidate>> {
+    let mut found = Vec::new();
+    repository.backend.for_each(folder, &mut |record| {
+        found.extend(Candidate::at(&record.location, record.size));
+    })?;
+    found.sort_unstable_by_key(|candidate| (candidate.digest, candidate.slot));
+    Ok(found)
+}
+
+/// A list of candidates, as it is written.
+pub(super) struct Candidates<'a> {
+    repository: &'a Repository,
+    epoch: u64,
+    lease: u64,
+    waiting: Vec<Candidate>,
+    parts: u64,
+    slots: u8,
+}
+
+impl<'a> Candidates<'a> {
+    /// An empty list of the prune that holds `lease`, begun when copies lay in `slots` slots.
+    pub(super) fn new(repository: &'a Repository, lease: &Lease, slots: u8) -> Self {
+        let (epoch, lease) = (lease.epoch(), lease.number());
+        // Who stores anew takes a slot more.
+        let slots = slots.max(2);
+        Self { repository, epoch, lease, waiting: Vec::new(), parts: 0, slots }
+    }
+
+    /// Takes notice of a copy, whether it is a candidate or not.
+    pub(super) fn saw(&mut self, copy: &Candidate) {
+        self.slots = self.slots.max((copy.slot + 2).min(layout::SLOTS));
+    }
+
+    /// Adds a candidate. A part ends with its folder.
+    pub(super) fn push(&mut self, candidate: Candidate) -> Result<()> {
+        let folder = |candidate: &Candidate| (candidate.kind, candidate.digest.0[0]);
+        let is_next = self.waiting.last().is_some_and(|last| folder(last) != folder(&candidate));
+        if is_next || self.waiting.len() == PART_PATHS_MAX {
+            self.finish()?;
+        }
+        self.waiting.push(candidate);
+        Ok(())
+    }
+
+    /// Writes what waits.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        self.parts += 1;
+        let name = PartName { epoch: self.epoch, lease: self.lease, part: self.parts };
+        self.repository.backend.create(&name.path(), &seal_part(&self.waiting))?;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    pub(super) fn parts(&self) -> u64 {
+        self.parts
+    }
+
+    pub(super) fn slots(&self) -> u8 {
+        self.slots
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = PartName> + use<> {
+        let (epoch, lease) = (self.epoch, self.lease);
+        (1..=self.parts).map(move |part| PartName { epoch, lease, part })
+    }
+}

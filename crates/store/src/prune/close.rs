@@ -1,0 +1,179 @@
+//! Step 6 of a prune: waits until every lease of an epoch that has passed is over, or revokes it, and learns what was
+//! committed under it.
+
+use bytes::Bytes;
+
+use crate::backend::Created;
+use crate::error::{ErrorKind, Result};
+use crate::layout;
+use crate::lease::{self, Commit, Entry, Owner};
+use crate::mutant::Mutant;
+use crate::repository::Repository;
+
+use super::{PruneEvent, Run, Tombstones};
+
+/// A lease that is looked at until it is over.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    repository: &'a Repository,
+    epoch: u64,
+    lease: u64,
+    /// The entry that is looked for next.
+    next: u64,
+    /// Looks since the last entry.
+    silent: u32,
+    owner: Option<Owner>,
+    /// Not decided yet, with its manifest as it is to be stored; those before it are.
+    last_commit: Option<(Commit, Bytes)>,
+    /// Those that are versions.
+    commits: Vec<Commit>,
+    deleting: Option<u64>,
+    has_ended: bool,
+}
+
+/// What was learned of leases that are over.
+#[derive(Debug, Default)]
+pub(super) struct Closed<'a> {
+    pub(super) watched: Vec<Watch<'a>>,
+    /// Commits that are versions.
+    pub(super) commits: Vec<Commit>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(repository: &'a Repository, epoch: u64, lease: u64) -> Self {
+        Self {
+            repository,
+            epoch,
+            lease,
+            next: 1,
+            silent: 0,
+            owner: None,
+            last_commit: None,
+            commits: Vec::new(),
+            deleting: None,
+            has_ended: false,
+        }
+    }
+
+    /// Whether its owner does nothing more under it.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// The last part that its owner, a prune, began to delete.
+    pub(super) fn deleting(&self) -> Option<u64> {
+        self.deleting
+    }
+
+    /// Whether there is such a lease.
+    fn is_there(&self) -> Result<bool> {
+        self.repository.backend.exists(&layout::lease_entry(self.epoch, self.lease, 1))
+    }
+
+    /// Reads what is new.
+    fn look(&mut self) -> Result<()> {
+        self.silent += 1;
+        while !self.has_ended {
+            match lease::read(self.repository, self.epoch, self.lease, self.next)? {
+                None => return Ok(()),
+                Some(Entry::Begin(owner)) => self.owner = Some(owner),
+                Some(Entry::Alive) => {}
+                Some(Entry::Delete(part)) => self.deleting = Some(part),
+                Some(Entry::Commit(commit, bytes)) => {
+                    if let Some((before, bytes)) = self.last_commit.replace((commit, bytes)) {
+                        let is_version = self.is_version(&before, &bytes)?;
+                        self.commits.extend(is_version.then_some(before));
+                    }
+                }
+                Some(Entry::Closed | Entry::Revoked) => self.has_ended = true,
+            }
+            self.next += 1;
+            self.silent = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether it could be revoked; if not, its owner was faster.
+    fn revoke(&mut self) -> Result<bool> {
+        let revoked = lease::revoke(self.repository, self.epoch, self.lease, self.next)? == Created::Ours;
+        self.has_ended |= revoked;
+        Ok(revoked)
+    }
+
+    /// The commits that are versions. The last becomes one now if it can.
+    fn into_versions(mut self) -> Result<Vec<Commit>> {
+        if let Some((last, bytes)) = self.last_commit.take() {
+            let path = layout::version(&last.image, last.number);
+            let is_version = match self.repository.has(Mutant::LeavesCommitsUndecided) {
+                true => self.is_version(&last, &bytes)?,
+                false => self.repository.backend.create(&path, &bytes)? == Created::Ours,
+            };
+            self.commits.extend(is_version.then_some(last));
+        }
+        Ok(self.commits)
+    }
+
+    fn is_version(&self, commit: &Commit, bytes: &Bytes) -> Result<bool> {
+        let path = layout::version(&commit.image, commit.number);
+        match self.repository.backend.read(&path, bytes.len() as u64) {
+            Ok(found) => Ok(found == *bytes),
+            // Longer than the commit is another's.
+            Err(error) if [ErrorKind::NotFound, ErrorKind::Corrupt].contains(&error.kind()) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Ends all leases of the epochs `from..=to` but this prune's own.
+    pub(super) fn close(&mut self, from: u64, to: u64, removed: &Tombstones) -> Result<Closed<'a>> {
+        let mut closed = Closed::default();
+        if self.repository.has(Mutant::LeavesLeasesOpen) {
+            return Ok(closed);
+        }
+        let from = if self.repository.has(Mutant::ForgetsOlderEpochs) { to } else { from };
+        for epoch in from..=to {
+            let mut watches = Vec::new();
+            for lease in 1.. {
+                let watch = Watch::new(self.repository, epoch, lease);
+                if !watch.is_there()? {
+                    break;
+                }
+                if (epoch, lease) != (self.lease.epoch(), self.lease.number()) {
+                    watches.push(watch);
+                }
+            }
+            self.wait_for(watches, &mut closed)?;
+        }
+        for watch in std::mem::take(&mut closed.watched) {
+            closed.commits.extend(watch.into_versions()?);
+        }
+        closed.commits.retain(|commit| !removed.holds(&commit.image, commit.number));
+        if self.repository.has(Mutant::ForgetsCommits) {
+            closed.commits.clear();
+        }
+        Ok(closed)
+    }
+
+    /// Waits until each lease is over, and revokes those that are silent for too long.
+    pub(super) fn wait_for(&mut self, mut open: Vec<Watch<'a>>, closed: &mut Closed<'a>) -> Result<()> {
+        loop {
+            for watch in &mut open {
+                watch.look()?;
+                if !watch.has_ended && watch.silent >= self.options.looks && watch.revoke()? {
+                    self.report.revoked += 1;
+                    watch
+                        .owner
+                        .iter()
+                        .for_each(|owner| self.overseer.event(&PruneEvent::Revoked(owner.clone())));
+                }
+            }
+            let (over, rest) = open.into_iter().partition(Watch::has_ended);
+            open = rest;
+            closed.watched.extend::<Vec<_>>(over);
+            let Some(first) = open.first() else { return Ok(()) };
+            first.owner.iter().for_each(|owner| self.overseer.event(&PruneEvent::Waiting(owner.clone())));
+            self.overseer.pause(self.options.pause);
+        }
+    }
+}

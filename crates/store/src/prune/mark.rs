@@ -1,0 +1,196 @@
+//! Marking: which objects are needed. Chunks go into a filter of fixed memory that errs towards live; nodes that were
+//! visited are remembered exactly, since what is below a node is passed over if the node was seen before.
+
+use std::collections::{HashMap, HashSet};
+
+use base::Digest;
+use image::node::Node;
+use image::tree::NodeSource as _;
+use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Root};
+
+use crate::blob::Nodes;
+use crate::error::{Error, ErrorKind, Result};
+use crate::filter::Filter;
+use crate::layout;
+use crate::lease::Commit;
+use crate::names::ImageName;
+use crate::parallel::parallel;
+use crate::repository::Repository;
+use crate::versions::{from_image, gaps};
+
+use super::candidates::in_folder;
+
+/// Memory for marks: 64 bits each for 16 million objects, fewer for more.
+const MARKS_BYTES_MAX: u64 = 128 << 20;
+const MARKS_BITS: u64 = 64;
+/// Objects that a filter has room for in any case.
+const OBJECTS_MIN: u64 = 16 << 10;
+/// Folders whose objects are counted to estimate all.
+const SAMPLE: usize = 4;
+
+/// The versions that were removed when a prune began.
+#[derive(Debug)]
+pub(super) struct Tombstones(HashMap<ImageName, Vec<u64>>);
+
+impl Tombstones {
+    pub(super) fn list(repository: &Repository) -> Result<Self> {
+        let mut removed = HashMap::new();
+        for image in names(repository.backend.folders(&layout::all_removed())?) {
+            let numbers = repository.tombstones(&image)?;
+            removed.insert(image, numbers);
+        }
+        Ok(Self(removed))
+    }
+
+    pub(super) fn holds(&self, image: &ImageName, number: u64) -> bool {
+        self.of(image).binary_search(&number).is_ok()
+    }
+
+    /// Those of `image`, ascending.
+    fn of(&self, image: &ImageName) -> &[u64] {
+        self.0.get(image).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn names(folders: Vec<String>) -> impl Iterator<Item = ImageName> {
+    folders.into_iter().filter_map(|name| name.parse().ok())
+}
+
+/// What is needed.
+#[derive(Debug)]
+pub(super) struct Marks<'a> {
+    repository: &'a Repository,
+    window: usize,
+    live: Filter,
+    nodes: HashSet<[u8; 16]>,
+    /// The numbers that lists showed, removed or not.
+    seen: HashMap<ImageName, Vec<u64>>,
+    marked: HashMap<ImageName, HashSet<u64>>,
+}
+
+impl<'a> Marks<'a> {
+    pub(super) fn new(repository: &'a Repository, window: usize) -> Result<Self> {
+        let seed = u64::from_str_radix(&crate::record::nonce()?[..16], 16).expect("hexadecimal digits");
+        Ok(Self {
+            repository,
+            window,
+            live: Filter::new(estimate(repository)?, MARKS_BITS, MARKS_BYTES_MAX, seed),
+            nodes: HashSet::new(),
+            seen: HashMap::new(),
+            marked: HashMap::new(),
+        })
+    }
+
+    /// Marks what all versions need that lists show and that are not in `removed`. Returns how many they are.
+    pub(super) fn versions(&mut self, removed: &Tombstones) -> Result<u64> {
+        let mut count = 0;
+        for image in names(self.repository.backend.folders(&layout::versions())?) {
+            let numbers = self.repository.manifests(&image)?;
+            let unlisted = self.unlisted(&image, &numbers, removed)?;
+            let all = numbers.iter().chain(&unlisted);
+            for &number in all.filter(|&&number| !removed.holds(&image, number)) {
+                count += 1;
+                if !self.marked.get(&image).is_some_and(|marked| marked.contains(&number)) {
+                    self.version(&image, number)?;
+                    self.marked.entry(image.clone()).or_default().insert(number);
+                }
+            }
+            self.seen.insert(image, numbers);
+        }
+        Ok(count)
+    }
+
+    /// Versions that are there and that no list shows yet, below the highest that it shows. `NotFound` if one was lost: its
+    /// manifest may come back by a repair, and what it needs would not.
+    fn unlisted(&self, image: &ImageName, listed: &[u64], removed: &Tombstones) -> Result<Vec<u64>> {
+        let mut used = [listed, removed.of(image)].concat();
+        used.sort_unstable();
+        let mut unlisted = Vec::new();
+        for (first, last) in gaps(&used) {
+            for number in first..=last {
+                if self.repository.backend.exists(&layout::version(image, number))? {
+                    unlisted.push(number);
+                } else if !self.repository.backend.exists(&layout::removed(image, number))? {
+                    let text =
+                        format!("`{image}@{number}` was lost: it has neither a manifest nor a tombstone");
+                    return Err(Error::new(ErrorKind::NotFound, text));
+                }
+            }
+        }
+        Ok(unlisted)
+    }
+
+    fn version(&mut self, image: &ImageName, number: u64) -> Result<()> {
+        let manifest = self.repository.read_manifest(image, number)?.0.manifest;
+        let layout =
+            manifest.layout().map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+        self.root(manifest.root, layout.chunk)
+    }
+
+    /// Marks a tree, but for what of it is marked.
+    pub(super) fn root(&mut self, root: Root, size: ChunkSize) -> Result<()> {
+        let mut waiting = Vec::new();
+        self.enter([root.child], root.height - 1, &mut waiting);
+        while !waiting.is_empty() {
+            let window = waiting.split_off(waiting.len().saturating_sub(self.window));
+            let read = parallel(&window, || (), |(), (object, level)| self.node(object, *level, size));
+            for (node, (_, level)) in read.into_iter().zip(&window) {
+                match node? {
+                    Node::Children(children) => self.enter(children, level - 1, &mut waiting),
+                    Node::Leaves(leaves) => leaves.iter().for_each(|leaf| {
+                        if let Leaf::Data(_, chunk) = leaf {
+                            self.live.insert(&chunk.encoded, 0);
+                        }
+                    }),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks nodes, and lets those wait whose entries are not marked.
+    fn enter(
+        &mut self,
+        children: impl IntoIterator<Item = Child>,
+        level: u8,
+        waiting: &mut Vec<(ObjectRef, u8)>,
+    ) {
+        for object in children.into_iter().filter_map(|child| child.object()) {
+            let front = *object.digest.0.first_chunk().expect("a digest has 32 bytes");
+            if self.nodes.insert(front) {
+                self.live.insert(&object.digest, 0);
+                waiting.push((object, level));
+            }
+        }
+    }
+
+    fn node(&self, object: &ObjectRef, level: u8, size: ChunkSize) -> Result<Node> {
+        let node = Nodes(self.repository).node(object).and_then(|node| Node::decode(&node, level, size));
+        node.map_err(|error| from_image(format!("mark {object}"), error))
+    }
+
+    pub(super) fn is_live(&self, digest: &Digest) -> bool {
+        self.live.contains(digest, 0)
+    }
+
+    /// Whether lists have shown the versions of all `commits`.
+    pub(super) fn has_seen_all(&self, commits: &[Commit]) -> bool {
+        let shown = |commit: &Commit| self.seen.get(&commit.image)?.binary_search(&commit.number).ok();
+        commits.iter().all(|commit| shown(commit).is_some())
+    }
+}
+
+/// About how many objects there are. Where there are many, digests spread them evenly over all folders.
+fn estimate(repository: &Repository) -> Result<u64> {
+    let chunks = layout::objects(ObjectKind::Chunk);
+    let folders = repository.backend.folders(&chunks)?;
+    if folders.len() < 256 {
+        return Ok(OBJECTS_MIN);
+    }
+    let mut counted = 0;
+    for folder in &folders[..SAMPLE] {
+        counted += in_folder(repository, &chunks.clone().join(folder.as_str()))?.len() as u64;
+    }
+    // Nodes and the unevenness of chance besides.
+    Ok((counted * folders.len() as u64 / SAMPLE as u64 * 5 / 4).max(OBJECTS_MIN))
+}

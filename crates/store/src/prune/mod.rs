@@ -1,0 +1,358 @@
+//! Pruning: deletes the objects that no version needs, beside any number of writers. Steps and numbers are those of
+//! formats/repository.md, "Pruning"; why nothing live is lost is argued there.
+
+mod candidates;
+mod close;
+mod mark;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::path::Path;
+
+use crate::backend::Created;
+use crate::epoch::{Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, read_part};
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::lease::{Heart, Lease, Owner, Purpose};
+use crate::mutant::Mutant;
+use crate::record;
+use crate::repository::Repository;
+use crate::versions::{RACES_MAX, Stamp};
+use candidates::{Candidates, each_object};
+use close::{Closed, Watch};
+use mark::{Marks, Tombstones};
+
+/// How to prune.
+#[derive(Debug, Clone)]
+pub struct PruneOptions {
+    /// How often a lease that shows no sign of life is looked at before its owner is taken for dead. Owners give one every
+    /// minute.
+    pub looks: u32,
+    /// What lies between two looks.
+    pub pause: Duration,
+    /// Tree nodes that are read at once.
+    pub window: usize,
+}
+
+impl Default for PruneOptions {
+    /// Ten minutes of patience.
+    fn default() -> Self {
+        Self { looks: 300, pause: Duration::from_secs(2), window: 64 }
+    }
+}
+
+/// What a prune does at this moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PruneEvent {
+    /// It has marked what so many versions need.
+    Marked {
+        /// Versions that are not removed.
+        versions: u64,
+    },
+    /// It has found its candidates.
+    Found(Tally),
+    /// It waits for others, one of whom is this.
+    Waiting(Owner),
+    /// It has taken this one for dead.
+    Revoked(Owner),
+    /// It has deleted so much by now.
+    Deleted(Tally),
+}
+
+/// Copies of objects, and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    fn add(&mut self, candidate: &Candidate) {
+        self.objects += 1;
+        self.bytes += candidate.bytes;
+    }
+}
+
+/// Who watches a prune, and waits for it.
+pub trait Overseer {
+    /// Something has happened.
+    fn event(&self, event: &PruneEvent);
+    /// Lets so much time pass.
+    fn pause(&self, time: Duration);
+}
+
+/// What a prune did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PruneReport {
+    /// Versions that are not removed.
+    pub versions: u64,
+    /// Objects that were there.
+    pub stored: Tally,
+    /// Those that no version needed at first sight.
+    pub candidates: Tally,
+    /// Those that were deleted; of a dry run, nothing.
+    pub deleted: Tally,
+    /// Writers and prunes that were taken for dead.
+    pub revoked: u64,
+}
+
+impl Repository {
+    /// Deletes what no version needs. `Corrupt` or `NotFound`, with nothing deleted, if a version cannot be read as far as
+    /// its tree; `Revoked` if another prune took this one for dead and goes on in its place.
+    pub fn prune(
+        &self,
+        options: &PruneOptions,
+        stamp: &Stamp,
+        overseer: &dyn Overseer,
+    ) -> Result<PruneReport> {
+        self.prune_with(options, stamp, overseer, true)
+    }
+
+    /// The same without a thread that says every minute that it lives. For simulations.
+    #[cfg(feature = "mutants")]
+    pub fn prune_still(
+        &self,
+        options: &PruneOptions,
+        stamp: &Stamp,
+        overseer: &dyn Overseer,
+    ) -> Result<PruneReport> {
+        self.prune_with(options, stamp, overseer, false)
+    }
+
+    /// What a prune would find. Objects of writers at work count as what no version needs.
+    pub fn prune_dry(&self, options: &PruneOptions, overseer: &dyn Overseer) -> Result<PruneReport> {
+        let mut report = PruneReport::default();
+        let marks = first_marks(self, options, &Tombstones::list(self)?, overseer, &mut report)?;
+        each_object(self, &mut |found| {
+            report.stored.add(found);
+            if !marks.is_live(&found.digest) {
+                report.candidates.add(found);
+            }
+            Ok(())
+        })?;
+        overseer.event(&PruneEvent::Found(report.candidates));
+        Ok(report)
+    }
+
+    fn prune_with(
+        &self,
+        options: &PruneOptions,
+        stamp: &Stamp,
+        overseer: &dyn Overseer,
+        beats: bool,
+    ) -> Result<PruneReport> {
+        for _ in 0..RACES_MAX {
+            let (lease, epoch) = Lease::take(self, Purpose::Prune, stamp)?;
+            let lease = Arc::new(lease);
+            let _heart = beats.then(|| Heart::start(Arc::clone(&lease))).transpose()?;
+            let mut run =
+                Run { repository: self, options, stamp, overseer, lease, report: PruneReport::default() };
+            match run.all(&epoch) {
+                Ok(true) => return Ok(run.report),
+                Ok(false) => {}
+                // Whoever was taken for dead and went on sees others delete: that it was revoked says more.
+                Err(error) => return Err(run.lease.beat().err().filter(is_revoked).unwrap_or(error)),
+            }
+        }
+        Err(Error::new(ErrorKind::Io, "prune: too many others do at this moment"))
+    }
+}
+
+fn is_revoked(error: &Error) -> bool {
+    error.kind() == ErrorKind::Revoked
+}
+
+fn first_marks<'a>(
+    repository: &'a Repository,
+    options: &PruneOptions,
+    removed: &Tombstones,
+    overseer: &dyn Overseer,
+    report: &mut PruneReport,
+) -> Result<Marks<'a>> {
+    let mut marks = Marks::new(repository, options.window)?;
+    report.versions = marks.versions(removed)?;
+    overseer.event(&PruneEvent::Marked { versions: report.versions });
+    Ok(marks)
+}
+
+/// One prune.
+struct Run<'a> {
+    repository: &'a Repository,
+    options: &'a PruneOptions,
+    stamp: &'a Stamp,
+    overseer: &'a dyn Overseer,
+    lease: Arc<Lease>,
+    report: PruneReport,
+}
+
+impl<'a> Run<'a> {
+    /// Steps 2 to 10. False if another prune began first.
+    fn all(&mut self, epoch: &Epoch) -> Result<bool> {
+        let before = self.end_of(epoch)?;
+        let removed = Tombstones::list(self.repository)?;
+        let mut marks =
+            first_marks(self.repository, self.options, &removed, self.overseer, &mut self.report)?;
+        let candidates = self.candidates(&marks, epoch)?;
+        self.overseer.event(&PruneEvent::Found(self.report.candidates));
+        if !self.begin(epoch, &before, &candidates)? {
+            self.clear(candidates.names().collect())?;
+            return Ok(false);
+        }
+        let closed = self.close(before.closed, epoch.number, &removed)?;
+        if !self.repository.has(Mutant::MarksOnce) {
+            let removed = match self.repository.has(Mutant::LooksForTombstonesLate) {
+                true => Tombstones::list(self.repository)?,
+                false => removed,
+            };
+            marks.versions(&removed)?;
+            for commit in closed.commits.iter().filter(|commit| !removed.holds(&commit.image, commit.number))
+            {
+                marks.root(commit.root, commit.size)?;
+            }
+        }
+        let is_listed = marks.has_seen_all(&closed.commits) || self.repository.has(Mutant::ClosesUnlisted);
+        // From here on a delete may be on its way when something fails.
+        if let Err(error) = self.delete(&marks, &candidates) {
+            self.lease.abandon();
+            return Err(error);
+        }
+        let closed_below = if is_listed { epoch.number + 1 } else { before.closed };
+        let end = End::new(epoch.number + 1, closed_below, before.doubt)?;
+        if self
+            .repository
+            .backend
+            .create(&layout::prune_end(end.number), &end.seal(self.repository.cipher())?)?
+            == Created::Taken
+        {
+            // Another prune did it, and takes the last part for one in doubt.
+            self.lease.abandon();
+            return Err(Error::new(ErrorKind::Revoked, "another prune took this one for dead, and goes on"));
+        }
+        // Before its log goes with the others.
+        self.lease.close();
+        self.clean(&end, &candidates)?;
+        Ok(true)
+    }
+
+    /// Step 2: the end of the prune that began `epoch`, which is made if it has none.
+    fn end_of(&mut self, epoch: &Epoch) -> Result<End> {
+        let Some(begin) = epoch.begin.as_ref() else { return End::new(0, 0, Vec::new()) };
+        let (of, lease) = (epoch.number - 1, begin.lease);
+        let mut watch = Watch::new(self.repository, of, lease);
+        for _ in 0..RACES_MAX {
+            if let Some(end) = epoch.end(self.repository)? {
+                return Ok(end);
+            }
+            if watch.has_ended() {
+                let mut doubt = begin.doubt.clone();
+                doubt.extend(watch.deleting().map(|part| PartName { epoch: of, lease, part }));
+                if self.repository.has(Mutant::PruneForgetsDoubt) {
+                    doubt.clear();
+                }
+                let closed =
+                    Epoch::of(self.repository, of)?.end(self.repository)?.map_or(0, |end| end.closed);
+                let end = End::new(epoch.number, closed, doubt)?;
+                let bytes = end.seal(self.repository.cipher())?;
+                self.repository.backend.create(&layout::prune_end(end.number), &bytes)?;
+            } else if self.repository.has(Mutant::LeavesPredecessorRunning) {
+                return End::new(epoch.number, 0, begin.doubt.clone());
+            } else {
+                let mut closed = Closed::default();
+                self.wait_for(vec![watch], &mut closed)?;
+                watch = closed.watched.pop().expect("one was watched");
+            }
+        }
+        Err(Error::new(ErrorKind::Corrupt, format!("prune {} cannot be ended", epoch.number)))
+    }
+
+    /// Step 5, its first half.
+    fn candidates(&mut self, marks: &Marks, epoch: &Epoch) -> Result<Candidates<'a>> {
+        let mut candidates = Candidates::new(self.repository, &self.lease, epoch.slots());
+        each_object(self.repository, &mut |found| {
+            self.report.stored.add(found);
+            if found.slot > 0 && self.repository.has(Mutant::OverlooksCopies) {
+                return Ok(());
+            }
+            candidates.saw(found);
+            if !marks.is_live(&found.digest) {
+                self.report.candidates.add(found);
+                candidates.push(found.clone())?;
+            }
+            Ok(())
+        })?;
+        candidates.finish()?;
+        Ok(candidates)
+    }
+
+    /// Step 5, its second half. False if another prune has this number.
+    fn begin(&self, epoch: &Epoch, before: &End, candidates: &Candidates) -> Result<bool> {
+        let begin = Begin {
+            number: epoch.number + 1,
+            lease: self.lease.number(),
+            parts: candidates.parts(),
+            slots: candidates.slots(),
+            doubt: before.doubt.clone(),
+            created: self.stamp.created.clone(),
+            creator: self.stamp.creator.clone(),
+            nonce: record::nonce()?,
+        };
+        let bytes = begin.seal(self.repository.cipher())?;
+        let created = self.repository.backend.create(&layout::prune_begin(begin.number), &bytes)?;
+        Ok(created == Created::Ours)
+    }
+
+    /// Step 8.
+    fn delete(&mut self, marks: &Marks, candidates: &Candidates) -> Result<()> {
+        for name in candidates.names() {
+            let mut condemned = read_part(self.repository, &name)?;
+            condemned.retain(|candidate| !marks.is_live(&candidate.digest));
+            if condemned.is_empty() {
+                continue;
+            }
+            if !self.repository.has(Mutant::DeletesUnannounced) {
+                self.lease.announce(name.part)?;
+            }
+            let paths: Vec<_> = condemned.iter().map(Candidate::path).collect();
+            self.repository.backend.delete(&paths)?;
+            condemned.iter().for_each(|candidate| self.report.deleted.add(candidate));
+            self.overseer.event(&PruneEvent::Deleted(self.report.deleted));
+        }
+        Ok(())
+    }
+
+    /// Step 10. First entries go before others of their logs, listed or not.
+    fn clean(&self, end: &End, candidates: &Candidates) -> Result<()> {
+        if self.repository.has(Mutant::LeavesRecords) {
+            return Ok(());
+        }
+        self.clear(candidates.names().collect())?;
+        let doubted: Vec<_> = end.doubt.iter().map(PartName::path).collect();
+        let is_over = |path: &Path| layout::epoch_of(path).is_some_and(|epoch| epoch < end.closed);
+        let (mut parts, mut entries) = (Vec::new(), Vec::new());
+        self.repository.backend.for_each(&layout::candidates(), &mut |found| {
+            if is_over(&found.location) && !doubted.contains(&found.location) {
+                parts.push(found.location);
+            }
+        })?;
+        self.repository.backend.for_each(&layout::leases(), &mut |found| {
+            if is_over(&found.location) {
+                entries.push(found.location);
+            }
+        })?;
+        let leases: BTreeSet<_> = entries.iter().filter_map(layout::lease_of).collect();
+        let firsts = leases.iter().map(|&(epoch, lease)| layout::lease_entry(epoch, lease, 1));
+        [parts, firsts.collect(), entries].iter().try_for_each(|paths| self.delete_all(paths))
+    }
+
+    fn delete_all(&self, paths: &[Path]) -> Result<()> {
+        paths.chunks(PART_PATHS_MAX).try_for_each(|some| self.repository.backend.delete(some))
+    }
+
+    fn clear(&self, parts: Vec<PartName>) -> Result<()> {
+        self.delete_all(&parts.iter().map(PartName::path).collect::<Vec<_>>())
+    }
+}

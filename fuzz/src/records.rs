@@ -1,0 +1,113 @@
+//! Records of a repository that others could have written: whoever meets them does his work as if they were right.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::executor::block_on;
+use futures::stream::TryStreamExt as _;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore as _, ObjectStoreExt as _};
+use store::{Mutant, Overseer, PruneEvent, PruneOptions, Repository, Stamp, Writer};
+
+use crate::{Target, images};
+
+/// Leases, prunes and their lists, as those who write and prune later find them.
+pub const PRUNING: Target =
+    Target { name: "pruning", seeds: || records(&["leases/", "prunes/", "candidates/"]), take: take_pruning };
+/// Reservations of appends and tombstones, as those who append find them.
+pub const APPENDS: Target =
+    Target { name: "appends", seeds: || records(&["appends/", "removed/"]), take: take_append };
+
+fn stamp() -> Stamp {
+    Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() }
+}
+
+fn open(store: InMemory) -> Repository {
+    Repository::simulated(Arc::new(store), Mutant::None).expect("memory takes it")
+}
+
+/// Waits for nobody, and keeps the store as it is when the first objects were deleted.
+#[derive(Default)]
+struct Hasty<'a> {
+    store: Option<&'a InMemory>,
+    killed: OnceLock<InMemory>,
+}
+
+impl Overseer for Hasty<'_> {
+    fn event(&self, event: &PruneEvent) {
+        if let (PruneEvent::Deleted(_), Some(store)) = (event, self.store) {
+            self.killed.get_or_init(|| store.fork());
+        }
+    }
+
+    fn pause(&self, _: Duration) {}
+}
+
+fn prune(repository: &Repository, overseer: &Hasty<'_>) -> store::Result<()> {
+    let options = PruneOptions { looks: 1, pause: Duration::ZERO, window: 1 };
+    repository.prune_still(&options, &stamp(), overseer).map(drop)
+}
+
+/// A repository with every kind of record, in which a prune was killed.
+fn base() -> &'static InMemory {
+    static BASE: OnceLock<InMemory> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let store = Arc::new(InMemory::new());
+        let repository = Repository::simulated(store.clone(), Mutant::None).expect("memory takes it");
+        let image = "web".parse().expect("a name");
+        for _ in 0..2 {
+            repository.publish(&image, images::draft(&repository)).expect("all of it is there");
+        }
+        let blob = repository.blob(&image);
+        blob.append(&[1; 512], &stamp()).expect("there is room");
+        for number in 1..=2 {
+            let victim = store::Reference::Version(image.clone(), number);
+            repository.remove(&victim, &stamp()).expect("nothing holds it");
+        }
+        prune(&repository, &Hasty::default()).expect("nobody is in the way");
+        let idle = Writer::begin_still(&repository, &stamp()).expect("memory takes it");
+        idle.beat().expect("nobody took it for dead");
+        blob.append(&[2; 512], &stamp()).expect("there is room");
+        repository.remove(&store::Reference::Version(image, 3), &stamp()).expect("nothing holds it");
+        let hasty = Hasty { store: Some(&store), ..Hasty::default() };
+        prune(&repository, &hasty).expect("nobody is in the way");
+        hasty.killed.into_inner().expect("something was deleted")
+    })
+}
+
+/// All records below `folders`: the path, a line feed, and the bytes.
+fn records(folders: &[&str]) -> Vec<Vec<u8>> {
+    let found = block_on(base().list(None).try_collect::<Vec<_>>()).expect("memory lists");
+    let paths = found.into_iter().map(|found| found.location);
+    let paths = paths.filter(|path| folders.iter().any(|folder| path.as_ref().starts_with(folder)));
+    paths.map(|path| [path.as_ref().as_bytes(), b"\n", &read(&path)].concat()).collect()
+}
+
+fn read(path: &Path) -> Bytes {
+    block_on(async { base().get(path).await?.bytes().await }).expect("it was listed")
+}
+
+/// The repository with a record as `input` has it, its digest made right again, as a forger would.
+fn with(input: &[u8]) -> Option<Repository> {
+    let text = String::from_utf8_lossy(input);
+    let (path, record) = text.split_once('\n')?;
+    let path = Path::parse(path).ok().filter(|path| !path.as_ref().is_empty())?;
+    let (covered, _) = record.trim_end().rsplit_once('\n')?;
+    let bytes = format!("{covered}\nblake3 {}\n", base::Digest::of(covered.as_bytes()));
+    let store = self::base().fork();
+    block_on(store.put(&path, bytes.into())).ok()?;
+    Some(open(store))
+}
+
+fn take_pruning(input: &[u8]) {
+    let Some(repository) = with(input) else { return };
+    let _ = Writer::begin_still(&repository, &stamp());
+    let _ = prune(&repository, &Hasty::default());
+}
+
+fn take_append(input: &[u8]) {
+    let Some(repository) = with(input) else { return };
+    let _ = repository.blob(&"web".parse().expect("a name")).append(&[3; 512], &stamp());
+}
