@@ -133,8 +133,8 @@ impl Backend {
     }
 
     fn read_named(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
-        let failed = |error| from_store(format!("read `{path}`"), error);
-        let found = self.wait(self.store.get_opts(path, GetOptions::default())).map_err(failed)?;
+        let what = || format!("read `{path}`");
+        let found = self.asked(what, || self.wait(self.store.get_opts(path, GetOptions::default())))?;
         let bytes = found.meta.size;
         if bytes > bytes_max {
             return Err(Error::new(
@@ -146,7 +146,7 @@ impl Backend {
             return read_file(&file, bytes)
                 .map_err(|error| crate::error::from_io(format!("read `{path}`"), error));
         }
-        self.wait(found.bytes()).map_err(failed)
+        self.wait(found.bytes()).map_err(|error| from_store(what(), error))
     }
 
     /// The length of the record at `path` in bytes, `None` if there is none.
