@@ -99,6 +99,11 @@ fn advice(text: &str) -> Option<&'static str> {
             "SlowDown",
             "the store asks for fewer requests and did so until the retries were used up: try again later",
         ),
+        // To a HEAD a store says no more than the status.
+        (
+            "503 Service Unavailable",
+            "the store asks for fewer requests and did so until the retries were used up: try again later",
+        ),
         (
             "client error (Connect)",
             "nothing answers there: is the store running, and is AWS_ENDPOINT_URL right?",
