@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use image::{Cipher, ObjectSource};
+use bytes::Bytes;
+use image::{Cipher, ObjectRef, ObjectSource};
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
-use store::Repository;
+use store::{Cache, Repository};
 
 /// Requests that are in flight to a repository on this machine: its disk and processors are the bound.
 const AT_ONCE_HERE: usize = 4;
@@ -39,6 +40,13 @@ impl Source {
         Self { name: format!("server `{name}`"), objects: client, at_once: AT_ONCE_FAR }
     }
 
+    /// The same source, asked only for what is not in `cache`, which keeps what it gives: for several disks of one machine
+    /// that begin as the same image.
+    #[must_use]
+    pub fn cached(self, cache: Arc<Cache>) -> Self {
+        Self { objects: Arc::new(Cached { cache, behind: self.objects }), ..self }
+    }
+
     /// Options of a client for [`Self::server`]: it tries once, the mirror tries again.
     #[must_use]
     pub fn client_options(cipher: Cipher, stop: Stop) -> ClientOptions {
@@ -51,5 +59,21 @@ impl Source {
             stop,
             ..ClientOptions::default()
         }
+    }
+}
+
+/// Objects that come from a cache, or from what is behind it.
+struct Cached {
+    cache: Arc<Cache>,
+    behind: Arc<dyn ObjectSource>,
+}
+
+impl ObjectSource for Cached {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        self.cache.get_or(object, || self.behind.fetch(object))
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.behind.cipher()
     }
 }

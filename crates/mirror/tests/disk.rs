@@ -5,11 +5,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::Chance;
 use common::{CHUNK, DEAD, FLIPS, GOOD, Moody, Place, options, source, stamp};
 use mirror::{Durability, ErrorKind, Mirror, MirrorOptions, Served, Space};
+use store::{CACHE_BYTES_MIN, Cache, CacheSetting};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
 
@@ -53,6 +55,38 @@ fn a_cold_disk_reads_as_its_image_and_then_needs_nobody() {
     moody.becomes(DEAD);
     let again = Mirror::open(&folder, sources, &options()).unwrap();
     assert!(all(&again) == place.content);
+}
+
+#[test]
+fn disks_of_one_machine_share_a_cache_and_what_is_spoilt_there_harms_none() {
+    let place = Place::new(SIZE, 6);
+    let moody = Moody::new(&place, GOOD);
+    let setting = CacheSetting { folder: place.path("cache"), bytes_max: CACHE_BYTES_MIN };
+    let attach = |name: &str| {
+        let cache = Arc::new(Cache::open(&setting).unwrap());
+        let sources = vec![source("moody", &moody).cached(cache)];
+        Mirror::create(&place.path(name), &place.manifest("disk"), sources, &options()).unwrap()
+    };
+    assert!(all(&attach("first")) == place.content);
+    moody.becomes(DEAD);
+    assert!(all(&attach("second")) == place.content, "everything is in the cache");
+    moody.becomes(FLIPS);
+    let mut spoilt = 0;
+    for shelf in std::fs::read_dir(setting.folder.join("objects")).unwrap() {
+        for object in std::fs::read_dir(shelf.unwrap().path()).unwrap() {
+            let path = object.unwrap().path();
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[7] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            spoilt += 1;
+        }
+    }
+    assert!(spoilt > 10);
+    let mirror = attach("third");
+    moody.becomes(GOOD);
+    assert!(all(&mirror) == place.content);
+    moody.becomes(DEAD);
+    assert!(all(&attach("fourth")) == place.content, "the cache was healed");
 }
 
 #[test]

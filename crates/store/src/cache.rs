@@ -44,9 +44,9 @@ pub struct CacheSetting {
     pub bytes_max: u64,
 }
 
-/// An open cache.
+/// An open cache. See the module.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub struct Cache {
     folder: PathBuf,
     shelf_bytes_max: u64,
     shelves: [Mutex<Shelf>; SHELVES],
@@ -66,7 +66,7 @@ type Entry = (SystemTime, u64, OsString);
 
 impl Cache {
     /// Opens the cache of `setting`. `Invalid` if it is too small; the system's error if its folder can't be made.
-    pub(crate) fn open(setting: &CacheSetting) -> Result<Self> {
+    pub fn open(setting: &CacheSetting) -> Result<Self> {
         if setting.bytes_max < CACHE_BYTES_MIN {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -88,6 +88,25 @@ impl Cache {
             made.map_err(|error| from_io(format!("make the cache `{}`", folder.display()), error))?;
         }
         Ok(cache)
+    }
+
+    /// The bytes of `object`: those that are here, or what `fetch` gives, which is kept if it is what the name says.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub fn get_or<E>(
+        &self,
+        object: &ObjectRef,
+        fetch: impl FnOnce() -> std::result::Result<Bytes, E>,
+    ) -> std::result::Result<Bytes, E> {
+        if let Some(bytes) = self.get(object) {
+            return Ok(bytes);
+        }
+        let bytes = fetch()?;
+        if object.verify(&bytes).is_ok() {
+            self.put(object, &bytes);
+        }
+        Ok(bytes)
     }
 
     /// The bytes of `object` if they are here and are what its name says.

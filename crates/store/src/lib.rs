@@ -40,7 +40,7 @@ mod writer;
 
 pub use access::S3Access;
 pub use blob::{Blob, Changes, Committed, Content, Piece, Recent, Shape, Snapshot};
-pub use cache::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, CacheSetting};
+pub use cache::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, Cache, CacheSetting};
 pub use copy::{Copier, CopyReport};
 pub use diff::{Change, Changed, Closeness, DiffTotals};
 pub use error::{Error, ErrorKind, Result};

@@ -350,14 +350,11 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
 impl ObjectSource for Repository {
     /// Reads one object in one go. Its length is checked, its content is the caller's to verify.
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
-        if let Some(bytes) = self.cache.as_ref().and_then(|cache| cache.get(object)) {
-            return Ok(bytes);
+        let read = || self.read_object(object).map_err(into_image);
+        match &self.cache {
+            Some(cache) => cache.get_or(object, read),
+            None => read(),
         }
-        let bytes = self.read_object(object).map_err(into_image)?;
-        if let Some(cache) = self.cache.as_ref().filter(|_| object.verify(&bytes).is_ok()) {
-            cache.put(object, &bytes);
-        }
-        Ok(bytes)
     }
 
     fn cipher(&self) -> Cipher {
