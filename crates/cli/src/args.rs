@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use base::units;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod attached;
+
+pub use attached::{Attach, Detach, Disks, DisksFolder};
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0 done    1 failed    2 wrong usage    3 partly done    10 not found
@@ -99,6 +103,9 @@ pub enum Command {
     Install(Install),
     Fetch(Fetch),
     Serve(Serve),
+    Attach(Attach),
+    Detach(Detach),
+    Disks(Disks),
     Token(Token),
     #[command(visible_alias = "ls")]
     Images(Images),

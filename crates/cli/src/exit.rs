@@ -120,7 +120,9 @@ impl From<daemon::Error> for Failure {
         use daemon::ErrorKind as Kind;
         let exit = match error.kind() {
             Kind::Refused => Exit::Refused,
-            Kind::Io | Kind::Corrupt => Exit::Failed,
+            Kind::NotFound => Exit::NotFound,
+            Kind::Invalid => Exit::Usage,
+            Kind::Io | Kind::Corrupt | Kind::Unreachable => Exit::Failed,
         };
         Self::from_error(exit, &error)
     }

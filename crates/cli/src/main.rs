@@ -9,6 +9,7 @@ mod commands;
 mod exit;
 mod interrupt;
 mod keys;
+mod notify;
 mod output;
 mod progress;
 mod prompt;
@@ -16,6 +17,7 @@ mod reach;
 mod repository;
 mod table;
 mod target;
+mod version;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,9 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Install(args) => commands::install::run(context, args),
         Command::Fetch(args) => commands::fetch::run(context, args),
         Command::Serve(args) => commands::serve::run(context, args),
+        Command::Attach(args) => commands::attach::run(context, args),
+        Command::Detach(args) => commands::detach::run(context, args),
+        Command::Disks(args) => commands::disks::run(context, args),
         Command::Token(args) => commands::token::run(context, args),
         Command::Images(args) => commands::images::run(context, args),
         Command::Inspect(args) => commands::inspect::run(context, args),

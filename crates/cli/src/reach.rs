@@ -29,6 +29,14 @@ pub fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Outp
     Ok(Client::connect(server, &token(reach)?, options)?)
 }
 
+/// A source of attached disks: a client of `server` that lets nobody wait who could ask somebody else.
+pub fn source(server: &str, reach: &Reach, keys: &Keys, stop: Stop) -> Result<mirror::Source> {
+    let cipher = keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key);
+    let options = mirror::Source::client_options(cipher, stop);
+    let client = Client::connect(server, &token(reach)?, options)?;
+    Ok(mirror::Source::server(server, Arc::new(client)))
+}
+
 /// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
 pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Result<Client> {
     let keys = &context.global.keys;

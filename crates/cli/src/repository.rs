@@ -123,6 +123,27 @@ pub fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))
 }
 
+/// Where attached disks are kept if nobody says otherwise.
+pub fn default_disks_folder() -> Result<PathBuf> {
+    Ok(data_folder()?.join("disks"))
+}
+
+/// Where the repository is, as an absolute path or an URL, and whether it is in a folder here.
+pub fn absolute_location(global: &Global) -> Result<(String, bool)> {
+    match location(global)?.0 {
+        Location::Folder(path) => {
+            let path = std::path::absolute(path)?;
+            let text = path.to_str().map(str::to_owned);
+            let text = text.ok_or_else(|| {
+                Failure::new(Exit::Usage, format!("`{}` is no UTF-8: it cannot be kept", path.display()))
+            });
+            Ok((text?, true))
+        }
+        Location::S3(bucket) => Ok((bucket.to_string(), false)),
+        Location::Memory => Err(Failure::new(Exit::Usage, "a repository in memory ends with this process")),
+    }
+}
+
 /// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for others.
 fn data_folder() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {

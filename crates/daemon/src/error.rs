@@ -1,14 +1,24 @@
 //! Errors of this crate.
 
-/// What went wrong, for control flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, for control flow. The words of the control protocol (`formats/attached.md`) are these in snake case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The operating system refused or failed.
-    Io,
     /// A precondition failed before anything was started: an option that is not allowed, an address in use.
     Refused,
-    /// The server's own files are not what it wrote.
+    /// Files are not what was written: the server's own, a disk's journal, objects of a repository.
     Corrupt,
+    /// There is no such disk, image or version.
+    NotFound,
+    /// Words that mean nothing here.
+    Invalid,
+    /// Nobody answers there.
+    Unreachable,
+    /// The operating system refused or failed, or whatever a newer program calls by a name of its own.
+    #[serde(other)]
+    Io,
 }
 
 /// An error of this crate.

@@ -2,8 +2,11 @@
 //!
 //! HTTP with TLS carries lists, manifests and any object by unicast; multicast sessions start with their first client
 //! and end after their last. The API is specified in formats/api.md. Nothing here prints or reads the environment.
+//!
+//! [`attached`] is the other thing that runs as a service: one disk of a machine, served while its image arrives.
 
 mod api;
+pub mod attached;
 pub mod authority;
 mod clock;
 pub mod error;

@@ -16,5 +16,5 @@ pub mod state;
 pub use attached::{Commit, Mirror, MirrorOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use raw::RawDisk;
-pub use served::{Durability, Served, Space, Status, StatusRun};
+pub use served::{Durability, ReadOnly, Served, Space, Status, StatusRun};
 pub use source::Source;

@@ -4,6 +4,8 @@
 //! from far away costs a waiting thread and nothing else. [`Served::read_now`] is for the thread that reads a front
 //! end's socket: what waits for nothing need not be handed over.
 
+use std::sync::Arc;
+
 use disk::Geometry;
 
 use crate::{Error, ErrorKind, Result};
@@ -95,6 +97,57 @@ pub trait Served: Send + Sync {
 
     /// Makes everything durable and ends: whatever is called afterwards is `Refused`.
     fn close(&self) -> Result<()>;
+}
+
+/// A disk that refuses whatever would change it.
+pub struct ReadOnly(pub Arc<dyn Served>);
+
+impl ReadOnly {
+    fn refuse<T>() -> Result<T> {
+        Err(Error::new(ErrorKind::Refused, "the disk is read-only"))
+    }
+}
+
+impl Served for ReadOnly {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.0.read(offset, into)
+    }
+
+    fn write(&self, _offset: u64, _bytes: &[u8], _durability: Durability) -> Result<()> {
+        Self::refuse()
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+
+    fn discard(&self, _offset: u64, _bytes: u64, _durability: Durability) -> Result<()> {
+        Self::refuse()
+    }
+
+    fn write_zeroes(&self, _offset: u64, _bytes: u64, _space: Space, _durability: Durability) -> Result<()> {
+        Self::refuse()
+    }
+
+    fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>> {
+        self.0.status(offset, bytes, runs_max)
+    }
+
+    fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        self.0.read_now(offset, into)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.0.close()
+    }
 }
 
 /// `Invalid` unless the range lies inside the disk, in whole logical sectors.

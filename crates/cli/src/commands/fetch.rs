@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
-use image::{Installer, ObjectSource, Sealed};
+use image::{Installer, Sealed};
 use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
 use serde_json::json;
-use store::Reference;
 
 use super::Context;
 use super::capture::show_rate;
 use super::install::{GO_ON, explain, report_record, sentence};
 use crate::args::{Fetch, Transport};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::{Exit, Result};
 use crate::progress::Meter;
-use crate::{interrupt, keys, reach, repository, target};
+use crate::{interrupt, reach, repository, target, version};
 
 pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     let reference = repository::reference(&args.name)?;
@@ -28,7 +27,7 @@ pub fn run(context: &Context, args: &Fetch) -> Result<()> {
         stop.clone(),
         context.output,
     )?);
-    let version = trusted(context, &client, &reference)?;
+    let version = version::on_server(context, &client, &reference)?;
     let manifest = &version.manifest;
     target::check(&args.target, manifest)?;
     if context.global.dry_run {
@@ -44,30 +43,6 @@ pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     interrupt::cooperate(move || asked.stop())?;
     let done = fetch(context, args, &client, &version, stop)?;
     context.output.result(&record(args, &done), || text(args, &done))
-}
-
-/// The manifest that the server has for `reference`, signed by somebody who is trusted, if only some are. The tag that
-/// names it, too: else the server could answer with any version that was ever signed.
-fn trusted(context: &Context, client: &Client, reference: &Reference) -> Result<Sealed> {
-    let options = &context.global.keys;
-    let trust = if options.allow_untrusted { None } else { keys::trust(options)? };
-    let version = match (trust, reference) {
-        (Some(trust), Reference::Tagged(image, tag)) => {
-            let record = client.tag(image.as_str(), tag.as_str())?;
-            let (number, digest) = store::read_tag(image, tag, record, &ObjectSource::cipher(client), &trust)
-                .map_err(keys::explain)?;
-            let version =
-                net::fetch::manifest(client, &Reference::Version(image.clone(), number).to_string())?;
-            if version.digest() != digest {
-                let text = format!("`{reference}` was put on another version {number} than the server has");
-                return Err(Failure::new(Exit::Verification, text));
-            }
-            version
-        }
-        _ => net::fetch::manifest(client, &reference.to_string())?,
-    };
-    keys::judge(context, reference, version.signed())?;
-    Ok(version)
 }
 
 fn fetch(

@@ -12,7 +12,7 @@ use super::capture::show_rate;
 use crate::args::Install;
 use crate::exit::{Exit, Failure, Result};
 use crate::progress::Meter;
-use crate::{clock, interrupt, keys, repository, target};
+use crate::{clock, interrupt, repository, target, version};
 
 /// What to do after an install broke off.
 pub const GO_ON: &str = "the same command with --resume goes on from here";
@@ -20,9 +20,7 @@ pub const GO_ON: &str = "the same command with --resume goes on from here";
 pub fn run(context: &Context, args: &Install) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
-    let (sealed, _) = repository.sealed(&reference).map_err(keys::explain)?;
-    keys::judge(context, &reference, sealed.signed())?;
-    let version = sealed.manifest;
+    let version = version::in_repository(context, &repository, &reference)?.manifest;
     context.output.detail(&format!(
         "repository {}, version {}@{}",
         repository.name(),

@@ -1,11 +1,14 @@
 //! One file per command: what it prints, in which order it does things. The work itself is done further down the house.
 
+pub mod attach;
 pub mod capture;
 pub mod clone;
 pub mod commit;
 pub mod copy;
 pub mod create;
+pub mod detach;
 pub mod diff;
+pub mod disks;
 pub mod fetch;
 pub mod images;
 pub mod init;

@@ -47,6 +47,7 @@ impl Bench {
             .env_clear()
             .env("DISKCAST_REPO", self.path("repo"))
             .env("DISKCAST_STATE", self.path("state"))
+            .env("DISKCAST_DISKS", self.path("disks"))
             .env("USER", "tester")
             .stdin(Stdio::null());
         command

@@ -134,6 +134,15 @@ impl Mirror {
         (state.core.held().dirty.sum() + state.core.held().frozen.sum()) * SECTOR_BYTES
     }
 
+    /// Bytes of the disk that are here, free space that is known to be free among them.
+    #[must_use]
+    pub fn local_bytes(&self) -> u64 {
+        let state = self.shared.lock();
+        let whole = 0..state.core.cut().size_sectors;
+        let missing = state.core.held().missing(state.core.cut(), &whole);
+        (whole.end - missing.sum()) * SECTOR_BYTES
+    }
+
     /// Whether all of the disk is here.
     #[must_use]
     pub fn is_complete(&self) -> bool {

@@ -102,11 +102,7 @@ impl Server {
         for transport in shared.stop().transports() {
             transport.stop_receiving();
         }
-        for (listener, thread) in self.doors.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            listener.close();
-            // A door that panicked is closed, too.
-            let _ = thread.join();
-        }
+        self.close_doors();
         let busy = |places: &mut Places| places.transports().next().is_some();
         let (places, _) = shared
             .changed
@@ -115,6 +111,26 @@ impl Server {
         let left = places.transports().count();
         places.transports().for_each(|transport| transport.cut());
         left
+    }
+
+    /// Goes without a word: takes no more clients, cuts off those who are here, and answers nothing of what is in flight.
+    /// A client that connects anew (QEMU's with `reconnect-delay`) asks again whoever serves the disk then, where
+    /// [`Self::stop`] would have told it of an error.
+    pub fn leave(&self) {
+        {
+            let places = self.shared.lock();
+            places.transports().for_each(|transport| transport.cut());
+            self.shared.begin_stop();
+        }
+        self.close_doors();
+    }
+
+    fn close_doors(&self) {
+        for (listener, thread) in self.doors.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            listener.close();
+            // A door that panicked is closed, too.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -196,9 +212,14 @@ impl Shared {
     /// From now on no place is given, and no transport takes one.
     fn stop(&self) -> MutexGuard<'_, Places> {
         let places = self.lock();
+        self.begin_stop();
+        places
+    }
+
+    /// The same for who has the places.
+    fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.changed.notify_all();
-        places
     }
 
     fn accept_all(self: &Arc<Self>, listener: &Listener) {

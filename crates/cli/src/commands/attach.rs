@@ -1,0 +1,304 @@
+//! `diskcast attach`: runs a disk from an image that is still on its way, until a signal or `diskcast detach` ends it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use daemon::attached::{
+    AttachOptions, Attached, End, Event, KeySettings, RepositorySettings, ServerSettings, Settings, Status,
+    TlsSettings, exists, prepare,
+};
+use image::Manifest;
+use mirror::Source;
+use net::clock::Stop;
+use serde_json::json;
+use store::{Reference, Repository};
+
+use super::Context;
+use super::disks::folder_of;
+use crate::args::{Attach, Global, Keys, Reach};
+use crate::exit::{Exit, Failure, Result};
+use crate::output::Output;
+use crate::{clock, interrupt, notify, reach, repository, target, version};
+
+pub fn run(context: &Context, args: &Attach) -> Result<()> {
+    let reference = repository::reference(&args.image)?;
+    let name = args.name.clone().unwrap_or_else(|| reference.image().to_string());
+    let folder = folder_of(&args.place, &name)?;
+    let kept = Settings::load(&folder)?;
+    let settings = match kept {
+        Some(kept) => again(kept, args)?,
+        None => anew(context, args, &name, &folder)?,
+    };
+    // From here on what was kept counts, not what this process was started with.
+    let context = &Context { global: global(&context.global, &settings), output: context.output };
+    let stop = Stop::new();
+    let reached = Reached::new(context, &settings, &stop)?;
+    let begin = if exists(&folder) { None } else { Some(begin(context, &settings, &reached)?) };
+    if context.global.dry_run {
+        return plan(context, &settings, begin.as_ref());
+    }
+    let output = context.output;
+    let log = Arc::new(move |event: &Event| log(output, event));
+    let sources = reached.sources;
+    let options = AttachOptions { folder: folder.clone(), settings, begin, sources, stop, log };
+    if args.prepare {
+        let base = prepare(&options)?;
+        return prepared(context, &name, &folder, &base);
+    }
+    let attached = Attached::start(options)?;
+    interrupt::cooperate(attached.leaver())?;
+    announce(context, &folder, &attached.status())?;
+    notify::ready(&format!("serves the disk {name}"));
+    let end = attached.wait();
+    notify::stopping();
+    if end == End::Left {
+        output.note(&format!("`diskcast attach {name}` goes on with the disk"));
+    }
+    Ok(())
+}
+
+/// How a new disk is attached.
+fn anew(context: &Context, args: &Attach, name: &str, folder: &Path) -> Result<Settings> {
+    let mut settings = Settings::new(name, &args.image, folder.join("nbd.sock"));
+    let global = &context.global;
+    if args.from.is_empty() || global.repo.is_some() {
+        let (location, _) = repository::absolute_location(global)?;
+        let cache = global.cache.as_ref().map(|cache| absolute_cache(cache)).transpose()?;
+        settings.repository = Some(RepositorySettings { location, cache, cache_bytes: global.cache_size });
+    }
+    let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+    let keys = &global.keys;
+    settings.keys = KeySettings {
+        sign: absolute(&keys.sign_key)?,
+        encryption: absolute(&keys.encryption_key)?,
+        trust: keys.trust.iter().map(std::path::absolute).collect::<std::io::Result<_>>()?,
+        allow_untrusted: keys.allow_untrusted,
+    };
+    change(&mut settings, args)?;
+    Ok(settings)
+}
+
+/// How a disk that is there is attached: as it was, but for what is said now.
+fn again(mut kept: Settings, args: &Attach) -> Result<Settings> {
+    if args.image != kept.image && args.image != kept.name {
+        let text = format!("the disk `{}` is there already, and began as {}", kept.name, kept.image);
+        return Err(Failure::new(Exit::Refused, text).hint(format!(
+            "`diskcast attach {0}` goes on with it, `diskcast detach {0} --discard` deletes it, --name names another",
+            kept.name
+        )));
+    }
+    change(&mut kept, args)?;
+    Ok(kept)
+}
+
+/// Puts what the options say into `settings`.
+fn change(settings: &mut Settings, args: &Attach) -> Result<()> {
+    if !args.from.is_empty() {
+        settings.servers = servers(args)?;
+    }
+    if let Some(wait) = args.wait {
+        settings.wait_seconds = wait.as_secs();
+    }
+    if let Some(path) = &args.nbd {
+        settings.nbd = std::path::absolute(path)?;
+    }
+    settings.listen = args.listen.or(settings.listen);
+    if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        let (certificate, key) = (std::path::absolute(certificate)?, std::path::absolute(key)?);
+        settings.tls = Some(TlsSettings { certificate, key });
+    }
+    if let Some(path) = &args.device {
+        settings.device = Some(std::path::absolute(path)?);
+    }
+    settings.read_only |= args.read_only;
+    settings.give_up_seconds = args.give_up.map(|time| time.as_secs()).or(settings.give_up_seconds);
+    settings.background_bytes_per_second = args.background.unwrap_or(settings.background_bytes_per_second);
+    settings.ahead_chunks = args.ahead.unwrap_or(settings.ahead_chunks);
+    Ok(())
+}
+
+/// The servers, each with the file of its token.
+fn servers(args: &Attach) -> Result<Vec<ServerSettings>> {
+    let files = &args.token_file;
+    if files.len() > 1 && files.len() != args.from.len() {
+        let text = format!("{} servers, and {} files of tokens", args.from.len(), files.len());
+        return Err(
+            Failure::new(Exit::Usage, text).hint("give one --token-file for all, or one for each --from")
+        );
+    }
+    if files.iter().any(|file| file == Path::new("-")) {
+        return Err(Failure::new(Exit::Usage, "a token from standard input cannot be read again")
+            .hint("put it into a file that stays: --token-file FILE"));
+    }
+    let file = |index: usize| files.get(index).or(files.first()).map(std::path::absolute).transpose();
+    let server =
+        |(index, url): (usize, &String)| Ok(ServerSettings { url: url.clone(), token_file: file(index)? });
+    args.from.iter().enumerate().map(server).collect()
+}
+
+fn absolute_cache(cache: &str) -> Result<String> {
+    if cache == "off" {
+        return Ok(cache.to_owned());
+    }
+    Ok(std::path::absolute(cache)?.to_string_lossy().into_owned())
+}
+
+/// The common options as the disk's settings have them.
+fn global(here: &Global, settings: &Settings) -> Global {
+    let mut global = here.clone();
+    if let Some(repository) = &settings.repository {
+        global.repo = Some(repository.location.clone());
+        global.cache = repository.cache.clone();
+        global.cache_size = repository.cache_bytes;
+    }
+    let keys = &settings.keys;
+    global.keys = Keys {
+        sign_key: keys.sign.clone(),
+        encryption_key: keys.encryption.clone(),
+        trust: keys.trust.clone(),
+        allow_untrusted: keys.allow_untrusted,
+    };
+    global
+}
+
+/// Who can be asked.
+struct Reached {
+    sources: Vec<Source>,
+    repository: Option<Arc<Repository>>,
+}
+
+impl Reached {
+    /// A repository is opened, a server is asked nothing yet.
+    fn new(context: &Context, settings: &Settings, stop: &Stop) -> Result<Self> {
+        let mut sources = Vec::new();
+        for server in &settings.servers {
+            sources.push(reach::source(
+                &server.url,
+                &reach(settings, server),
+                &context.global.keys,
+                stop.clone(),
+            )?);
+        }
+        let repository = match &settings.repository {
+            None => None,
+            Some(_) => match repository::open(&context.global) {
+                Ok(repository) => Some(Arc::new(repository)),
+                // The disk can live without it as long as a server answers.
+                Err(failure) if failure.exit == Exit::Failed && !sources.is_empty() => {
+                    context.output.warning(&format!("goes on without its repository: {}", failure.message));
+                    None
+                }
+                Err(failure) => return Err(failure),
+            },
+        };
+        if let Some(repository) = &repository {
+            let source = Source::repository(Arc::clone(repository));
+            // A folder is nearer than any server, a bucket is not.
+            let is_here = repository::absolute_location(&context.global)?.1;
+            sources.insert(if is_here { 0 } else { sources.len() }, source);
+        }
+        Ok(Self { sources, repository })
+    }
+}
+
+fn reach(settings: &Settings, server: &ServerSettings) -> Reach {
+    let wait = std::time::Duration::from_secs(settings.wait_seconds);
+    Reach { token_file: server.token_file.clone(), wait }
+}
+
+/// The version that a new disk begins as: of the first that has it, in the order in which sources are asked.
+fn begin(context: &Context, settings: &Settings, reached: &Reached) -> Result<Manifest> {
+    let reference = repository::reference(&settings.image)?;
+    let manifest = first_that_has(context, settings, reached, &reference)?;
+    if let Some(device) = &settings.device {
+        target::check(device, &manifest)?;
+        if !context.global.dry_run {
+            target::confirm(device, &manifest, &context.global)?;
+        }
+    }
+    Ok(manifest)
+}
+
+fn first_that_has(
+    context: &Context,
+    settings: &Settings,
+    reached: &Reached,
+    reference: &Reference,
+) -> Result<Manifest> {
+    let from_repository = || {
+        let repository = reached.repository.as_ref()?;
+        Some(version::in_repository(context, repository, reference))
+    };
+    let is_here = match &settings.repository {
+        Some(_) => repository::absolute_location(&context.global)?.1,
+        None => false,
+    };
+    let from_servers = settings.servers.iter().map(|server| {
+        let keys = &context.global.keys;
+        let client = reach::client(&server.url, &reach(settings, server), keys, Stop::new(), context.output)?;
+        version::on_server(context, &client, reference)
+    });
+    let before = is_here.then(from_repository).flatten();
+    let behind = std::iter::once_with(|| if is_here { None } else { from_repository() }).flatten();
+    let mut first = None;
+    for found in before.into_iter().chain(from_servers).chain(behind) {
+        match found {
+            Ok(version) => return Ok(version.manifest),
+            // Another may have it. What nobody trusted has signed is not asked for elsewhere.
+            Err(failure) if matches!(failure.exit, Exit::NotFound | Exit::Failed) => {
+                first.get_or_insert(failure);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(first.unwrap_or_else(|| Failure::new(Exit::Usage, "a disk needs a repository or a server")))
+}
+
+fn plan(context: &Context, settings: &Settings, begin: Option<&Manifest>) -> Result<()> {
+    let number = begin.map(|manifest| manifest.number);
+    let record = json!({
+        "type": "plan", "name": settings.name, "image": settings.image, "number": number,
+        "nbd": settings.nbd, "new": begin.is_some(),
+    });
+    context.output.result(&record, || {
+        let (name, socket) = (&settings.name, settings.nbd.display());
+        match begin {
+            Some(Manifest { image, number, .. }) => {
+                format!("{}attach {image}@{number} as {name} at {socket}\n", context.would())
+            }
+            None => format!("{}go on with the disk {name} at {socket}\n", context.would()),
+        }
+    })
+}
+
+fn prepared(context: &Context, name: &str, folder: &Path, base: &Manifest) -> Result<()> {
+    let Manifest { image, number, .. } = base;
+    let record =
+        json!({ "type": "prepared", "name": name, "image": image, "number": number, "folder": folder });
+    context.output.result(&record, || {
+        format!("the disk {name} of {image}@{number} is ready; `diskcast attach {name}` runs it\n")
+    })
+}
+
+fn announce(context: &Context, folder: &Path, status: &Status) -> Result<()> {
+    let mut record = serde_json::to_value(status).expect("a status is plain data");
+    record["type"] = json!("attached");
+    record["folder"] = json!(folder);
+    context.output.answer(&record, || {
+        let Status { name, image, number, .. } = status;
+        format!("attached {image}@{number} as {name}: {}\n", status.nbd.join(" "))
+    })
+}
+
+/// A line of JSON on stdout, or a line with the time for the journal on stderr.
+fn log(output: Output, event: &Event) {
+    let now = clock::now_rfc3339();
+    if output.is_json() {
+        let mut record = serde_json::to_value(event).expect("an event is plain data");
+        record["time"] = json!(now);
+        // A log that cannot be written must not stop the disk.
+        let _ = output.answer(&record, String::new);
+    } else {
+        output.note(&format!("{now} {event}"));
+    }
+}

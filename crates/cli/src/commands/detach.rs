@@ -1,0 +1,47 @@
+//! `diskcast detach`: ends an attached disk once it is durable, and deletes it if asked to.
+
+use daemon::attached::{Answer, Request, Settings, ask, discard, exists};
+use serde_json::json;
+
+use super::Context;
+use super::disks::{folder_of, no_such_disk};
+use crate::args::Detach;
+use crate::exit::{Exit, Failure, Result};
+
+/// What to do about changes that nobody committed.
+const UNCOMMITTED: &str = "`diskcast commit --disk` keeps them, --force deletes them";
+
+pub fn run(context: &Context, args: &Detach) -> Result<()> {
+    let folder = folder_of(&args.place, &args.name)?;
+    let Some(settings) = Settings::load(&folder)? else { return Err(no_such_disk(&args.name)) };
+    if context.global.dry_run {
+        let record = json!({ "type": "plan", "name": args.name, "discard": args.discard });
+        return context.output.result(&record, || {
+            let and = if args.discard { " and delete it" } else { "" };
+            format!("{}detach the disk {}{and}\n", context.would(), args.name)
+        });
+    }
+    let request = Request::Detach { discard: args.discard, force: args.force };
+    let ran = match ask(&folder, &request, &mut |_| {}) {
+        Ok(Answer::Detached { .. }) => true,
+        Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
+        // No process runs it.
+        Err(error) if error.kind() == daemon::ErrorKind::Unreachable => false,
+        Err(error) => return Err(explain(args, error)),
+    };
+    if !ran && args.discard {
+        discard(&folder, &settings, args.force).map_err(|error| explain(args, error))?;
+    }
+    let stays = exists(&folder);
+    let record = json!({ "type": "detached", "name": args.name, "ran": ran, "discarded": !stays });
+    context.output.result(&record, || match (ran, stays) {
+        (true, true) => format!("detached {0}; `diskcast attach {0}` goes on with it\n", args.name),
+        (false, true) => format!("nobody runs {0}; `diskcast attach {0}` goes on with it\n", args.name),
+        (_, false) => format!("detached and deleted {}\n", args.name),
+    })
+}
+
+fn explain(args: &Detach, error: daemon::Error) -> Failure {
+    let failure = Failure::from(error);
+    if args.discard && failure.exit == Exit::Refused { failure.hint(UNCOMMITTED) } else { failure }
+}

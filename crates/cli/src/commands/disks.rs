@@ -1,0 +1,123 @@
+//! `diskcast disks`: lists attached disks, and how each is.
+
+use std::path::PathBuf;
+
+use base::units::show_bytes;
+use daemon::attached::{Answer, Request, Settings, Status, ask};
+use serde_json::{Value, json};
+use store::ImageName;
+
+use super::Context;
+use crate::args::{Disks, DisksFolder};
+use crate::exit::{Exit, Failure, Result};
+use crate::repository;
+use crate::table::{Align, Table};
+
+pub fn run(context: &Context, args: &Disks) -> Result<()> {
+    let names = match &args.name {
+        Some(name) => vec![name.clone()],
+        None => names(&args.place)?,
+    };
+    if names.is_empty() {
+        context.output.note("no disks yet: `diskcast attach IMAGE` makes one");
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("DISK", Align::Left),
+        ("BASE", Align::Left),
+        ("SIZE", Align::Right),
+        ("HERE", Align::Right),
+        ("DIRTY", Align::Right),
+        ("DEMANDED", Align::Right),
+        ("PREFETCHED", Align::Right),
+        ("UNUSED", Align::Right),
+        ("CLIENTS", Align::Right),
+    ]);
+    let mut records = Vec::new();
+    for name in names {
+        let folder = folder_of(&args.place, &name)?;
+        let settings = Settings::load(&folder)?.ok_or_else(|| no_such_disk(&name))?;
+        match ask(&folder, &Request::Status, &mut |_| {}) {
+            Ok(Answer::Status(status)) => {
+                table.row(cells(&status));
+                records.push(record(&status));
+            }
+            Ok(_) => {
+                return Err(Failure::new(Exit::Failed, format!("the disk `{name}` does not say how it is")));
+            }
+            Err(error) => {
+                let nobody = error.kind() == daemon::ErrorKind::Unreachable;
+                let state = if nobody { "stopped" } else { "does not answer" };
+                let mut row = vec![name.clone(), settings.image.clone()];
+                row.resize(8, String::new());
+                row.push(state.to_owned());
+                table.row(row);
+                let image = settings.image;
+                records.push(json!({ "type": "disk", "name": name, "state": state, "image": image }));
+            }
+        }
+    }
+    context.output.list(&records, &table)
+}
+
+/// The folder of the disk called `name`.
+pub fn folder_of(place: &DisksFolder, name: &str) -> Result<PathBuf> {
+    // Of the same letters as an image's, so that it is a folder's name wherever it stands.
+    let name: ImageName = name.parse()?;
+    Ok(std::path::absolute(all(place)?)?.join(name.as_str()))
+}
+
+pub fn no_such_disk(name: &str) -> Failure {
+    Failure::new(Exit::NotFound, format!("there is no disk `{name}`"))
+        .hint("`diskcast disks` lists what there is")
+}
+
+fn all(place: &DisksFolder) -> Result<PathBuf> {
+    match &place.folder {
+        Some(folder) => Ok(folder.clone()),
+        None => repository::default_disks_folder(),
+    }
+}
+
+/// The names of all disks, in order.
+fn names(place: &DisksFolder) -> Result<Vec<String>> {
+    let folder = all(place)?;
+    let entries = match std::fs::read_dir(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.and_then(Iterator::collect::<std::io::Result<Vec<_>>>),
+    };
+    let entries = entries.map_err(|error| Failure::from(error).context(folder.display()))?;
+    let names = entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = names.filter(|name| name.parse::<ImageName>().is_ok()).collect();
+    // What holds no settings is something else that somebody put there.
+    names.retain(|name| !matches!(Settings::load(&folder.join(name)), Ok(None)));
+    names.sort();
+    Ok(names)
+}
+
+fn cells(status: &Status) -> Vec<String> {
+    vec![
+        status.name.clone(),
+        format!("{}@{}", status.image, status.number),
+        show_bytes(status.size_bytes),
+        format!("{} %", here_percent(status)),
+        show_bytes(status.dirty_bytes),
+        show_bytes(status.demanded_bytes),
+        show_bytes(status.prefetched_bytes + status.background_bytes),
+        show_bytes(status.prefetched_unused_bytes),
+        status.clients.to_string(),
+    ]
+}
+
+/// Rounded down: 100 % is all of it.
+fn here_percent(status: &Status) -> u64 {
+    let (here, all) = (u128::from(status.local_bytes), u128::from(status.size_bytes.max(1)));
+    u64::try_from(here * 100 / all).expect("at most a hundred")
+}
+
+fn record(status: &Status) -> Value {
+    let mut record = serde_json::to_value(status).expect("a status is plain data");
+    record["type"] = json!("disk");
+    record["state"] = json!("running");
+    record
+}

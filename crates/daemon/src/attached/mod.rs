@@ -1,0 +1,391 @@
+//! One attached disk in a process of its own: made or opened in its folder, served by NBD, ruled by a control socket.
+//! `formats/attached.md`.
+//!
+//! The death of this process hurts one machine only, and not for long: all that a new one needs lies in the folder, and
+//! a client that connects again finds the disk as it was.
+
+mod control;
+mod event;
+mod protocol;
+mod settings;
+mod socket;
+mod tls;
+
+use std::fs::DirBuilder;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use image::Manifest;
+use mirror::nbd::{Export, ExportTable, Server, Tls};
+use mirror::{Mirror, MirrorOptions, Served, Source};
+use net::clock::Stop;
+
+use crate::error::{Error, ErrorKind, Result};
+use control::{Control, Rule};
+
+pub use event::{Event, Log};
+pub use protocol::{Answer, Request, Status, ask};
+pub use settings::{KeySettings, RepositorySettings, ServerSettings, Settings, TlsSettings};
+
+/// Most NBD connections at once; more of them wait in the kernel.
+const CLIENTS_MAX: usize = 64;
+/// How long requests in flight have when a disk is detached.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a disk is attached with.
+pub struct AttachOptions {
+    /// The disk's own.
+    pub folder: PathBuf,
+    /// How; kept in `folder`.
+    pub settings: Settings,
+    /// The version that a new disk begins as. `None` for one that is there.
+    pub begin: Option<Manifest>,
+    /// Who is asked for what is not here, in this order.
+    pub sources: Vec<Source>,
+    /// Ends what the sources wait for.
+    pub stop: Stop,
+    /// Where events go.
+    pub log: Log,
+}
+
+impl AttachOptions {
+    /// Makes or opens the disk, which from here on is this process's, and keeps its settings.
+    fn open(&self) -> Result<Mirror> {
+        let Self { folder, settings, begin, sources, .. } = self;
+        check(settings)?;
+        make_folder(folder)?;
+        let options = MirrorOptions {
+            data: settings.device.clone(),
+            give_up: settings.give_up_seconds.map(Duration::from_secs),
+            ahead_chunks_max: settings.ahead_chunks,
+            background_bytes_per_second: settings.background_bytes_per_second,
+            ..MirrorOptions::default()
+        };
+        let mirror = match begin {
+            Some(manifest) => {
+                // First, so that there is no disk of which nobody knows how it is attached.
+                settings.keep(folder)?;
+                Mirror::create(folder, manifest, sources.clone(), &options)
+            }
+            None => Mirror::open(folder, sources.clone(), &options),
+        };
+        let mirror = mirror.map_err(of(&settings.name))?;
+        settings.keep(folder)?;
+        Ok(mirror)
+    }
+}
+
+/// Makes or opens a disk as [`Attached::start`] does, but serves it to nobody. Returns its base version.
+///
+/// # Errors
+/// As [`Attached::start`], but for sockets.
+pub fn prepare(options: &AttachOptions) -> Result<Manifest> {
+    let mirror = options.open()?;
+    options.stop.stop();
+    mirror.close().map_err(of(&options.settings.name))?;
+    Ok(mirror.base())
+}
+
+/// How a disk's process came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It is to be attached again: its clients were left without a word.
+    Left,
+    /// It was detached by a request.
+    Detached,
+}
+
+/// Whether there is a disk in `folder`.
+#[must_use]
+pub fn exists(folder: &Path) -> bool {
+    folder.join("journal").exists()
+}
+
+/// A disk that is served until it is detached or left. Dropped it is as if the process had died: nothing is lost.
+pub struct Attached {
+    disk: Arc<Disk>,
+    /// Before the disk, which its threads use.
+    _control: Control,
+}
+
+/// What threads share.
+struct Disk {
+    folder: PathBuf,
+    settings: Settings,
+    sources: Vec<String>,
+    nbd: Vec<String>,
+    mirror: Arc<Mirror>,
+    server: Server,
+    clients: Arc<AtomicU64>,
+    stop: Stop,
+    phase: Mutex<Phase>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Runs,
+    Ends,
+    /// The process may go.
+    Over(End),
+}
+
+impl Attached {
+    /// Makes or opens a disk. It is served when this returns.
+    ///
+    /// # Errors
+    /// `Refused` if another process has it, a socket or an address is in use, or may not be served without TLS; `NotFound` if
+    /// there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
+    pub fn start(options: AttachOptions) -> Result<Self> {
+        let mirror = Arc::new(options.open()?);
+        let AttachOptions { folder, settings, sources, stop, log, .. } = options;
+        let names = sources.into_iter().map(|source| source.name).collect();
+        let clients = Arc::new(AtomicU64::new(0));
+        let server = Server::new(exports(&settings, &mirror)?, CLIENTS_MAX, counting(&clients, log));
+        let nbd = listen(&server, &settings)?;
+        let control = socket::listen(&folder.join(protocol::SOCKET))?;
+        let (phase, changed) = (Mutex::new(Phase::Runs), Condvar::new());
+        let disk =
+            Disk { folder, settings, sources: names, nbd, mirror, server, clients, stop, phase, changed };
+        let disk = Arc::new(disk);
+        let control = Control::start(control, Arc::clone(&disk) as Arc<dyn Rule>)?;
+        Ok(Self { disk, _control: control })
+    }
+
+    /// The disk now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.disk.status()
+    }
+
+    /// What ends the disk's process from another thread, as [`End::Left`].
+    pub fn leaver(&self) -> impl FnOnce() + Send + use<> {
+        let disk = Arc::clone(&self.disk);
+        move || disk.leave()
+    }
+
+    /// Waits until the disk was detached or left.
+    #[must_use]
+    pub fn wait(&self) -> End {
+        let mut phase = self.disk.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Phase::Over(end) = *phase {
+                return end;
+            }
+            phase = self.disk.changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Disk {
+    fn status(&self) -> Status {
+        let (base, counters) = (self.mirror.base(), self.mirror.counters());
+        Status {
+            name: self.settings.name.clone(),
+            image: base.image,
+            number: base.number,
+            process: std::process::id(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            nbd: self.nbd.clone(),
+            sources: self.sources.clone(),
+            read_only: self.settings.read_only,
+            clients: self.clients.load(Ordering::Relaxed),
+            size_bytes: self.mirror.geometry().size_bytes,
+            local_bytes: self.mirror.local_bytes(),
+            dirty_bytes: self.mirror.dirty_bytes(),
+            demanded_bytes: counters.demanded_bytes,
+            demanded_chunks: counters.demanded_chunks,
+            prefetched_bytes: counters.prefetched_bytes,
+            prefetched_unused_bytes: counters.prefetched_unused_bytes(),
+            background_bytes: counters.background_bytes,
+            node_bytes: counters.node_bytes,
+            retries: counters.retries,
+            lies: counters.lies,
+        }
+    }
+
+    /// Takes the right to end the disk; false if it ends already.
+    fn begin_end(&self) -> bool {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        *phase == Phase::Runs && std::mem::replace(&mut *phase, Phase::Ends) == Phase::Runs
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+        self.changed.notify_all();
+    }
+
+    /// Makes the disk durable and serves it no longer. Clients were told, or left, before.
+    fn close(&self) -> Result<()> {
+        self.stop.stop();
+        // Who connects from now on finds nobody, instead of waiting for an answer.
+        let _ = std::fs::remove_file(&self.settings.nbd);
+        let closed = self.mirror.close().map_err(of(&self.settings.name));
+        let _ = std::fs::remove_file(self.folder.join(protocol::SOCKET));
+        closed
+    }
+
+    fn leave(&self) {
+        if self.begin_end() {
+            self.server.leave();
+            // What could not be made durable is recovered when the disk is attached again, as after a crash.
+            let _ = self.close();
+            self.set_phase(Phase::Over(End::Left));
+        }
+    }
+
+    fn detach(&self, discard: bool, force: bool) -> Result<Answer> {
+        if discard && !force {
+            refuse_dirty(&self.settings.name, self.mirror.dirty_bytes())?;
+        }
+        if !self.begin_end() {
+            let text = format!("the disk `{}` is being detached", self.settings.name);
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        self.server.stop(GRACE);
+        let closed = self.close();
+        if discard {
+            remove(&self.folder)?;
+        } else {
+            closed?;
+        }
+        Ok(Answer::Detached { discarded: discard })
+    }
+}
+
+impl Rule for Disk {
+    fn perform(&self, request: Request, _tell: &mut dyn FnMut(Answer)) -> Result<Answer> {
+        match request {
+            Request::Status => Ok(Answer::Status(Box::new(self.status()))),
+            Request::Detach { discard, force } => self.detach(discard, force),
+        }
+    }
+
+    fn answered(&self, _answer: &Answer) {
+        let ends = *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == Phase::Ends;
+        if ends {
+            self.set_phase(Phase::Over(End::Detached));
+        }
+    }
+}
+
+/// Deletes a disk that no process runs, and all that it holds. Without `force` only if nothing was written since the
+/// last commit.
+///
+/// # Errors
+/// `Refused`; `NotFound` if there is none; `Corrupt` if what is there is damaged, which `force` does not look at; `Io`.
+pub fn discard(folder: &Path, settings: &Settings, force: bool) -> Result<()> {
+    if !force && exists(folder) {
+        let options = MirrorOptions { data: settings.device.clone(), ..MirrorOptions::default() };
+        let mirror = Mirror::open(folder, Vec::new(), &options).map_err(of(&settings.name))?;
+        let dirty_bytes = mirror.dirty_bytes();
+        mirror.close().map_err(of(&settings.name))?;
+        refuse_dirty(&settings.name, dirty_bytes)?;
+    }
+    remove(folder)
+}
+
+fn refuse_dirty(name: &str, bytes: u64) -> Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let text = format!("{bytes} bytes were written to the disk `{name}` and not committed");
+    Err(Error::new(ErrorKind::Refused, text))
+}
+
+/// The journal first: without it the rest is no disk.
+fn remove(folder: &Path) -> Result<()> {
+    let failed = |error| Error::from_source(ErrorKind::Io, format!("delete `{}`", folder.display()), error);
+    match std::fs::remove_file(folder.join("journal")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    std::fs::remove_dir_all(folder).map_err(failed)
+}
+
+/// What must hold before anything is made.
+fn check(settings: &Settings) -> Result<()> {
+    match settings.listen {
+        Some(address) if settings.tls.is_none() && !address.ip().is_loopback() => {
+            let text =
+                format!("{address} is no loopback address: without TLS anybody could use the disk there");
+            Err(Error::new(ErrorKind::Refused, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| {
+        Error::from_source(ErrorKind::Io, format!("make the folder `{}`", folder.display()), error)
+    })
+}
+
+fn exports(settings: &Settings, mirror: &Arc<Mirror>) -> Result<Arc<ExportTable>> {
+    let disk = Arc::clone(mirror) as Arc<dyn Served>;
+    let disk = if settings.read_only { Arc::new(mirror::ReadOnly(disk)) as Arc<dyn Served> } else { disk };
+    let table = ExportTable::default();
+    let description = settings.image.clone();
+    table.insert(&settings.name, Export { disk, description }).map_err(of(&settings.name))?;
+    Ok(Arc::new(table))
+}
+
+/// A log that also counts the clients that have the disk.
+fn counting(clients: &Arc<AtomicU64>, log: Log) -> mirror::nbd::Log {
+    let clients = Arc::clone(clients);
+    Arc::new(move |event| {
+        match event {
+            mirror::nbd::Event::Connected { .. } => clients.fetch_add(1, Ordering::Relaxed),
+            mirror::nbd::Event::Disconnected { .. } => clients.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        log(&event.into());
+    })
+}
+
+/// Opens the doors; where they are, as URIs of NBD.
+fn listen(server: &Server, settings: &Settings) -> Result<Vec<String>> {
+    server.listen_unix(socket::listen(&settings.nbd)?).map_err(of(&settings.name))?;
+    let mut uris = vec![format!("nbd+unix:///{}?socket={}", settings.name, settings.nbd.display())];
+    if let Some(address) = settings.listen {
+        let (listener, bound) = bind(address)?;
+        let tls = settings.tls.as_ref().map(tls::server).transpose()?;
+        let scheme = if tls.is_some() { "nbds" } else { "nbd" };
+        server.listen_tcp(listener, tls.map_or(Tls::Off, Tls::Required)).map_err(of(&settings.name))?;
+        uris.push(format!("{scheme}://{bound}/{}", settings.name));
+    }
+    Ok(uris)
+}
+
+fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |error: std::io::Error| {
+        use std::io::ErrorKind as Kind;
+        let taken = matches!(error.kind(), Kind::AddrInUse | Kind::AddrNotAvailable);
+        let kind = if taken { ErrorKind::Refused } else { ErrorKind::Io };
+        Error::from_source(kind, format!("listen on {address}"), error)
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// What an error of the disk called `name` is here.
+fn of(name: &str) -> impl Fn(mirror::Error) -> Error {
+    use mirror::ErrorKind as Kind;
+    move |error| {
+        let kind = match error.kind() {
+            Kind::NotFound => ErrorKind::NotFound,
+            Kind::Exists | Kind::Refused => ErrorKind::Refused,
+            Kind::Corrupt => ErrorKind::Corrupt,
+            Kind::Invalid => ErrorKind::Invalid,
+            Kind::Unreachable => ErrorKind::Unreachable,
+            Kind::Io | Kind::Full | Kind::Unsupported => ErrorKind::Io,
+        };
+        Error::from_source(kind, format!("disk `{name}`"), error)
+    }
+}

@@ -1,0 +1,163 @@
+//! What is said on a disk's control socket: lines of JSON, a request and its answers. `formats/attached.md`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Name of the socket in the disk's folder.
+pub const SOCKET: &str = "control.sock";
+/// Longest line, either way.
+pub const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// What a disk is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// How it is.
+    Status,
+    /// To become durable and to end.
+    Detach {
+        /// Whether all that it holds is to be deleted as well.
+        #[serde(default)]
+        discard: bool,
+        /// Even what was written since the last commit.
+        #[serde(default)]
+        force: bool,
+    },
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Answer {
+    /// How it is.
+    Status(Box<Status>),
+    /// It is durable, and served no longer.
+    Detached {
+        /// Whether its folder is gone.
+        discarded: bool,
+    },
+    /// What was asked for was not done.
+    Error {
+        /// Why, for control flow.
+        kind: ErrorKind,
+        /// The whole chain of causes.
+        message: String,
+    },
+}
+
+/// A disk at one moment. Counters begin with its process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// What the disk is called.
+    pub name: String,
+    /// Image of its base: the version that it began as, or was last committed as.
+    pub image: String,
+    /// Number of that version.
+    pub number: u64,
+    /// Process that runs it.
+    pub process: u32,
+    /// Version of its program.
+    pub program: String,
+    /// Where NBD clients find it, as URIs.
+    pub nbd: Vec<String>,
+    /// Who is asked for what is not here, in this order.
+    pub sources: Vec<String>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Connections of NBD clients.
+    pub clients: u64,
+    /// Size of the disk.
+    pub size_bytes: u64,
+    /// Bytes of it that are here; all of them once it needs nobody.
+    pub local_bytes: u64,
+    /// Bytes that were written since the base.
+    pub dirty_bytes: u64,
+    /// Encoded bytes that somebody waited for.
+    pub demanded_bytes: u64,
+    /// Chunks that somebody waited for.
+    pub demanded_chunks: u64,
+    /// Encoded bytes that were fetched ahead of who reads.
+    pub prefetched_bytes: u64,
+    /// Of these, what nobody has read yet.
+    pub prefetched_unused_bytes: u64,
+    /// Encoded bytes that were fetched because nothing else was to be done.
+    pub background_bytes: u64,
+    /// Bytes of tree nodes that were fetched.
+    pub node_bytes: u64,
+    /// Fetches that failed at one source and were tried again.
+    pub retries: u64,
+    /// Objects that were not what their name says.
+    pub lies: u64,
+}
+
+/// Asks the disk in `folder`, and returns its last answer; those before it go to `hear`.
+///
+/// # Errors
+/// `Unreachable` if no process runs the disk; those that the disk answers; `Io`.
+pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> Result<Answer> {
+    let path = folder.join(SOCKET);
+    let failed =
+        |error| Error::from_source(ErrorKind::Io, format!("ask the disk at `{}`", path.display()), error);
+    let mut stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error) => {
+            use std::io::ErrorKind as Kind;
+            let nobody = matches!(error.kind(), Kind::NotFound | Kind::ConnectionRefused);
+            let kind = if nobody { ErrorKind::Unreachable } else { ErrorKind::Io };
+            let text = format!("ask the disk at `{}`", path.display());
+            return Err(Error::from_source(kind, text, error));
+        }
+    };
+    send(&mut stream, request).map_err(failed)?;
+    let mut lines = BufReader::new(stream);
+    loop {
+        let Some(answer) = receive::<Answer>(&mut lines)? else {
+            let text = format!("the disk at `{}` ended before it answered", path.display());
+            return Err(Error::new(ErrorKind::Io, text));
+        };
+        match answer {
+            Answer::Error { kind, message } => return Err(Error::new(kind, message)),
+            answer if answer.is_last() => return Ok(answer),
+            answer => hear(&answer),
+        }
+    }
+}
+
+impl Answer {
+    /// Whether no other follows.
+    fn is_last(&self) -> bool {
+        match self {
+            Self::Status(_) | Self::Detached { .. } | Self::Error { .. } => true,
+        }
+    }
+}
+
+/// Sends a line.
+pub fn send(stream: &mut UnixStream, what: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(what).expect("requests and answers are plain data");
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Receives a line. `None` at the end.
+///
+/// # Errors
+/// `Invalid` if it is too long or means nothing; `Io`.
+pub fn receive<T: serde::de::DeserializeOwned>(lines: &mut BufReader<UnixStream>) -> Result<Option<T>> {
+    let mut line = Vec::new();
+    let read = lines.take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+    read.map_err(|error| Error::from_source(ErrorKind::Io, "read a line of the control socket", error))?;
+    match line.last() {
+        None => Ok(None),
+        Some(b'\n') => serde_json::from_slice(&line).map(Some).map_err(|error| {
+            let text = "a line of the control socket that this program does not know";
+            Error::from_source(ErrorKind::Invalid, text, error)
+        }),
+        Some(_) => Err(Error::new(ErrorKind::Invalid, "a line of the control socket is cut, or too long")),
+    }
+}
