@@ -1,4 +1,5 @@
-//! Booting a disk in QEMU by its own boot loader (UEFI firmware from Debian's `ovmf`), until its login prompt.
+//! Booting a disk in QEMU by its own boot loader (UEFI firmware from Debian's `ovmf`), until its login prompt: a file, or
+//! a disk that is served by NBD.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,24 @@ const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const FIRMWARE_SETTINGS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 /// Most that is kept of what the console says.
 const CONSOLE_BYTES_MAX: usize = 1 << 20;
+/// How long a machine waits for a disk by NBD that went away.
+const RECONNECT_SECONDS: u32 = 60;
 /// How much of the console an error shows.
 const TAIL_BYTES: usize = 2000;
+
+/// What a machine boots from.
+#[derive(Debug, Clone, Copy)]
+pub enum Medium<'a> {
+    /// A raw disk. What the machine writes is forgotten.
+    File(&'a Path),
+    /// A disk by NBD, which the machine writes to.
+    Nbd {
+        /// Unix socket of the server, which may be away for a minute.
+        socket: &'a Path,
+        /// Name of the disk there.
+        export: &'a str,
+    },
+}
 
 /// How to boot.
 #[derive(Debug, Clone)]
@@ -49,12 +66,12 @@ pub struct Boot {
     pub console: String,
 }
 
-/// Boots `disk` until its prompt, then switches the machine off. Nothing is written to `disk`.
+/// Boots from `medium` until the prompt, then switches the machine off.
 ///
 /// # Errors
 /// `Unavailable` if emulator or firmware is not installed; `TimedOut` with the end of what the console said; `Tool`
 /// if the emulator ends before the prompt.
-pub fn until_login(disk: &Path, options: &BootOptions) -> Result<Boot> {
+pub fn until_login(medium: Medium<'_>, options: &BootOptions) -> Result<Boot> {
     let firmware = Path::new(FIRMWARE);
     if !firmware.exists() {
         return Err(Error::new(
@@ -63,12 +80,12 @@ pub fn until_login(disk: &Path, options: &BootOptions) -> Result<Boot> {
         ));
     }
     let started = now();
-    let mut machine = Machine::start(disk, options)?;
+    let mut machine = Machine::start(medium, options)?;
     let console = machine.console();
     let text = wait_for(&console, options, started);
     machine.stop();
     let until_prompt = now() - started;
-    text.map(|console| Boot { until_prompt, console }).map_err(|error| add_name(error, disk))
+    text.map(|console| Boot { until_prompt, console }).map_err(|error| add_name(error, medium))
 }
 
 #[expect(clippy::disallowed_methods, reason = "a boot takes real time")]
@@ -79,7 +96,7 @@ fn now() -> Instant {
 struct Machine(Child);
 
 impl Machine {
-    fn start(disk: &Path, options: &BootOptions) -> Result<Self> {
+    fn start(medium: Medium<'_>, options: &BootOptions) -> Result<Self> {
         let mut command = Command::new("qemu-system-x86_64");
         // Emulation in software works everywhere. KVM inside of a virtual machine may be offered and then stop at the
         // firmware's first unusual instruction.
@@ -89,7 +106,10 @@ impl Machine {
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
         command.arg("-drive").arg(drive("if=pflash,format=raw,readonly=on", Path::new(FIRMWARE)));
         command.arg("-drive").arg(drive("if=pflash,format=raw,snapshot=on", Path::new(FIRMWARE_SETTINGS)));
-        command.arg("-drive").arg(drive("if=virtio,format=raw,snapshot=on", disk));
+        command.arg("-drive").arg(match medium {
+            Medium::File(disk) => drive("if=virtio,format=raw,snapshot=on", disk),
+            Medium::Nbd { socket, export } => nbd_drive(socket, export),
+        });
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let started = command.spawn();
         started
@@ -120,8 +140,21 @@ impl Drop for Machine {
 
 /// `options,file=PATH`, where a comma in the path is doubled (`man 1 qemu-system`).
 fn drive(options: &str, path: &Path) -> String {
+    format!("{options},file={}", absolute(path))
+}
+
+/// A drive whose requests wait for a minute while nobody serves them.
+fn nbd_drive(socket: &Path, export: &str) -> String {
+    let (socket, export) = (absolute(socket), export.replace(',', ",,"));
+    format!(
+        "if=virtio,format=raw,discard=unmap,file.driver=nbd,file.server.type=unix,file.server.path={socket},\
+         file.export={export},file.reconnect-delay={RECONNECT_SECONDS}"
+    )
+}
+
+fn absolute(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-    format!("{options},file={}", path.to_string_lossy().replace(',', ",,"))
+    path.to_string_lossy().replace(',', ",,")
 }
 
 fn pump(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
@@ -156,6 +189,7 @@ fn no_prompt(kind: ErrorKind, when: &str, text: &[u8]) -> Error {
     Error::new(kind, format!("no login prompt {when}; the console ended with:\n{tail}"))
 }
 
-fn add_name(error: Error, disk: &Path) -> Error {
-    Error::from_source(error.kind(), format!("boot `{}`", disk.display()), error)
+fn add_name(error: Error, medium: Medium<'_>) -> Error {
+    let (Medium::File(path) | Medium::Nbd { socket: path, .. }) = medium;
+    Error::from_source(error.kind(), format!("boot `{}`", path.display()), error)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::units::{parse_bits_per_second, parse_bytes, show_duration};
 use clap::{Args, Parser, Subcommand};
-use lab::boot::{Boot, BootOptions};
+use lab::boot::{Boot, BootOptions, Medium};
 use lab::{Sample, Star, StarOptions};
 
 const METER_INTERVAL: Duration = Duration::from_millis(100);
@@ -141,7 +141,7 @@ fn run_beside(run: &Run) -> lab::Result<ExitCode> {
 #[expect(clippy::print_stdout, reason = "this is the program's own voice")]
 fn boot(disk: &BootDisk) -> lab::Result<ExitCode> {
     let options = BootOptions { timeout: Duration::from_secs(disk.timeout), ..BootOptions::default() };
-    let Boot { until_prompt, console } = lab::boot::until_login(&disk.disk, &options)?;
+    let Boot { until_prompt, console } = lab::boot::until_login(Medium::File(&disk.disk), &options)?;
     if disk.console {
         println!("{console}");
     }

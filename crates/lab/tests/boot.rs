@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use lab::ErrorKind;
-use lab::boot::{BootOptions, until_login};
+use lab::boot::{BootOptions, Medium, until_login};
 
 /// What the firmware begins its lines with when it looks for something to boot.
 const FIRMWARE_SPEAKS: &str = "BdsDxe:";
@@ -14,17 +14,17 @@ fn the_console_is_read_until_the_prompt_and_no_longer_than_asked() {
     let mut disk = tempfile::NamedTempFile::new().unwrap();
     disk.write_all(&[0; 1 << 20]).unwrap();
     let options = BootOptions { prompt: FIRMWARE_SPEAKS.to_owned(), ..BootOptions::default() };
-    let boot = match until_login(disk.path(), &options) {
+    let boot = match until_login(Medium::File(disk.path()), &options) {
         Err(error) if error.kind() == ErrorKind::Unavailable && std::env::var_os("CI").is_none() => return,
         result => result.unwrap(),
     };
     assert!(boot.console.contains(FIRMWARE_SPEAKS));
 
     let impatient = BootOptions { timeout: Duration::from_millis(1), ..options };
-    let error = until_login(disk.path(), &impatient).unwrap_err();
+    let error = until_login(Medium::File(disk.path()), &impatient).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert_eq!(std::fs::metadata(disk.path()).unwrap().len(), 1 << 20);
 
-    let error = until_login("/nonexistent/disk".as_ref(), &BootOptions::default()).unwrap_err();
+    let error = until_login(Medium::File("/nonexistent/disk".as_ref()), &BootOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Tool, "{error:?}");
 }

@@ -1,5 +1,6 @@
 //! `make demo`: the main job on real input. One disk is captured and served; four hosts fetch it at the same time by
-//! multicast, a fifth joins late; all five are compared with the source, one is checked and booted.
+//! multicast, a fifth joins late; all five are compared with the source, one is checked and booted. A sixth machine boots
+//! at once, from a disk of which nothing is there yet.
 //!
 //! As root the hosts are a lab and the disk is a Debian one. Without root all runs on loopback with a disk that is not
 //! made to boot, and the table says what was left out.
@@ -15,19 +16,21 @@ use std::time::Duration;
 
 use base::units::parse_bits_per_second;
 use clap::Parser;
-use lab::boot::BootOptions;
+use lab::boot::{BootOptions, Medium};
 
 use place::Place;
-use program::{Captured, Fetched, Server};
-use report::Report;
+use program::{Captured, Fetched, Machine, Server};
+use report::{AtOnce, Report};
 
 /// Hosts that fetch from the start.
 const TOGETHER: u32 = 4;
 /// The one that joins late.
 const LATE: u32 = 5;
+/// The one that does not wait for its disk.
+const AT_ONCE: u32 = 6;
 const IMAGE: &str = "debian";
 
-/// Captures a disk, multicasts it to five hosts, verifies and boots it.
+/// Captures a disk, multicasts it to five hosts, verifies and boots it; boots a sixth while its disk is on its way.
 #[derive(Parser)]
 struct Arguments {
     /// Folder for disks and repository, which take about 13 GiB while the demo runs.
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<Report, Failure> {
-    let place = Place::choose(arguments.loopback, TOGETHER + 2, arguments.rate)?;
+    let place = Place::choose(arguments.loopback, AT_ONCE + 1, arguments.rate)?;
     let folder = Folder::empty(&arguments.folder, arguments.keep)?;
     step(&format!("{} hosts {}", TOGETHER + 1, place.describe()));
     let source = if place.is_lab() {
@@ -86,7 +89,8 @@ fn run(arguments: &Arguments) -> Result<Report, Failure> {
     step("checking the filesystem of the first");
     disks::check_filesystem(&source, &targets[0].path)?;
     let booted = place.is_lab().then(|| boot(&targets[TOGETHER as usize].path)).transpose()?;
-    Ok(Report { source, captured, fetched, statistics, booted, place: place.describe() })
+    let at_once = place.is_lab().then(|| boot_at_once(&place, &folder.0)).transpose()?;
+    Ok(Report { source, captured, fetched, statistics, booted, at_once, place: place.describe() })
 }
 
 /// Fetches on all hosts; the late one starts when the others have received a third of the image.
@@ -111,8 +115,24 @@ fn fetch_all(
 
 fn boot(disk: &Path) -> Result<Duration, Failure> {
     step("booting the late joiner's disk until its login prompt (emulated, so this takes a while)");
+    until_login(Medium::File(disk))
+}
+
+/// Boots a machine from the server's image, of which it has nothing when it is switched on.
+fn boot_at_once(place: &Place, folder: &Path) -> Result<AtOnce, Failure> {
+    step("booting a sixth machine at once: its disk comes as it is read");
+    let server = Server::start(place, folder)?;
+    let machine = Machine::attach(place, &server, AT_ONCE, IMAGE, folder)?;
+    let until_prompt = until_login(Medium::Nbd { socket: machine.socket(), export: machine.name() })?;
+    let moved_bytes = machine.moved_bytes()?;
+    machine.detach()?;
+    server.stop()?;
+    Ok(AtOnce { until_prompt, moved_bytes })
+}
+
+fn until_login(medium: Medium<'_>) -> Result<Duration, Failure> {
     let options = BootOptions { timeout: Duration::from_secs(600), ..BootOptions::default() };
-    Ok(lab::boot::until_login(disk, &options)?.until_prompt)
+    Ok(lab::boot::until_login(medium, &options)?.until_prompt)
 }
 
 #[expect(clippy::print_stderr, reason = "this is the program's own voice")]

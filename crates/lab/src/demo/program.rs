@@ -120,6 +120,89 @@ impl Drop for Server {
     }
 }
 
+/// A machine's disk, attached on a host until it is detached.
+pub struct Machine {
+    child: Child,
+    name: String,
+    /// The folder of all disks.
+    disks: PathBuf,
+    socket: PathBuf,
+}
+
+impl Machine {
+    /// Attaches a disk of `image` on `host` and waits until it is served.
+    pub fn attach(
+        place: &Place,
+        server: &Server,
+        host: u32,
+        image: &str,
+        folder: &Path,
+    ) -> Result<Self, Failure> {
+        let (name, disks) = (format!("machine-{host}"), folder.join("disks"));
+        let mut command = place.command(host, &program()?.to_string_lossy());
+        command.args([
+            "attach",
+            "--json",
+            "--quiet",
+            image,
+            "--name",
+            &name,
+            "--from",
+            &server.url,
+            "--folder",
+        ]);
+        command.arg(&disks).arg("--token-file").arg(&server.token).env_remove("DISKCAST_REPO");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut first = String::new();
+        lines.read_line(&mut first)?;
+        record(&first, "attached")?;
+        let socket = disks.join(&name).join("nbd.sock");
+        // What it says later is for nobody, but must not stop it.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Ok(Self { child, name, disks, socket })
+    }
+
+    /// Where NBD clients find it.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What it is called there.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of objects that came so far, asked for or not.
+    pub fn moved_bytes(&self) -> Result<u64, Failure> {
+        let (said, _) = Job::start(&mut self.command("disks")?)?.finish()?;
+        let disk = record(&said, "disk")?;
+        let counters = ["demanded_bytes", "prefetched_bytes", "background_bytes", "node_bytes"];
+        counters.iter().map(|name| number(&disk, name)).sum()
+    }
+
+    /// Detaches it and waits until its process has ended.
+    pub fn detach(mut self) -> Result<(), Failure> {
+        Job::start(&mut self.command("detach")?)?.finish()?;
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the disk ended with {status}").into()) }
+    }
+
+    fn command(&self, verb: &str) -> Result<Command, Failure> {
+        let mut command = Command::new("timeout");
+        command.arg(PATIENCE).arg(program()?).args([verb, "--json", &self.name, "--folder"]).arg(&self.disks);
+        Ok(command)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // After `detach` it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn statistics(said: &Value) -> Result<Statistics, Failure> {
     let [late, full, lost] =
         ["resent_late", "resent_buffer_full", "resent_lost"].map(|name| number(said, name));

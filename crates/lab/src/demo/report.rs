@@ -18,6 +18,16 @@ pub struct Report {
     pub statistics: Option<Statistics>,
     /// Until the login prompt, where a disk was booted.
     pub booted: Option<Duration>,
+    /// The machine that did not wait for its disk.
+    pub at_once: Option<AtOnce>,
+}
+
+/// A boot from a disk of which nothing was there.
+pub struct AtOnce {
+    /// Until the login prompt.
+    pub until_prompt: Duration,
+    /// Bytes of objects that had come until then.
+    pub moved_bytes: u64,
 }
 
 impl fmt::Display for Report {
@@ -32,12 +42,22 @@ impl fmt::Display for Report {
         )?;
         match self.booted {
             Some(time) => {
-                line(f, "boot", &format!("{} until the login prompt, emulated", show_duration(time)))
+                line(f, "boot", &format!("{} until the login prompt, emulated", show_duration(time)))?;
             }
             None => {
-                line(f, "left out", &format!("links of a rate and booting: the hosts were {}", self.place))
+                line(f, "left out", &format!("links of a rate and booting: the hosts were {}", self.place))?;
             }
         }
+        let Some(AtOnce { until_prompt, moved_bytes }) = &self.at_once else { return Ok(()) };
+        let (moved, image) = (show_bytes(*moved_bytes), show_bytes(self.captured.image_bytes));
+        let until = show_duration(*until_prompt);
+        line(
+            f,
+            "at once",
+            &format!(
+                "{until} until the login prompt of a machine that began with no disk: {moved} of {image} had come"
+            ),
+        )
     }
 }
 
