@@ -1,12 +1,17 @@
 //! Workloads: disks of system files, a Debian disk that boots, and incompressible bytes. Made once, kept below `target/bench`.
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::Chance;
+use image::{Catalogue, Leaf};
+use store::{Location, Repository};
 
 use crate::Result;
 use crate::context::{Context, said};
+use crate::site::DISK;
+use crate::trace::Event;
 
 /// How much of `/usr` goes onto the disk of system files, in bytes.
 const SYSTEM_BYTES: u64 = 1400 << 20;
@@ -94,6 +99,33 @@ pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
     let path = context.folder()?.join("file");
     write_random(&path, bytes)?;
     Ok(path)
+}
+
+/// The chunks of the only image in a repository of [`DISK`]s: bytes of the object of each that has content, and how many
+/// bytes of the disk a chunk covers.
+pub fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
+    let repository = Repository::open(&Location::Folder(repository.to_owned()))?;
+    let catalogue = Catalogue::load(&repository.resolve(&DISK.parse()?)?, &repository)?;
+    let mut chunks = BTreeMap::new();
+    for run in catalogue.leaves() {
+        let run = run?;
+        if let Leaf::Data(_, chunk) = run.leaf {
+            chunks.extend((run.first..run.first + run.count).map(|index| (index, chunk.encoded_len)));
+        }
+    }
+    Ok((chunks, u64::from(catalogue.layout().chunk.bytes())))
+}
+
+/// The chunks with content that `reads` touch, in the order in which they do, and the bytes of their objects.
+pub fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
+    let (chunks, chunk_bytes) = chunks(repository)?;
+    let (mut seen, mut touched) = (HashSet::new(), Vec::new());
+    for read in reads {
+        let last = (read.offset + read.bytes.max(1) - 1) / chunk_bytes;
+        let fresh = (read.offset / chunk_bytes..=last).filter(|index| seen.insert(*index));
+        touched.extend(fresh.filter_map(|index| Some((index, *chunks.get(&index)?))));
+    }
+    Ok(touched)
 }
 
 fn write_random(path: &Path, bytes: u64) -> Result<()> {

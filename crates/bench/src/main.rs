@@ -6,20 +6,26 @@
 
 mod attached;
 mod capture;
+mod cold;
 mod context;
 mod crew;
+mod far;
 mod fetch;
 mod figure;
 mod frisbee;
 mod histories;
 mod install;
 mod load;
+mod machine;
 mod multicast;
 mod nbd;
 mod peer;
 mod plain;
+mod programs;
 mod prune;
 mod puts;
+mod reader;
+mod replay;
 mod report;
 mod rivals;
 mod room;
@@ -27,7 +33,9 @@ mod s3;
 mod scale;
 mod sealed;
 mod side_by_side;
+mod site;
 mod threads;
+mod trace;
 mod transfer;
 mod versions;
 
@@ -46,14 +54,14 @@ struct Group {
     measure: fn(&Context) -> Result<Vec<Figure>>,
 }
 
-const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
+const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --replay ROUND-TRIP-MS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
-    &[&nbd::GROUP, &attached::GROUP],
+    &[&nbd::GROUP, &attached::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
@@ -72,6 +80,12 @@ fn main() -> ExitCode {
             .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, ""])),
         ["--peers", hosts, rate, percent, mebibytes, tool] => Context::new()
             .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, tool])),
+        ["--replay", round_trip_ms] => {
+            Context::new().and_then(|context| replay::explore(&context, round_trip_ms))
+        }
+        ["--boot-order", path] => Context::new().and_then(|context| replay::write_order(&context, path)),
+        // Run by `mirror.replay_wan` in the lab's server.
+        ["--far", listen, to, micros] => far::run(listen, to, micros),
         // Run by `multicast.unshaped` in the lab's hosts.
         ["--bare-send", rate] => multicast::bare_send(rate),
         ["--bare-receive", threads] => multicast::bare_receive(threads),

@@ -9,9 +9,8 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::Chance;
 use mirror::nbd::{Export, ExportTable, Server};
@@ -21,6 +20,7 @@ use store::{Location, Repository, Shape, Stamp};
 
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
+use crate::programs::Program;
 use crate::{Group, Result};
 
 pub const GROUP: Group = Group {
@@ -41,8 +41,6 @@ const ROUNDS: usize = 3;
 const SECONDS: u32 = 3;
 const DISK_BYTES: u64 = 512 << 20;
 const CLIENTS_MAX: usize = 16;
-/// How long qemu-nbd may take to listen.
-const START_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// fio's pattern, block size and requests in flight.
 const CELLS: [(&str, &str, u32); 7] = [
@@ -242,34 +240,14 @@ fn by_diskcast(folder: &Path, disk: Arc<dyn Served>, pattern: (&str, &str, u32))
 
 fn by_qemu(folder: &Path, file: &Path, format: &str, pattern: (&str, &str, u32)) -> Result<f64> {
     let socket = folder.join("qemu.socket");
-    let server = Command::new("qemu-nbd")
-        .args(["--persistent", "--shared=16", "--export-name=disk", "--format", format, "--socket"])
-        .args([&socket, file])
-        .stdin(Stdio::null())
-        .spawn()
-        .map_err(|error| format!("start qemu-nbd: {error}"))?;
-    let mut server = Ended(server);
-    let clock = std::time::Instant::now();
-    while !socket.exists() {
-        if clock.elapsed() > START_TIME_MAX || server.0.try_wait()?.is_some() {
-            return Err("qemu-nbd does not listen".into());
-        }
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
+    let mut command = Command::new("qemu-nbd");
+    command.args(["--persistent", "--shared=16", "--export-name=disk", "--format", format, "--socket"]);
+    command.args([&socket, file]);
+    let server = Program::start(&mut command)?.until_socket(&socket)?;
     let rate = fio(&socket, pattern)?;
     drop(server);
     std::fs::remove_file(socket)?;
     Ok(rate)
-}
-
-/// A program that ends with its measurement.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It fails where the program has ended already.
-        let _ = self.0.kill().and_then(|()| self.0.wait());
-    }
 }
 
 /// 10^6 bytes read and written in a second.

@@ -143,6 +143,11 @@ impl Room {
         command.arg(&self.servers[server as usize].token);
     }
 
+    /// The file with the join token of a server.
+    pub fn token(&self, server: usize) -> &Path {
+        &self.servers[server].token
+    }
+
     /// The binary under test.
     pub fn binary(&self) -> &Path {
         &self.binary

@@ -1,0 +1,168 @@
+//! A Debian machine with a small job to do: its disk, made once, and boots of it by software emulation until the job is
+//! done, over whatever serves its disk.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use mirror::RawDisk;
+use mirror::nbd::{Export, ExportTable, Server};
+
+use crate::Result;
+use crate::context::{Context, said};
+use crate::trace::{Recorder, Trace};
+
+/// In MiB.
+const DISK_MEBIBYTES: &str = "4096";
+const PACKAGES: &str = "openssh-server nginx rsyslog python3 gcc g++ libc6-dev git vim";
+/// The root filesystem, as `tools/debian-disk.sh` names it.
+const ROOT: &str = "UUID=6d3a7a6e-0e0c-4c7e-9f61-64697363617a";
+/// Compiles a C file, imports Python modules, writes 64 MiB.
+const JOB: &str = "printf '#include <stdio.h>\\nint main(void){puts(\"hello\");}' >a.c && gcc -O2 -o a a.c && ./a && \
+    python3 -c 'import json, ssl, email, http.server, unittest, asyncio, sqlite3' && \
+    dd if=/dev/urandom of=blob bs=1M count=64 status=none && sync; echo done-$((1+1))";
+const JOB_DONE: &str = "done-2";
+/// How long a boot and the job may take each.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Most that is kept of what the console says.
+const CONSOLE_BYTES_MAX: usize = 1 << 16;
+
+/// The machine's disk and what starts it.
+pub struct Machine {
+    /// A raw file.
+    pub disk: PathBuf,
+    kernel: PathBuf,
+    initrd: PathBuf,
+    /// What the disk was made from.
+    made_from: String,
+}
+
+/// What a boot and the job took, in seconds.
+pub struct Booted {
+    /// From the emulator's start to the login prompt.
+    pub login: f64,
+    /// From the emulator's start to the end of the job.
+    pub job: f64,
+}
+
+impl Machine {
+    /// The machine, whose disk is made if it is not there.
+    pub fn new(context: &Context) -> Result<Self> {
+        let disk = context.scratch.join("machine.img");
+        said(
+            Command::new(context.root.join("tools/debian-disk.sh"))
+                .args(["--size", DISK_MEBIBYTES, "--packages", PACKAGES])
+                .arg(&disk),
+        )?;
+        let made_from = std::fs::read_to_string(disk.with_extension("img.made-from"))?;
+        let (kernel, initrd) = (context.folder()?.join("vmlinuz"), context.folder()?.join("initrd.img"));
+        for (name, into) in [("::/vmlinuz", &kernel), ("::/initrd.img", &initrd)] {
+            let partition = format!("{}@@1M", disk.display());
+            said(Command::new("mcopy").args(["-n", "-i", &partition, name]).arg(into))?;
+        }
+        Ok(Self { disk, kernel, initrd, made_from })
+    }
+
+    /// What a boot and the job ask of the disk, recorded on this machine if it was not yet.
+    pub fn trace(&self, context: &Context) -> Result<Trace> {
+        let path = context.scratch.join("machine.trace");
+        let of = format!("{} {JOB}", self.made_from.trim()).replace('\n', " ");
+        if let Some(trace) = Trace::load(&path, &of)? {
+            return Ok(trace);
+        }
+        let folder = context.folder()?;
+        let (copy, socket) = (folder.join("machine.img"), folder.join("socket"));
+        said(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&self.disk, &copy]))?;
+        let recorder = Arc::new(Recorder::new(Arc::new(RawDisk::open(&copy, None)?)));
+        let table = Arc::new(ExportTable::default());
+        table.insert("disk", Export { disk: recorder.clone(), description: String::new() })?;
+        let server = Server::new(table, 4, Arc::new(|_| {}));
+        server.listen_unix(UnixListener::bind(&socket)?)?;
+        self.boot(&socket)?;
+        let trace = recorder.trace();
+        std::fs::remove_file(copy)?;
+        trace.save(&path, &of)?;
+        Ok(trace)
+    }
+
+    /// Boots the disk that is served as `disk` on the Unix socket `socket`, and lets the machine do its job.
+    pub fn boot(&self, socket: &Path) -> Result<Booted> {
+        let begin = Instant::now();
+        let mut console = self.start(socket)?;
+        console.until("login:")?;
+        let login = begin.elapsed().as_secs_f64();
+        console.say("root\n")?;
+        console.until("~# ")?;
+        console.say(&format!("{JOB}\n"))?;
+        console.until(JOB_DONE)?;
+        Ok(Booted { login, job: begin.elapsed().as_secs_f64() })
+    }
+
+    fn start(&self, socket: &Path) -> Result<Console> {
+        let mut command = Command::new("qemu-system-x86_64");
+        // In software, as everywhere here: one processor, so that runs are alike.
+        command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max", "-m", "1G", "-smp", "1"]);
+        command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initrd);
+        command.args(["-append", &format!("root={ROOT} rw console=ttyS0 quiet")]);
+        let node = format!(
+            "driver=nbd,node-name=disk,server.type=unix,server.path={},export=disk,discard=unmap",
+            socket.display()
+        );
+        command.args(["-blockdev", &node, "-device", "virtio-blk-pci,drive=disk"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|error| format!("start qemu-system-x86_64: {error}"))?;
+        let (mut output, input) = (child.stdout.take().expect("piped"), child.stdin.take().expect("piped"));
+        let (sender, said) = sync_channel(64);
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut piece) {
+                if sender.send(piece[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Console { child, input, said, text: Vec::new() })
+    }
+}
+
+/// A running machine and its serial console. It is switched off when this is dropped.
+struct Console {
+    child: Child,
+    input: ChildStdin,
+    said: Receiver<Vec<u8>>,
+    text: Vec<u8>,
+}
+
+impl Console {
+    fn say(&mut self, words: &str) -> Result<()> {
+        self.text.clear();
+        Ok(self.input.write_all(words.as_bytes())?)
+    }
+
+    /// Reads until the machine says `words`.
+    fn until(&mut self, words: &str) -> Result<()> {
+        let begin = Instant::now();
+        while !self.text.windows(words.len()).any(|window| window == words.as_bytes()) {
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            let Ok(piece) = self.said.recv_timeout(left) else {
+                let tail = String::from_utf8_lossy(&self.text[self.text.len().saturating_sub(1000)..]);
+                return Err(format!("the machine did not say `{words}`; at last it said:\n{tail}").into());
+            };
+            self.text.extend(piece);
+            self.text.drain(..self.text.len().saturating_sub(CONSOLE_BYTES_MAX));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,257 @@
+//! Figures of disks that are used before they have arrived: the reads of a boot and a small job, replayed cold over a link
+//! of 1 Gbit/s, near and 10 ms away, beside a local file, full copies, and what people serve disks with today.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::figure::{Bar, Figure, median};
+use crate::load::touched;
+use crate::machine::Machine;
+use crate::reader::{Nbd, of_file};
+use crate::site::{Place, Site, Way, repository};
+use crate::trace::Event;
+use crate::{Group, Result};
+
+pub const NEAR: Group = Group {
+    figures: &[
+        ("mirror.replay_cold", "reads of a boot and a job over 1 Gbit/s, nothing here; at most 0.70 s"),
+        ("mirror.replay_profile", "the same, the order of an earlier boot known; at most 0.52 s"),
+        ("mirror.boot_bytes", "bytes over the link over the compressed chunks touched; at most 1.25"),
+        ("mirror.boot_bytes_profile", "the same with the order known; at most 1.05"),
+    ],
+    measure: measure_near,
+};
+
+pub const FAR: Group = Group {
+    figures: &[
+        ("mirror.replay_wan", "reads of a boot and a job, 10 ms round trip, nothing here; at most 4 s"),
+        ("mirror.replay_wan_profile", "the same, the order of an earlier boot known; at most 0.9 s"),
+    ],
+    measure: measure_far,
+};
+
+/// A half of the round trip to what is far.
+const ONE_WAY: Duration = Duration::from_millis(5);
+const ROUNDS: usize = 3;
+
+/// What all replays have in common.
+pub struct Setting {
+    pub machine: Arc<Machine>,
+    pub reads: Vec<Event>,
+    pub repository: PathBuf,
+    /// Chunks with content in the order in which the reads touch them, and the bytes of their objects.
+    pub touched: Vec<(u64, u32)>,
+}
+
+impl Setting {
+    pub fn new(context: &Context) -> Result<Self> {
+        let machine = Machine::new(context)?;
+        let reads = machine.trace(context)?.reads();
+        let repository = repository(context, &machine)?;
+        let touched = touched(&repository, &reads)?;
+        Ok(Self { machine: Arc::new(machine), reads, repository, touched })
+    }
+
+    fn touched_bytes(&self) -> u64 {
+        self.touched.iter().map(|(_, bytes)| u64::from(*bytes)).sum()
+    }
+
+    fn words(&self) -> String {
+        let mebibytes = self.reads.iter().map(|read| read.bytes).sum::<u64>() >> 20;
+        format!("{} reads, {mebibytes} MiB, of a boot and a small job of Debian 12, 4 GiB", self.reads.len())
+    }
+}
+
+/// One replay.
+struct Run {
+    seconds: f64,
+    /// Latencies in ms: median, 99th of a hundred, longest.
+    latency: [f64; 3],
+    /// Bytes that the server sent.
+    sent: u64,
+    /// Chunks in the order of their first read, of an attached disk.
+    order: Vec<u64>,
+    counters: Value,
+}
+
+/// All replays of one way.
+struct Cell {
+    name: String,
+    flags: &'static str,
+    runs: Vec<Run>,
+}
+
+impl Cell {
+    fn seconds(&self) -> Vec<f64> {
+        self.runs.iter().map(|run| run.seconds).collect()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn bytes_over(&self, setting: &Setting) -> Vec<f64> {
+        self.runs.iter().map(|run| run.sent as f64 / setting.touched_bytes() as f64).collect()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn row(&self) -> Value {
+        let of = |what: &dyn Fn(&Run) -> f64| median(&self.runs.iter().map(what).collect::<Vec<_>>());
+        json!({
+            "disk": self.name, "runs": self.runs.len(), "replay s": of(&|run| run.seconds),
+            "p50 ms": of(&|run| run.latency[0]), "p99 ms": of(&|run| run.latency[1]),
+            "longest ms": of(&|run| run.latency[2]), "MiB over the link": of(&|run| run.sent as f64 / 1048576.0),
+            "counters": self.runs.last().map(|run| run.counters.clone()),
+        })
+    }
+}
+
+/// Replays the reads by one way, fresh; `profile` are chunks that are expected to be read, best first.
+fn replay(
+    context: &Context,
+    setting: &Setting,
+    site: &Site,
+    way: Way,
+    profile: Option<&[u64]>,
+    check: bool,
+) -> Result<Run> {
+    let before = site.sent()?;
+    let had = site.have(context, way)?;
+    let begin = Instant::now();
+    let replayed = match &had.place {
+        Place::File(path) => of_file(path, &setting.reads)?,
+        Place::Socket(socket) => {
+            let mut client = Nbd::connect(socket, crate::site::DISK)?;
+            if let (Some(profile), Some(mirror)) = (profile, &had.mirror) {
+                mirror.expect_reads(profile.to_vec());
+            }
+            let raw = File::open(&setting.machine.disk)?;
+            client.replay(
+                &setting.reads,
+                |read, bytes| {
+                    if check { compare(&raw, read, bytes) } else { Ok(()) }
+                },
+            )?
+        }
+    };
+    let (order, counters) = match &had.mirror {
+        None => (vec![], Value::Null),
+        Some(mirror) => {
+            let counters = mirror.counters();
+            let counters = json!({
+                "waited": counters.demanded_chunks, "demanded": counters.demanded_bytes,
+                "prefetched": counters.prefetched_bytes, "unused": counters.prefetched_unused_bytes(),
+                "nodes": counters.node_bytes,
+            });
+            (mirror.order(), counters)
+        }
+    };
+    Ok(Run {
+        seconds: had.before + begin.elapsed().as_secs_f64(),
+        latency: [50, 99, 100].map(|percent| replayed.percentile(percent)),
+        sent: site.sent()? - before,
+        order,
+        counters,
+    })
+}
+
+fn compare(raw: &File, read: &Event, bytes: &[u8]) -> Result<()> {
+    let mut right = vec![0; bytes.len()];
+    raw.read_exact_at(&mut right, read.offset)?;
+    if right == bytes {
+        return Ok(());
+    }
+    Err(format!("{} bytes at {} are not what the disk has", read.bytes, read.offset).into())
+}
+
+/// Replays by all ways at one distance: without profile, with profile, and the `others`.
+fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]) -> Result<Vec<Cell>> {
+    let site = Site::open(context, &setting.machine, &setting.repository, one_way, !others.is_empty())?;
+    // What is read is right, the server's page cache is warm, and the order is known.
+    let order = replay(context, setting, &site, Way::Attached, None, true)?.order;
+    let cell = |name: &str, way: Way| Cell { name: name.to_owned(), flags: way.flags(), runs: vec![] };
+    let mut cells = vec![cell("diskcast", Way::Attached), cell("diskcast, order known", Way::Attached)];
+    cells.extend(others.iter().map(|way| cell(&way.name(), *way)));
+    for round in 0..ROUNDS {
+        for (place, profile) in [(0, None), (1, Some(&order[..]))] {
+            let run = replay(context, setting, &site, Way::Attached, profile, false)?;
+            cells[place].runs.push(run);
+        }
+        for (cell, way) in cells[2..].iter_mut().zip(others) {
+            // What takes long is not more exact by being repeated.
+            let slow = cell.runs.last().is_some_and(|run| run.seconds > 2.0);
+            if round == 0 || !slow {
+                cell.runs.push(replay(context, setting, &site, *way, None, false)?);
+            }
+        }
+    }
+    Ok(cells)
+}
+
+fn figure(name: &str, bar: f64, cells: &[Cell], cell: usize, setting: &Setting, link: &str) -> Figure {
+    let rows: Vec<Value> = cells.iter().map(Cell::row).collect();
+    let figure = Figure::new(name, &cells[cell].seconds(), "s", Bar::AtMost(bar));
+    let figure = cells[2..]
+        .iter()
+        .fold(figure, |figure, other| figure.peer(&other.name, other.flags, median(&other.seconds()), "s"));
+    figure.on(&setting.words(), link).with(if cell == 0 { json!(rows) } else { Value::Null })
+}
+
+fn measure_near(context: &Context) -> Result<Vec<Figure>> {
+    let setting = Setting::new(context)?;
+    let cells = cells(context, &setting, Duration::ZERO, &Way::OTHERS)?;
+    let link = "1 Gbit/s, the server's page cache warm, nothing on the host";
+    let bytes = |name: &str, cell: usize, bar: f64| {
+        let (chunks, encoded_bytes) = (setting.touched.len(), setting.touched_bytes());
+        Figure::new(name, &cells[cell].bytes_over(&setting), "ratio", Bar::AtMost(bar)).on(
+            &format!("{chunks} chunks of 256 KiB are touched, {encoded_bytes} bytes compressed"),
+            "all that the server sent, Ethernet headers once for each super-frame",
+        )
+    };
+    Ok(vec![
+        figure("mirror.replay_cold", 0.70, &cells, 0, &setting, link),
+        figure("mirror.replay_profile", 0.52, &cells, 1, &setting, link),
+        bytes("mirror.boot_bytes", 0, 1.25),
+        bytes("mirror.boot_bytes_profile", 1, 1.05),
+    ])
+}
+
+fn measure_far(context: &Context) -> Result<Vec<Figure>> {
+    let setting = Setting::new(context)?;
+    let others = [Way::Copied, Way::Qemu, Way::Nbdkit, Way::Curl(&["cow"])];
+    let cells = cells(context, &setting, ONE_WAY, &others)?;
+    let link =
+        "1 Gbit/s, 10 ms round trip by a program on the server, its page cache warm, nothing on the host";
+    Ok(vec![
+        figure("mirror.replay_wan", 4.0, &cells, 0, &setting, link),
+        figure("mirror.replay_wan_profile", 0.9, &cells, 1, &setting, link),
+    ])
+}
+
+/// For whoever tunes: diskcast alone at a round trip of so many milliseconds, with all that is counted.
+#[expect(clippy::print_stdout, reason = "a developer's tool talks to its developer")]
+pub fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
+    let setting = Setting::new(context)?;
+    println!("{}; {} chunks", setting.words(), setting.touched.len());
+    let one_way = Duration::from_micros(round_trip_ms.parse::<u64>()? * 500);
+    for cell in cells(context, &setting, one_way, &[])? {
+        println!("{} {:.3?} {:.3?}", cell.name, cell.seconds(), cell.bytes_over(&setting));
+        println!("{}", cell.row());
+    }
+    Ok(())
+}
+
+/// Writes which chunks a boot and the job touch first, for simulations: a line each with its index and the bytes of its object.
+pub fn write_order(context: &Context, path: &str) -> Result<()> {
+    let setting = Setting::new(context)?;
+    let mut text =
+        format!("# {}: chunks of 256 KiB by their first touch, bytes of their objects\n", setting.words());
+    for (index, bytes) in &setting.touched {
+        writeln!(text, "{index} {bytes}")?;
+    }
+    Ok(std::fs::write(path, text)?)
+}

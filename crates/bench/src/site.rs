@@ -1,0 +1,287 @@
+//! A machine's disk on a server, and a host that wants it: a lab of two with shaped links, on the server diskcast and the
+//! programs that people serve disks with today, and the ways in which the host can have the disk.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use image::{Cipher, Manifest};
+use lab::Host;
+use mirror::nbd::{Export, ExportTable, Server};
+use mirror::{Mirror, MirrorOptions, Source};
+use net::client::Client;
+use net::clock::Stop;
+
+use crate::Result;
+use crate::context::{Context, said, timed};
+use crate::far;
+use crate::machine::Machine;
+use crate::programs::Program;
+use crate::room::{Room, star};
+
+/// As the image and every export are called.
+pub const DISK: &str = "disk";
+const RATE: u64 = 1_000_000_000;
+const DISKCAST_PORT: u16 = 7717;
+const QEMU_PORT: u16 = 10809;
+const NBDKIT_PORT: u16 = 10810;
+const HTTP_PORT: u16 = 8080;
+/// Added to a port: the same service from far away.
+const FAR_PORTS: u16 = 1000;
+const CLIENTS_MAX: usize = 16;
+
+/// How the host comes to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// It is there already.
+    Local,
+    /// All of it is copied by `nbdcopy`.
+    Copied,
+    /// All of it is fetched by `diskcast fetch`.
+    Fetched,
+    /// An overlay over `qemu-nbd`.
+    Qemu,
+    /// An overlay over `nbdkit file`.
+    Nbdkit,
+    /// `nbdkit curl` with these filters, from nginx.
+    Curl(&'static [&'static str]),
+    /// A disk attached by diskcast.
+    Attached,
+}
+
+impl Way {
+    /// All but diskcast's own.
+    pub const OTHERS: [Self; 7] = [
+        Self::Local,
+        Self::Copied,
+        Self::Fetched,
+        Self::Qemu,
+        Self::Nbdkit,
+        Self::Curl(&["cow"]),
+        Self::Curl(&["cow", "cache"]),
+    ];
+
+    pub fn name(self) -> String {
+        match self {
+            Self::Local => "local raw file".to_owned(),
+            Self::Copied => "nbdcopy first".to_owned(),
+            Self::Fetched => "diskcast fetch first".to_owned(),
+            Self::Qemu => "qemu-nbd".to_owned(),
+            Self::Nbdkit => "nbdkit file".to_owned(),
+            Self::Curl(filters) => format!("nbdkit curl + {}", filters.join(" + ")),
+            Self::Attached => "diskcast".to_owned(),
+        }
+    }
+
+    pub fn flags(self) -> &'static str {
+        match self {
+            Self::Local => "pread",
+            Self::Copied => "of nbdkit file, then pread",
+            Self::Fetched => "by multicast, then pread",
+            Self::Qemu | Self::Nbdkit => "a qcow2 overlay in qemu-nbd on the host",
+            Self::Curl(_) => "on the host, from nginx",
+            Self::Attached => "",
+        }
+    }
+}
+
+/// See the module.
+pub struct Site {
+    room: Room,
+    machine: Arc<Machine>,
+    one_way: Duration,
+    _programs: Vec<Program>,
+}
+
+/// A disk as the host has it.
+pub struct Had {
+    pub place: Place,
+    /// Seconds that it took until the first byte could be read, if that belongs to the whole.
+    pub before: f64,
+    /// The attached disk, if it is one.
+    pub mirror: Option<Arc<Mirror>>,
+    _server: Option<Server>,
+    _program: Option<Program>,
+}
+
+/// Where it can be read.
+#[derive(Debug, Clone)]
+pub enum Place {
+    File(PathBuf),
+    /// The Unix socket of an NBD server with the export [`DISK`].
+    Socket(PathBuf),
+}
+
+impl Had {
+    fn file(path: PathBuf, before: f64) -> Self {
+        Self { place: Place::File(path), before, mirror: None, _server: None, _program: None }
+    }
+
+    fn served(socket: &Path, program: Program) -> Self {
+        let place = Place::Socket(socket.to_owned());
+        Self { place, before: 0.0, mirror: None, _server: None, _program: Some(program) }
+    }
+}
+
+/// A repository with the machine's disk.
+pub fn repository(context: &Context, machine: &Machine) -> Result<PathBuf> {
+    let repository = context.folder()?;
+    timed(context.diskcast(&repository).arg("capture").arg(&machine.disk).arg(DISK))?;
+    Ok(repository)
+}
+
+impl Site {
+    /// A site whose host is `one_way` away from every service; what the others serve is served too if `others`.
+    pub fn open(
+        context: &Context,
+        machine: &Arc<Machine>,
+        repository: &Path,
+        one_way: Duration,
+        others: bool,
+    ) -> Result<Self> {
+        let room = Room::open_with(context, &[repository], &star(1, RATE, 0))?;
+        let folder = context.folder()?;
+        let mut programs = Vec::new();
+        let mut ports = vec![DISKCAST_PORT];
+        if others {
+            let disk = &machine.disk;
+            let (server, all) = (room.star.host(0), "0.0.0.0");
+            let mut qemu = server.command("qemu-nbd");
+            qemu.args(["--persistent", "--shared=16", "--read-only", "--format=raw", "--export-name=disk"]);
+            qemu.arg(format!("--bind={all}")).arg(format!("--port={QEMU_PORT}")).arg(disk);
+            let mut nbdkit = server.command("nbdkit");
+            nbdkit.args(["-f", "-r", "-i", all, "-p", &NBDKIT_PORT.to_string(), "file"]).arg(disk);
+            let mut nginx = server.command("nginx");
+            nginx.arg("-c").arg(nginx_configuration(&folder, disk)?).arg("-p").arg(&folder);
+            for (mut command, port) in [(qemu, QEMU_PORT), (nbdkit, NBDKIT_PORT), (nginx, HTTP_PORT)] {
+                let address = SocketAddr::from((server.ipv4(), port));
+                programs.push(Program::start(&mut command)?.until_port(server, address)?);
+                ports.push(port);
+            }
+        }
+        if !one_way.is_zero() {
+            for port in ports {
+                let server = room.star.host(0);
+                let [to, listen] =
+                    [port, port + FAR_PORTS].map(|port| SocketAddr::from((server.ipv4(), port)));
+                programs.push(far::between(server, listen, to, one_way)?);
+            }
+        }
+        Ok(Self { room, machine: Arc::clone(machine), one_way, _programs: programs })
+    }
+
+    fn host(&self) -> &Host {
+        self.room.star.host(1)
+    }
+
+    /// What the server sent so far, in bytes with Ethernet headers; a super-frame counts one.
+    pub fn sent(&self) -> Result<u64> {
+        Ok(self.room.star.traffic()?[0].sent.bytes)
+    }
+
+    /// The round trip between host and server, in milliseconds.
+    pub fn round_trip_ms(&self) -> Result<f64> {
+        let server = self.room.star.host(0).ipv4().to_string();
+        let said = said(self.host().command("ping").args(["-q", "-c", "50", "-i", "0.01", &server]))?;
+        let average = said.rsplit('=').next().and_then(|numbers| numbers.split('/').nth(1));
+        let average = average.ok_or_else(|| format!("ping told no round trip: {said}"))?;
+        Ok(average.trim().parse::<f64>()? + 2e3 * self.one_way.as_secs_f64())
+    }
+
+    /// `host:port` of a service as the host reaches it.
+    fn address(&self, port: u16) -> String {
+        let port = if self.one_way.is_zero() { port } else { port + FAR_PORTS };
+        format!("{}:{port}", self.room.star.host(0).ipv4())
+    }
+
+    /// The disk in one of the ways, fresh.
+    pub fn have(&self, context: &Context, way: Way) -> Result<Had> {
+        let folder = context.folder()?;
+        match way {
+            Way::Local => Ok(Had::file(self.machine.disk.clone(), 0.0)),
+            Way::Copied => {
+                let (begin, copy) = (Instant::now(), folder.join("copy"));
+                let uri = format!("nbd://{}", self.address(NBDKIT_PORT));
+                said(self.host().command("nbdcopy").arg(uri).arg(&copy))?;
+                Ok(Had::file(copy, begin.elapsed().as_secs_f64()))
+            }
+            Way::Fetched => {
+                let (begin, copy) = (Instant::now(), folder.join("copy"));
+                said(&mut self.room.fetch_command(1, 0, DISK, &copy.to_string_lossy()))?;
+                Ok(Had::file(copy, begin.elapsed().as_secs_f64()))
+            }
+            Way::Qemu => self.overlay(&folder, QEMU_PORT),
+            Way::Nbdkit => self.overlay(&folder, NBDKIT_PORT),
+            Way::Curl(filters) => {
+                let socket = folder.join("socket");
+                let mut nbdkit = self.host().command("nbdkit");
+                nbdkit.args(["-f", "-U"]).arg(&socket).args(["-e", DISK]);
+                nbdkit.args(filters.iter().map(|filter| format!("--filter={filter}")));
+                nbdkit.args(["curl", &format!("url=http://{}/disk", self.address(HTTP_PORT))]);
+                if filters.contains(&"cache") {
+                    nbdkit.arg("cache-on-read=true");
+                }
+                Ok(Had::served(&socket, Program::start(&mut nbdkit)?.until_socket(&socket)?))
+            }
+            Way::Attached => self.attach(&folder),
+        }
+    }
+
+    fn overlay(&self, folder: &Path, port: u16) -> Result<Had> {
+        let (socket, overlay) = (folder.join("socket"), folder.join("overlay"));
+        let below = format!("nbd://{}/{DISK}", self.address(port));
+        let mut create = self.host().command("qemu-img");
+        said(create.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &below]).arg(&overlay))?;
+        let mut qemu = self.host().command("qemu-nbd");
+        qemu.args(["--persistent", "--shared=16", "--format=qcow2", "--export-name=disk", "--socket"]);
+        qemu.arg(&socket).arg(&overlay);
+        Ok(Had::served(&socket, Program::start(&mut qemu)?.until_socket(&socket)?))
+    }
+
+    /// In a thread of the host, which its workers and its client's threads inherit.
+    fn attach(&self, folder: &Path) -> Result<Had> {
+        let url = format!("https://{}", self.address(DISKCAST_PORT));
+        let token = std::fs::read_to_string(self.room.token(0))?.trim().parse()?;
+        let data = folder.join("attached");
+        let attach = move || -> std::result::Result<Mirror, String> {
+            let words = |error: &dyn std::error::Error| base::fault::chain(error);
+            let options = Source::client_options(Cipher::None, Stop::new());
+            let client = Client::connect(&url, &token, options).map_err(|error| words(&error))?;
+            let manifest = client.manifest(DISK).map_err(|error| words(&error))?;
+            let manifest = Manifest::decode(&manifest).map_err(|error| words(&error))?;
+            let sources = vec![Source::server("server", Arc::new(client))];
+            Mirror::create(&data, &manifest, sources, &MirrorOptions::default())
+                .map_err(|error| words(&error))
+        };
+        let mirror = Arc::new(self.host().run(attach)?.join().map_err(|_| "attaching panicked")??);
+        let socket = folder.join("socket");
+        let table = Arc::new(ExportTable::default());
+        table.insert(DISK, Export { disk: mirror.clone(), description: String::new() })?;
+        let server = Server::new(table, CLIENTS_MAX, Arc::new(|_| {}));
+        server.listen_unix(std::os::unix::net::UnixListener::bind(&socket)?)?;
+        let (place, mirror) = (Place::Socket(socket), Some(mirror));
+        Ok(Had { place, before: 0.0, mirror, _server: Some(server), _program: None })
+    }
+
+    /// A command that runs `program` in the host.
+    pub fn command(&self, program: &str) -> Command {
+        self.host().command(program)
+    }
+}
+
+/// One file, as fast as nginx serves it.
+fn nginx_configuration(folder: &Path, disk: &Path) -> Result<PathBuf> {
+    let path = folder.join("nginx.conf");
+    let text = format!(
+        "daemon off;\nuser root;\nworker_processes 2;\npid {folder}/nginx.pid;\nerror_log stderr;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; sendfile on; tcp_nodelay on; keepalive_requests 1000000;\n\
+         server {{ listen {HTTP_PORT}; location = /disk {{ alias {}; }} }} }}\n",
+        disk.display(),
+        folder = folder.display(),
+    );
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
