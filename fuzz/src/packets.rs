@@ -26,7 +26,8 @@ fn report() -> Report {
 }
 
 fn upstream() -> Vec<Vec<u8>> {
-    let whole = vec![NeedRange { objects: ObjectRange { first: 0, count: 20 }, cause: Cause::Late }];
+    let whole =
+        vec![NeedRange { objects: ObjectRange { first: 0, count: 20 }, cause: Cause::Late, urgent: true }];
     let lacking = Lacking { whole, blocks: Vec::new(), symbols: Vec::new() };
     [Upstream::Join(report()), Upstream::Need(report(), lacking), Upstream::Leave(report())]
         .map(|packet| packet.encode(&SHAPE))

@@ -1,14 +1,17 @@
-//! Multicast sessions: one per version and interface, from its first client until after its last.
+//! Multicast sessions: one per version and interface, and another for attached disks, from its first client until after
+//! its last.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::Digest;
-use image::{Catalogue, Sealed};
+use image::{Catalogue, ObjectRef, Sealed};
 use net::api::{Family, ProblemKind, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
 use net::multicast::budget::Budget;
+use net::multicast::bundle::BUNDLE_BLOCKS_ATTACHED;
+use net::multicast::order::{NODES_MAX, order};
 use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
 use net::udp::SendOptions;
 use store::Repository;
@@ -52,8 +55,19 @@ pub struct Sessions {
     unicast: Mutex<HashMap<SessionId, u64>>,
 }
 
-/// What a session is for: `image@version`, the interface, and whether it speaks IPv4.
-type Key = (String, u32, bool);
+/// What a session is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    /// `image@version`.
+    reference: String,
+    interface: u32,
+    ipv4: bool,
+    /// Whether it is for disks that are used meanwhile.
+    attached: bool,
+}
+
+/// Runs of chunks: index on the disk, count.
+type Runs = Vec<(u64, u32)>;
 /// A session while it runs. Locked while it starts, so that the first clients share one.
 type Slot = Arc<Mutex<Option<SessionServer>>>;
 
@@ -101,11 +115,13 @@ impl Sessions {
             refused(&format!("interface {} has no address of these families", interface.name))
         })?;
         let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
-        let slot = self.slot((reference.clone(), interface.index, ipv4))?;
+        let attached = request.attached;
+        let key = Key { reference: reference.clone(), interface: interface.index, ipv4, attached };
+        let slot = self.slot(key.clone())?;
         let mut running = lock(&slot);
         if running.as_ref().is_none_or(SessionServer::is_over) {
             self.retire(running.take());
-            let session = self.start(&reference, version, options, interface, ipv4)?;
+            let session = self.start(&key, version, options, interface)?;
             *running = Some(session);
         }
         let session = running.as_ref().expect("just started");
@@ -128,31 +144,38 @@ impl Sessions {
 
     fn start(
         &self,
-        reference: &str,
+        key: &Key,
         version: &Sealed,
         options: &MulticastOptions,
         interface: Interface,
-        ipv4: bool,
     ) -> Result<SessionServer, Failure> {
         let catalogue = Catalogue::load(&version.manifest, &*self.repository)?;
+        let (objects, order) = match key.attached {
+            true => self.attached_order(&catalogue)?,
+            false => (catalogue.objects().to_vec(), None),
+        };
         let number = {
             let mut past = lock(&self.past);
             past.started += 1;
             past.started
         };
-        let group = group(&version.digest(), self.epoch, number, ipv4, options.ttl);
+        let group = group(&version.digest(), self.epoch, number, key.ipv4, options.ttl);
         let mut send = SendOptions::on(interface);
         send.ttl = options.ttl.into();
         let mut last = None;
         for port in REPORT_PORTS {
             send.port = port;
-            let mut config = SessionConfig::new(reference, self.epoch, group, send.clone());
+            let mut config = SessionConfig::new(&key.reference, self.epoch, group, send.clone());
             config.budget = Arc::clone(&self.budget);
-            let objects = catalogue.objects().to_vec();
-            match SessionServer::start(config, objects, catalogue.heads(), self.repository.clone()) {
+            config.order.clone_from(&order);
+            if key.attached {
+                config.bundle_blocks = BUNDLE_BLOCKS_ATTACHED;
+            }
+            let (objects, source) = (objects.clone(), self.repository.clone());
+            match SessionServer::start(config, objects, catalogue.heads(), source) {
                 Ok(session) => {
                     lock(&self.unicast).insert(session.id(), 0);
-                    (self.log)(&Event::SessionStarted { reference: reference.to_owned(), group });
+                    (self.log)(&Event::SessionStarted { reference: key.reference.clone(), group });
                     return Ok(session);
                 }
                 Err(error) if is_taken(&error) => last = Some(error),
@@ -160,6 +183,18 @@ impl Sessions {
             }
         }
         Err(unavailable(&last.expect("there are ports")))
+    }
+
+    /// The objects of a session for attached disks, in its order, and what that is made of.
+    fn attached_order(&self, catalogue: &Catalogue) -> Result<(Vec<ObjectRef>, Option<Runs>), Failure> {
+        if catalogue.heads() > NODES_MAX {
+            let text = format!("a tree of {} nodes is not multicast to attached disks", catalogue.heads());
+            return Err(refused(&text));
+        }
+        let first = Runs::new();
+        let order = order(catalogue, &first)?.ids;
+        let object = |id| catalogue.objects()[usize::try_from(id).expect("an index")];
+        Ok((order.into_iter().map(object).collect(), Some(first)))
     }
 
     /// Notices sessions that have ended by themselves. To be called now and then.

@@ -289,6 +289,9 @@ pub struct SessionRequest {
     pub families: Vec<Family>,
     /// Largest IP packet that its interface takes, in bytes; a session's blocks are never larger.
     pub mtu: u32,
+    /// Whether it is for a disk that is used meanwhile: those have sessions of their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attached: bool,
 }
 
 /// A family of addresses.
@@ -332,6 +335,9 @@ pub struct SessionGrant {
     pub bundle_blocks: u16,
     /// Receivers admitted so far, this one included.
     pub receivers: u32,
+    /// In a session for attached disks: runs of chunks of the disk, index and count, which go first, in this order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Vec<(u64, u32)>>,
 }
 
 /// A session's random 128-bit name; 32 hexadecimal digits as text.

@@ -17,6 +17,6 @@ pub mod tcp;
 mod testbed;
 pub mod token;
 pub mod udp;
-mod waker;
+pub mod waker;
 
 pub use error::{Error, ErrorKind, Result};

@@ -10,6 +10,10 @@ use rustix::event::{EventfdFlags, eventfd};
 pub struct Waker(OwnedFd);
 
 impl Waker {
+    /// One that nobody has woken yet.
+    ///
+    /// # Errors
+    /// Those of `eventfd(2)`.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }

@@ -65,7 +65,7 @@ fn server() -> (Server, Instant) {
     let mut now = Instant::ZERO;
     let mut server = Server::new(now, config);
     (0..2).for_each(|receiver| server.admit(now, ReceiverId(receiver)));
-    let whole = NeedRange { objects: ObjectRange { first: 0, count: 4 }, cause: Cause::Late };
+    let whole = NeedRange { objects: ObjectRange { first: 0, count: 4 }, cause: Cause::Late, urgent: false };
     report(&mut server, now, 0, Lacking { whole: vec![whole], ..Lacking::default() });
     while next_run(&mut server, &mut now).first.object < 2 {}
     (server, now)

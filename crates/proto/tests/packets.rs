@@ -64,8 +64,12 @@ fn report() -> Report {
 fn lacking() -> Lacking {
     Lacking {
         whole: vec![
-            NeedRange { objects: ObjectRange { first: 700, count: 300 }, cause: Cause::Late },
-            NeedRange { objects: ObjectRange { first: 4, count: 1 }, cause: Cause::BufferFull },
+            NeedRange { objects: ObjectRange { first: 700, count: 300 }, cause: Cause::Late, urgent: false },
+            NeedRange {
+                objects: ObjectRange { first: 4, count: 1 },
+                cause: Cause::BufferFull,
+                urgent: false,
+            },
         ],
         blocks: vec![NeedBlocks {
             object: 12,
@@ -266,7 +270,8 @@ fn what_is_out_of_bounds_is_dropped_in_every_field_of_need() {
 #[test]
 fn a_need_for_too_much_is_dropped() {
     let shape = Shape { objects: 1 << 26, ..SHAPE };
-    let whole = NeedRange { objects: ObjectRange { first: 0, count: 1 << 16 }, cause: Cause::Late };
+    let whole =
+        NeedRange { objects: ObjectRange { first: 0, count: 1 << 16 }, cause: Cause::Late, urgent: false };
     let most =
         Upstream::Need(report(), Lacking { whole: vec![whole], blocks: Vec::new(), symbols: Vec::new() });
     assert!(open_upstream(&KEY, &shape, &sealed(most.encode(&shape))).is_ok());
@@ -309,4 +314,12 @@ fn blocks_fill_the_packet() {
     // Headers, Ethernet's included, are below 7 % of the payload.
     let payload = u32::from(block_bytes_for(1500, false).expect("it fits"));
     assert!((1500 + 14 - payload) * 100 < payload * 7);
+}
+
+#[test]
+fn what_somebody_waits_for_is_told_from_the_rest() {
+    let objects = ObjectRange { first: 7, count: 2 };
+    let whole = [true, false].map(|urgent| NeedRange { objects, cause: Cause::Lost, urgent }).to_vec();
+    let need = Upstream::Need(report(), Lacking { whole, ..Lacking::default() });
+    assert_eq!(open_upstream(&KEY, &SHAPE, &sealed(need.encode(&SHAPE))), Ok(need));
 }

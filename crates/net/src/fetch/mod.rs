@@ -8,7 +8,7 @@
 mod aside;
 mod intake;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -308,6 +308,7 @@ impl Fetch<'_> {
             receiver: self.options.name.clone(),
             families: families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect(),
             mtu: interface.mtu(),
+            attached: false,
         };
         match self.client.join_session(&request) {
             Ok(grant) => Ok(Next::Join(grant)),

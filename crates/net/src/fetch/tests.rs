@@ -81,6 +81,12 @@ impl Version {
     }
 }
 
+/// A version of noise with a gap in chunks of the usual size, and its objects.
+pub fn noise(seed: u64) -> (Manifest, Arc<MemoryObjects>) {
+    let version = Arc::into_inner(Version::new(seed)).expect("nobody else has it");
+    (version.sealed.manifest, Arc::new(version.objects))
+}
+
 fn range(extent: Extent) -> std::ops::Range<usize> {
     let start = usize::try_from(extent.offset_bytes()).unwrap();
     start..start + usize::try_from(extent.len_bytes()).unwrap()

@@ -14,6 +14,8 @@ use proto::multicast::ObjectSet;
 
 /// Blocks of a bundle, unless one stored object has more: codes over so many cost little and waste little.
 pub const BUNDLE_BLOCKS: u16 = 256;
+/// The same where somebody waits for single objects: about a chunk, so that not much comes with it.
+pub const BUNDLE_BLOCKS_ATTACHED: u16 = 64;
 /// Most that a receiver believes a server to pack.
 pub const BUNDLE_BLOCKS_MAX: u16 = 1024;
 /// Bundles of which a receiver lacks less than this part are got by unicast: one part in so many of their bytes.
@@ -236,7 +238,9 @@ impl Lacked {
         self.packing.as_ref().map_or(object..object + 1, |packing| packing.stored(object))
     }
 
-    fn object_of(&self, stored: u64) -> u64 {
+    /// The session's object that holds `stored`, which is known.
+    #[must_use]
+    pub fn object_of(&self, stored: u64) -> u64 {
         self.packing.as_ref().map_or(stored, |packing| packing.object_of(stored))
     }
 }

@@ -3,6 +3,7 @@
 pub mod budget;
 mod buffers;
 pub mod bundle;
+pub mod order;
 mod outgoing;
 mod readahead;
 pub mod receiver;

@@ -101,10 +101,21 @@ pub enum Wish {
     Lengths(Vec<u32>),
     /// These objects are wanted.
     Want(Range<u64>),
+    /// This object is wanted, and somebody waits for it: it is asked for before others.
+    Hurry(u64),
     /// This object is here by other means.
     Have(u64),
     /// Nothing more will be wanted: when all is here, the session has done its work.
     Nothing,
+}
+
+/// What a receiver knows of its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// How many take part, this one included.
+    pub receivers: u32,
+    /// Blocks that were wanted and came, so far.
+    pub blocks: u64,
 }
 
 /// Who wants the objects. Called by the driving thread, and must not wait.
@@ -124,6 +135,11 @@ pub trait Consumer {
     /// Is woken when [`Self::wishes`] has something new that no call of this trait brought about.
     fn waker(&self) -> Option<&Waker> {
         None
+    }
+
+    /// What is known of the session by now. Called often, once anything was heard of it.
+    fn hear(&mut self, heard: Heard) {
+        let _ = heard;
     }
 
     /// `object` is not asked for any more: get it by other means. It came with a wrong digest, or unicast is cheaper.
@@ -373,6 +389,10 @@ impl Driver<'_> {
             }
             self.hand_on()?;
             self.transmit();
+            if self.heard {
+                let (receivers, blocks) = (self.machine.receivers(), self.machine.counters().blocks_received);
+                self.consumer.hear(Heard { receivers, blocks });
+            }
             if let Some(end) = self.is_over(now) {
                 return Ok(end);
             }
@@ -414,8 +434,15 @@ impl Driver<'_> {
     }
 
     fn heed_wishes(&mut self) -> Result<()> {
-        let mut wanted = Vec::new();
+        let (mut wanted, mut hurried) = (Vec::new(), Vec::new());
         for wish in self.consumer.wishes()? {
+            let wish = match wish {
+                Wish::Hurry(stored) => {
+                    hurried.push(stored);
+                    Wish::Want(stored..stored + 1)
+                }
+                wish => wish,
+            };
             match wish {
                 Wish::Lengths(lengths) => self.lacked.learn(self.packing.packing(lengths)?),
                 Wish::Want(range) if range.clone().last().is_some_and(|last| !self.lacked.is_known(last)) => {
@@ -423,6 +450,7 @@ impl Driver<'_> {
                     return Err(Error::new(ErrorKind::Invalid, context));
                 }
                 Wish::Want(range) => wanted.push(range),
+                Wish::Hurry(_) => unreachable!("it was made a want"),
                 Wish::Have(stored) => {
                     let whole = self.lacked.have(stored);
                     if let Some(slot) = whole.and_then(|object| self.machine.satisfied(object)) {
@@ -434,6 +462,10 @@ impl Driver<'_> {
         }
         if !wanted.is_empty() {
             self.want(&wanted);
+        }
+        let now = self.clock.now();
+        for stored in hurried {
+            self.machine.urge(now, self.lacked.object_of(stored));
         }
         Ok(())
     }

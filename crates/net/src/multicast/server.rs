@@ -78,6 +78,8 @@ pub struct SessionConfig {
     pub report_address: Option<IpAddr>,
     /// Payload of a block; by default what fits the interface's MTU.
     pub block_bytes: Option<u16>,
+    /// In a session for attached disks: runs of chunks of the disk that go first, as the objects are ordered.
+    pub order: Option<Vec<(u64, u32)>>,
     /// Stored objects are packed while an object of the session has at most so many blocks.
     pub bundle_blocks: u16,
     /// What it shares with the server's other sessions.
@@ -103,6 +105,7 @@ impl SessionConfig {
             send,
             report_address: None,
             block_bytes: None,
+            order: None,
             bundle_blocks: BUNDLE_BLOCKS,
             budget: Budget::new(None, RATE_FLOOR),
             cache_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
@@ -244,6 +247,7 @@ impl SessionServer {
             stored_objects: shared.packing.stored_objects(),
             bundle_blocks: shared.config.bundle_blocks,
             receivers,
+            order: shared.config.order.clone(),
         })
     }
 

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use crossbeam_channel::{Sender, unbounded as channel};
 use image::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource};
 
-use super::receiver::{Accept, Consumer, End, ReceiveOptions, Received, Wish, receive};
+use super::budget::Budget;
+use super::bundle::BUNDLE_BLOCKS_ATTACHED;
+use super::receiver::{Accept, Consumer, End, Heard, ReceiveOptions, Received, Wish, receive};
 use super::server::{SessionConfig, SessionServer};
 use crate::api::{Key, SessionGrant, SessionRequest};
 use crate::clock::Stop;
@@ -47,6 +49,7 @@ fn request(receiver: &str, mtu: u32) -> SessionRequest {
         receiver: receiver.into(),
         families: Vec::new(),
         mtu,
+        attached: false,
     }
 }
 
@@ -284,4 +287,71 @@ fn what_the_server_cannot_read_is_not_sent_as_something_else() {
     assert_eq!((received.end, received.objects, received.spoilt), (End::Complete, 18, 2), "{received:?}");
     assert_eq!(collector.otherwise, [5, 6], "what lies in one bundle with them is none the worse");
     assert!(server.stop().read_failures >= 2);
+}
+
+/// Wants all, and then one in a hurry; notes in which order they come.
+struct Hurried<'a> {
+    names: &'a [ObjectRef],
+    came: Vec<u64>,
+    asked: bool,
+    hurried: bool,
+    heard: Heard,
+}
+
+impl Consumer for Hurried<'_> {
+    fn wishes(&mut self) -> Result<Vec<Wish>> {
+        let last = self.names.len() as u64 - 1;
+        if !std::mem::replace(&mut self.asked, true) {
+            let lengths = self.names.iter().map(|name| name.len).collect();
+            return Ok(vec![Wish::Want(0..2), Wish::Lengths(lengths), Wish::Want(2..last)]);
+        }
+        if self.came.len() < 5 || std::mem::replace(&mut self.hurried, true) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Wish::Hurry(last), Wish::Nothing])
+    }
+
+    fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept> {
+        self.names[usize::try_from(object).unwrap()].verify(bytes).unwrap();
+        self.came.push(object);
+        Ok(Accept::Taken)
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        self.heard = heard;
+    }
+
+    fn get_otherwise(&mut self, object: u64) {
+        panic!("object {object} was not left to others");
+    }
+}
+
+#[test]
+fn what_somebody_waits_for_comes_before_the_rest_and_once_for_all() {
+    let (names, memory) = objects(8, 60);
+    let send = SendOptions::on(loopback());
+    let mut config = SessionConfig::new("image@1", 1, "239.255.78.8:47808".parse().unwrap(), send);
+    config.budget = Budget::new(Some(40_000_000), 1_000_000);
+    config.bundle_blocks = BUNDLE_BLOCKS_ATTACHED;
+    config.order = Some(vec![(3, 4)]);
+    let server = SessionServer::start(config, names.clone(), 2, memory).unwrap();
+    let grants: Vec<_> = (0..3).map(|n| server.admit(&request(&format!("{n}"), 65536)).unwrap()).collect();
+    assert!(grants.iter().all(|grant| grant.order == Some(vec![(3, 4)])));
+    let options = ReceiveOptions { scattered_bytes_max: 0, ..ReceiveOptions::on(loopback()) };
+    thread::scope(|scope| {
+        for grant in &grants {
+            scope.spawn(|| {
+                let heard = Heard { receivers: 0, blocks: 0 };
+                let (came, asked, hurried) = (Vec::new(), false, false);
+                let mut consumer = Hurried { names: &names, came, asked, hurried, heard };
+                let received = receive(grant, &options, &mut consumer).unwrap();
+                assert_eq!((received.end, received.objects), (End::Complete, 60), "{received:?}");
+                let place = consumer.came.iter().position(|&object| object == 59).unwrap();
+                assert!(place < 40, "{:?}", consumer.came);
+                assert!(consumer.heard.receivers >= 1 && consumer.heard.blocks >= 60, "{:?}", consumer.heard);
+            });
+        }
+    });
+    let statistics = server.stop();
+    assert!(statistics.payload_bytes < 2 * statistics.image_bytes, "{statistics:#?}");
 }

@@ -12,7 +12,9 @@ use super::delay::DelayMeter;
 use super::mutant::Mutant;
 use super::packet::{BLOCK_HEADER_BYTES, BlockHeader, Reject, Shape};
 use super::repair::repairs_max;
-use super::report::{Cause, Lacking, ReceiverCounters, ReceiverId, Report, Upstream};
+use super::report::{
+    Cause, Lacking, NEED_RANGE_BYTES, NeedRange, ReceiverCounters, ReceiverId, Report, Upstream,
+};
 use super::server::micros;
 use super::slots::{Slots, View, back_off};
 use super::status::{Downstream, ObjectRange, Status};
@@ -137,6 +139,10 @@ const SPREAD_EACH: Duration = Duration::from_millis(1);
 /// How often a receiver looks at what it lacks.
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(20);
+/// What comes after so many others, as STATUS says, is not asked for out of its turn.
+const SOON: u64 = 3;
+/// Most objects that somebody waits for at once; more are asked for in their turn.
+const URGENT_MAX: usize = 64;
 const LEAVES: u8 = 2;
 /// So many of the receivers say goodbye; the others are missed in time.
 const LEAVERS_MAX: u64 = 256;
@@ -163,6 +169,11 @@ pub struct Receiver {
     open: ObjectSet,
     /// Those dropped for want of room since they were last begun.
     refused: ObjectSet,
+    /// Those of `open` that somebody waits for, longest first.
+    urgent: VecDeque<u64>,
+    /// They are not asked for again before this, and how often they were since one of them began.
+    urgent_at: Instant,
+    urgent_asks: u8,
     /// The pass that was refused last: its object and the sequence of its block 0.
     refused_pass: (u64, u64),
     /// The object whose begin went by before it was heard.
@@ -215,6 +226,9 @@ impl Receiver {
             lacking: ObjectSet::new(objects),
             open: ObjectSet::new(objects),
             refused: ObjectSet::new(objects),
+            urgent: VecDeque::new(),
+            urgent_at: now,
+            urgent_asks: 0,
             refused_pass: (u64::MAX, 0),
             missed: None,
             slots: Slots::new(config.buffer_bytes, config.object_bytes_mean, config.mutant),
@@ -261,6 +275,21 @@ impl Receiver {
         }
         self.progress_at = now;
         self.hurry(now);
+    }
+
+    /// Somebody waits for this object, which is wanted: unless it comes soon the server is asked to send it before others.
+    pub fn urge(&mut self, now: Instant, object: u64) {
+        if self.open.contains(object) && !self.urgent.contains(&object) && self.urgent.len() < URGENT_MAX {
+            self.urgent.push_back(object);
+            self.urgent_at = now;
+            self.hurry(now);
+        }
+    }
+
+    /// How many receivers share the session, this one included, as the server said last.
+    #[must_use]
+    pub const fn receivers(&self) -> u32 {
+        self.receivers
     }
 
     /// The object was got otherwise, or is not needed. If a part of it was here, its slot is free now and returned: the
@@ -447,6 +476,7 @@ impl Receiver {
         };
         self.open.remove(header.object);
         self.window_asks = 0;
+        self.urgent_asks = 0;
         match self.slots.place(slot, header, &self.config.shape) {
             Disposition::Place { slot, offset, .. } => {
                 let begins = Some(self.config.shape.padded_bytes(header.object_bytes));
@@ -537,24 +567,33 @@ impl Receiver {
         let window = window.filter(|window| hasty || window.is_news(&self.pending));
         let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
         let lacks = !self.config.mutant.is(Mutant::DropsBlockNeeds) && self.slots.lacks(now, &view);
-        if !lacks && window.is_none() {
+        let urgent = self.next_urgent(now);
+        if !lacks && window.is_none() && urgent.is_empty() {
             self.need_at = None;
         } else if self.need_at.is_none() {
             let spread = if hasty { Duration::ZERO } else { self.spread_over(self.spread()) };
             self.need_at = Some(now + spread);
         }
         if self.need_at.is_some_and(|at| at <= now) {
-            self.ask(now, window.as_ref());
+            self.ask(now, window.as_ref(), &urgent);
         } else if self.report_at.is_some_and(|at| at <= now) {
             self.say_need(now, Lacking::default());
         }
     }
 
     /// Asks for all that is lacked.
-    fn ask(&mut self, now: Instant, window: Option<&Window>) {
+    fn ask(&mut self, now: Instant, window: Option<&Window>, urgent: &[u64]) {
         let room = usize::from(self.config.shape.block_bytes) + BLOCK_HEADER_BYTES;
         let mut lacking = Lacking::default();
         let retry = self.effect();
+        for &object in urgent {
+            let (objects, cause) = (ObjectRange { first: object, count: 1 }, self.cause(object));
+            lacking.whole.push(NeedRange { objects, cause, urgent: true });
+        }
+        if !urgent.is_empty() {
+            self.urgent_asks = self.urgent_asks.saturating_add(1);
+            self.urgent_at = now + back_off(retry, self.urgent_asks);
+        }
         if !self.config.mutant.is(Mutant::DropsBlockNeeds) {
             let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
             let spoilt = self.slots.write_lacking(now, retry, &view, room, &mut lacking);
@@ -576,6 +615,29 @@ impl Receiver {
         if !lacking.is_empty() {
             self.say_need(now, lacking);
         }
+    }
+
+    /// What somebody waits for and is neither begun nor coming soon, as many as fit a third of a packet.
+    fn next_urgent(&mut self, now: Instant) -> Vec<u64> {
+        self.urgent.retain(|&object| self.open.contains(object));
+        if now < self.urgent_at {
+            return Vec::new();
+        }
+        let most = usize::from(self.config.shape.block_bytes) / 3 / NEED_RANGE_BYTES;
+        let late = self.urgent.iter().copied().filter(|&object| !self.comes_soon(object));
+        late.take(most).collect()
+    }
+
+    /// Whether at most [`SOON`] others go before `object`, as the server said last.
+    fn comes_soon(&self, object: u64) -> bool {
+        let mut before = 0;
+        for range in &self.pending {
+            if range.first <= object && object < range.end() {
+                return before + (object - range.first) <= SOON;
+            }
+            before += u64::from(range.count);
+        }
+        false
     }
 
     fn say_need(&mut self, now: Instant, lacking: Lacking) {

@@ -11,7 +11,8 @@ pub(super) const NEED_OBJECTS_MAX: u64 = 1 << 16;
 /// Bytes of a report without lists: prefix, fixed fields and counts, tag.
 const FIXED_BYTES: usize = PREFIX_BYTES + 16 + COUNTER_BYTES + 6 + TAG_BYTES;
 const COUNTER_BYTES: usize = 52;
-const RANGE_BYTES: usize = 12;
+/// Bytes of a range of objects lacked whole.
+pub(super) const NEED_RANGE_BYTES: usize = 12;
 const BLOCKS_BYTES: usize = 12;
 const SYMBOLS_BYTES: usize = 10;
 /// Most objects in one [`NeedSymbols`].
@@ -82,6 +83,8 @@ pub struct NeedRange {
     pub objects: ObjectRange,
     /// Why.
     pub cause: Cause,
+    /// Somebody waits for them: they go before the others.
+    pub urgent: bool,
 }
 
 /// Blocks lacked of an object that is there in part.
@@ -140,7 +143,7 @@ impl Lacking {
     pub(super) fn packet_bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|need| BLOCKS_BYTES + need.bitmap.len()).sum();
         let symbols: usize = self.symbols.iter().map(|need| SYMBOLS_BYTES + need.counts.len()).sum();
-        FIXED_BYTES + self.whole.len() * RANGE_BYTES + blocks + symbols
+        FIXED_BYTES + self.whole.len() * NEED_RANGE_BYTES + blocks + symbols
     }
 
     /// Adds that `count` symbols of `object` are lacked, which lies behind all objects added before.
@@ -178,7 +181,7 @@ impl Lacking {
         into.extend_from_slice(&u16::try_from(self.symbols.len()).expect("fits a packet").to_le_bytes());
         for need in &self.whole {
             need.objects.encode(into);
-            into.extend_from_slice(&[need.cause as u8, 0]);
+            into.extend_from_slice(&[need.cause as u8, u8::from(need.urgent)]);
         }
         for need in &self.blocks {
             write_u48(need.object, into);
@@ -198,7 +201,8 @@ impl Lacking {
     fn parse(shape: &Shape, body: &mut Reader<'_>) -> Result<Self, Reject> {
         let (whole_count, blocks_count) = (usize::from(body.u16()?), usize::from(body.u16()?));
         let symbols_count = usize::from(body.u16()?);
-        let least = whole_count * RANGE_BYTES + blocks_count * BLOCKS_BYTES + symbols_count * SYMBOLS_BYTES;
+        let least =
+            whole_count * NEED_RANGE_BYTES + blocks_count * BLOCKS_BYTES + symbols_count * SYMBOLS_BYTES;
         if least > body.remaining() {
             return Err(Reject::Length);
         }
@@ -226,8 +230,8 @@ fn parse_symbols(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedSymbols, Re
 fn parse_range(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedRange, Reject> {
     let objects = ObjectRange::parse(shape, body)?;
     let cause = Cause::parse(body.u8()?)?;
-    body.u8()?;
-    Ok(NeedRange { objects, cause })
+    let urgent = body.u8()? & 1 == 1;
+    Ok(NeedRange { objects, cause, urgent })
 }
 
 fn parse_blocks(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedBlocks, Reject> {

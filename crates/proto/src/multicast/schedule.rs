@@ -11,6 +11,8 @@ use super::status::{ObjectRange, STATUS_RANGES_MAX};
 
 /// Sequence of block 0 of an object that never went out.
 const NEVER: u64 = u64::MAX;
+/// Most objects that wait before all others because somebody waits for them; more keep their place.
+const URGENT_MAX: usize = 64;
 
 /// The objects to be sent whole.
 #[derive(Debug)]
@@ -21,8 +23,11 @@ pub(super) struct Schedule {
     wanted: ObjectSet,
     /// Planned: to be sent in this order, each pinned in the cache.
     planned: ObjectSet,
+    /// Heads, and what is urgent.
     planned_heads: VecDeque<u64>,
     planned_data: VecDeque<u64>,
+    /// To be planned before all others, if they are still wanted then.
+    urgent: VecDeque<u64>,
     /// Where planning goes on.
     ahead: u64,
     /// Where sending goes on.
@@ -44,6 +49,7 @@ impl Schedule {
             planned: set(),
             planned_heads: VecDeque::new(),
             planned_data: VecDeque::new(),
+            urgent: VecDeque::new(),
             ahead: shape.heads,
             cursor: shape.heads,
             pass_first: vec![NEVER; usize::try_from(shape.objects).expect("SESSION_OBJECTS_MAX")],
@@ -74,6 +80,25 @@ impl Schedule {
         true
     }
 
+    /// Somebody waits for `object`: if it is pending it goes before the others now. True if that changes its place.
+    pub(super) fn urge(&mut self, object: u64) -> bool {
+        if self.urgent.contains(&object) || self.planned_heads.contains(&object) {
+            return false;
+        }
+        if self.planned_heads.len() + self.urgent.len() >= URGENT_MAX {
+            return false;
+        }
+        if self.wanted.contains(object) {
+            self.urgent.push_back(object);
+            return true;
+        }
+        let place = self.planned_data.iter().position(|&planned| planned == object);
+        place.and_then(|place| self.planned_data.remove(place)).is_some_and(|object| {
+            self.planned_heads.push_back(object);
+            true
+        })
+    }
+
     /// Whether a pass over `object` ever began.
     pub(super) fn ever_went_out(&self, object: u64) -> bool {
         self.pass_first[index(object)] != NEVER
@@ -98,13 +123,12 @@ impl Schedule {
     /// Moves the next wanted object to the plan.
     pub(super) fn plan(&mut self) -> Option<u64> {
         let head = self.wanted.next_from(0).filter(|&head| head < self.heads);
-        let object = match head {
-            Some(head) if !self.mutant.is(Mutant::HeadsLast) => head,
-            _ => self.next_data().or(head)?,
-        };
+        let heads_last = self.mutant.is(Mutant::HeadsLast);
+        let first = head.filter(|_| !heads_last).or_else(|| self.next_urgent());
+        let object = first.or_else(|| self.next_data()).or(head)?;
         self.wanted.remove(object);
         self.planned.insert(object);
-        if object < self.heads && !self.mutant.is(Mutant::HeadsLast) {
+        if first.is_some() {
             self.planned_heads.push_back(object);
         } else {
             self.ahead = (object + 1).max(self.heads);
@@ -113,15 +137,19 @@ impl Schedule {
         Some(object)
     }
 
+    fn next_urgent(&mut self) -> Option<u64> {
+        std::iter::from_fn(|| self.urgent.pop_front()).find(|&object| self.wanted.contains(object))
+    }
+
     fn next_data(&self) -> Option<u64> {
         let wrap = self.heads + u64::from(self.mutant.is(Mutant::WrapsOneTooFar));
         self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(wrap))
     }
 
-    /// Whether a wanted head waits to be planned and fewer than `most` are.
+    /// Whether a wanted head, or what is urgent, waits to be planned and fewer than `most` are.
     pub(super) fn hurries_heads(&self, most: usize) -> bool {
         let waits = self.wanted.next_from(0).is_some_and(|object| object < self.heads);
-        waits && self.planned_heads.len() < most
+        (waits || !self.urgent.is_empty()) && self.planned_heads.len() < most
     }
 
     /// The next planned head and the next planned object of the others.
@@ -164,6 +192,7 @@ impl Schedule {
     /// Nobody wants anything any more. What is planned stays.
     pub(super) fn forget(&mut self) {
         self.wanted = ObjectSet::new(self.objects);
+        self.urgent.clear();
     }
 
     /// What is pending, in the order of sending, as far as it fits a STATUS.
@@ -238,6 +267,26 @@ mod tests {
             assert!(schedule.ask(object, 10, 20, Cause::Late), "{object}");
         }
         assert_eq!(send_all(&mut schedule, 20), [0, 2, 70, 10, 60]);
+    }
+
+    #[test]
+    fn what_somebody_waits_for_goes_before_the_others_wherever_it_stands() {
+        let mut schedule = schedule(10..80);
+        assert_eq!((schedule.plan(), schedule.plan(), schedule.plan()), (Some(10), Some(11), Some(12)));
+        assert!(schedule.urge(70) && schedule.urge(12) && !schedule.urge(70) && !schedule.urge(5));
+        assert!(schedule.hurries_heads(2));
+        let range = |first, count| ObjectRange { first, count };
+        assert_eq!(schedule.plan(), Some(70));
+        let pending = [range(12, 1), range(70, 1), range(10, 2), range(13, 57), range(71, 9)];
+        assert_eq!(schedule.pending(), pending);
+        assert_eq!(schedule.fronts(), (Some(12), Some(10)));
+        [12, 70].into_iter().for_each(|object| schedule.take(object));
+        assert_eq!(
+            (schedule.cursor(), schedule.fronts()),
+            (3, (None, Some(10))),
+            "the stream goes on where it was"
+        );
+        assert_eq!(send_all(&mut schedule, 0)[..2], [13, 14]);
     }
 
     #[test]

@@ -381,7 +381,7 @@ impl Server {
             for object in need.objects.first..need.objects.end() {
                 let fresh = self.schedule.ask(object, self.blocks(object), seen, need.cause);
                 self.statistics.merged += u64::from(!fresh);
-                news |= fresh;
+                news |= fresh | (need.urgent && self.schedule.urge(object));
             }
         }
         for need in &lacking.blocks {
@@ -471,7 +471,7 @@ impl Server {
         }
     }
 
-    /// Heads that never went out, repairs, heads again, then the others, whichever is in memory; but a pass that began
+    /// Heads and urgent objects that never went out, repairs, those again, then the others, whichever is in memory; but a pass that began
     /// goes on to its end, so that its blocks have consecutive sequences.
     fn next_run(&mut self, now: Instant) -> Option<Run> {
         loop {

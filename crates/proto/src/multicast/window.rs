@@ -37,7 +37,7 @@ impl Window {
             let behind = open.next_gap_from(first).min(end).min(first + self.room - self.count);
             let behind = (first + 1..behind).find(|&object| cause(object) != why).unwrap_or(behind);
             let count = u32::try_from(behind - first).expect("NEED_OBJECTS_MAX");
-            self.runs.push(NeedRange { objects: ObjectRange { first, count }, cause: why });
+            self.runs.push(NeedRange { objects: ObjectRange { first, count }, cause: why, urgent: false });
             self.count += u64::from(count);
             at = behind;
         }
@@ -93,7 +93,7 @@ mod tests {
     fn it_holds_as_many_as_there_is_room_for() {
         let mut lacking = Lacking::default();
         window(20, 100).write(1000, &mut lacking);
-        let need = |objects, cause| NeedRange { objects, cause };
+        let need = |objects, cause| NeedRange { objects, cause, urgent: false };
         assert_eq!(lacking.whole, [need(range(0, 5), Cause::Late), need(range(5, 15), Cause::Lost)]);
         assert!(!window(0, 100).is_news(&[]), "who has no room asks for nothing");
     }
