@@ -13,7 +13,7 @@ pub mod served;
 mod source;
 pub mod state;
 
-pub use attached::{Commit, Mirror, MirrorOptions};
+pub use attached::{CastOptions, Commit, Join, Mirror, MirrorOptions};
 pub use error::{Error, ErrorKind, Result};
 pub use raw::RawDisk;
 pub use served::{Durability, ReadOnly, Served, Space, Status, StatusRun};

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use base::limits::TREE_FANOUT;
 use disk::{ReadAt, WriteAt};
+use image::catalogue::Catalogue;
 use image::chunk::is_zero;
-use image::{Decoder, Leaf, Verified};
+use image::tree::NodeSource;
+use image::{ChunkExtents, ChunkRef, Cipher, Decoder, Leaf, ObjectRef, Verified};
 
 use super::local::bytes_of;
 use super::shared::Shared;
@@ -26,6 +29,53 @@ impl Worker {
         let decoder = |source: &crate::Source| Ok(Decoder::new()?.opening(source.objects.cipher()));
         let decoders = shared.sources.iter().map(decoder).collect::<image::Result<_>>()?;
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
+    }
+
+    /// One that takes what comes by itself, kept as `cipher` says.
+    pub fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> image::Result<Self> {
+        let decoders = vec![Decoder::new()?.opening(cipher)];
+        Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
+    }
+
+    /// Fills `chunk`, whose object came by itself, unless it is here, or that is not its object any more.
+    pub fn take_arrived(&mut self, chunk: u64, object: &ObjectRef, bytes: &Verified) {
+        let shared = Arc::clone(&self.shared);
+        let leaf = {
+            let state = shared.lock();
+            let is_here = state.core.is_here(&state.core.cut().chunk(chunk));
+            state.tree.leaf(chunk).filter(|_| !is_here)
+        };
+        let Some(Leaf::Data(extents, reference)) = leaf else { return };
+        if reference.object() == *object && self.open(0, bytes, &extents, &reference).is_ok() {
+            let came = Done::Chunk(reference.encoded_len);
+            shared.arrived(Item::Chunk(chunk), came, &mut |task| self.carry_out(task));
+        }
+    }
+
+    /// Takes all nodes of `catalogue`, unless the disk has another tree by now.
+    pub fn plant(&mut self, catalogue: &Catalogue) {
+        let shared = Arc::clone(&self.shared);
+        let height = shared.lock().core.cut().height;
+        let mut places = vec![NodePlace { level: height - 1, number: 0 }];
+        while let Some(place) = places.pop() {
+            let mut state = shared.lock();
+            let Found::Object(object) = state.tree.find(place) else { continue };
+            let Ok(opened) = catalogue.node(&object) else { return };
+            let Ok((node, empty)) = state.tree.open(place, &opened) else { return };
+            let known = state.core.knows(place);
+            if place.level > 0 {
+                let full = (0..).zip(&empty).filter(|(_, empty)| !**empty);
+                let first = place.number * TREE_FANOUT;
+                places
+                    .extend(full.map(|(slot, _)| NodePlace { level: place.level - 1, number: first + slot }));
+            }
+            if !known {
+                state.tree.keep(place, node);
+                drop(state);
+                let came = Done::Node { empty, bytes: object.len };
+                shared.arrived(Item::Node(place), came, &mut |task| self.carry_out(task));
+            }
+        }
     }
 
     /// Works until the mirror is stopped.
@@ -78,19 +128,32 @@ impl Worker {
                 };
                 let object = reference.object();
                 let object = object.verified(self.shared.sources[source].objects.fetch(&object)?)?;
-                self.plain.resize(extents.len_bytes() as usize, 0);
-                self.decoders[source].decode(&object, &extents, reference.plain, &mut self.plain)?;
-                self.whole.resize(self.shared.layout.chunk.bytes() as usize, 0);
-                let mut rest = &self.plain[..];
-                for run in extents.runs() {
-                    let (from, count) = (usize::from(run.start) * 512, usize::from(run.count) * 512);
-                    let (bytes, behind) = rest.split_at(count);
-                    self.whole[from..from + count].copy_from_slice(bytes);
-                    rest = behind;
-                }
+                self.open(source, &object, &extents, &reference)?;
                 Ok(Done::Chunk(reference.encoded_len))
             }
         }
+    }
+
+    /// Opens a chunk's object, and lays it out as it lies on the disk.
+    fn open(
+        &mut self,
+        source: usize,
+        object: &Verified,
+        extents: &ChunkExtents,
+        reference: &ChunkRef,
+    ) -> image::Result<()> {
+        self.plain.resize(extents.len_bytes() as usize, 0);
+        self.decoders[source].decode(object, extents, reference.plain, &mut self.plain)?;
+        self.whole.clear();
+        self.whole.resize(self.shared.layout.chunk.bytes() as usize, 0);
+        let mut rest = &self.plain[..];
+        for run in extents.runs() {
+            let (from, count) = (usize::from(run.start) * 512, usize::from(run.count) * 512);
+            let (bytes, behind) = rest.split_at(count);
+            self.whole[from..from + count].copy_from_slice(bytes);
+            rest = behind;
+        }
+        Ok(())
     }
 
     fn fetch_node(&mut self, place: NodePlace, source: usize) -> image::Result<Done> {

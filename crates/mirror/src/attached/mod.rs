@@ -3,6 +3,7 @@
 //! The core decides; here are threads that do what it says. Requests run on the threads of who makes them, fetches on
 //! workers, as many as may be in flight; one more thread lets time pass.
 
+mod cast;
 mod commit;
 mod fetch;
 mod local;
@@ -10,7 +11,7 @@ mod shared;
 mod tree;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,10 +22,12 @@ use image::{Leaf, Manifest};
 use crate::core::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors};
 use crate::served::{check_range, push_run};
 use crate::{Durability, Error, ErrorKind, Result, Served, Source, Space, Status, StatusRun};
+use cast::Cast;
 use fetch::Worker;
 use local::{Local, Opened, bytes_of};
 use shared::{Shared, State};
 
+pub use cast::{CastOptions, Join};
 pub use commit::Commit;
 
 /// Most fetches in flight, and so many workers.
@@ -62,6 +65,7 @@ pub struct Mirror {
     shared: Arc<Shared>,
     geometry: Geometry,
     threads: Vec<JoinHandle<()>>,
+    cast: Mutex<Option<Cast>>,
 }
 
 impl Mirror {
@@ -112,7 +116,7 @@ impl Mirror {
         }
         let timed = Arc::clone(&shared);
         threads.push(std::thread::spawn(move || timed.pass_time()));
-        Ok(Self { shared, geometry, threads })
+        Ok(Self { shared, geometry, threads, cast: Mutex::default() })
     }
 
     /// The version that the disk began as, or was last committed as.
@@ -125,6 +129,23 @@ impl Mirror {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.lock().core.counters()
+    }
+
+    /// Takes part in the multicast sessions of a server from now on, for as long as that is of use. To be called before
+    /// [`Self::expect_reads`]: what many machines expect is not fetched by each of them then.
+    ///
+    /// # Errors
+    /// `Io` if no thread can be started.
+    pub fn cast(&self, options: CastOptions) -> Result<()> {
+        self.leave_cast();
+        let cast = Cast::start(Arc::clone(&self.shared), options)?;
+        *self.cast.lock().unwrap_or_else(PoisonError::into_inner) = Some(cast);
+        Ok(())
+    }
+
+    fn leave_cast(&self) {
+        let cast = self.cast.lock().unwrap_or_else(PoisonError::into_inner).take();
+        cast.into_iter().for_each(Cast::end);
     }
 
     /// Bytes that were written since the base version.
@@ -282,6 +303,7 @@ impl Served for Mirror {
             return Ok(());
         }
         self.shared.stop();
+        self.leave_cast();
         self.shared.wait_for_workers();
         self.shared.local.close()
     }
@@ -339,6 +361,7 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop();
+        self.leave_cast();
         for thread in self.threads.drain(..) {
             // One that panicked has said so.
             let _ = thread.join();

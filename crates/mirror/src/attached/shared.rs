@@ -6,10 +6,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use base::Instant;
 use image::{Layout, Manifest};
 use net::clock::Clock;
+use net::waker::Waker;
 
 use super::local::Local;
 use super::tree::Tree;
-use crate::core::{Core, Done, Failure, Io, OpId, Record, Request, Step};
+use crate::core::{Core, Done, Failure, Io, Item, OpId, Record, Reliance, Request, Step};
 use crate::{Error, ErrorKind, Source};
 
 /// The clock's thread looks at least so often.
@@ -35,6 +36,8 @@ pub struct State {
     pub manifest: Manifest,
     /// The version that is being published, until it is the base.
     pub next: Option<Manifest>,
+    /// Wakes who takes part in a multicast session, if anybody does.
+    pub cast: Option<Arc<Waker>>,
     /// What went wrong last on the way to something that was wanted.
     pub complaint: Option<String>,
     pub closed: bool,
@@ -58,6 +61,7 @@ impl Shared {
             tree: Tree::new(&manifest, layout),
             manifest,
             next: None,
+            cast: None,
             complaint: None,
             closed: false,
             stopping: false,
@@ -160,6 +164,11 @@ impl Shared {
             state.begun.push_back(id);
             self.work.notify_one();
         }
+        if let Some(cast) = &state.cast
+            && state.core.has_wishes()
+        {
+            cast.wake();
+        }
         if let Some(at) = state.core.poll_timeout()
             && state.wakes_at.is_none_or(|wakes_at| at < wakes_at)
         {
@@ -223,6 +232,35 @@ impl Shared {
             state.idle_workers -= 1;
         }
         self.idle.notify_all();
+    }
+
+    /// Has the core take in what came by itself; `io` does what it needs.
+    pub fn arrived(&self, item: Item, came: Done, io: &mut dyn FnMut(&Io) -> Done) {
+        let mut state = self.lock();
+        if state.stopping {
+            return;
+        }
+        let Some(id) = state.core.arrived(item, came) else { return };
+        state.busy_workers += 1;
+        let (mut state, _) = self.drive(state, id, io);
+        state.busy_workers -= 1;
+        if state.stopping {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Tells the core how far to rely on what comes by itself.
+    pub fn rely(&self, reliance: Reliance) {
+        let mut state = self.lock();
+        state.core.rely(reliance);
+        self.pass_on(&mut state);
+    }
+
+    /// What was to come by itself is fetched.
+    pub fn fetch_instead(&self, chunk: u64) {
+        let mut state = self.lock();
+        state.core.fetch_instead(chunk);
+        self.pass_on(&mut state);
     }
 
     /// Lets time pass for the core, until the end.

@@ -63,6 +63,8 @@ pub(super) struct Fetch {
 const LEARNS_MAX: usize = 64;
 /// In the place of a source: what lies here is looked at.
 pub(super) const NOBODY: usize = usize::MAX;
+/// In the place of a source: it came by itself.
+const ITSELF: usize = usize::MAX - 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -80,6 +82,19 @@ impl Fetch {
     pub(super) fn new(item: Item, source: usize, priority: Priority, tree: u64) -> Self {
         let phase = if source == NOBODY { Phase::Settle } else { Phase::Get };
         Self { item, source, priority, phase, bytes: 0, empty: Vec::new(), tree }
+    }
+
+    /// Of what came by itself: an object of `bytes`; of a node, which of its entries are `empty`.
+    pub(super) fn arrived(
+        item: Item,
+        priority: Priority,
+        tree: u64,
+        bytes: u32,
+        empty: Vec<bool>,
+        unsettled: bool,
+    ) -> Self {
+        let phase = if unsettled && matches!(item, Item::Chunk(_)) { Phase::Fill } else { Phase::Settle };
+        Self { item, source: ITSELF, priority, phase, bytes, empty, tree }
     }
 }
 
@@ -299,6 +314,7 @@ impl Core {
 
     fn book(&mut self, fetch: &Fetch) {
         let bytes = u64::from(fetch.bytes);
+        self.counters.arrived_bytes += if fetch.source == ITSELF { bytes } else { 0 };
         let Item::Chunk(chunk) = fetch.item else {
             self.counters.node_bytes += bytes;
             return;

@@ -20,6 +20,7 @@
 //! it was (a record too many says that equal data is dirty). A flush syncs the data first, then writes a barrier that covers
 //! the records that were there before, and syncs that. A chunk is recorded as clean after all of it was written.
 
+mod cast;
 mod contexts;
 mod fetch;
 mod mutant;
@@ -39,6 +40,7 @@ use supply::Supply;
 use sync::{Exclusive, Flush, Freeze, FrozenRead, Rewrite, Rounds, Thaw};
 use write::Write;
 
+pub use cast::{ChunkWish, Reliance};
 pub use mutant::Mutant;
 pub use runs::RunSet;
 
@@ -289,6 +291,8 @@ pub struct Counters {
     pub background_bytes: u64,
     /// Bytes of tree nodes.
     pub node_bytes: u64,
+    /// Of all these what came by itself, by multicast.
+    pub arrived_bytes: u64,
     /// Fetches that failed at one source and were tried elsewhere, or later.
     pub retries: u64,
     /// Objects that were not what their name says.

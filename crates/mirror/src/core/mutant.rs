@@ -47,11 +47,15 @@ pub enum Mutant {
     NeverRetries,
     /// Each reader of a chunk fetches it for itself.
     FetchesTwice,
+    /// What came by itself is written while writes to its chunk are under way.
+    ArrivesUnsettled,
+    /// What was left to come by itself is never fetched.
+    LeavesForEver,
 }
 
 impl Mutant {
     /// All of them that are bugs.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::ForgetsRecord,
         Self::RecordsAhead,
         Self::RecordsBehind,
@@ -72,6 +76,8 @@ impl Mutant {
         Self::ForgetsFrozen,
         Self::NeverRetries,
         Self::FetchesTwice,
+        Self::ArrivesUnsettled,
+        Self::LeavesForEver,
     ];
 
     /// Whether `chosen` is this bug.

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use base::{Duration, Instant};
 
+use super::cast::Cast;
 use super::fetch::{Fetch, NOBODY};
 use super::{Config, Core, Failure, Item, Mutant, NodePlace, Op, OpId, RunSet};
 
@@ -38,7 +39,7 @@ pub(super) enum Priority {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// A chunk whose node is wanted first.
     NeedsNode,
     Queued,
@@ -47,10 +48,10 @@ enum State {
     Resting(Instant),
 }
 
-struct Want {
-    priority: Priority,
-    order: u64,
-    state: State,
+pub(super) struct Want {
+    pub(super) priority: Priority,
+    pub(super) order: u64,
+    pub(super) state: State,
     waiters: Vec<OpId>,
     /// Chunks that need this node.
     dependents: Vec<u64>,
@@ -61,6 +62,10 @@ struct Want {
     deadline: Option<Instant>,
     /// How it failed last.
     failure: Option<Failure>,
+    /// It was left to come by itself.
+    pub(super) left: bool,
+    /// It was wished for as urgent.
+    pub(super) urged: bool,
 }
 
 struct Source {
@@ -74,18 +79,20 @@ struct Source {
 /// See the module.
 pub(super) struct Supply {
     height: u8,
-    wants: HashMap<Item, Want>,
+    pub(super) wants: HashMap<Item, Want>,
     queue: BTreeSet<(Priority, u64, Item)>,
-    timers: BTreeSet<(Instant, Item)>,
+    pub(super) timers: BTreeSet<(Instant, Item)>,
     deadlines: BTreeSet<(Instant, Item)>,
     sources: Vec<Source>,
     /// How the last answer of a source failed, if it did: what those suffer from whose turn never came.
     failure: Option<Failure>,
     order: u64,
-    running: usize,
-    running_demand: usize,
+    pub(super) running: usize,
+    pub(super) running_demand: usize,
     /// Nodes that were opened.
     known: HashSet<NodePlace>,
+    /// What comes by itself.
+    pub(super) cast: Cast,
     /// Chunks that hold nothing but zeros in the base version.
     pub(super) empty: RunSet,
     /// Chunks that are expected to be read, first first.
@@ -122,6 +129,7 @@ impl Supply {
             running: 0,
             running_demand: 0,
             known: HashSet::new(),
+            cast: Cast::default(),
             empty: RunSet::new(),
             expected: VecDeque::new(),
             tree: 0,
@@ -157,20 +165,20 @@ impl Supply {
         runs.collect()
     }
 
-    fn enqueue(&mut self, item: Item) {
+    pub(super) fn enqueue(&mut self, item: Item) {
         let Some(want) = self.wants.get_mut(&item) else { return };
         want.state = State::Queued;
         self.queue.insert((want.priority, want.order, item));
     }
 
-    fn take_from_queue(&mut self, item: Item) {
+    pub(super) fn take_from_queue(&mut self, item: Item) {
         if let Some(want) = self.wants.get(&item) {
             self.queue.remove(&(want.priority, want.order, item));
         }
     }
 
     /// Wants `item`; true if that is new.
-    fn want(&mut self, item: Item, priority: Priority) -> bool {
+    pub(super) fn want(&mut self, item: Item, priority: Priority) -> bool {
         if let Some(want) = self.wants.get(&item) {
             if priority < want.priority {
                 let queued = want.state == State::Queued;
@@ -194,6 +202,8 @@ impl Supply {
             rounds: 0,
             deadline: None,
             failure: None,
+            left: false,
+            urged: false,
         };
         self.wants.insert(item, want);
         true
@@ -325,6 +335,10 @@ impl Supply {
     pub(super) fn learn(&mut self, place: NodePlace) {
         self.known.insert(place);
     }
+
+    pub(super) fn knows(&self, place: NodePlace) -> bool {
+        self.known.contains(&place)
+    }
 }
 
 enum Choice {
@@ -338,12 +352,14 @@ impl Core {
     pub(super) fn demand(&mut self, now: Instant, chunk: u64, waiter: OpId) {
         let deadline = self.config.give_up.map(|after| now + after);
         self.supply.want_chunk(chunk, Priority::Demand, Some(waiter), deadline);
+        self.supply.urge(chunk);
     }
 
     pub(super) fn read_ahead(&mut self, chunks: Vec<u64>) {
         for chunk in chunks {
             if !self.is_chunk_here(chunk) {
                 self.supply.want_chunk(chunk, Priority::Ahead, None, None);
+                self.supply.urge(chunk);
             }
         }
     }
@@ -354,6 +370,10 @@ impl Core {
 
     /// Sees that something is queued of what nobody asked for yet.
     fn feed(&mut self, now: Instant) {
+        if self.supply.cast.holds_back() {
+            self.supply.background_waits = false;
+            return self.wish_expected();
+        }
         let idle = |supply: &Supply, most: usize| supply.queue.len() + supply.running < most;
         while idle(&self.supply, self.config.fetches_max)
             && let Some(chunk) = self.supply.expected.pop_front()
@@ -416,12 +436,20 @@ impl Core {
                 Item::Chunk(chunk) => self.held.suspect.contains(&(chunk..chunk + 1)),
                 Item::Node(_) => false,
             };
-            match if check { Choice::Ask(NOBODY) } else { supply.source_for(now, item) } {
+            let left = if check { None } else { supply.left_until(now, item) };
+            let choice = match left {
+                _ if check => Choice::Ask(NOBODY),
+                Some(until) => Choice::Rest(until),
+                None => supply.source_for(now, item),
+            };
+            match choice {
                 Choice::Busy => {}
                 Choice::Rest(until) => {
                     supply.take_from_queue(item);
                     supply.wants.get_mut(&item).expect("it is queued").state = State::Resting(until);
-                    supply.timers.insert((until, item));
+                    if left.is_none() || !Mutant::LeavesForEver.is(self.config.mutant) {
+                        supply.timers.insert((until, item));
+                    }
                 }
                 Choice::Ask(source) => return Some(self.start(item, source, priority)),
             }

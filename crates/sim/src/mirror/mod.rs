@@ -34,6 +34,8 @@ pub struct MirrorScenario {
     pub source_faults_per_million: u32,
     /// How often, per million writes to the local file, one fails half way.
     pub local_faults_per_million: u32,
+    /// How often, per million events, a session that brings chunks by itself comes or goes.
+    pub casts_per_million: u32,
 }
 
 impl MirrorScenario {
@@ -68,6 +70,7 @@ impl MirrorScenario {
             commits: chance.below(5) as u32,
             source_faults_per_million: [0, 0, 5_000, 30_000][chance.below(4) as usize],
             local_faults_per_million: [0, 0, 0, 30_000][chance.below(4) as usize],
+            casts_per_million: [0, 5_000, 50_000][chance.below(3) as usize],
         }
     }
 

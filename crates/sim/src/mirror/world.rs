@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use base::{Chance, Duration, Instant};
 use mirror::core::{
-    Core, Done, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Request, Sectors, Step,
+    Core, Done, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Reliance, Request, Sectors, Step,
 };
 use mirror::state;
 
@@ -28,6 +28,8 @@ enum Event {
     Timer { life: u32 },
     /// The commit goes on.
     Commit { life: u32 },
+    /// An item comes by itself.
+    Arrival { life: u32, item: Item },
     /// A guest, a source, or the end.
     Crash,
 }
@@ -96,6 +98,9 @@ pub struct World<'a> {
     commit_at: BTreeSet<u32>,
     timer: Option<Instant>,
     local_faults: u32,
+    /// Whether a session brings what is wished for, most of it.
+    casts: bool,
+    cast_chance: Chance,
     outcome: MirrorOutcome,
     trace: Trace,
 }
@@ -132,6 +137,8 @@ impl<'a> World<'a> {
             commit_at,
             timer: None,
             local_faults: 0,
+            casts: false,
+            cast_chance: Chance::from_seed(scenario.seed ^ 0x6361_7374),
             outcome: MirrorOutcome { violations: Vec::new(), trace: 0, steps: 0, published: 0, crashes: 0 },
             trace: Trace::new(),
             queue: Queue::default(),
@@ -177,6 +184,9 @@ impl<'a> World<'a> {
         if self.issued >= self.scenario.requests {
             self.sources.fill(Ways::Good);
         }
+        if self.cast_chance.hits(self.scenario.casts_per_million) {
+            self.turn_cast();
+        }
         match event {
             Event::Guest => self.guest(),
             Event::Done { life, op } if life == self.life => self.io_ends(op),
@@ -185,8 +195,9 @@ impl<'a> World<'a> {
                 self.core.handle_timeout(now);
             }
             Event::Commit { life } if life == self.life => self.go_on_with_commit(),
+            Event::Arrival { life, item } if life == self.life => self.arrive(item),
             Event::Crash => self.crash(),
-            Event::Done { .. } | Event::Timer { .. } | Event::Commit { .. } => {}
+            Event::Arrival { .. } | Event::Done { .. } | Event::Timer { .. } | Event::Commit { .. } => {}
         }
         self.pump();
     }
@@ -201,6 +212,8 @@ impl<'a> World<'a> {
                 }
             } else if let Some(id) = self.core.poll_begin(now) {
                 self.begin(id, Job::Own);
+            } else if let Some(wish) = self.core.poll_wish() {
+                self.answer_wish(wish.chunk);
             } else {
                 break;
             }
@@ -402,16 +415,72 @@ impl<'a> World<'a> {
             Ways::Lacks => return Done::Failed(Failure::Missing),
             Ways::Good => {}
         }
-        let cut = *self.core.cut();
-        let version = &self.versions[running.tree];
-        let is_empty = |chunks: std::ops::Range<u64>| {
-            let sectors = cut.sectors_of(chunks);
-            version[sectors.start as usize..sectors.end as usize].iter().all(|&value| value == 0)
+        self.bring(running, item)
+    }
+
+    /// A session comes, or goes.
+    fn turn_cast(&mut self) {
+        let patience = Duration::from_micros(self.cast_chance.below(100_000));
+        let reliance = match self.cast_chance.below(4) {
+            0 => Reliance::Nothing,
+            1 => Reliance::Perhaps,
+            _ => Reliance::Everything(patience),
         };
+        self.casts = matches!(reliance, Reliance::Everything(_));
+        self.core.rely(reliance);
+        // It brings what nobody asked for as well.
+        let chunk = self.cast_chance.below(self.scenario.cut.chunks());
+        self.answer_wish(chunk);
+    }
+
+    /// The session brings a chunk, or one of the nodes above it, or not.
+    fn answer_wish(&mut self, chunk: u64) {
+        if self.casts && self.cast_chance.hits(800_000) {
+            let item = match self.cast_chance.below(4) {
+                0 => Item::Node(NodePlace { level: 0, number: chunk / 256 }),
+                _ => Item::Chunk(chunk),
+            };
+            let at = self.queue.now() + Duration::from_micros(self.cast_chance.below(60_000));
+            self.queue.push(at, Event::Arrival { life: self.life, item });
+        }
+    }
+
+    fn arrive(&mut self, item: Item) {
+        let mut running = Running {
+            job: Job::Own,
+            waits: false,
+            io: None,
+            mark: Mark::new(),
+            values: Vec::new(),
+            written: 0,
+            tree: self.base,
+        };
+        // A driver knows which chunks are empty: they have no object that could come.
+        let is_empty = matches!(item, Item::Chunk(chunk) if self.is_empty(self.base, chunk..chunk + 1));
+        if is_empty {
+            return;
+        }
+        let came = self.bring(&mut running, item);
+        if let Some(id) = self.core.arrived(item, came) {
+            self.ops.insert(id, running);
+            self.drive(id);
+        }
+    }
+
+    fn is_empty(&self, version: usize, chunks: std::ops::Range<u64>) -> bool {
+        let sectors = self.core.cut().sectors_of(chunks);
+        self.versions[version][sectors.start as usize..sectors.end as usize].iter().all(|&value| value == 0)
+    }
+
+    /// An item of the version that `running` is about.
+    fn bring(&mut self, running: &mut Running, item: Item) -> Done {
+        let cut = *self.core.cut();
+        let is_empty = |chunks: std::ops::Range<u64>| self.is_empty(running.tree, chunks);
         match item {
             Item::Chunk(chunk) => {
                 let range = cut.chunk(chunk);
-                running.values = version[range.start as usize..range.end as usize].to_vec();
+                running.values =
+                    self.versions[running.tree][range.start as usize..range.end as usize].to_vec();
                 if is_empty(chunk..chunk + 1) {
                     self.breach("empty chunks are not fetched", format!("chunk {chunk}"));
                 }
@@ -605,7 +674,7 @@ impl<'a> World<'a> {
         self.outcome.crashes += 1;
         self.life += 1;
         self.ops.clear();
-        (self.commit, self.freezing, self.timer) = (None, false, None);
+        (self.commit, self.freezing, self.timer, self.casts) = (None, false, None, false);
         match end {
             End::Kill => {}
             End::Cut => self.medium.cut(&mut self.chance),

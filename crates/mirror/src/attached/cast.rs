@@ -1,0 +1,572 @@
+//! Takes part in multicast sessions for attached disks: what many machines read when they start comes once for all of
+//! them, and so does what several of them wait for at the same time.
+//!
+//! One thread receives; what it takes is verified, and another opens it and has the core fill it in. A machine that is
+//! alone in a session takes nothing from it. Once others take part the core relies on the session: all nodes come first,
+//! then the chunks that the session begins with, and whatever somebody waits for. While nothing comes of that the core
+//! does not rely on it: sources are asked, as without a session.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::{Digest, Instant};
+use bytes::Bytes;
+use image::{Catalogue, CatalogueBuilder, Cipher, ErrorKind as ImageErrorKind, Leaf, ObjectRef, Verified};
+use net::api::{Family, SessionGrant, SessionRequest};
+use net::client::Client;
+use net::clock::{Clock, Stop};
+use net::interface::{self, Interface};
+use net::multicast::order::{self, NODES_MAX};
+use net::multicast::receiver::{Accept, Consumer, End, Heard, ReceiveOptions, Wish, receive};
+use net::waker::Waker;
+
+use super::fetch::Worker;
+use super::shared::Shared;
+use crate::core::{ChunkWish, Reliance};
+use crate::{Error, ErrorKind, Result};
+
+/// What a read waits at most for a session that brings other things meanwhile.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A session that brought nothing for so long although something is wanted is not relied on until it does.
+const STALL: Duration = Duration::from_millis(600);
+/// After so long in which nothing was taken from a session it is left.
+const LINGER: Duration = Duration::from_secs(30);
+/// Memory for objects that are not complete or not taken yet.
+const BUFFER_BYTES: u64 = 16 << 20;
+/// Objects that wait to be opened and filled in.
+const QUEUE_MAX: usize = 16;
+/// Sessions that are joined one after the other because the last one was lost, and the pause before each but the first.
+const SESSIONS_MAX: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(2);
+/// What is wanted is held against what is here this often.
+const SWEEP: Duration = Duration::from_millis(100);
+
+/// Asks for a place in a session.
+pub type Join = dyn Fn(&SessionRequest) -> net::Result<SessionGrant> + Send + Sync;
+
+/// How a disk takes part in sessions.
+#[derive(Clone)]
+pub struct CastOptions {
+    /// How it asks for a place.
+    pub join: Arc<Join>,
+    /// Digest of the manifest of the version that is the disk's base, as the server has it.
+    pub manifest: Digest,
+    /// How the server keeps objects.
+    pub cipher: Cipher,
+    /// Where the group is joined.
+    pub interface: Interface,
+    /// What this machine calls itself in the server's statistics.
+    pub name: String,
+    /// Hears, in words, why a session is left.
+    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl CastOptions {
+    /// Sessions of the server of `client`, on the `interface` of this name or address, by default the one that leads there.
+    ///
+    /// # Errors
+    /// `NotFound` without such an interface; `Unreachable` if the server's name does not resolve.
+    pub fn of(client: &Arc<Client>, manifest: Digest, interface: Option<&str>, name: &str) -> Result<Self> {
+        let interface = match interface {
+            Some(choice) => interface::choose(choice),
+            None => client.address().and_then(|server| Ok(interface::towards(server)?.0)),
+        };
+        let interface = interface
+            .map_err(|error| Error::from_source(ErrorKind::NotFound, "take part in multicast", error))?;
+        let asks = Arc::clone(client);
+        Ok(Self {
+            join: Arc::new(move |request| asks.join_session(request)),
+            manifest,
+            cipher: image::ObjectSource::cipher(&**client),
+            interface,
+            name: name.to_owned(),
+            tell: Arc::new(|_| {}),
+        })
+    }
+}
+
+/// A disk's part in sessions. Ends by [`Self::end`].
+pub struct Cast {
+    stop: Stop,
+    waker: Arc<Waker>,
+    thread: JoinHandle<()>,
+}
+
+impl Cast {
+    /// Takes part from now on, until there is no more use in it.
+    pub fn start(shared: Arc<Shared>, options: CastOptions) -> Result<Self> {
+        let failed = |error| Error::from_source(ErrorKind::Io, "take part in multicast", error);
+        let waker = Arc::new(Waker::new().map_err(failed)?);
+        let stop = Stop::new();
+        // Held back from here on, so that nothing is fetched many times in vain while the server is asked.
+        shared.rely(Reliance::Perhaps);
+        shared.lock().cast = Some(Arc::clone(&waker));
+        let member = Member { shared, options, stop: stop.clone(), waker: Arc::clone(&waker) };
+        let spawned = std::thread::Builder::new().name("mirror-cast".into()).spawn(move || member.run());
+        Ok(Self { stop, waker, thread: spawned.map_err(failed)? })
+    }
+
+    /// Leaves.
+    pub fn end(self) {
+        self.stop.stop();
+        self.waker.wake();
+        // One that panicked has said so.
+        let _ = self.thread.join();
+    }
+}
+
+struct Member {
+    shared: Arc<Shared>,
+    options: CastOptions,
+    stop: Stop,
+    waker: Arc<Waker>,
+}
+
+impl Member {
+    fn run(self) {
+        for session in 0..SESSIONS_MAX {
+            if session > 0 && !self.pause() {
+                break;
+            }
+            match self.take_part() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    (self.options.tell)(&base::fault::chain(&error));
+                    if error.kind() != net::ErrorKind::Unreachable {
+                        break;
+                    }
+                }
+            }
+            self.shared.rely(Reliance::Nothing);
+        }
+        self.shared.lock().cast = None;
+        self.shared.rely(Reliance::Nothing);
+    }
+
+    /// False if it is to end.
+    fn pause(&self) -> bool {
+        let clock = Clock::start();
+        while !self.stop.is_stopped() && clock.elapsed() < PAUSE {
+            let _ = net::udp::wait(&[&*self.waker], None, PAUSE);
+            self.waker.clear();
+        }
+        !self.stop.is_stopped()
+    }
+
+    /// Takes part in one session. True if another one may be of use.
+    fn take_part(&self) -> net::Result<bool> {
+        let (request, manifest, epoch) = {
+            let state = self.shared.lock();
+            let reference = format!("{}@{}", state.manifest.image, state.manifest.number);
+            (self.request(reference), state.manifest.clone(), state.tree.epoch)
+        };
+        let grant = (self.options.join)(&request)?;
+        let Some(first) = grant.order.clone().filter(|_| grant.heads <= NODES_MAX) else { return Ok(false) };
+        let builder = CatalogueBuilder::from_manifest(&manifest, self.options.cipher.clone());
+        let builder = builder.map_err(|error| unfit("read the version's tree", error))?;
+        let (jobs, orders) = sync_channel(QUEUE_MAX);
+        // Bounded by what is in the other queue.
+        let (filled, filling) = channel();
+        let worker = Worker::of_arrivals(Arc::clone(&self.shared), self.options.cipher.clone());
+        let worker = worker.map_err(|error| unfit("begin to fill a disk", error))?;
+        let waker = Arc::clone(&self.waker);
+        let filler = std::thread::spawn(move || fill(worker, &orders, &filled, &waker));
+        let mut intake = Intake::new(self, &grant, first, (builder, epoch), (jobs, filling));
+        intake.hear(Heard { receivers: grant.receivers, blocks: 0 });
+        let options = ReceiveOptions {
+            buffer_bytes: BUFFER_BYTES,
+            object_bytes_mean: manifest.chunk_bytes / 3,
+            scattered_bytes_max: 0,
+            silent_after: Duration::from_millis(1500),
+            stop: self.stop.clone(),
+            ..ReceiveOptions::on(self.options.interface.clone())
+        };
+        let received = receive(&grant, &options, &mut intake);
+        let useless = intake.is_useless;
+        let rest = intake.rest();
+        let _ = filler.join();
+        self.shared.lock().core.expect_reads(rest);
+        let end = received?.end;
+        if !useless && end != End::Stopped {
+            (self.options.tell)(&format!("multicast session {}: {end:?}", grant.session));
+        }
+        let again = matches!(end, End::NewEpoch | End::Ended | End::Silent { heard: true });
+        Ok(again && !useless)
+    }
+
+    fn request(&self, reference: String) -> SessionRequest {
+        let interface = &self.options.interface;
+        let families = [(Family::V4, true), (Family::V6, false)].into_iter();
+        let families = families.filter(|(_, ipv4)| interface.address(*ipv4).is_some());
+        SessionRequest {
+            reference,
+            manifest: self.options.manifest.to_hex(),
+            receiver: self.options.name.clone(),
+            families: families.map(|(family, _)| family).collect(),
+            mtu: interface.mtu(),
+            attached: true,
+        }
+    }
+}
+
+fn unfit(what: &str, error: image::Error) -> net::Error {
+    net::Error::from_source(net::ErrorKind::Invalid, what, error)
+}
+
+/// What the second thread does.
+enum Job {
+    /// All nodes of the tree.
+    Tree(Arc<Catalogue>),
+    /// A chunk's object, and which chunks of the disk it is.
+    Chunk(Arrived),
+}
+
+/// An object that came, and what it is for.
+struct Arrived {
+    place: u64,
+    object: ObjectRef,
+    bytes: Verified,
+    chunks: Vec<u64>,
+}
+
+fn fill(mut worker: Worker, jobs: &Receiver<Job>, filled: &Sender<u64>, waker: &Waker) {
+    for job in jobs {
+        match job {
+            Job::Tree(catalogue) => worker.plant(&catalogue),
+            Job::Chunk(Arrived { place, object, bytes, chunks }) => {
+                chunks.into_iter().for_each(|chunk| worker.take_arrived(chunk, &object, &bytes));
+                // Who receives may be gone already.
+                let _ = filled.send(place);
+            }
+        }
+        // There is room, and what is wanted can be named once the tree is known.
+        waker.wake();
+    }
+}
+
+/// How far a session is.
+enum Stage {
+    /// Nodes are missing.
+    Tree(CatalogueBuilder),
+    /// All objects have names, and places in the session.
+    Chunks(Session),
+    Broken,
+}
+
+/// The objects of a session.
+struct Session {
+    catalogue: Arc<Catalogue>,
+    /// By number in the session, the number in the catalogue.
+    ids: Vec<u64>,
+    /// The other way round.
+    places: Vec<u64>,
+}
+
+impl Session {
+    fn lengths(&self) -> Vec<u32> {
+        self.ids.iter().map(|&id| self.catalogue.objects()[index(id)].len).collect()
+    }
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("an index")
+}
+
+struct Intake<'a> {
+    member: &'a Member,
+    clock: Clock,
+    stage: Stage,
+    /// Runs of chunks that go first in the session.
+    first: Vec<(u64, u32)>,
+    heads: u64,
+    /// Which of the trees the disk has had it is about.
+    epoch: u64,
+    /// Nodes that came before those which name them; no more than the session has.
+    early: BTreeMap<u64, Bytes>,
+    jobs: SyncSender<Job>,
+    filled: Receiver<u64>,
+    /// Objects that are being filled in, by number in the session.
+    filling: BTreeSet<u64>,
+    /// The tree, until the second thread has room for it.
+    planting: Option<Arc<Catalogue>>,
+    /// By number in the session, which chunks are wanted of it.
+    wanted: BTreeMap<u64, Vec<u64>>,
+    /// Wishes that cannot be named yet.
+    unnamed: VecDeque<ChunkWish>,
+    /// What the session is to be told next.
+    wishes: Vec<Wish>,
+    /// Others take part: what the session has is taken from it.
+    begun: bool,
+    members: u32,
+    /// What the core was told, once it was.
+    relies: Option<bool>,
+    blocks: u64,
+    /// When anything that was wanted came last, or was first wanted.
+    moved_at: Instant,
+    useful_at: Instant,
+    swept_at: Instant,
+    is_useless: bool,
+}
+
+impl<'a> Intake<'a> {
+    fn new(
+        member: &'a Member,
+        grant: &SessionGrant,
+        first: Vec<(u64, u32)>,
+        (builder, epoch): (CatalogueBuilder, u64),
+        (jobs, filled): (SyncSender<Job>, Receiver<u64>),
+    ) -> Self {
+        let clock = Clock::start();
+        let now = clock.now();
+        Self {
+            member,
+            clock,
+            stage: Stage::Tree(builder),
+            first,
+            heads: grant.heads,
+            epoch,
+            early: BTreeMap::new(),
+            jobs,
+            filled,
+            filling: BTreeSet::new(),
+            planting: None,
+            wanted: BTreeMap::new(),
+            unnamed: VecDeque::new(),
+            wishes: Vec::new(),
+            begun: false,
+            members: 1,
+            relies: None,
+            blocks: 0,
+            moved_at: now,
+            useful_at: now,
+            swept_at: now,
+            is_useless: false,
+        }
+    }
+
+    /// The chunks that were wanted of the session and did not come.
+    fn rest(self) -> Vec<u64> {
+        self.wanted.into_values().flatten().collect()
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.wanted.is_empty() || (self.begun && matches!(self.stage, Stage::Tree(_)))
+    }
+
+    /// Decides whether the core relies on the session, and whether it is of any use.
+    fn judge(&mut self, now: Instant) {
+        let stalls = self.is_waiting() && now.since(self.moved_at) > STALL;
+        let relies = self.begun && !stalls && (self.members > 1 || self.is_waiting());
+        if self.relies.replace(relies) != Some(relies) {
+            self.member.shared.rely(if relies { Reliance::Everything(PATIENCE) } else { Reliance::Nothing });
+        }
+        let over = !self.is_waiting() && now.since(self.useful_at) > LINGER;
+        if over || self.member.shared.lock().tree.epoch != self.epoch {
+            self.is_useless = true;
+            self.member.stop.stop();
+        }
+    }
+
+    fn moved(&mut self) {
+        self.moved_at = self.clock.now();
+        self.useful_at = self.moved_at;
+    }
+
+    /// Takes a node, perhaps before the one that names it.
+    fn take_node(&mut self, id: u64, bytes: &Bytes) -> net::Result<Accept> {
+        let Stage::Tree(builder) = &mut self.stage else { return Ok(Accept::Taken) };
+        match builder.learn(id, bytes.clone()) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ImageErrorKind::NotFound => {
+                self.early.insert(id, bytes.clone());
+            }
+            Err(_) => return Ok(Accept::Bad),
+        }
+        while let Some(entry) =
+            self.early.first_entry().filter(|entry| builder.object(*entry.key()).is_some())
+        {
+            let (id, bytes) = entry.remove_entry();
+            builder.learn(id, bytes).map_err(|error| unfit("learn a node that came early", error))?;
+        }
+        self.leave_tree()?;
+        Ok(Accept::Taken)
+    }
+
+    /// Once all nodes are here, everything has a name and a place.
+    fn leave_tree(&mut self) -> net::Result<()> {
+        if !matches!(&self.stage, Stage::Tree(builder) if builder.is_complete()) {
+            return Ok(());
+        }
+        let Stage::Tree(builder) = std::mem::replace(&mut self.stage, Stage::Broken) else { return Ok(()) };
+        let wrong = |error| unfit("order the objects of a session", error);
+        let catalogue = Arc::new(builder.finish().map_err(wrong)?);
+        let order = order::order(&catalogue, &self.first).map_err(wrong)?;
+        let mut places = vec![0; order.ids.len()];
+        (0..).zip(&order.ids).for_each(|(place, &id)| places[index(id)] = place);
+        self.planting = Some(Arc::clone(&catalogue));
+        let session = Session { catalogue, ids: order.ids, places };
+        self.wishes.push(Wish::Lengths(session.lengths()));
+        let first = order.first.into_iter().map(|(chunk, id)| (chunk, session.places[index(id)]));
+        let first: Vec<_> = first.collect();
+        self.stage = Stage::Chunks(session);
+        for (chunk, place) in first {
+            self.want(chunk, place, false);
+        }
+        Ok(())
+    }
+
+    /// Wants a chunk that is not here.
+    fn want(&mut self, chunk: u64, place: u64, urgent: bool) {
+        let is_here = {
+            let state = self.member.shared.lock();
+            state.core.is_here(&state.core.cut().chunk(chunk))
+        };
+        if is_here || self.filling.contains(&place) {
+            return;
+        }
+        if !self.is_waiting() {
+            self.moved_at = self.clock.now();
+        }
+        let chunks = self.wanted.entry(place).or_default();
+        if !chunks.contains(&chunk) {
+            chunks.push(chunk);
+        } else if !urgent {
+            return;
+        }
+        self.wishes.push(if urgent { Wish::Hurry(place) } else { Wish::Want(place..place + 1) });
+    }
+
+    /// Hears what the core wishes for.
+    fn heed_wishes(&mut self) {
+        {
+            let mut state = self.member.shared.lock();
+            self.unnamed.extend(std::iter::from_fn(|| state.core.poll_wish()));
+        }
+        let Stage::Chunks(session) = &self.stage else { return };
+        let mut named = Vec::new();
+        {
+            let state = self.member.shared.lock();
+            self.unnamed.retain(|wish| match state.tree.leaf(wish.chunk) {
+                None => true,
+                Some(Leaf::Data(_, reference)) => {
+                    let id = session.catalogue.id_of(&reference.object().digest);
+                    named.extend(id.map(|id| (*wish, session.places[index(id)])));
+                    false
+                }
+                Some(_) => false,
+            });
+        }
+        for (wish, place) in named {
+            self.want(wish.chunk, place, wish.urgent);
+        }
+    }
+
+    /// Forgets what came from elsewhere.
+    fn sweep(&mut self) {
+        let state = self.member.shared.lock();
+        let is_here = |chunk: &u64| state.core.is_here(&state.core.cut().chunk(*chunk));
+        let here = self.wanted.iter().filter(|(_, chunks)| chunks.iter().all(is_here));
+        let here: Vec<u64> = here.map(|(place, _)| *place).collect();
+        drop(state);
+        for place in here {
+            self.wanted.remove(&place);
+            self.wishes.push(Wish::Have(place));
+        }
+    }
+
+    /// Passes the tree to the second thread.
+    fn plant(&mut self) {
+        if let Some(catalogue) = self.planting.take()
+            && let Err(TrySendError::Full(Job::Tree(catalogue))) = self.jobs.try_send(Job::Tree(catalogue))
+        {
+            self.planting = Some(catalogue);
+        }
+    }
+
+    fn take_chunk(&mut self, place: u64, bytes: &Bytes) -> Accept {
+        let Stage::Chunks(session) = &self.stage else { return Accept::Taken };
+        let Some(chunks) = self.wanted.get(&place) else { return Accept::Taken };
+        if self.planting.is_some() {
+            return Accept::Full;
+        }
+        let object = session.catalogue.objects()[index(session.ids[index(place)])];
+        let Ok(verified) = object.verified(bytes.clone()) else { return Accept::Bad };
+        let job = Arrived { place, object, bytes: verified, chunks: chunks.clone() };
+        match self.jobs.try_send(Job::Chunk(job)) {
+            Ok(()) => {
+                self.wanted.remove(&place);
+                self.filling.insert(place);
+                self.moved();
+                Accept::Taken
+            }
+            Err(_) => Accept::Full,
+        }
+    }
+}
+
+impl Consumer for Intake<'_> {
+    fn wishes(&mut self) -> net::Result<Vec<Wish>> {
+        if let Stage::Broken = self.stage {
+            return Err(net::Error::new(
+                net::ErrorKind::Corrupt,
+                "a node of the tree came damaged by multicast",
+            ));
+        }
+        self.filled.try_iter().for_each(|place| _ = self.filling.remove(&place));
+        let now = self.clock.now();
+        if now.since(self.swept_at) >= SWEEP {
+            self.swept_at = now;
+            self.sweep();
+        }
+        self.judge(now);
+        if self.begun {
+            self.leave_tree()?;
+            self.plant();
+            self.heed_wishes();
+        }
+        Ok(std::mem::take(&mut self.wishes))
+    }
+
+    fn take(&mut self, object: u64, bytes: &Bytes) -> net::Result<Accept> {
+        if object < self.heads {
+            self.moved();
+            return self.take_node(object, bytes);
+        }
+        Ok(self.take_chunk(object, bytes))
+    }
+
+    fn waker(&self) -> Option<&Waker> {
+        Some(&self.member.waker)
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        if heard.blocks > self.blocks {
+            self.blocks = heard.blocks;
+            self.moved();
+        }
+        self.members = heard.receivers;
+        if heard.receivers > 1 && !std::mem::replace(&mut self.begun, true) {
+            self.moved();
+            if self.heads > 0 {
+                self.wishes.push(Wish::Want(0..self.heads));
+            }
+            self.judge(self.clock.now());
+        }
+    }
+
+    fn get_otherwise(&mut self, object: u64) {
+        if object < self.heads {
+            self.stage = Stage::Broken;
+        }
+        for chunk in self.wanted.remove(&object).unwrap_or_default() {
+            self.member.shared.fetch_instead(chunk);
+        }
+        if matches!(self.stage, Stage::Chunks(_)) {
+            self.wishes.push(Wish::Have(object));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Disks that take part in a multicast session over loopback: what many read comes once for all, and whatever fails costs
+//! time only.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use base::Chance;
+use bytes::Bytes;
+use common::{CHUNK, Place};
+use image::{Catalogue, ObjectRef, ObjectSource};
+use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
+use net::api::{Key, SessionGrant, SessionRequest, SessionStatistics};
+use net::interface;
+use net::multicast::bundle::BUNDLE_BLOCKS_ATTACHED;
+use net::multicast::order::order;
+use net::multicast::server::{SessionConfig, SessionServer};
+use net::udp::SendOptions;
+use store::Repository;
+
+const SIZE: u64 = 24 << 20;
+
+/// A source that counts what it gives.
+struct Counting {
+    inner: Arc<Repository>,
+    bytes: AtomicU64,
+    /// Gives something else than it should.
+    lies: AtomicBool,
+}
+
+impl ObjectSource for Counting {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        self.bytes.fetch_add(object.len.into(), Ordering::SeqCst);
+        if self.lies.load(Ordering::SeqCst) && object.digest.0[0].is_multiple_of(3) {
+            return Err(image::Error::new(image::ErrorKind::NotFound, "lost"));
+        }
+        self.inner.fetch(object)
+    }
+}
+
+/// A server's session for attached disks, the machines that take part, and what they got otherwise.
+struct Room {
+    place: Place,
+    server: Mutex<Option<SessionServer>>,
+    source: Arc<Counting>,
+    /// What machines read when they start: each chunk once, in this order.
+    first: Vec<u64>,
+    /// Bytes of the tree, and of the objects of those chunks.
+    bytes: u64,
+}
+
+impl Room {
+    /// The server reads from a source that lies if asked to.
+    fn new(group: u16, server_lies: bool) -> Self {
+        let place = Place::new(SIZE, u64::from(group));
+        let manifest = place.manifest("disk");
+        let catalogue = Catalogue::load(&manifest, &*place.repository).unwrap();
+        let mut chunks: Vec<u64> = catalogue.leaves().map(|run| run.unwrap().first).collect();
+        let mut chance = Chance::from_seed(7);
+        for at in (1..chunks.len()).rev() {
+            chunks.swap(at, usize::try_from(chance.below(at as u64 + 1)).unwrap());
+        }
+        let first: Vec<u64> = chunks[..chunks.len() / 2].to_vec();
+        let runs: Vec<(u64, u32)> = first.iter().map(|&chunk| (chunk, 1)).collect();
+        let order = order(&catalogue, &runs).unwrap();
+        let object = |&id: &u64| catalogue.objects()[usize::try_from(id).unwrap()];
+        let objects: Vec<ObjectRef> = order.ids.iter().map(object).collect();
+        let taken = usize::try_from(catalogue.heads()).unwrap() + order.first.len();
+        let bytes = objects[..taken].iter().map(|object| u64::from(object.len)).sum();
+        let send = SendOptions::on(interface::choose("lo").unwrap());
+        let address = format!("239.255.79.{}:{}", group % 200, 48_000 + group).parse().unwrap();
+        let mut config = SessionConfig::new("disk@2", 1, address, send);
+        (config.order, config.bundle_blocks) = (Some(runs), BUNDLE_BLOCKS_ATTACHED);
+        // Blocks as on Ethernet: a bundle is about a chunk.
+        config.block_bytes = (!server_lies).then_some(1424);
+        let counting = |lies: bool| {
+            let (inner, lies) = (Arc::clone(&place.repository), AtomicBool::new(lies));
+            Arc::new(Counting { inner, bytes: AtomicU64::new(0), lies })
+        };
+        let server = SessionServer::start(config, objects, catalogue.heads(), counting(server_lies)).unwrap();
+        let source = counting(false);
+        Self { place, server: Mutex::new(Some(server)), source, first, bytes }
+    }
+
+    fn machine(&self, name: &str) -> Mirror {
+        let objects = Arc::clone(&self.source) as Arc<dyn ObjectSource>;
+        let source = Source { name: "server".to_owned(), objects, at_once: 4 };
+        let options = MirrorOptions { ahead_chunks_max: 0, ..MirrorOptions::default() };
+        Mirror::create(&self.place.path(name), &self.place.manifest("disk"), vec![source], &options).unwrap()
+    }
+
+    fn options(&self, join: Arc<mirror::Join>) -> CastOptions {
+        CastOptions {
+            join,
+            manifest: base::Digest([0; 32]),
+            cipher: image::Cipher::None,
+            interface: interface::choose("lo").unwrap(),
+            name: "machine".to_owned(),
+            tell: Arc::new(|_| {}),
+        }
+    }
+
+    /// Grants are changed by `change`.
+    fn cast(self: &Arc<Self>, mirror: &Mirror, change: fn(SessionGrant) -> SessionGrant) {
+        let room = Arc::clone(self);
+        let join = move |request: &SessionRequest| {
+            let gone = || net::Error::new(net::ErrorKind::Unreachable, "the server is gone");
+            let server = room.server.lock().unwrap();
+            server.as_ref().ok_or_else(gone)?.admit(request).map(change)
+        };
+        mirror.cast(self.options(Arc::new(join))).unwrap();
+    }
+
+    /// Reads what machines read first, and says whether it is right.
+    fn boot(&self, mirror: &Mirror) {
+        for &chunk in &self.first {
+            let at = chunk * CHUNK;
+            let mut bytes = vec![0; usize::try_from(CHUNK.min(SIZE - at)).unwrap()];
+            mirror.read(at, &mut bytes).unwrap();
+            let at = usize::try_from(at).unwrap();
+            assert_eq!(bytes, self.place.content[at..at + bytes.len()], "chunk {chunk}");
+        }
+    }
+
+    fn sent(&self) -> SessionStatistics {
+        self.server.lock().unwrap().as_ref().unwrap().statistics()
+    }
+
+    fn unicast_bytes(&self) -> u64 {
+        self.source.bytes.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn what_three_machines_read_when_they_start_comes_once_for_all() {
+    let room = Arc::new(Room::new(1, false));
+    let machines: Vec<Mirror> = (0..3).map(|number| room.machine(&format!("{number}"))).collect();
+    machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
+    while machines.iter().any(|mirror| mirror.counters().arrived_bytes == 0) {
+        thread::yield_now();
+    }
+    let begin = Barrier::new(3);
+    thread::scope(|scope| {
+        for mirror in &machines {
+            scope.spawn(|| {
+                begin.wait();
+                room.boot(mirror);
+            });
+        }
+    });
+    let sent = room.sent();
+    assert!(sent.payload_bytes < room.bytes * 3 / 2, "{} of {}: {sent:#?}", sent.payload_bytes, room.bytes);
+    assert!(room.unicast_bytes() < room.bytes / 4, "{} of {}", room.unicast_bytes(), room.bytes);
+    for mirror in &machines {
+        let counters = mirror.counters();
+        assert!(counters.arrived_bytes > room.bytes / 2, "{counters:?}");
+        mirror.close().unwrap();
+    }
+}
+
+#[test]
+fn what_several_wait_for_outside_the_order_comes_once_too() {
+    let room = Arc::new(Room::new(2, false));
+    let machines: Vec<Mirror> = (0..3).map(|number| room.machine(&format!("{number}"))).collect();
+    machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
+    while machines.iter().any(|mirror| mirror.counters().arrived_bytes == 0) {
+        thread::yield_now();
+    }
+    let begin = Barrier::new(3);
+    thread::scope(|scope| {
+        for mirror in &machines {
+            scope.spawn(|| {
+                begin.wait();
+                let mut all = vec![0; usize::try_from(SIZE).unwrap()];
+                mirror.read(0, &mut all).unwrap();
+                assert!(all == room.place.content);
+            });
+        }
+    });
+    let sent = room.sent();
+    let (payload, all) = (sent.payload_bytes, sent.image_bytes);
+    assert!(payload + room.unicast_bytes() < 2 * all, "{payload} and {} of {all}", room.unicast_bytes());
+}
+
+#[test]
+fn a_machine_that_is_alone_asks_its_sources() {
+    let room = Arc::new(Room::new(3, false));
+    let mirror = room.machine("alone");
+    room.cast(&mirror, |grant| grant);
+    room.boot(&mirror);
+    assert_eq!(mirror.counters().arrived_bytes, 0);
+    assert_eq!(room.sent().payload_bytes, 0);
+}
+
+#[test]
+fn a_session_of_which_nothing_is_heard_costs_a_wait_and_no_more() {
+    let room = Arc::new(Room::new(4, false));
+    let mirror = room.machine("stranger");
+    room.cast(&mirror, |grant| SessionGrant { receivers: 9, group_key: Key([1; 16]), ..grant });
+    room.boot(&mirror);
+    assert_eq!(mirror.counters().arrived_bytes, 0);
+}
+
+#[test]
+fn when_the_server_of_the_session_dies_reads_go_on() {
+    let room = Arc::new(Room::new(5, false));
+    let mirror = room.machine("orphan");
+    room.cast(&mirror, |grant| SessionGrant { receivers: 2, ..grant });
+    while mirror.counters().arrived_bytes == 0 {
+        thread::yield_now();
+    }
+    drop(room.server.lock().unwrap().take());
+    room.boot(&mirror);
+}
+
+#[test]
+fn what_comes_damaged_is_fetched_and_never_served() {
+    let room = Arc::new(Room::new(6, true));
+    let machines: Vec<Mirror> = (0..2).map(|number| room.machine(&format!("{number}"))).collect();
+    machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
+    thread::scope(|scope| {
+        for mirror in &machines {
+            scope.spawn(|| room.boot(mirror));
+        }
+    });
+    assert!(room.unicast_bytes() > 0);
+}
