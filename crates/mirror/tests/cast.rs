@@ -1,6 +1,8 @@
 //! Disks that take part in a multicast session over loopback: what many read comes once for all, and whatever fails costs
 //! time only.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
