@@ -89,7 +89,7 @@ fn sent(packets: Vec<Vec<u8>>) -> Vec<u64> {
     let key = proto::multicast::Key([7; 16]);
     for mut packet in packets {
         proto::multicast::seal(&key, &mut packet);
-        server.handle_input(now, &proto::multicast::open_upstream(&key, &SHAPE, &packet).unwrap());
+        server.handle_input(now, &proto::multicast::open_upstream(&key, &SHAPE, &packet).expect("sealed"));
     }
     while sent.len() < 99 {
         while let Some(event) = server.poll_event() {
