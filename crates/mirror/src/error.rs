@@ -40,3 +40,18 @@ pub(crate) fn from_disk(error: disk::Error, context: impl Into<String>) -> Error
     };
     Error::from_source(kind, context, error)
 }
+
+/// The error of `store` beneath `context`.
+pub(crate) fn from_store(error: store::Error, context: impl Into<String>) -> Error {
+    let kind = match error.kind() {
+        store::ErrorKind::NotFound => ErrorKind::NotFound,
+        store::ErrorKind::Exists => ErrorKind::Exists,
+        store::ErrorKind::Refused => ErrorKind::Refused,
+        store::ErrorKind::Corrupt => ErrorKind::Corrupt,
+        store::ErrorKind::Full => ErrorKind::Full,
+        store::ErrorKind::Invalid => ErrorKind::Invalid,
+        store::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        store::ErrorKind::Io | store::ErrorKind::Revoked => ErrorKind::Io,
+    };
+    Error::from_source(kind, context, error)
+}

@@ -7,6 +7,7 @@
 mod attached;
 pub mod core;
 pub mod error;
+pub mod fuse;
 pub mod nbd;
 pub mod raw;
 pub mod served;

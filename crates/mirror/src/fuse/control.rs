@@ -1,0 +1,190 @@
+//! What the control file and the ioctls understand: one line each, answered by one line. docs/mount.md tells it to users.
+
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+
+use store::{ImageName, Reference};
+
+use super::disks::{DiskName, Disks};
+use super::event::Event;
+use crate::error::from_store;
+use crate::{Commit, Error, ErrorKind, Result};
+
+/// Longest line, and the size of an ioctl's argument.
+pub const LINE_BYTES_MAX: usize = 1024;
+/// `_IOWR(0xDC, 1, char[1024])`: CLONE. On a version: the name of a new clone of it. On a clone: the image that its commits
+/// make from now on.
+pub const IOCTL_CLONE: u32 = ioctl(1);
+/// `_IOWR(0xDC, 2, char[1024])`: COMMIT. On a clone: the image, or nothing.
+pub const IOCTL_COMMIT: u32 = ioctl(2);
+
+/// As `linux/ioctl.h` puts it together: direction both ways, size, type, number.
+const fn ioctl(number: u32) -> u32 {
+    3 << 30 | (LINE_BYTES_MAX as u32) << 16 | 0xDC << 8 | number
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// `clone NAME VERSION`: makes a writable disk.
+    Clone(ImageName, Reference),
+    /// `commit NAME [IMAGE]`: makes a version of what was written.
+    Commit(ImageName, Option<ImageName>),
+    /// `fork NAME IMAGE`: lets commits go to a new image.
+    Fork(ImageName, ImageName),
+    /// `remove NAME`: removes a writable disk.
+    Remove(ImageName),
+}
+
+impl std::str::FromStr for Command {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let name = |word: &str| -> Result<ImageName> {
+            word.parse().map_err(|error| from_store(error, format!("understand `{word}`")))
+        };
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        match words[..] {
+            ["clone", clone, from] => {
+                let from = from.parse().map_err(|error| from_store(error, format!("understand `{from}`")))?;
+                Ok(Self::Clone(name(clone)?, from))
+            }
+            ["commit", clone] => Ok(Self::Commit(name(clone)?, None)),
+            ["commit", clone, image] => Ok(Self::Commit(name(clone)?, Some(name(image)?))),
+            ["fork", clone, image] => Ok(Self::Fork(name(clone)?, name(image)?)),
+            ["remove", clone] => Ok(Self::Remove(name(clone)?)),
+            _ => {
+                let text = format!(
+                    "`{}` is not understood: expected `clone NAME VERSION`, `commit NAME [IMAGE]`, `fork NAME IMAGE` or \
+                     `remove NAME`",
+                    line.trim().escape_debug()
+                );
+                Err(Error::new(ErrorKind::Invalid, text))
+            }
+        }
+    }
+}
+
+/// Carries out commands, and remembers what was answered last.
+pub struct Control {
+    disks: Arc<Disks>,
+    answer: Mutex<String>,
+}
+
+impl Control {
+    /// Of these disks.
+    pub fn new(disks: Arc<Disks>) -> Self {
+        Self { disks, answer: Mutex::default() }
+    }
+
+    /// The last answer to anybody, a line; empty before the first.
+    pub fn answer(&self) -> String {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Carries out a line, and returns its answer, which is remembered, too; so is why it failed.
+    pub fn line(&self, line: &str) -> Result<String> {
+        self.settle(line.parse().and_then(|command| self.carry_out(command)))
+    }
+
+    /// Carries out an ioctl on a disk.
+    pub fn ioctl(&self, disk: &DiskName, number: u32, argument: &str) -> Result<String> {
+        self.settle(self.command(disk, number, argument).and_then(|command| self.carry_out(command)))
+    }
+
+    fn command(&self, disk: &DiskName, number: u32, argument: &str) -> Result<Command> {
+        let line = match (number, disk) {
+            (IOCTL_CLONE, DiskName::Version(..)) => format!("clone {argument} {disk}"),
+            (IOCTL_CLONE, DiskName::Clone(name)) => format!("fork {name} {argument}"),
+            (IOCTL_COMMIT, DiskName::Clone(name)) => format!("commit {name} {argument}"),
+            _ => return Err(Error::new(ErrorKind::Refused, format!("`{disk}` is a version, and read-only"))),
+        };
+        line.parse()
+    }
+
+    fn settle(&self, done: Result<String>) -> Result<String> {
+        let answer = match &done {
+            Ok(answer) => {
+                (self.disks.log)(&Event::Done { answer: answer.clone() });
+                answer.clone()
+            }
+            Err(error) => format!("failed: {}", base::fault::chain(error)),
+        };
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = format!("{answer}\n");
+        done
+    }
+
+    fn carry_out(&self, command: Command) -> Result<String> {
+        Ok(match command {
+            Command::Clone(name, from) => {
+                let base = self.disks.create_clone(&name, &from)?;
+                format!("cloned {name} from {}@{}", base.image, base.number)
+            }
+            Command::Commit(name, image) => match self.disks.commit(&name, image.as_ref())? {
+                (_, Some(Commit { manifest, dirty_bytes, stored_bytes, .. })) => format!(
+                    "committed {name} as {}@{}: {dirty_bytes} bytes written, {stored_bytes} stored",
+                    manifest.image, manifest.number
+                ),
+                (base, None) => format!("unchanged {name}: it is {}@{}", base.image, base.number),
+            },
+            Command::Fork(name, image) => {
+                self.disks.fork(&name, &image)?;
+                format!("forked {name} to {image}")
+            }
+            Command::Remove(name) => {
+                self.disks.remove_clone(&name)?;
+                format!("removed {name}")
+            }
+        })
+    }
+
+    /// What is in use, for people and scripts.
+    pub fn status(&self) -> String {
+        let counters = self.disks.counters();
+        let mut text = format!(
+            "opened {} passthrough {} reads {} writes {} dropped {}\n",
+            counters.opened, counters.passthrough, counters.reads, counters.writes, counters.dropped
+        );
+        for (name, open, users) in self.disks.in_use() {
+            let fetched = open.mirror.counters();
+            let kind = if matches!(name, DiskName::Clone(_)) { "clone" } else { "version" };
+            text.push_str(&format!(
+                "{kind} {name} users {users} complete {} passthrough {} written_bytes {} demanded_bytes {} \
+                 prefetched_bytes {} prefetched_unused_bytes {} background_bytes {} retries {}\n",
+                open.mirror.is_complete(),
+                open.backing.is_some(),
+                open.mirror.dirty_bytes(),
+                fetched.demanded_bytes,
+                fetched.prefetched_bytes,
+                fetched.prefetched_unused_bytes(),
+                fetched.background_bytes,
+                fetched.retries
+            ));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_understood_or_explained() {
+        let name = |text: &str| text.parse::<ImageName>().unwrap();
+        let parsed = |line: &str| line.parse::<Command>();
+        let version = Reference::Version(name("debian"), 3);
+        assert_eq!(parsed("clone vm1 debian@3\n").unwrap(), Command::Clone(name("vm1"), version));
+        assert_eq!(parsed(" commit vm1 ").unwrap(), Command::Commit(name("vm1"), None));
+        assert_eq!(parsed("commit vm1 lab").unwrap(), Command::Commit(name("vm1"), Some(name("lab"))));
+        assert_eq!(parsed("fork vm1 lab").unwrap(), Command::Fork(name("vm1"), name("lab")));
+        for line in ["", "clone vm1", "commit ../x", "erase vm1", "clone vm1 debian@0", "remove a b"] {
+            assert_eq!(parsed(line).unwrap_err().kind(), ErrorKind::Invalid, "{line}");
+        }
+    }
+
+    #[test]
+    fn ioctl_numbers_are_those_of_the_manual() {
+        assert_eq!((IOCTL_CLONE, IOCTL_COMMIT), (0xC400_DC01, 0xC400_DC02));
+    }
+}

@@ -1,0 +1,478 @@
+//! The disks behind a mount: versions, which are made in the cache folder when they are first opened and stay there, and
+//! writable clones, which stay until they are removed.
+//!
+//! ```text
+//! FOLDER/versions/IMAGE/NUMBER/   a mirror's folder each, bounded together; the longest unused go first
+//! FOLDER/clones/NAME/             a mirror's folder each
+//! FOLDER/clones/NAME/fork         the image that the next commit makes, if that is not the base's
+//! ```
+//!
+//! A disk is opened once for all who use it, and closed when the last of them is gone.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use fuser::BackingId;
+use image::Manifest;
+use store::{ImageName, Reference};
+
+use super::bytes::ByteDisk;
+use super::event::{Event, Log};
+use super::origin::Origin;
+use crate::{Commit, Error, ErrorKind, Mirror, MirrorOptions, Result, Served, Source};
+
+/// Manifests that are remembered; versions never change.
+const MANIFESTS_MAX: usize = 1024;
+
+/// Where and how disks are kept.
+#[derive(Debug, Clone)]
+pub struct DiskSettings {
+    /// The cache folder.
+    pub folder: PathBuf,
+    /// Most bytes that closed versions take there, all together.
+    pub bytes_max: u64,
+    /// How each disk works.
+    pub mirror: MirrorOptions,
+    /// Whether the kernel may read complete versions by itself.
+    pub passthrough: bool,
+}
+
+/// Which disk.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum DiskName {
+    /// A version of an image, read-only.
+    Version(ImageName, u64),
+    /// A writable clone.
+    Clone(ImageName),
+}
+
+impl std::fmt::Display for DiskName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Version(image, number) => write!(f, "{image}@{number}"),
+            Self::Clone(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+/// A disk in use.
+#[derive(Clone)]
+pub struct OpenDisk {
+    /// The disk.
+    pub mirror: Arc<Mirror>,
+    /// The same as bytes.
+    pub bytes: Arc<ByteDisk>,
+    /// By which the kernel reads its file. All who use it at once do it in the same way: the kernel demands it.
+    pub backing: Option<Arc<BackingId>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// Held while the disk is opened or closed.
+    open: Mutex<Option<OpenDisk>>,
+    /// Counted up under the lock, down without it: whoever is last says so at once and closes later.
+    users: AtomicU64,
+}
+
+/// What happened since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MountCounters {
+    /// Disks that were opened: the first user counts.
+    pub opened: u64,
+    /// Of these so many by passthrough.
+    pub passthrough: u64,
+    /// Reads that the mount answered; those of the kernel alone are not among them.
+    pub reads: u64,
+    /// Writes that it answered.
+    pub writes: u64,
+    /// Versions that were dropped from the cache folder.
+    pub dropped: u64,
+}
+
+/// See the module.
+pub struct Disks {
+    settings: DiskSettings,
+    pub origin: Arc<dyn Origin>,
+    sources: Vec<Source>,
+    slots: Mutex<HashMap<DiskName, Arc<Slot>>>,
+    manifests: Mutex<HashMap<(ImageName, u64), Arc<Manifest>>>,
+    opened: AtomicU64,
+    passthrough: AtomicU64,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    dropped: AtomicU64,
+    pub log: Log,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+        _ => ErrorKind::Io,
+    };
+    Error::from_source(kind, format!("{what} `{}`", path.display()), error)
+}
+
+impl Disks {
+    /// Uses the cache folder of `settings`, which is made if it is not there.
+    pub fn new(
+        settings: DiskSettings,
+        origin: Arc<dyn Origin>,
+        sources: Vec<Source>,
+        log: Log,
+    ) -> Result<Self> {
+        for folder in ["versions", "clones"].map(|name| settings.folder.join(name)) {
+            std::fs::create_dir_all(&folder).map_err(|error| failed("create folder", &folder, error))?;
+        }
+        Ok(Self {
+            settings,
+            origin,
+            sources,
+            slots: Mutex::default(),
+            manifests: Mutex::default(),
+            opened: AtomicU64::new(0),
+            passthrough: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            log,
+        })
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> MountCounters {
+        let [opened, passthrough, reads, writes, dropped] =
+            [&self.opened, &self.passthrough, &self.reads, &self.writes, &self.dropped]
+                .map(|counter| counter.load(Ordering::Relaxed));
+        MountCounters { opened, passthrough, reads, writes, dropped }
+    }
+
+    /// The cache folder.
+    pub fn folder(&self) -> &Path {
+        &self.settings.folder
+    }
+
+    fn folder_of(&self, name: &DiskName) -> PathBuf {
+        match name {
+            DiskName::Version(image, number) => {
+                self.settings.folder.join("versions").join(image.as_str()).join(number.to_string())
+            }
+            DiskName::Clone(name) => self.settings.folder.join("clones").join(name.as_str()),
+        }
+    }
+
+    /// The manifest of a version.
+    pub fn manifest(&self, image: &ImageName, number: u64) -> Result<Arc<Manifest>> {
+        let key = (image.clone(), number);
+        if let Some(found) = lock(&self.manifests).get(&key) {
+            return Ok(Arc::clone(found));
+        }
+        let found = Arc::new(self.origin.resolve(&Reference::Version(image.clone(), number))?);
+        let mut manifests = lock(&self.manifests);
+        if manifests.len() >= MANIFESTS_MAX {
+            manifests.clear();
+        }
+        manifests.insert(key, Arc::clone(&found));
+        Ok(found)
+    }
+
+    fn slot(&self, name: &DiskName) -> Arc<Slot> {
+        Arc::clone(lock(&self.slots).entry(name.clone()).or_default())
+    }
+
+    /// Forgets a slot that nobody uses or is about to.
+    fn tidy(&self, name: &DiskName, slot: &Arc<Slot>) {
+        let mut slots = lock(&self.slots);
+        // One is the map's, one the caller's; others come to it by the map alone, which is locked.
+        if Arc::strong_count(slot) == 2 && lock(&slot.open).is_none() {
+            slots.remove(name);
+        }
+    }
+
+    /// One more user of the disk. `back` makes a file known to the kernel, for reads that do not come here.
+    pub fn open(&self, name: &DiskName, back: &dyn Fn(&File) -> io::Result<BackingId>) -> Result<OpenDisk> {
+        let slot = self.slot(name);
+        let opened = {
+            let mut slot_open = lock(&slot.open);
+            let opened = match &*slot_open {
+                Some(open) => Ok(open.clone()),
+                None => self.open_first(name, back),
+            };
+            if let Ok(open) = &opened {
+                *slot_open = Some(open.clone());
+                slot.users.fetch_add(1, Ordering::AcqRel);
+            }
+            opened
+        };
+        if opened.is_err() {
+            self.tidy(name, &slot);
+        }
+        opened
+    }
+
+    fn open_first(&self, name: &DiskName, back: &dyn Fn(&File) -> io::Result<BackingId>) -> Result<OpenDisk> {
+        let folder = self.folder_of(name);
+        let mirror = Arc::new(match name {
+            DiskName::Version(image, number) => self.open_version(&folder, image, *number)?,
+            DiskName::Clone(_) => Mirror::open(&folder, self.sources.clone(), &self.settings.mirror)?,
+        });
+        // Writes of a clone have to be recorded, and so to come here.
+        let may_back = self.settings.passthrough && matches!(name, DiskName::Version(..));
+        let backing = if may_back && mirror.is_complete() {
+            // Without the right to it, or on an older kernel, reads come here.
+            File::open(folder.join("data")).and_then(|file| back(&file)).ok().map(Arc::new)
+        } else {
+            None
+        };
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.passthrough.fetch_add(u64::from(backing.is_some()), Ordering::Relaxed);
+        (self.log)(&Event::Opened { disk: name.to_string(), passthrough: backing.is_some() });
+        let bytes = Arc::new(ByteDisk::new(Arc::clone(&mirror) as Arc<dyn Served>));
+        Ok(OpenDisk { mirror, bytes, backing })
+    }
+
+    /// The version's disk, as it was left in the cache folder if that is of this version.
+    fn open_version(&self, folder: &Path, image: &ImageName, number: u64) -> Result<Mirror> {
+        let manifest = self.manifest(image, number)?;
+        let (sources, options) = (&self.sources, &self.settings.mirror);
+        match Mirror::open(folder, sources.clone(), options) {
+            Ok(mirror) if mirror.base().root == manifest.root => return Ok(mirror),
+            // Of another repository, or damaged: everything in it can be had again.
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Mirror::create(folder, &manifest, sources.clone(), options);
+            }
+            Err(error) => return Err(error),
+        }
+        std::fs::remove_dir_all(folder).map_err(|error| failed("remove", folder, error))?;
+        Mirror::create(folder, &manifest, sources.clone(), options)
+    }
+
+    /// One user less. The disk is closed by [`Self::settle`], which takes longer.
+    pub fn leave(&self, name: &DiskName) {
+        self.slot(name).users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Closes the disk if nobody uses it.
+    pub fn settle(&self, name: &DiskName) {
+        let slot = self.slot(name);
+        let closed = self.close_unused(name, &slot, &mut lock(&slot.open));
+        self.tidy(name, &slot);
+        if closed && matches!(name, DiskName::Version(..)) {
+            self.bound();
+        }
+    }
+
+    fn close_unused(&self, name: &DiskName, slot: &Slot, slot_open: &mut Option<OpenDisk>) -> bool {
+        let open = if slot.users.load(Ordering::Acquire) == 0 { slot_open.take() } else { None };
+        open.map(|open| self.close(name, &open)).is_some()
+    }
+
+    fn close(&self, name: &DiskName, open: &OpenDisk) {
+        match open.mirror.close() {
+            Ok(()) => (self.log)(&Event::Closed { disk: name.to_string() }),
+            Err(error) => self.complain(&name.to_string(), &error),
+        }
+    }
+
+    /// Tells of a failure.
+    pub fn complain(&self, name: &str, error: &Error) {
+        (self.log)(&Event::Failed { name: name.to_owned(), error: base::fault::chain(error) });
+    }
+
+    /// Closes all disks, in use or not: the mount ends.
+    pub fn close_all(&self) {
+        let all: Vec<_> =
+            lock(&self.slots).iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
+        for (name, slot) in all {
+            let open = lock(&slot.open).clone();
+            if let Some(open) = open {
+                self.close(&name, &open);
+            }
+        }
+    }
+
+    /// Disks in use, with the number of users.
+    pub fn in_use(&self) -> Vec<(DiskName, OpenDisk, u64)> {
+        let all: Vec<_> =
+            lock(&self.slots).iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
+        let each = all.into_iter().filter_map(|(name, slot)| {
+            let open = slot.open.try_lock().ok()?.clone()?;
+            Some((name, open, slot.users.load(Ordering::Acquire)))
+        });
+        each.collect()
+    }
+
+    /// Drops versions that nobody uses, the longest unused first, until the others take no more than they may.
+    fn bound(&self) {
+        let mut closed = self.versions_here();
+        let mut total: u64 = closed.iter().map(|(_, bytes, _)| bytes).sum();
+        closed.sort_by_key(|(_, _, used)| *used);
+        for (name, bytes, _) in closed {
+            if total <= self.settings.bytes_max {
+                return;
+            }
+            let slot = self.slot(&name);
+            if let Ok(open) = slot.open.try_lock()
+                && open.is_none()
+            {
+                match std::fs::remove_dir_all(self.folder_of(&name)) {
+                    Ok(()) => {
+                        total -= bytes;
+                        self.dropped.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => {
+                        self.complain(&name.to_string(), &failed("remove", &self.folder_of(&name), error));
+                    }
+                }
+            }
+            self.tidy(&name, &slot);
+        }
+    }
+
+    /// Versions in the cache folder, what they take, and when they were used last.
+    fn versions_here(&self) -> Vec<(DiskName, u64, SystemTime)> {
+        let images = names_in(&self.settings.folder.join("versions"));
+        let versions = images.into_iter().filter_map(|image| Some((image.parse::<ImageName>().ok()?, image)));
+        let versions = versions.flat_map(|(image, folder)| {
+            let numbers = names_in(&self.settings.folder.join("versions").join(folder)).into_iter();
+            numbers
+                .filter_map(move |number| Some(DiskName::Version(image.clone(), number.parse::<u64>().ok()?)))
+        });
+        let each = versions.filter_map(|name| {
+            let folder = self.folder_of(&name);
+            let data = std::fs::metadata(folder.join("data")).ok()?;
+            let used = std::fs::metadata(folder.join("journal")).and_then(|journal| journal.modified());
+            Some((name, data.blocks() * 512, used.unwrap_or(SystemTime::UNIX_EPOCH)))
+        });
+        each.collect()
+    }
+}
+
+/// Names in a folder.
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Writable clones.
+impl Disks {
+    /// All of them, in the order of their names.
+    pub fn clones(&self) -> Vec<ImageName> {
+        let folder = self.settings.folder.join("clones");
+        let names = names_in(&folder).into_iter().filter(|name| folder.join(name).join("journal").exists());
+        let mut names: Vec<ImageName> = names.filter_map(|name| name.parse().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// Size and allocated bytes of a clone's local file, and when it was written last. `NotFound` if there is none.
+    pub fn clone_file(&self, name: &ImageName) -> Result<(u64, u64, SystemTime)> {
+        let folder = self.folder_of(&DiskName::Clone(name.clone()));
+        let missing = |error| failed("look for clone in", &folder, error);
+        std::fs::metadata(folder.join("journal")).map_err(missing)?;
+        let data = std::fs::metadata(folder.join("data")).map_err(missing)?;
+        Ok((data.len(), data.blocks() * 512, data.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
+    }
+
+    /// Makes clone `name` of a version; nothing is fetched. `Exists` if there is one of that name.
+    pub fn create_clone(&self, name: &ImageName, from: &Reference) -> Result<Manifest> {
+        let manifest = self.origin.resolve(from)?;
+        let disk = DiskName::Clone(name.clone());
+        let slot = self.slot(&disk);
+        let made = {
+            let _open = lock(&slot.open);
+            let folder = self.folder_of(&disk);
+            let made = Mirror::create(&folder, &manifest, self.sources.clone(), &self.settings.mirror);
+            made.and_then(|mirror| mirror.close())
+        };
+        self.tidy(&disk, &slot);
+        made.map(|()| manifest)
+    }
+
+    /// Lets the next commit of clone `name` make the image `image`, as a clone of its base. `Exists` if there is one.
+    pub fn fork(&self, name: &ImageName, image: &ImageName) -> Result<()> {
+        self.clone_file(name)?;
+        match self.origin.versions(image) {
+            Ok(_) => {
+                return Err(Error::new(ErrorKind::Exists, format!("there is an image `{image}` already")));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let folder = self.folder_of(&DiskName::Clone(name.clone()));
+        let (path, new) = (folder.join("fork"), folder.join("fork.new"));
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&new)?;
+            io::Write::write_all(&mut file, image.as_str().as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(&folder)?.sync_all()
+        };
+        write().map_err(|error| failed("write", &path, error))
+    }
+
+    /// Makes what was written to clone `name` a version of `image`; without, of the image that it was forked to, or of its
+    /// base. `None` if nothing was written.
+    pub fn commit(&self, name: &ImageName, image: Option<&ImageName>) -> Result<(Manifest, Option<Commit>)> {
+        let disk = DiskName::Clone(name.clone());
+        let open = self.open(&disk, &|_| Err(io::ErrorKind::Unsupported.into()))?;
+        let done = self.commit_open(&disk, &open.mirror, image);
+        self.leave(&disk);
+        self.settle(&disk);
+        done
+    }
+
+    fn commit_open(
+        &self,
+        disk: &DiskName,
+        mirror: &Mirror,
+        image: Option<&ImageName>,
+    ) -> Result<(Manifest, Option<Commit>)> {
+        let path = self.folder_of(disk).join("fork");
+        let forked = std::fs::read_to_string(&path).ok();
+        let named = forked.unwrap_or_else(|| mirror.base().image);
+        let named: ImageName =
+            named.parse().map_err(|error| crate::error::from_store(error, "find out what to commit to"))?;
+        let done = self.origin.commit(mirror, image.unwrap_or(&named))?;
+        if done.is_some() {
+            // It is the base's image now. One that stays would be refused by the next commit, if it is another.
+            let _ = std::fs::remove_file(&path);
+        }
+        Ok((mirror.base(), done))
+    }
+
+    /// Removes clone `name` with all that was not committed. `Refused` while it is in use.
+    pub fn remove_clone(&self, name: &ImageName) -> Result<()> {
+        self.clone_file(name)?;
+        let disk = DiskName::Clone(name.clone());
+        let slot = self.slot(&disk);
+        let removed = {
+            let mut open = lock(&slot.open);
+            self.close_unused(&disk, &slot, &mut open);
+            if open.is_some() {
+                Err(Error::new(ErrorKind::Refused, format!("clone `{name}` is in use")))
+            } else {
+                let folder = self.folder_of(&disk);
+                // Without its journal it is no disk any more, whenever the end comes.
+                std::fs::remove_file(folder.join("journal"))
+                    .and_then(|()| File::open(&folder)?.sync_all())
+                    .and_then(|()| std::fs::remove_dir_all(&folder))
+                    .map_err(|error| failed("remove", &folder, error))
+            }
+        };
+        self.tidy(&disk, &slot);
+        removed
+    }
+}

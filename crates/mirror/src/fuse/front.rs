@@ -1,0 +1,564 @@
+//! The mount as the kernel asks for it: each request is answered at once if that waits for nothing, and handed to the
+//! [`Crew`] if it may. fuse(4); the kernel's `Documentation/filesystems/fuse/`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use fuser::{
+    Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, WriteFlags,
+};
+use rustix::fs::{FallocateFlags, OFlags};
+
+use super::bytes::Sought;
+use super::control::{Control, IOCTL_CLONE, IOCTL_COMMIT, LINE_BYTES_MAX};
+use super::crew::Crew;
+use super::disks::{DiskName, Disks, OpenDisk};
+use super::names::{Names, Place};
+use crate::{Durability, Error, ErrorKind, Result, Space};
+
+/// Longest write of one request; reads follow the kernel's own bound.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel keeps in flight for readahead and asynchronous I/O.
+const BACKGROUND_MAX: u16 = 128;
+/// `lseek(2)`: the next data.
+const SEEK_DATA: i32 = 3;
+/// `lseek(2)`: the next hole.
+const SEEK_HOLE: i32 = 4;
+
+thread_local! {
+    /// Of a thread that reads requests: what it answers reads from.
+    static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Something that was opened.
+enum Handle {
+    Disk(DiskName, OpenDisk),
+    /// A folder as it was then.
+    List(Vec<(String, Place)>),
+    /// What is read of `_status`, or was answered by `_control`.
+    Text(Mutex<String>),
+}
+
+/// What threads share.
+pub struct Shared {
+    pub names: Names,
+    pub disks: Arc<Disks>,
+    pub control: Control,
+    pub crew: Crew,
+    pub handles: Handles,
+}
+
+/// What is open.
+#[derive(Default)]
+pub struct Handles {
+    open: RwLock<HashMap<u64, Arc<Handle>>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    fn insert(&self, handle: Handle) -> FileHandle {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(handle));
+        FileHandle(number)
+    }
+
+    fn get(&self, number: FileHandle) -> Option<Arc<Handle>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&number.0).cloned()
+    }
+
+    fn remove(&self, number: FileHandle) -> Option<Arc<Handle>> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&number.0)
+    }
+}
+
+/// See the module.
+pub struct Front {
+    shared: Arc<Shared>,
+    passthrough: bool,
+}
+
+impl Front {
+    /// Over what threads share; `passthrough` if the kernel may read complete versions by itself.
+    pub fn new(shared: Arc<Shared>, passthrough: bool) -> Self {
+        Self { shared, passthrough }
+    }
+
+    fn hand_over(&self, job: impl FnOnce(&Shared, &mut Vec<u8>) + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        self.shared.crew.hand_over(Box::new(move |memory| job(&shared, memory)));
+    }
+
+    fn disk(&self, handle: FileHandle) -> std::result::Result<(DiskName, OpenDisk), Errno> {
+        match self.shared.handles.get(handle).as_deref() {
+            Some(Handle::Disk(name, open)) => Ok((name.clone(), open.clone())),
+            Some(_) => Err(Errno::EINVAL),
+            None => Err(Errno::EBADF),
+        }
+    }
+}
+
+/// What a program is told that asked for a name, or for something to be done.
+fn errno(error: &Error) -> Errno {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Corrupt => Errno::EIO,
+        ErrorKind::NotFound => Errno::ENOENT,
+        ErrorKind::Exists => Errno::EEXIST,
+        ErrorKind::Invalid => Errno::EINVAL,
+        ErrorKind::Refused => Errno::EBUSY,
+        ErrorKind::Full => Errno::ENOSPC,
+        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        ErrorKind::Unreachable => Errno::ETIMEDOUT,
+    }
+}
+
+impl Shared {
+    /// What a program is told whose bytes could not be read or written; the log is told why.
+    fn failed(&self, name: &DiskName, error: &Error) -> Errno {
+        match error.kind() {
+            ErrorKind::Full => return Errno::ENOSPC,
+            ErrorKind::Invalid => return Errno::EFBIG,
+            _ => self.disks.complain(&name.to_string(), error),
+        }
+        Errno::EIO
+    }
+
+    /// What a program is told about a name; the log is told of what is nobody's mistake.
+    fn missed(&self, name: &str, error: &Error) -> Errno {
+        if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Exists) {
+            self.disks.complain(name, error);
+        }
+        errno(error)
+    }
+
+    fn settle(&self, name: &DiskName, done: Result<()>, reply: ReplyEmpty) {
+        match done {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed(name, &error)),
+        }
+    }
+
+    fn lookup(&self, parent: INodeNo, name: &str, reply: ReplyEntry) {
+        let place = self.names.place(parent).and_then(|parent| parent.child(name));
+        let found = place.and_then(|place| Ok((self.names.attributes(&place)?, place)));
+        match found {
+            Ok((attributes, place)) => {
+                self.names.remember(&place);
+                reply.entry(&place.lifetime(), &attributes, Generation(0));
+            }
+            Err(error) => reply.error(self.missed(name, &error)),
+        }
+    }
+
+    fn attributes(&self, number: INodeNo, reply: ReplyAttr) {
+        let found = self.names.place(number);
+        match found.and_then(|place| Ok((self.names.attributes(&place)?, place))) {
+            Ok((attributes, place)) => reply.attr(&place.lifetime(), &attributes),
+            Err(error) => reply.error(self.missed("stat", &error)),
+        }
+    }
+
+    fn open(&self, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let name = match self.names.place(number) {
+            Ok(Place::Disk(DiskName::Version(..))) if writes => return reply.error(Errno::EROFS),
+            Ok(Place::Disk(name)) => name,
+            Ok(place @ (Place::Control | Place::Status)) => {
+                let text =
+                    if place == Place::Control { self.control.answer() } else { self.control.status() };
+                let handle = self.handles.insert(Handle::Text(Mutex::new(text)));
+                return reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO);
+            }
+            Ok(_) => return reply.error(Errno::EISDIR),
+            Err(error) => return reply.error(errno(&error)),
+        };
+        let opened = self.disks.open(&name, &|file| reply.open_backing(file));
+        let open = match opened {
+            Ok(open) => open,
+            Err(error) => return reply.error(self.missed(&name.to_string(), &error)),
+        };
+        let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | FopenFlags::FOPEN_NOFLUSH;
+        if matches!(name, DiskName::Version(..)) {
+            // What is in the page cache of a version stays true.
+            flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        let backing = open.backing.clone();
+        let handle = self.handles.insert(Handle::Disk(name, open));
+        match backing {
+            Some(backing) => reply.opened_passthrough(handle, flags, &backing),
+            None => reply.opened(handle, flags),
+        }
+    }
+
+    fn open_folder(&self, number: INodeNo, reply: ReplyOpen) {
+        let listed = self.names.place(number).and_then(|place| self.names.list(&place));
+        match listed {
+            Ok(list) => reply.opened(self.handles.insert(Handle::List(list)), FopenFlags::empty()),
+            Err(error) => reply.error(self.missed("list", &error)),
+        }
+    }
+
+    /// A line for the control file.
+    fn command(&self, text: &Mutex<String>, line: &[u8], reply: ReplyWrite) {
+        let count = u32::try_from(line.len()).expect("lines are bounded");
+        let done = self.control.line(&String::from_utf8_lossy(line));
+        *text.lock().unwrap_or_else(PoisonError::into_inner) = self.control.answer();
+        match done {
+            Ok(_) => reply.written(count),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}
+
+/// Part of a text, as a read asks for it.
+fn part(text: &str, offset: u64, count: u32) -> &[u8] {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+    let end = from.saturating_add(count as usize).min(text.len());
+    &text.as_bytes()[from..end]
+}
+
+impl Filesystem for Front {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Older kernels lack some; what they have is used.
+        for flag in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
+            let _ = config.add_capabilities(flag);
+        }
+        if self.passthrough && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+            // The cache folder may lie on an overlay.
+            let _ = config.set_max_stack_depth(2);
+        }
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Some(name) = name.to_str().map(str::to_owned) else { return reply.error(Errno::ENOENT) };
+        self.hand_over(move |shared, _| shared.lookup(parent, &name, reply));
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, times: u64) {
+        self.shared.names.forget(number, times);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.hand_over(move |shared, _| shared.attributes(number, reply));
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<fuser::TimeOrNow>,
+        _: Option<std::time::SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<std::time::SystemTime>,
+        _: Option<std::time::SystemTime>,
+        _: Option<std::time::SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let names = &self.shared.names;
+        let found = names.place(number).and_then(|place| Ok((names.attributes(&place)?.size, place)));
+        let refusal = match found {
+            Ok((_, Place::Control)) => None,
+            Ok((_, Place::Disk(DiskName::Version(..)))) => Some(Errno::EROFS),
+            // Disks neither grow nor shrink.
+            Ok((is, Place::Disk(_))) => size.filter(|size| *size != is).map(|_| Errno::EPERM),
+            Ok(_) => Some(Errno::EPERM),
+            Err(error) => Some(errno(&error)),
+        };
+        let gives = mode.is_some() || uid.is_some() || gid.is_some();
+        match refusal.or(gives.then_some(Errno::EPERM)) {
+            Some(refusal) => reply.error(refusal),
+            None => self.hand_over(move |shared, _| shared.attributes(number, reply)),
+        }
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        self.hand_over(move |shared, _| match shared.names.place(number) {
+            Ok(Place::Link(_, reference)) => match shared.names.target(&reference) {
+                Ok(target) => reply.data(target.as_bytes()),
+                Err(error) => reply.error(shared.missed("link", &error)),
+            },
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let place = self.shared.names.place(parent).and_then(|place| place.child(&name.to_string_lossy()));
+        let Ok(Place::Disk(DiskName::Clone(name))) = place else { return reply.error(Errno::EPERM) };
+        self.hand_over(move |shared, _| match shared.control.line(&format!("remove {name}")) {
+            Ok(_) => reply.ok(),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.hand_over(move |shared, _| shared.open(number, flags, reply));
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        count: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let handle = self.shared.handles.get(handle);
+        let (name, open) = match handle.as_deref() {
+            Some(Handle::Disk(name, open)) => (name, open),
+            Some(Handle::Text(text)) => {
+                let text = text.lock().unwrap_or_else(PoisonError::into_inner);
+                return reply.data(part(&text, offset, count));
+            }
+            _ => return reply.error(Errno::EBADF),
+        };
+        self.shared.disks.reads.fetch_add(1, Ordering::Relaxed);
+        let count = count as usize;
+        let left = MEMORY.with_borrow_mut(|memory| match open.bytes.read_now(offset, count, memory) {
+            Ok(Some(bytes)) => {
+                reply.data(bytes);
+                None
+            }
+            // Why it fails is found out in the long way.
+            Ok(None) | Err(_) => Some(reply),
+        });
+        let Some(reply) = left else { return };
+        let (name, open) = (name.clone(), open.clone());
+        self.hand_over(move |shared, memory| match open.bytes.read(offset, count, memory) {
+            Ok(bytes) => reply.data(bytes),
+            Err(error) => reply.error(shared.failed(&name, &error)),
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        bytes: &[u8],
+        _: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(handle) = self.shared.handles.get(handle) else { return reply.error(Errno::EBADF) };
+        let count = u32::try_from(bytes.len()).expect("the kernel bounds requests");
+        let open = match &*handle {
+            Handle::Disk(DiskName::Clone(_), open) => open,
+            Handle::Disk(..) => return reply.error(Errno::EROFS),
+            Handle::Text(_) if bytes.len() > LINE_BYTES_MAX => return reply.error(Errno::EINVAL),
+            Handle::Text(_) => {
+                let line = bytes.to_vec();
+                return self.hand_over(move |shared, _| {
+                    if let Handle::Text(text) = &*handle {
+                        shared.command(text, &line, reply);
+                    }
+                });
+            }
+            Handle::List(_) => return reply.error(Errno::EBADF),
+        };
+        self.shared.disks.writes.fetch_add(1, Ordering::Relaxed);
+        let durable = flags.0 & OFlags::DSYNC.bits().cast_signed() != 0;
+        if !durable && let Ok(true) = open.bytes.write_now(offset, bytes) {
+            return reply.written(count);
+        }
+        let durability = if durable { Durability::Durable } else { Durability::Cached };
+        let (handle, bytes) = (Arc::clone(&handle), bytes.to_vec());
+        self.hand_over(move |shared, _| {
+            let Handle::Disk(name, open) = &*handle else { return };
+            match open.bytes.write(offset, &bytes, durability) {
+                Ok(()) => reply.written(count),
+                Err(error) => reply.error(shared.failed(name, &error)),
+            }
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // close(2) promises nothing; the last one makes everything durable by itself.
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        let removed = self.shared.handles.remove(handle);
+        let Some(Handle::Disk(name, _)) = removed.as_deref() else { return reply.ok() };
+        let name = name.clone();
+        self.shared.disks.leave(&name);
+        self.hand_over(move |shared, _| {
+            drop(removed);
+            shared.disks.settle(&name);
+            reply.ok();
+        });
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        match self.disk(handle) {
+            Ok((name, open)) => {
+                self.hand_over(move |shared, _| shared.settle(&name, open.bytes.flush(), reply))
+            }
+            Err(Errno::EINVAL) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.hand_over(move |shared, _| shared.open_folder(number, reply));
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let handle = self.shared.handles.get(handle);
+        let Some(Handle::List(list)) = handle.as_deref() else { return reply.error(Errno::EBADF) };
+        let dots = [".", ".."].map(|name| (name, number, fuser::FileType::Directory));
+        let others = list.iter().map(|(name, place)| (name.as_str(), place.number(), place.kind()));
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (next, (name, number, kind)) in (1..).zip(dots.into_iter().chain(others)).skip(from) {
+            if reply.add(number, next, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.shared.handles.remove(handle);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match rustix::fs::statvfs(self.shared.disks.folder()) {
+            Ok(is) => {
+                let unit = u32::try_from(is.f_frsize).unwrap_or(4096);
+                reply.statfs(is.f_blocks, is.f_bfree, is.f_bavail, 0, 0, unit, 255, unit);
+            }
+            Err(error) => reply.error(Errno::from_i32(error.raw_os_error())),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: IoctlFlags,
+        number: u32,
+        argument: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        let name = match (number, self.disk(handle)) {
+            (IOCTL_CLONE | IOCTL_COMMIT, Ok((name, _))) => name,
+            // Whoever asks for a block device learns that it is none.
+            (_, Ok(_) | Err(Errno::EINVAL)) => return reply.error(Errno::ENOTTY),
+            (_, Err(error)) => return reply.error(error),
+        };
+        let text = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = String::from_utf8_lossy(text).trim().to_owned();
+        self.hand_over(move |shared, _| match shared.control.ioctl(&name, number, &text) {
+            Ok(answer) => {
+                let mut bytes = answer.into_bytes();
+                bytes.resize(LINE_BYTES_MAX, 0);
+                reply.ioctl(0, &bytes);
+            }
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        count: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, open) = match self.disk(handle) {
+            Ok((DiskName::Version(..), _)) => return reply.error(Errno::EROFS),
+            Ok(found) => found,
+            Err(error) => return reply.error(error),
+        };
+        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
+        if !keeps_size && offset.saturating_add(count) > open.bytes.size_bytes() {
+            return reply.error(Errno::EFBIG);
+        }
+        let space = match mode.difference(FallocateFlags::KEEP_SIZE) {
+            FallocateFlags::PUNCH_HOLE if keeps_size => Space::Free,
+            FallocateFlags::ZERO_RANGE => Space::Keep,
+            // The space of a disk is promised by nobody.
+            other if other.is_empty() => return reply.ok(),
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        self.hand_over(move |shared, _| {
+            shared.settle(&name, open.bytes.zero(offset, count, space), reply);
+        });
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let sought = match whence {
+            SEEK_DATA => Sought::Data,
+            SEEK_HOLE => Sought::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (name, open) = match self.disk(handle) {
+            Ok(found) => found,
+            Err(error) => return reply.error(error),
+        };
+        let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        self.hand_over(move |shared, _| match open.bytes.seek(from, sought) {
+            Ok(Some(at)) => reply.offset(at.cast_signed()),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(shared.failed(&name, &error)),
+        });
+    }
+}

@@ -1,0 +1,207 @@
+//! A mount from its beginning to its end. Whatever ends, it leaves no folder behind that nobody answers for: the mount goes
+//! when it is stopped, when it is dropped, and, by fusermount3, when its process is killed.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::control::Control;
+use super::crew::Crew;
+use super::disks::{DiskSettings, Disks, MountCounters};
+use super::event::Log;
+use super::front::{Front, Handles, Shared};
+use super::names::Names;
+use super::origin::Origin;
+use crate::{Error, ErrorKind, Result, Source};
+
+/// Threads that read requests from the kernel; what waits for anything waits elsewhere.
+const READERS_MAX: usize = 8;
+const READERS_MIN: usize = 2;
+/// How long the end may take once nobody has a file open.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+/// The program by which users mount, and which ends mounts of processes that died.
+const HELPER: &str = "fusermount3";
+
+/// How a mount works.
+pub struct MountOptions {
+    /// Its disks.
+    pub disks: DiskSettings,
+    /// User and group to whom all files belong.
+    pub owner: (u32, u32),
+    /// When it is mounted, for the times of what has none of its own.
+    pub now: SystemTime,
+    /// Where events go.
+    pub log: Log,
+}
+
+/// See the module. Dropped, it is stopped.
+pub struct Mounted {
+    at: PathBuf,
+    /// Number of the kernel's connection.
+    connection: Option<u32>,
+    shared: Arc<Shared>,
+    end: Arc<End>,
+}
+
+#[derive(Default)]
+struct End {
+    result: Mutex<Option<std::io::Result<()>>>,
+    change: Condvar,
+}
+
+fn failed(at: &Path, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+        std::io::ErrorKind::PermissionDenied => ErrorKind::Refused,
+        _ => ErrorKind::Io,
+    };
+    Error::from_source(kind, format!("mount at `{}`", at.display()), error)
+}
+
+/// Shows `origin` in the folder `at`; bytes come from `sources`, in this order. What a process that died has left mounted
+/// there is taken away first.
+///
+/// # Errors
+/// `NotFound` without the folder or /dev/fuse, `Refused` without the right to mount.
+pub fn mount(
+    at: &Path,
+    origin: Arc<dyn Origin>,
+    sources: Vec<Source>,
+    options: MountOptions,
+) -> Result<Mounted> {
+    let MountOptions { disks: settings, owner, now, log } = options;
+    clear_dead(at).map_err(|error| failed(at, error))?;
+    let at = at.canonicalize().map_err(|error| failed(at, error))?;
+    let passthrough = settings.passthrough;
+    let disks = Arc::new(Disks::new(settings, origin, sources, log)?);
+    let shared = Arc::new(Shared {
+        names: Names::new(Arc::clone(&disks), owner, now),
+        control: Control::new(Arc::clone(&disks)),
+        disks,
+        crew: Crew::default(),
+        handles: Handles::default(),
+    });
+    let begin = |config: &Config| Session::new(Front::new(Arc::clone(&shared), passthrough), &at, config);
+    // The helper may be missing, or forbid what it takes to watch over us; then we end our mounts as long as we live.
+    let session = begin(&config(true)).or_else(|_| begin(&config(false)));
+    let session = session.map_err(|error| failed(&at, error))?;
+    let end = Arc::new(End::default());
+    let (told, served) = (Arc::clone(&end), Arc::clone(&shared));
+    let serve = move || {
+        let result = session.run();
+        served.disks.close_all();
+        *told.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        told.change.notify_all();
+    };
+    let spawned = std::thread::Builder::new().name("fuse-session".into()).spawn(serve);
+    spawned.map_err(|error| failed(&at, error))?;
+    let connection = std::fs::metadata(&at).ok().map(|root| rustix::fs::minor(root.dev()));
+    Ok(Mounted { at, connection, shared, end })
+}
+
+fn config(watched: bool) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName("diskcast".into()),
+        MountOption::Subtype("diskcast".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+    ];
+    // Files have an owner and modes, and the kernel checks them: "all" may look no further than those allow.
+    config.acl = SessionACL::Owner;
+    if watched || rustix::process::geteuid().is_root() {
+        config.acl = SessionACL::All;
+    }
+    if watched {
+        config.mount_options.push(MountOption::AutoUnmount);
+    }
+    let readers = std::thread::available_parallelism().map_or(READERS_MIN, std::num::NonZero::get);
+    config.n_threads = Some(readers.clamp(READERS_MIN, READERS_MAX));
+    config.clone_fd = true;
+    config
+}
+
+/// Takes away a mount that nobody answers for.
+fn clear_dead(at: &Path) -> std::io::Result<()> {
+    match std::fs::metadata(at) {
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => take_away(at, true),
+        _ => Ok(()),
+    }
+}
+
+/// Unmounts; `lazily` even if it is in use.
+fn take_away(at: &Path, lazily: bool) -> std::io::Result<()> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    match unmount(at, flags) {
+        Err(Errno::PERM) => {
+            let words = if lazily { "-uz" } else { "-u" };
+            let ended = std::process::Command::new(HELPER).arg(words).arg(at).output()?;
+            if ended.status.success() { Ok(()) } else { Err(Errno::BUSY.into()) }
+        }
+        // It is not mounted any more.
+        Err(Errno::INVAL) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+impl Mounted {
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> MountCounters {
+        self.shared.disks.counters()
+    }
+
+    /// Waits until it is unmounted, by whomever.
+    ///
+    /// # Errors
+    /// `Io` if the kernel's connection broke.
+    pub fn wait(&self) -> Result<()> {
+        let mut result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
+        while result.is_none() {
+            result = self.end.change.wait(result).unwrap_or_else(PoisonError::into_inner);
+        }
+        match result.as_mut().map(|result| std::mem::replace(result, Ok(()))) {
+            Some(Err(error)) => Err(failed(&self.at, error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Unmounts it and closes its disks; all that was written is durable then. Whoever still has a file open gets errors.
+    pub fn stop(&self) -> Result<()> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        let gone = take_away(&self.at, false).or_else(|_| {
+            // What was written by memory maps is still with the kernel.
+            std::fs::File::open(&self.at).and_then(|root| Ok(rustix::fs::syncfs(root)?))?;
+            take_away(&self.at, true)
+        });
+        self.shared.disks.close_all();
+        if let Some(connection) = self.connection {
+            // Ends it for those who still have a file open. It fails where nobody has: there it is over already.
+            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+        }
+        let result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where it can't be ended, without fusectl for example, it ends with the process.
+        let waited = self.end.change.wait_timeout_while(result, END_TIME_MAX, |result| result.is_none());
+        drop(waited);
+        gone.map_err(|error| failed(&self.at, error))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // There is nobody left to tell.
+        let _ = self.stop();
+    }
+}
