@@ -12,6 +12,7 @@ packages=(
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
     libnbd-bin qemu-utils fio                           # clients of the NBD server
+    fuse3                                               # mounts, and what ends them when their process dies
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
     packages+=(golang-go)                               # an S3 store to test against (versitygw.sh)
@@ -22,7 +23,8 @@ if [ "${1:-}" = --bench ]; then
         nginx-light curl openssh-server openssh-client  # one server, many TCP streams
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
-        nbdkit fuse3                                    # a disk of a given speed
+        nbdkit                                          # a disk of a given speed
+        libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with
     )
 fi
 

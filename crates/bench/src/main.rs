@@ -13,6 +13,7 @@ mod far;
 mod fetch;
 mod figure;
 mod frisbee;
+mod fuse;
 mod histories;
 mod install;
 mod load;
@@ -61,7 +62,7 @@ const GROUPS: &[&[&Group]] = &[
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
-    &[&nbd::GROUP, &attached::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
+    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 

@@ -6,8 +6,10 @@ use base::units;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod attached;
+mod mount;
 
 pub use attached::{Attach, Detach, Disks, DisksFolder};
+pub use mount::Mount;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -106,6 +108,7 @@ pub enum Command {
     Attach(Attach),
     Detach(Detach),
     Disks(Disks),
+    Mount(Mount),
     Token(Token),
     #[command(visible_alias = "ls")]
     Images(Images),

@@ -128,6 +128,20 @@ impl From<daemon::Error> for Failure {
     }
 }
 
+impl From<mirror::Error> for Failure {
+    fn from(error: mirror::Error) -> Self {
+        use mirror::ErrorKind as Kind;
+        let exit = match error.kind() {
+            Kind::NotFound => Exit::NotFound,
+            Kind::Exists | Kind::Refused => Exit::Refused,
+            Kind::Invalid => Exit::Usage,
+            Kind::Corrupt => Exit::Verification,
+            Kind::Io | Kind::Full | Kind::Unsupported | Kind::Unreachable => Exit::Failed,
+        };
+        Self::from_error(exit, &error)
+    }
+}
+
 impl From<net::Error> for Failure {
     fn from(error: net::Error) -> Self {
         use net::ErrorKind as Kind;

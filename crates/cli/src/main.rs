@@ -49,6 +49,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Serve(args) => commands::serve::run(context, args),
         Command::Attach(args) => commands::attach::run(context, args),
         Command::Detach(args) => commands::detach::run(context, args),
+        Command::Mount(args) => commands::mount::run(context, args),
         Command::Disks(args) => commands::disks::run(context, args),
         Command::Token(args) => commands::token::run(context, args),
         Command::Images(args) => commands::images::run(context, args),

@@ -128,6 +128,11 @@ pub fn default_disks_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("disks"))
 }
 
+/// Where a mount keeps its disks if nobody says otherwise.
+pub fn default_mount_folder() -> Result<PathBuf> {
+    Ok(data_folder()?.join("mount"))
+}
+
 /// Where the repository is, as an absolute path or an URL, and whether it is in a folder here.
 pub fn absolute_location(global: &Global) -> Result<(String, bool)> {
     match location(global)?.0 {

@@ -16,6 +16,7 @@ pub mod inspect;
 pub mod install;
 pub mod key;
 pub mod log;
+pub mod mount;
 pub mod prune;
 pub mod remove;
 pub mod repository;

@@ -20,7 +20,9 @@ pub const IOCTL_COMMIT: u32 = ioctl(2);
 
 /// As `linux/ioctl.h` puts it together: direction both ways, size, type, number.
 const fn ioctl(number: u32) -> u32 {
-    3 << 30 | (LINE_BYTES_MAX as u32) << 16 | 0xDC << 8 | number
+    const SIZE: u32 = 1024;
+    const _: () = assert!(SIZE as usize == LINE_BYTES_MAX);
+    3 << 30 | SIZE << 16 | 0xDC << 8 | number
 }
 
 /// Something to be done.

@@ -10,7 +10,7 @@
 //! A disk is opened once for all who use it, and closed when the last of them is gone.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -108,6 +108,8 @@ pub struct Disks {
     pub writes: AtomicU64,
     dropped: AtomicU64,
     pub log: Log,
+    /// Held as long as this lives.
+    _lock: File,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,7 +126,7 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
 }
 
 impl Disks {
-    /// Uses the cache folder of `settings`, which is made if it is not there.
+    /// Uses the cache folder of `settings`, which is made if it is not there. `Exists` if another mount has it.
     pub fn new(
         settings: DiskSettings,
         origin: Arc<dyn Origin>,
@@ -134,6 +136,15 @@ impl Disks {
         for folder in ["versions", "clones"].map(|name| settings.folder.join(name)) {
             std::fs::create_dir_all(&folder).map_err(|error| failed("create folder", &folder, error))?;
         }
+        let path = settings.folder.join("lock");
+        let lock = File::create(&path).map_err(|error| failed("create", &path, error))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => {
+                let text = format!("another mount has `{}`", settings.folder.display());
+                Error::new(ErrorKind::Exists, text)
+            }
+            TryLockError::Error(error) => failed("lock", &path, error),
+        })?;
         Ok(Self {
             settings,
             origin,
@@ -146,6 +157,7 @@ impl Disks {
             writes: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             log,
+            _lock: lock,
         })
     }
 

@@ -183,11 +183,11 @@ impl Shared {
             Err(error) => return reply.error(self.missed(&name.to_string(), &error)),
         };
         let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | FopenFlags::FOPEN_NOFLUSH;
-        if matches!(name, DiskName::Version(..)) {
-            // What is in the page cache of a version stays true.
+        let backing = open.backing.clone();
+        if matches!(name, DiskName::Version(..)) && backing.is_none() {
+            // What is in the page cache of a version stays true. Passthrough has none, and refuses the flag.
             flags |= FopenFlags::FOPEN_KEEP_CACHE;
         }
-        let backing = open.backing.clone();
         let handle = self.handles.insert(Handle::Disk(name, open));
         match backing {
             Some(backing) => reply.opened_passthrough(handle, flags, &backing),

@@ -70,11 +70,12 @@ impl Place {
     /// How long the kernel may believe what it was told: versions never change, but may be removed.
     pub fn lifetime(&self) -> Duration {
         match self {
-            Self::Root | Self::Disk(DiskName::Version(..)) => Duration::from_secs(10),
+            Self::Disk(DiskName::Version(..)) => Duration::from_secs(10),
             Self::Clones | Self::Image(_) | Self::Link(..) | Self::Disk(DiskName::Clone(_)) => {
                 Duration::from_secs(1)
             }
-            Self::Control | Self::Status => Duration::ZERO,
+            // Who looks whether a mount is dead must not be told what the kernel remembers of it.
+            Self::Root | Self::Control | Self::Status => Duration::ZERO,
         }
     }
 

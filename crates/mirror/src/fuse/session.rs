@@ -1,8 +1,11 @@
 //! A mount from its beginning to its end. Whatever ends, it leaves no folder behind that nobody answers for: the mount goes
-//! when it is stopped, when it is dropped, and, by fusermount3, when its process is killed.
+//! when it is stopped, when it is dropped, and, by a small process that watches, when this process is killed.
 
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -24,8 +27,12 @@ const READERS_MAX: usize = 8;
 const READERS_MIN: usize = 2;
 /// How long the end may take once nobody has a file open.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
-/// The program by which users mount, and which ends mounts of processes that died.
+/// The program by which users mount and unmount.
 const HELPER: &str = "fusermount3";
+/// What the watching process does: it waits for a line, and if an end comes instead takes away the mount, but only if
+/// nobody answers for it: a new one may stand there by then.
+const WATCH: &str =
+    "read -r line || [ -d \"$0\" ] || umount -l \"$0\" 2>/dev/null || fusermount3 -uzq \"$0\"";
 
 /// How a mount works.
 pub struct MountOptions {
@@ -46,6 +53,7 @@ pub struct Mounted {
     connection: Option<u32>,
     shared: Arc<Shared>,
     end: Arc<End>,
+    _watch: Option<Watch>,
 }
 
 #[derive(Default)]
@@ -86,25 +94,49 @@ pub fn mount(
         crew: Crew::default(),
         handles: Handles::default(),
     });
-    let begin = |config: &Config| Session::new(Front::new(Arc::clone(&shared), passthrough), &at, config);
-    // The helper may be missing, or forbid what it takes to watch over us; then we end our mounts as long as we live.
-    let session = begin(&config(true)).or_else(|_| begin(&config(false)));
+    // Without it a mount that was killed fails at once all the same, and stands there until the next one clears it.
+    let watch = Watch::start(&at).ok();
+    let session = Session::new(Front::new(Arc::clone(&shared), passthrough), &at, &config());
     let session = session.map_err(|error| failed(&at, error))?;
     let end = Arc::new(End::default());
     let (told, served) = (Arc::clone(&end), Arc::clone(&shared));
     let serve = move || {
         let result = session.run();
         served.disks.close_all();
+        // Whoever is told may want the folder of the disks at once.
+        drop(served);
         *told.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         told.change.notify_all();
     };
     let spawned = std::thread::Builder::new().name("fuse-session".into()).spawn(serve);
     spawned.map_err(|error| failed(&at, error))?;
     let connection = std::fs::metadata(&at).ok().map(|root| rustix::fs::minor(root.dev()));
-    Ok(Mounted { at, connection, shared, end })
+    Ok(Mounted { at, connection, shared, end, _watch: watch })
 }
 
-fn config(watched: bool) -> Config {
+/// The process that watches.
+struct Watch(Child);
+
+impl Watch {
+    fn start(at: &Path) -> std::io::Result<Self> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", WATCH]).arg(at).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // What a terminal sends to its group ends us, and is not to end who watches.
+        command.process_group(0).current_dir("/").spawn().map(Self)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(mut line) = self.0.stdin.take() {
+            // It fails where somebody has killed it.
+            let _ = line.write_all(b"over\n");
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn config() -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("diskcast".into()),
@@ -114,13 +146,8 @@ fn config(watched: bool) -> Config {
         MountOption::NoSuid,
     ];
     // Files have an owner and modes, and the kernel checks them: "all" may look no further than those allow.
-    config.acl = SessionACL::Owner;
-    if watched || rustix::process::geteuid().is_root() {
-        config.acl = SessionACL::All;
-    }
-    if watched {
-        config.mount_options.push(MountOption::AutoUnmount);
-    }
+    let is_root = rustix::process::geteuid().is_root();
+    config.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
     let readers = std::thread::available_parallelism().map_or(READERS_MIN, std::num::NonZero::get);
     config.n_threads = Some(readers.clamp(READERS_MIN, READERS_MAX));
     config.clone_fd = true;
@@ -141,7 +168,7 @@ fn take_away(at: &Path, lazily: bool) -> std::io::Result<()> {
     match unmount(at, flags) {
         Err(Errno::PERM) => {
             let words = if lazily { "-uz" } else { "-u" };
-            let ended = std::process::Command::new(HELPER).arg(words).arg(at).output()?;
+            let ended = Command::new(HELPER).arg(words).arg(at).output()?;
             if ended.status.success() { Ok(()) } else { Err(Errno::BUSY.into()) }
         }
         // It is not mounted any more.

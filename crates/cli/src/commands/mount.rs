@@ -1,0 +1,242 @@
+//! `diskcast mount`: shows versions as files, and makes writable disks of them, until it is unmounted or a signal ends it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mirror::fuse::{DiskSettings, Event, Log, MountOptions, Origin, RepositoryOrigin, mount};
+use mirror::{Commit, Mirror, MirrorOptions, Source};
+use net::client::Client;
+use net::clock::Stop;
+use serde_json::json;
+use store::{ImageName, Reference, TagName};
+
+use super::Context;
+use crate::args::{Mount, Reach};
+use crate::exit::{Exit, Failure, Result};
+use crate::output::Output;
+use crate::{clock, interrupt, notify, reach, repository, version};
+
+pub fn run(context: &Context, args: &Mount) -> Result<()> {
+    let folder = match &args.folder {
+        Some(folder) => std::path::absolute(folder)?,
+        None => repository::default_mount_folder()?,
+    };
+    let reached = Reached::new(context, args)?;
+    if context.global.dry_run {
+        return plan(context, args, &reached);
+    }
+    let options = MountOptions {
+        disks: settings(args, folder.clone()),
+        owner: args.owner.unwrap_or_else(whoever_mounts),
+        now: SystemTime::UNIX_EPOCH + Duration::from_secs(clock::unix_seconds()),
+        log: log(context.output),
+    };
+    let Reached { origin, sources, names } = reached;
+    let mounted = Arc::new(mount(&args.dir, Arc::new(origin), sources, options).map_err(explain)?);
+    let stopped = Arc::clone(&mounted);
+    let output = context.output;
+    interrupt::cooperate(move || {
+        notify::stopping();
+        if let Err(error) = stopped.stop() {
+            output.warning(&base::fault::chain(&error));
+        }
+    })?;
+    let (dir, from) = (args.dir.display(), names.join(" "));
+    let record = json!({ "type": "mounted", "dir": args.dir, "folder": folder, "from": names });
+    context.output.answer(&record, || format!("mounted {from} at {dir}; `umount {dir}` ends it\n"))?;
+    notify::ready(&format!("mounted at {dir}"));
+    Ok(mounted.wait()?)
+}
+
+fn settings(args: &Mount, folder: PathBuf) -> DiskSettings {
+    DiskSettings {
+        folder,
+        bytes_max: args.keep,
+        mirror: MirrorOptions {
+            give_up: Some(args.give_up),
+            ahead_chunks_max: args.ahead,
+            background_bytes_per_second: args.background.unwrap_or(0) / 8,
+            ..MirrorOptions::default()
+        },
+        passthrough: !args.no_passthrough,
+    }
+}
+
+fn whoever_mounts() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// What a mount that failed needs.
+fn explain(error: mirror::Error) -> Failure {
+    let hint = match error.kind() {
+        mirror::ErrorKind::Exists => {
+            "each mount keeps its disks in a folder of its own: --folder names another"
+        }
+        mirror::ErrorKind::Refused => {
+            "whoever mounts needs fusermount3 (package fuse3), or the rights of root"
+        }
+        _ => "the folder has to be there, and so has /dev/fuse: `modprobe fuse`",
+    };
+    Failure::from(error).hint(hint)
+}
+
+fn plan(context: &Context, args: &Mount, reached: &Reached) -> Result<()> {
+    let images = reached.origin.images()?.len();
+    let record = json!({ "type": "plan", "dir": args.dir, "from": reached.names, "images": images });
+    context.output.result(&record, || {
+        format!(
+            "{}mount {images} images of {} at {}\n",
+            context.would(),
+            reached.names.join(" "),
+            args.dir.display()
+        )
+    })
+}
+
+/// A line of JSON on stdout, or a line with the time for the journal on stderr.
+fn log(output: Output) -> Log {
+    Arc::new(move |event: &Event| {
+        let (now, text) = (clock::now_rfc3339(), event.to_string());
+        if output.is_json() {
+            // A log that cannot be written must not stop the mount.
+            let _ = output.answer(&json!({ "type": "event", "time": now, "text": text }), String::new);
+        } else {
+            output.note(&format!("{now} {text}"));
+        }
+    })
+}
+
+/// Who can be asked.
+struct Reached {
+    origin: Origins,
+    sources: Vec<Source>,
+    names: Vec<String>,
+}
+
+impl Reached {
+    fn new(context: &Context, args: &Mount) -> Result<Self> {
+        let reach = Reach { token_file: args.token_file.clone(), wait: args.wait };
+        let mut origins: Vec<Box<dyn Origin>> = Vec::new();
+        let (mut sources, mut names) = (Vec::new(), Vec::new());
+        for server in &args.from {
+            let keys = &context.global.keys;
+            sources.push(reach::source(server, &reach, keys, Stop::new())?);
+            let client = reach::client(server, &reach, keys, Stop::new(), context.output)?;
+            let context = Context { global: context.global.clone(), output: context.output };
+            origins.push(Box::new(ServerOrigin { client, context }));
+            names.push(server.clone());
+        }
+        if args.from.is_empty() || context.global.repo.is_some() {
+            let repository = Arc::new(repository::open(&context.global)?);
+            let is_here = repository::absolute_location(&context.global)?.1;
+            let at = if is_here { 0 } else { sources.len() };
+            names.insert(at, repository.name().to_owned());
+            sources.insert(at, Source::repository(Arc::clone(&repository)));
+            origins.insert(at, Box::new(RepositoryOrigin::new(repository, repository::stamp)));
+        }
+        Ok(Self { origin: Origins(origins), sources, names })
+    }
+}
+
+/// Several, in the order in which they are asked: the first that has something counts.
+struct Origins(Vec<Box<dyn Origin>>);
+
+impl Origins {
+    fn first<T>(&self, ask: impl Fn(&dyn Origin) -> mirror::Result<T>) -> mirror::Result<T> {
+        let mut first = None;
+        for origin in &self.0 {
+            match ask(origin.as_ref()) {
+                Ok(found) => return Ok(found),
+                // What nobody trusted has signed, or is damaged, is not asked for elsewhere.
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        mirror::ErrorKind::NotFound | mirror::ErrorKind::Io | mirror::ErrorKind::Unreachable
+                    ) =>
+                {
+                    return Err(error);
+                }
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| mirror::Error::new(mirror::ErrorKind::NotFound, "nobody is asked")))
+    }
+}
+
+impl Origin for Origins {
+    fn images(&self) -> mirror::Result<Vec<ImageName>> {
+        self.first(|origin| origin.images())
+    }
+
+    fn versions(&self, image: &ImageName) -> mirror::Result<Vec<u64>> {
+        self.first(|origin| origin.versions(image))
+    }
+
+    fn tags(&self, image: &ImageName) -> mirror::Result<Vec<TagName>> {
+        self.first(|origin| origin.tags(image))
+    }
+
+    fn resolve(&self, reference: &Reference) -> mirror::Result<image::Manifest> {
+        self.first(|origin| origin.resolve(reference))
+    }
+
+    fn commit(&self, disk: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
+        // Where a commit went is not to depend on who answers.
+        self.0.first().expect("somebody is asked").commit(disk, image)
+    }
+}
+
+/// A server, whose versions are signed by somebody who is trusted, if only some are.
+struct ServerOrigin {
+    client: Client,
+    context: Context,
+}
+
+impl Origin for ServerOrigin {
+    fn images(&self) -> mirror::Result<Vec<ImageName>> {
+        let images = self.client.images().map_err(failed)?.images;
+        images.iter().map(|image| image.name.parse().map_err(failed)).collect()
+    }
+
+    fn versions(&self, image: &ImageName) -> mirror::Result<Vec<u64>> {
+        let versions = self.client.versions(image.as_str()).map_err(failed)?.versions;
+        Ok(versions.iter().map(|version| version.number).collect())
+    }
+
+    fn tags(&self, image: &ImageName) -> mirror::Result<Vec<TagName>> {
+        let images = self.client.images().map_err(failed)?.images;
+        let found = images.into_iter().find(|found| found.name == image.as_str());
+        found
+            .into_iter()
+            .flat_map(|found| found.tags.into_keys())
+            .map(|tag| tag.parse().map_err(failed))
+            .collect()
+    }
+
+    fn resolve(&self, reference: &Reference) -> mirror::Result<image::Manifest> {
+        version::on_server(&self.context, &self.client, reference).map(|found| found.manifest).map_err(failed)
+    }
+
+    fn commit(&self, _: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
+        let text =
+            format!("a disk is committed to `{image}` of a repository only, and this mount is of a server");
+        Err(mirror::Error::new(mirror::ErrorKind::Unsupported, text))
+    }
+}
+
+/// The same failure as mounts know it.
+fn failed(failure: impl Into<Failure>) -> mirror::Error {
+    use mirror::ErrorKind as Kind;
+    let failure = failure.into();
+    let kind = match failure.exit {
+        Exit::NotFound => Kind::NotFound,
+        Exit::Refused => Kind::Refused,
+        Exit::Verification => Kind::Corrupt,
+        Exit::Usage => Kind::Invalid,
+        Exit::Failed | Exit::Partly | Exit::Interrupted => Kind::Unreachable,
+    };
+    mirror::Error::new(kind, failure.message)
+}

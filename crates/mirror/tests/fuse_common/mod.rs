@@ -1,0 +1,109 @@
+//! A mount of a test's repository, and what tests do with its files.
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "only tests use this")]
+#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mirror::fuse::{DiskSettings, MountOptions, Mounted, RepositoryOrigin, mount};
+use mirror::{MirrorOptions, Source};
+use store::Repository;
+
+use crate::common::{self, Place, stamp};
+
+pub struct Mount {
+    pub at: PathBuf,
+    pub mounted: Mounted,
+}
+
+impl Mount {
+    pub fn new(place: &Place) -> Self {
+        Self::with(place, place.sources(), u64::MAX)
+    }
+
+    pub fn with(place: &Place, sources: Vec<Source>, bytes_max: u64) -> Self {
+        Self::at(place.folder.path(), &place.repository, sources, bytes_max)
+    }
+
+    pub fn at(folder: &Path, repository: &Arc<Repository>, sources: Vec<Source>, bytes_max: u64) -> Self {
+        let at = folder.join("mount");
+        std::fs::create_dir_all(&at).unwrap();
+        let disks = DiskSettings {
+            folder: folder.join("cache"),
+            bytes_max,
+            mirror: MirrorOptions { give_up: Some(Duration::from_secs(5)), ..common::options() },
+            passthrough: true,
+        };
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let log = Arc::new(|_: &mirror::fuse::Event| {});
+        let options = MountOptions { disks, owner, now: SystemTime::UNIX_EPOCH, log };
+        let origin = Arc::new(RepositoryOrigin::new(Arc::clone(repository), stamp));
+        Self { mounted: mount(&at, origin, sources, options).unwrap(), at }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    pub fn list(&self, name: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(name)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Writes a line to the control file; the answer, if it was done.
+    pub fn control(&self, line: &str) -> Result<String, std::io::Error> {
+        let mut file = OpenOptions::new().read(true).write(true).open(self.path("_control"))?;
+        file.write_all(line.as_bytes())?;
+        file.seek(SeekFrom::Start(0))?;
+        let mut answer = String::new();
+        file.read_to_string(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
+    }
+
+    pub fn clone_of(&self, name: &str, version: &str) -> PathBuf {
+        self.control(&format!("clone {name} {version}")).unwrap();
+        self.path(&format!("_clones/{name}"))
+    }
+}
+
+pub fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// Runs a program; what it printed.
+pub fn run(words: &[&str]) -> String {
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {told}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A file system on a loop device, mounted as long as this lives.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    pub fn mount(file: &Path, at: PathBuf, options: &str) -> Self {
+        std::fs::create_dir_all(&at).unwrap();
+        run(&["mount", "-o", options, file.to_str().unwrap(), at.to_str().unwrap()]);
+        Self(at)
+    }
+
+    pub fn unmount(self) {
+        run(&["umount", self.0.to_str().unwrap()]);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

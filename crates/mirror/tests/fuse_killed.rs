@@ -1,0 +1,151 @@
+//! A mount whose process is killed with no warning, under writers who know what was acknowledged.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
+
+mod common;
+mod fuse_common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use base::Chance;
+use common::{CHUNK, Place};
+use fuse_common::{Mount, open};
+use mirror::Source;
+use store::{Location, Repository};
+
+const SIZE: u64 = 32 * CHUNK;
+const WRITERS: u64 = 3;
+/// Where the process that is killed finds its folder.
+const FOLDER: &str = "FUSE_TEST_FOLDER";
+/// Rounds of the test; more by `FUSE_KILLS=50`.
+const ROUNDS: u64 = 6;
+
+/// Not a test of its own: the process that is killed.
+#[test]
+fn mounter() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let folder = Path::new(&folder);
+    let repository = Arc::new(Repository::open(&Location::Folder(folder.join("repository"))).unwrap());
+    let sources = vec![Source::repository(Arc::clone(&repository))];
+    let mount = Mount::at(folder, &repository, sources, u64::MAX);
+    writeln!(std::io::stderr(), "mounted").unwrap();
+    mount.mounted.wait().unwrap();
+}
+
+fn start(folder: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "mounter", "--nocapture"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told: Vec<String> = lines.by_ref().take_while(|line| line != "mounted").collect();
+    assert!(!told.iter().any(|line| line.contains("panicked")), "it did not mount: {}", told.join("\n"));
+    std::thread::spawn(move || lines.count());
+    child
+}
+
+/// What one writer knows of its bytes, and which of them nobody can know: those of the write that was cut short.
+struct Known {
+    start: u64,
+    bytes: Vec<u8>,
+    doubtful: Range<usize>,
+    doubt: Vec<u8>,
+}
+
+impl Known {
+    /// Writes at random places until a write fails.
+    fn write_until_killed(&mut self, path: &Path, seed: u64, wrote: &dyn Fn()) {
+        let mut chance = Chance::from_seed(seed);
+        let file = open(path);
+        loop {
+            let offset = chance.below(self.bytes.len() as u64);
+            let count = (1 + chance.below(6000)).min(self.bytes.len() as u64 - offset);
+            let range = offset as usize..(offset + count) as usize;
+            let mut bytes = vec![0; count as usize];
+            chance.fill(&mut bytes);
+            if file.write_at(&bytes, self.start + offset).is_ok_and(|written| written == bytes.len()) {
+                self.bytes[range].copy_from_slice(&bytes);
+            } else {
+                (self.doubtful, self.doubt) = (range, bytes);
+                return;
+            }
+            if chance.hits(100_000) && file.sync_data().is_err() {
+                return;
+            }
+            wrote();
+        }
+    }
+
+    /// Holds what is there against what is known, and knows it then.
+    fn check(&mut self, found: &[u8], round: u64) {
+        for (at, (known, found)) in self.bytes.iter_mut().zip(found).enumerate() {
+            let may_be = self.doubtful.contains(&at) && self.doubt[at - self.doubtful.start] == *found;
+            let place = self.start + at as u64;
+            assert!(*known == *found || may_be, "round {round}, byte {place}: {found}, not {known}");
+            *known = *found;
+        }
+        self.doubtful = 0..0;
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_a_kill() {
+    let place = Place::new(SIZE, 21);
+    let folder = place.folder.path();
+    Mount::new(&place).clone_of("vm", "disk");
+    let path = place.path("mount/_clones/vm");
+    let part = SIZE / WRITERS;
+    let mut known: Vec<Known> = (0..WRITERS)
+        .map(|writer| {
+            let start = if writer == 0 { 0 } else { writer * part + 37 };
+            let end = if writer == WRITERS - 1 { SIZE } else { (writer + 1) * part + 37 };
+            let bytes = place.content[start as usize..end as usize].to_vec();
+            Known { start, bytes, doubtful: 0..0, doubt: Vec::new() }
+        })
+        .collect();
+    let rounds = std::env::var("FUSE_KILLS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    for round in 1..=rounds {
+        let mut child = start(folder);
+        let found = std::fs::read(&path).unwrap();
+        for known in &mut known {
+            let range = known.start as usize..known.start as usize + known.bytes.len();
+            known.check(&found[range], round);
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for (writer, known) in (0..).zip(&mut known) {
+                let (tell, path) = (tell.clone(), &path);
+                scope.spawn(move || {
+                    // Who counts has enough at some time.
+                    let wrote = || tell.send(()).unwrap_or_default();
+                    known.write_until_killed(path, round * 100 + writer, &wrote);
+                });
+            }
+            let count = Chance::from_seed(round).below(400) as usize + 1;
+            told.iter().take(count).count();
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        // Nobody has to take the dead mount away.
+        while std::fs::metadata(place.path("mount")).is_err() {
+            std::thread::yield_now();
+        }
+    }
+    let mount = Mount::new(&place);
+    let found = std::fs::read(&path).unwrap();
+    for known in &mut known {
+        let range = known.start as usize..known.start as usize + known.bytes.len();
+        known.check(&found[range], rounds + 1);
+    }
+    mount.control("commit vm").unwrap();
+    assert!(place.read("disk") == found);
+}
