@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base::limits::PROFILE_CHUNKS_MAX;
 use bytes::Bytes;
 use futures::executor::block_on;
 use futures::stream::TryStreamExt as _;
@@ -19,6 +20,9 @@ pub const PRUNING: Target =
 /// Reservations of appends and tombstones, as those who append find them.
 pub const APPENDS: Target =
     Target { name: "appends", seeds: || records(&["appends/", "removed/"]), take: take_append };
+/// Profiles of boots, as machines that start find them, and as those who add a boot do.
+pub const PROFILES: Target =
+    Target { name: "profiles", seeds: || records(&["profiles/"]), take: take_profile };
 
 fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() }
@@ -70,6 +74,9 @@ fn base() -> &'static InMemory {
         let idle = Writer::begin_still(&repository, &stamp()).expect("memory takes it");
         idle.beat().expect("nobody took it for dead");
         blob.append(&[2; 512], &stamp()).expect("there is room");
+        for boot in [[0, 1, 2, 7], [0, 2, 1, 9]] {
+            repository.add_profile(&"web".parse().expect("a name"), 4, &boot, &stamp()).expect("it is there");
+        }
         repository.remove(&store::Reference::Version(image, 3), &stamp()).expect("nothing holds it");
         let hasty = Hasty { store: Some(&store), ..Hasty::default() };
         prune(&repository, &hasty).expect("nobody is in the way");
@@ -110,4 +117,13 @@ fn take_pruning(input: &[u8]) {
 fn take_append(input: &[u8]) {
     let Some(repository) = with(input) else { return };
     let _ = repository.blob(&"web".parse().expect("a name")).append(&[3; 512], &stamp());
+}
+
+fn take_profile(input: &[u8]) {
+    let Some(repository) = with(input) else { return };
+    let web = "web".parse().expect("a name");
+    if let Ok(Some(found)) = repository.profile(&web, 4) {
+        assert!(found.order().len() <= PROFILE_CHUNKS_MAX);
+    }
+    let _ = repository.add_profile(&web, 4, &[3, 2, 1], &stamp());
 }

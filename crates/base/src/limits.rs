@@ -39,6 +39,13 @@ pub const MAP_RUNS_MAX: usize = 1 << 21;
 /// Most labels in a manifest.
 pub const LABELS_MAX: usize = 64;
 
+/// Most chunks of a boot profile: what a machine reads until it is up.
+pub const PROFILE_CHUNKS_MAX: usize = 1 << 14;
+/// Most bytes of a disk that a boot profile names.
+pub const PROFILE_DISK_BYTES_MAX: u64 = 1 << 30;
+/// Longest record of a boot profile, in bytes.
+pub const PROFILE_RECORD_BYTES_MAX: u32 = 1 << 20;
+
 /// Smallest and largest block of a multicast session, in payload bytes.
 pub const BLOCK_BYTES_MIN: u16 = 512;
 /// See [`BLOCK_BYTES_MIN`]. Fits a jumbo frame of 9000 bytes.
@@ -67,6 +74,11 @@ const _: () = {
     assert!(
         DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32)
     );
+    // A profile of the smallest chunks reaches as far as any. Its record, of runs of one chunk each with indices of 15 digits,
+    // in hexadecimal digits since it is sealed, is no longer than it may be.
+    assert!(PROFILE_CHUNKS_MAX as u64 * CHUNK_BYTES_MIN as u64 == PROFILE_DISK_BYTES_MAX);
+    assert!(2 * (24 * PROFILE_CHUNKS_MAX as u64 + 4096) <= PROFILE_RECORD_BYTES_MAX as u64);
+    assert!(DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) < 1_000_000_000_000_000);
     // Every chunk and node is an object that a session can carry in blocks of the smallest size.
     assert!(NODE_BYTES_MAX <= OBJECT_BYTES_MAX);
     assert!(OBJECT_BYTES_MAX.div_ceil(BLOCK_BYTES_MIN as u32) <= OBJECT_BLOCKS_MAX);

@@ -127,7 +127,7 @@ fn replay(
         Place::Socket(socket) => {
             let mut client = Nbd::connect(socket, crate::site::DISK)?;
             if let (Some(profile), Some(mirror)) = (profile, &had.mirror) {
-                mirror.expect_reads(profile.to_vec());
+                mirror.expect_reads(profile);
             }
             let raw = File::open(&setting.machine.disk)?;
             client.replay(

@@ -15,6 +15,7 @@ pub mod identity;
 mod listener;
 pub mod metrics;
 mod publications;
+mod reads;
 mod serve;
 mod sessions;
 pub mod state;

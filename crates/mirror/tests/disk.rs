@@ -212,7 +212,7 @@ fn what_others_read_first_is_fetched_before_it_is_asked_for() {
     }
     assert_eq!(first.order(), [7, 30, 2, 21]);
     let second = Mirror::create(&place.path("b"), &manifest, place.sources(), &options()).unwrap();
-    second.expect_reads(first.order());
+    second.expect_reads(&first.order());
     let fetched = first.counters().demanded_bytes;
     while second.counters().prefetched_bytes < fetched {
         std::thread::yield_now();

@@ -172,6 +172,24 @@ pub mod path {
         format!("{PREFIX}/content/{}?offset={offset}&bytes={bytes}", escape(reference))
     }
 
+    /// `GET`: what a machine that starts from a version is likely to read.
+    #[must_use]
+    pub fn profile(image: &str, version: u64) -> String {
+        format!("{}?version={version}", boots(image))
+    }
+
+    /// `POST`: what a machine read when it started.
+    #[must_use]
+    pub fn boots(image: &str) -> String {
+        format!("{PREFIX}/images/{}/profile", escape(image))
+    }
+
+    /// `POST`: what a machine that starts has just read, for what others have.
+    #[must_use]
+    pub fn reads(image: &str) -> String {
+        format!("{PREFIX}/images/{}/reads", escape(image))
+    }
+
     /// `GET`: the record that says where a tag is.
     #[must_use]
     pub fn tag(image: &str, tag: &str) -> String {

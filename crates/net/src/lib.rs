@@ -12,6 +12,7 @@ mod hex;
 pub mod interface;
 pub mod multicast;
 pub mod pieces;
+pub mod profile;
 pub mod tcp;
 #[cfg(test)]
 mod testbed;

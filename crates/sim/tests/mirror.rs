@@ -1,7 +1,7 @@
 //! The mirror under seeded faults, and seeded bugs that the checkers must see.
 
 use mirror::core::Mutant;
-use sim::mirror::{MirrorScenario, run};
+use sim::mirror::{MirrorOutcome, MirrorScenario, run};
 
 /// Seeds of the test; `diskcast-sim --mirror --count N` tries more.
 const SEEDS: u64 = 300;
@@ -29,6 +29,24 @@ fn equal_seeds_give_equal_runs() {
     for seed in 0..10 {
         let traces = [(); 2].map(|()| run(&MirrorScenario::mixed(seed)).trace);
         assert_eq!(traces[0], traces[1], "seed {seed}");
+    }
+}
+
+#[test]
+fn what_others_read_is_prefetched_and_given_up_where_it_does_not_pay() {
+    // A quarter of 1000 chunks is empty; the others have 100 bytes.
+    const FORETOLD_BYTES: u64 = 75_000;
+    for seed in 0..10 {
+        let wrong = run(&MirrorScenario::told(seed, false));
+        let (brought, used) = (wrong.counters.expected_bytes, wrong.counters.expected_used_bytes);
+        assert!(wrong.violations.is_empty() && !wrong.expects, "seed {seed}: {:?}", wrong.violations);
+        assert!(brought < FORETOLD_BYTES / 2 && used == 0, "seed {seed}: {brought} {used}");
+        let right = run(&MirrorScenario::told(seed, true));
+        let (brought, used) = (right.counters.expected_bytes, right.counters.expected_used_bytes);
+        assert!(right.violations.is_empty() && right.expects, "seed {seed}: {:?}", right.violations);
+        assert!(2 * used > brought && used > FORETOLD_BYTES / 8, "seed {seed}: {used} of {brought}");
+        let waits = |outcome: &MirrorOutcome| outcome.counters.demanded_chunks;
+        assert!(waits(&right) < waits(&wrong), "seed {seed}: {} {}", waits(&right), waits(&wrong));
     }
 }
 

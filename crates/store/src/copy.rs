@@ -33,6 +33,8 @@ pub struct Copier<'a> {
     image: ImageName,
     /// By the digest that names a version there: the number and the digest of its copy here.
     known: HashMap<Digest, (u64, Digest)>,
+    /// The image's profile was looked for.
+    has_profile: bool,
 }
 
 /// What came of copying a version.
@@ -61,14 +63,24 @@ impl<'a> Copier<'a> {
                 known.insert(copied.digest, (number, digest));
             }
         }
-        Ok(Self { from, to, image: image.clone(), known })
+        Ok(Self { from, to, image: image.clone(), known, has_profile: false })
     }
 
     /// Copies the version that `reference` names there: the same content under the next number here. One that was copied
     /// before is not copied again. Every object is verified on its way. Where one repository is encrypted otherwise than
     /// the other, objects are opened and sealed anew on this machine: all of them are read.
+    /// The image's profile goes with the first of them, if there is none here.
     pub fn copy(&mut self, reference: &Reference) -> Result<CopyReport> {
         let (sealed, _) = self.from.sealed(reference)?;
+        let report = self.copy_version(reference, &sealed)?;
+        if !std::mem::replace(&mut self.has_profile, true) {
+            let version = Reference::Version(reference.image().clone(), sealed.manifest.number);
+            self.to.take_profile(&self.image, report.manifest.number, self.from, &version)?;
+        }
+        Ok(report)
+    }
+
+    fn copy_version(&mut self, reference: &Reference, sealed: &Sealed) -> Result<CopyReport> {
         let origin = sealed.manifest.copied.as_ref().map(|copied| copied.digest);
         let known =
             [Some(sealed.digest()), origin].into_iter().flatten().find_map(|digest| self.known.get(&digest));
@@ -78,8 +90,7 @@ impl<'a> Copier<'a> {
         }
         let manifest = &sealed.manifest;
         let stamp = Stamp { created: manifest.created.clone(), creator: manifest.creator.clone() };
-        let (manifest, sent) =
-            again(|| self.copy_once(reference, &sealed, &Writer::begin(self.to, &stamp)?))?;
+        let (manifest, sent) = again(|| self.copy_once(reference, sealed, &Writer::begin(self.to, &stamp)?))?;
         let number = manifest.number;
         let (copy, _) = self.to.read_manifest(&self.image, number)?;
         self.known.insert(sealed.digest(), (number, copy.digest()));

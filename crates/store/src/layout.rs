@@ -17,6 +17,7 @@ const VERSIONS: &str = "versions";
 const REMOVED: &str = "removed";
 const TAGS: &str = "tags";
 const APPENDS: &str = "appends";
+const PROFILES: &str = "profiles";
 const PROBES: &str = "probes";
 const SCRATCH: &str = "scratch";
 const LEASES: &str = "leases";
@@ -98,6 +99,18 @@ pub(crate) fn appends_of(image: &ImageName) -> Path {
 
 pub(crate) fn append(image: &ImageName, number: u64) -> Path {
     numbered(appends_of(image), number)
+}
+
+pub(crate) fn all_profiles() -> Path {
+    Path::from(PROFILES)
+}
+
+pub(crate) fn profiles_of(image: &ImageName) -> Path {
+    Path::from_iter([PROFILES, image.as_str()])
+}
+
+pub(crate) fn profile(image: &ImageName, number: u64) -> Path {
+    numbered(profiles_of(image), number)
 }
 
 pub(crate) fn probes() -> Path {

@@ -285,6 +285,38 @@ fn make_pruned() {
     repository.prune(&hasty(), &stamp(), &killed(Some(&golden("pruned")))).unwrap();
 }
 
+#[test]
+fn profiles_are_read_as_they_were() {
+    let repository = open("profiles");
+    let found = repository.profile(&image("debian"), 1).unwrap().unwrap();
+    assert_eq!((found.number, found.boots, found.chunk_bytes), (2, 2, 65_536));
+    assert_eq!(found.order(), [0, 1, 2, 30, 31, 40, 200]);
+    // A clone has that of its original.
+    let inherited = repository.profile(&image("clone"), 1).unwrap().unwrap();
+    assert_eq!((inherited.image.as_str(), inherited.order()), ("debian", found.order()));
+    assert_eq!(repository.profile(&image("none"), 1).unwrap(), None);
+    let damaged = repository.profile(&image("damaged"), 1).unwrap_err();
+    assert_eq!(damaged.kind(), ErrorKind::Corrupt, "{damaged}");
+}
+
+/// Makes the repository of this format version that has profiles, once.
+#[test]
+#[ignore = "makes golden files anew"]
+fn make_profiles() {
+    let repository = Repository::create(&Location::Folder(golden("profiles"))).unwrap();
+    let (draft, _) = common::put_little(&repository, 1, 300);
+    repository.publish(&image("debian"), draft).unwrap();
+    for boot in [[0, 1, 2, 30, 31, 200], [0, 1, 2, 30, 31, 40]] {
+        repository.add_profile(&image("debian"), 1, &boot, &stamp()).unwrap();
+    }
+    for name in ["clone", "none", "damaged"] {
+        repository.blob(&image(name)).clone_from(&reference("debian@1"), &stamp()).unwrap();
+    }
+    repository.remove_profile(&image("none"), 1, &stamp()).unwrap();
+    repository.add_profile(&image("damaged"), 1, &[7], &stamp()).unwrap();
+    flip(&golden("profiles/profiles/damaged").join(format!("{:020}", 1)));
+}
+
 /// One version for each kind of damage.
 fn make_damaged() {
     let folder = golden("damaged");

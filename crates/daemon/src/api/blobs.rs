@@ -36,7 +36,7 @@ const LOG_MAX: usize = 1000;
 const RANGES_MAX: usize = 10_000;
 
 /// What a request asks for behind the `?` of its path.
-pub struct Asked<T>(T);
+pub struct Asked<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
     type Rejection = Failure;

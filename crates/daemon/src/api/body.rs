@@ -69,7 +69,17 @@ pub async fn receive_json<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Failure> {
-    let (bytes, _memory) = receive(app, headers, body, JSON_BYTES_MAX).await?;
+    receive_long_json(app, headers, body, JSON_BYTES_MAX).await
+}
+
+/// The same of at most `bytes_max` bytes.
+pub async fn receive_long_json<T: DeserializeOwned>(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: u32,
+) -> Result<T, Failure> {
+    let (bytes, _memory) = receive(app, headers, body, bytes_max).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
         Failure::new(ProblemKind::Invalid, format!("the body is not what is expected here: {error}"))
     })

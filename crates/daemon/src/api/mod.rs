@@ -7,6 +7,7 @@ mod images;
 mod objects;
 mod operations;
 mod problem;
+mod profiles;
 mod sessions;
 
 use std::sync::Arc;
@@ -22,9 +23,11 @@ use store::Repository;
 use tokio::sync::Semaphore;
 
 use crate::authority::Authority;
+use crate::clock;
 use crate::event::{Event, Log};
 use crate::metrics::Metrics;
 use crate::publications::Publications;
+use crate::reads::Reads;
 use crate::sessions::Sessions;
 use crate::uploads::Uploads;
 pub use problem::Failure;
@@ -46,6 +49,7 @@ pub struct App {
     pub sessions: Arc<Sessions>,
     pub publications: Publications,
     pub uploads: Uploads,
+    pub reads: Reads,
     pub metrics: Metrics,
     pub log: Log,
     requests: Semaphore,
@@ -66,6 +70,7 @@ impl App {
             sessions,
             publications: Publications::default(),
             uploads: Uploads::default(),
+            reads: Reads::new(clock::epoch()),
             metrics: Metrics::new(),
             log,
             requests: Semaphore::new(REQUESTS_MAX),
@@ -100,6 +105,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/images/{image}/log", get(blobs::log))
         .route("/images/{image}/content", put(blobs::write).post(blobs::append))
         .route("/images/{image}/commit", post(blobs::commit))
+        .route("/images/{image}/profile", get(profiles::get).post(profiles::add))
+        .route("/images/{image}/reads", post(profiles::exchange))
         .route("/content/{reference}", get(blobs::read))
         .route("/diff", get(blobs::diff))
         .route("/manifests/{reference}", get(images::manifest))

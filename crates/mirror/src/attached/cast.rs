@@ -189,7 +189,7 @@ impl Member {
         let useless = intake.is_useless;
         let rest = intake.rest();
         let _ = filler.join();
-        self.shared.lock().core.expect_reads(rest);
+        self.shared.lock().core.expect_reads(&rest);
         let end = received?.end;
         if !useless && end != End::Stopped {
             (self.options.tell)(&format!("multicast session {}: {end:?}", grant.session));

@@ -176,8 +176,8 @@ impl Mirror {
         self.shared.lock().core.order().to_vec()
     }
 
-    /// Chunks that are likely to be read, best first. They are fetched behind what is asked for.
-    pub fn expect_reads(&self, chunks: Vec<u64>) {
+    /// Chunks that are likely to be read, in this order: fetched behind what is asked for. What was expected before stays.
+    pub fn expect_reads(&self, chunks: &[u64]) {
         let mut state = self.shared.lock();
         state.core.expect_reads(chunks);
         self.shared.pass_on(&mut state);

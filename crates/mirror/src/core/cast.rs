@@ -138,10 +138,10 @@ impl Core {
     }
 
     /// What is expected to be read is to come by itself, too.
-    pub(super) fn wish_expected(&mut self) {
+    pub(super) fn wish_expected(&mut self, now: Instant) {
         while matches!(self.supply.cast.reliance, Reliance::Everything(_))
             && self.supply.cast.has_room()
-            && let Some(chunk) = self.supply.expected.pop_front()
+            && let Some(chunk) = self.supply.expected.next(now)
         {
             if !self.is_chunk_here(chunk) {
                 self.supply.cast.wish(chunk, false);

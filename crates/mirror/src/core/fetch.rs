@@ -3,7 +3,7 @@
 use base::Instant;
 use base::limits::TREE_FANOUT;
 
-use super::supply::{Priority, Supply};
+use super::supply::{Priority, Supply, Unread};
 use super::{Core, Done, Failure, Io, Item, Mutant, NodePlace, OpId, Record, Sectors, Step, overlaps};
 
 /// A request for bytes.
@@ -322,8 +322,15 @@ impl Core {
         match fetch.priority {
             Priority::Demand => self.counters.demanded_bytes += bytes,
             Priority::Ahead | Priority::Expected => {
-                self.counters.prefetched_bytes += bytes;
-                self.supply.unread.insert(chunk, fetch.bytes);
+                let expected = fetch.priority == Priority::Expected;
+                let unread = Unread { bytes: fetch.bytes, expected };
+                self.counters.prefetched(unread);
+                if self.supply.is_demanded(chunk) {
+                    // It was read on its way.
+                    self.counters.used(unread);
+                } else {
+                    self.supply.unread.insert(chunk, unread);
+                }
             }
             Priority::Background => self.counters.background_bytes += bytes,
         }

@@ -22,6 +22,7 @@
 
 mod cast;
 mod contexts;
+mod expected;
 mod fetch;
 mod mutant;
 mod runs;
@@ -36,7 +37,7 @@ use base::{Duration, Instant};
 
 use contexts::Contexts;
 use fetch::{Fetch, Learn, Read};
-use supply::Supply;
+use supply::{Supply, Unread};
 use sync::{Exclusive, Flush, Freeze, FrozenRead, Rewrite, Rounds, Thaw};
 use write::Write;
 
@@ -279,14 +280,18 @@ pub struct Config {
 /// What happened so far. Bytes are of objects, as they travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Chunks that a read waited for.
+    /// Chunks that a read waited for, whoever had them fetched; twice if two reads did.
     pub demanded_chunks: u64,
-    /// Their bytes.
+    /// Bytes of chunks that were asked for when a read waited already.
     pub demanded_bytes: u64,
-    /// Bytes of chunks fetched ahead of a stream, or as the boot order says.
+    /// Bytes of chunks that were asked for before: ahead of a stream, or as other machines read.
     pub prefetched_bytes: u64,
-    /// Bytes of those that were read since.
+    /// Bytes of those that were read since, or waited for on their way.
     pub prefetched_used_bytes: u64,
+    /// Of the bytes prefetched those that came because other machines read them.
+    pub expected_bytes: u64,
+    /// Bytes of those that were read since, or waited for on their way.
+    pub expected_used_bytes: u64,
     /// Bytes fetched in the background.
     pub background_bytes: u64,
     /// Bytes of tree nodes.
@@ -302,6 +307,18 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Something that was prefetched is in the local file.
+    fn prefetched(&mut self, unread: Unread) {
+        self.prefetched_bytes += u64::from(unread.bytes);
+        self.expected_bytes += if unread.expected { u64::from(unread.bytes) } else { 0 };
+    }
+
+    /// Something that was prefetched is read.
+    fn used(&mut self, unread: Unread) {
+        self.prefetched_used_bytes += u64::from(unread.bytes);
+        self.expected_used_bytes += if unread.expected { u64::from(unread.bytes) } else { 0 };
+    }
+
     /// Bytes of chunks that were fetched before they were asked for, and were not asked for since.
     #[must_use]
     pub fn prefetched_unused_bytes(&self) -> u64 {
@@ -608,10 +625,17 @@ impl Core {
         &self.order
     }
 
-    /// Chunks that are likely to be read, best first: fetched behind what is demanded.
-    pub fn expect_reads(&mut self, chunks: Vec<u64>) {
+    /// Chunks that are likely to be read, in this order: fetched behind what is demanded. What was expected before stays;
+    /// what is new goes behind what stands before it here, and is next if that was fetched already.
+    pub fn expect_reads(&mut self, chunks: &[u64]) {
         let count = self.cut.chunks();
-        self.supply.expected = chunks.into_iter().filter(|&chunk| chunk < count).collect();
+        self.supply.expected.add(chunks.iter().copied().filter(|&chunk| chunk < count));
+    }
+
+    /// Whether what is expected is still fetched. Where most of it was in vain nothing is expected any more.
+    #[must_use]
+    pub fn expects(&self) -> bool {
+        !self.supply.expected.is_given_up()
     }
 
     /// Whether every chunk is in the local file.
@@ -638,13 +662,17 @@ impl Core {
     fn note_read(&mut self, range: &Sectors) -> bool {
         let chunks = self.cut.chunks_of(range);
         for chunk in chunks.clone() {
-            if let Some(bytes) = self.supply.unread.remove(&chunk) {
-                self.counters.prefetched_used_bytes += u64::from(bytes);
+            if let Some(unread) = self.supply.unread.remove(&chunk) {
+                self.counters.used(unread);
+                self.contexts.used(chunk);
+            } else if self.supply.is_wanted(chunk) {
+                // It is on its way: not in vain.
                 self.contexts.used(chunk);
             }
         }
         if !self.touched.contains(&chunks) && self.order.len() < ORDER_MAX {
             let fresh: Vec<u64> = self.touched.gaps(chunks.clone()).flatten().collect();
+            self.compare_expected(&fresh);
             let room = ORDER_MAX - self.order.len();
             self.order.extend(fresh.into_iter().take(room));
             self.touched.insert(chunks);

@@ -1,12 +1,13 @@
 //! What is wanted from far away, in which order, and from whom: one queue by priority for nodes and chunks, sources in
 //! order with bounded fan-in, retries elsewhere, and a rest for sources that are dead or lie.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use base::{Duration, Instant};
 
 use super::cast::Cast;
+use super::expected::Expected;
 use super::fetch::{Fetch, NOBODY};
 use super::{Config, Core, Failure, Item, Mutant, NodePlace, Op, OpId, RunSet};
 
@@ -95,8 +96,8 @@ pub(super) struct Supply {
     pub(super) cast: Cast,
     /// Chunks that hold nothing but zeros in the base version.
     pub(super) empty: RunSet,
-    /// Chunks that are expected to be read, first first.
-    pub(super) expected: VecDeque<u64>,
+    /// Chunks that are expected to be read.
+    pub(super) expected: Expected,
     /// Counts the trees that there were.
     pub(super) tree: u64,
     /// Where background filling is.
@@ -104,8 +105,17 @@ pub(super) struct Supply {
     background_at: Instant,
     /// It waits for that time and nothing else.
     background_waits: bool,
-    /// Chunks that were fetched before they were read, and the bytes of their objects.
-    pub(super) unread: HashMap<u64, u32>,
+    /// Chunks that were fetched before they were read.
+    pub(super) unread: HashMap<u64, Unread>,
+}
+
+/// A chunk that was fetched before it was read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unread {
+    /// Bytes of its object.
+    pub(super) bytes: u32,
+    /// Whether it came because other machines read it.
+    pub(super) expected: bool,
 }
 
 impl Supply {
@@ -131,7 +141,7 @@ impl Supply {
             known: HashSet::new(),
             cast: Cast::default(),
             empty: RunSet::new(),
-            expected: VecDeque::new(),
+            expected: Expected::default(),
             tree: 0,
             cursor: 0,
             background_at: Instant::ZERO,
@@ -224,6 +234,16 @@ impl Supply {
                 self.wants.get_mut(&Item::Chunk(chunk)).expect("it is wanted").state = State::NeedsNode;
             }
         }
+    }
+
+    /// Whether the chunk is on its way, or about to be.
+    pub(super) fn is_wanted(&self, chunk: u64) -> bool {
+        self.wants.contains_key(&Item::Chunk(chunk))
+    }
+
+    /// Whether somebody waits for the chunk that is on its way.
+    pub(super) fn is_demanded(&self, chunk: u64) -> bool {
+        self.wants.get(&Item::Chunk(chunk)).is_some_and(|want| want.priority == Priority::Demand)
     }
 
     /// Wants `chunk`, for `waiter` if there is one, who gives up at `deadline`.
@@ -370,13 +390,14 @@ impl Core {
 
     /// Sees that something is queued of what nobody asked for yet.
     fn feed(&mut self, now: Instant) {
+        self.judge_expected(now);
         if self.supply.cast.holds_back() {
             self.supply.background_waits = false;
-            return self.wish_expected();
+            return self.wish_expected(now);
         }
         let idle = |supply: &Supply, most: usize| supply.queue.len() + supply.running < most;
         while idle(&self.supply, self.config.fetches_max)
-            && let Some(chunk) = self.supply.expected.pop_front()
+            && let Some(chunk) = self.supply.expected.next(now)
         {
             if !self.is_chunk_here(chunk) {
                 self.supply.want_chunk(chunk, Priority::Expected, None, None);

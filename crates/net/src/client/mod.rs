@@ -6,6 +6,7 @@
 //! be no server at all: that is told soon, and waited for less long.
 
 mod blobs;
+mod profiles;
 #[cfg(test)]
 mod tests;
 mod tls;

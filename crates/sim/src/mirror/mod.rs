@@ -7,7 +7,7 @@ mod recovery;
 mod world;
 
 use base::{Chance, Duration};
-use mirror::core::{Config, Cut, Mutant};
+use mirror::core::{Config, Counters, Cut, Mutant};
 
 use crate::Violation;
 
@@ -36,6 +36,21 @@ pub struct MirrorScenario {
     pub local_faults_per_million: u32,
     /// How often, per million events, a session that brings chunks by itself comes or goes.
     pub casts_per_million: u32,
+    /// What it is told that others read.
+    pub told: Told,
+    /// Guests go to chunks below this one.
+    pub reach_chunks: u64,
+}
+
+/// What a mirror is told that other machines read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    Nothing,
+    /// Anything, in batches now and then.
+    Batches,
+    /// These chunks, when it starts.
+    Profile(std::ops::Range<u64>),
 }
 
 impl MirrorScenario {
@@ -71,6 +86,39 @@ impl MirrorScenario {
             source_faults_per_million: [0, 0, 5_000, 30_000][chance.below(4) as usize],
             local_faults_per_million: [0, 0, 0, 30_000][chance.below(4) as usize],
             casts_per_million: [0, 5_000, 50_000][chance.below(3) as usize],
+            told: if chance.hits(500_000) { Told::Batches } else { Told::Nothing },
+            reach_chunks: chunks,
+        }
+    }
+
+    /// Guests in the lower half of a disk of 2000 chunks, which are told that others read the lower half, if that is `right`,
+    /// or the upper one. Nothing fails.
+    #[must_use]
+    pub fn told(seed: u64, right: bool) -> Self {
+        let chunk_sectors = 16;
+        let config = Config {
+            sources: vec![4],
+            fetches_max: 4,
+            demand_reserve: 1,
+            give_up: None,
+            ahead_chunks_max: 4,
+            background_per_second: 0,
+            journal_bytes_max: 1 << 20,
+            mutant: Mutant::None,
+        };
+        Self {
+            cut: Cut { size_sectors: 2000 * chunk_sectors, chunk_sectors, height: 2 },
+            config,
+            requests: 1500,
+            guests: 4,
+            crashes: 0,
+            commits: 0,
+            source_faults_per_million: 0,
+            local_faults_per_million: 0,
+            casts_per_million: 0,
+            told: Told::Profile(if right { 0..1000 } else { 1000..2000 }),
+            reach_chunks: 1000,
+            ..Self::mixed(seed)
         }
     }
 
@@ -83,7 +131,7 @@ impl MirrorScenario {
 }
 
 /// What came of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MirrorOutcome {
     /// What must not be.
     pub violations: Vec<Violation>,
@@ -95,6 +143,10 @@ pub struct MirrorOutcome {
     pub published: u32,
     /// Kills and power cuts.
     pub crashes: u32,
+    /// What the core counted since the last crash, before the whole disk is read at the end.
+    pub counters: Counters,
+    /// Whether it still listens then to what others read.
+    pub expects: bool,
 }
 
 /// Runs a scenario.

@@ -11,7 +11,7 @@ use mirror::state;
 use super::medium::{Mark, Medium, Value};
 use super::model::Model;
 use super::recovery::{self, End, boot_id};
-use super::{MirrorOutcome, MirrorScenario};
+use super::{MirrorOutcome, MirrorScenario, Told};
 use crate::Violation;
 use crate::queue::Queue;
 use crate::trace::Trace;
@@ -111,7 +111,7 @@ impl<'a> World<'a> {
         let cut = scenario.cut;
         let base = image(&mut chance, scenario);
         let journal = state::snapshot(&boot_id(0), &cut, &0u64.to_le_bytes(), &Held::default());
-        let core = Core::new(cut, scenario.config.clone(), Held::default(), journal.len() as u64);
+        let core = start(scenario, Held::default(), journal.len() as u64);
         let spread = |count: u32, chance: &mut Chance| {
             (0..count).map(|_| chance.below(u64::from(scenario.requests)) as u32).collect()
         };
@@ -139,7 +139,7 @@ impl<'a> World<'a> {
             local_faults: 0,
             casts: false,
             cast_chance: Chance::from_seed(scenario.seed ^ 0x6361_7374),
-            outcome: MirrorOutcome { violations: Vec::new(), trace: 0, steps: 0, published: 0, crashes: 0 },
+            outcome: MirrorOutcome::default(),
             trace: Trace::new(),
             queue: Queue::default(),
             chance,
@@ -554,6 +554,13 @@ impl<'a> World<'a> {
             self.freezing = true;
             self.submit(Request::Freeze, Job::Freeze);
         }
+        if self.scenario.told == Told::Batches && self.chance.hits(30_000) {
+            let count = self.chance.below(20);
+            // Some of them on no disk.
+            let chunks = self.scenario.cut.chunks() + 2;
+            let batch: Vec<u64> = (0..count).map(|_| self.chance.below(chunks)).collect();
+            self.core.expect_reads(&batch);
+        }
         let range = self.range();
         self.next += 1;
         let number = self.next;
@@ -596,7 +603,7 @@ impl<'a> World<'a> {
 
     /// Where a guest goes: along a stream, around a hot place, or anywhere.
     fn range(&mut self) -> Sectors {
-        let size = self.scenario.cut.size_sectors;
+        let size = self.scenario.cut.sectors_of(0..self.scenario.reach_chunks).end;
         let chunk = self.scenario.cut.chunk_sectors;
         let longest = if self.chance.hits(100_000) { 4 * chunk } else { chunk / 2 };
         let count = 1 + self.chance.below(longest);
@@ -688,7 +695,7 @@ impl<'a> World<'a> {
             Err(why) => return self.breach("a journal can be read again", why),
         };
         self.base = found.base;
-        self.core = Core::new(self.scenario.cut, self.scenario.config.clone(), found.held, found.journal_end);
+        self.core = start(self.scenario, found.held, found.journal_end);
         if let Some(wrong) = self.model.restarts(&found.content, end == End::Cut) {
             self.breach(
                 "nothing acknowledged is lost and nothing torn is served",
@@ -713,6 +720,7 @@ impl<'a> World<'a> {
             return;
         }
         self.settle();
+        (self.outcome.counters, self.outcome.expects) = (self.core.counters(), self.core.expects());
         if self.outcome.violations.is_empty() {
             self.check_clean();
         }
@@ -743,6 +751,15 @@ impl<'a> World<'a> {
             self.happen(event);
         }
     }
+}
+
+/// The core at the beginning of a life.
+fn start(scenario: &MirrorScenario, held: Held, journal_end: u64) -> Core {
+    let mut core = Core::new(scenario.cut, scenario.config.clone(), held, journal_end);
+    if let Told::Profile(chunks) = &scenario.told {
+        core.expect_reads(&chunks.clone().collect::<Vec<_>>());
+    }
+    core
 }
 
 /// What version 0 holds: chunks that are empty, full, and full in part.

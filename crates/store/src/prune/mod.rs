@@ -345,7 +345,8 @@ impl<'a> Run<'a> {
         })?;
         let leases: BTreeSet<_> = entries.iter().filter_map(layout::lease_of).collect();
         let firsts = leases.iter().map(|&(epoch, lease)| layout::lease_entry(epoch, lease, 1));
-        [parts, firsts.collect(), entries].iter().try_for_each(|paths| self.delete_all(paths))
+        let profiles = self.repository.stale_profiles()?;
+        [parts, firsts.collect(), entries, profiles].iter().try_for_each(|paths| self.delete_all(paths))
     }
 
     fn delete_all(&self, paths: &[Path]) -> Result<()> {

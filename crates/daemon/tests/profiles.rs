@@ -1,0 +1,89 @@
+//! Boot profiles over HTTPS on loopback: kept, given, and told from machine to machine while they start.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use daemon::{ServeOptions, Server, serve};
+use net::ErrorKind;
+use net::client::{Client, ClientOptions};
+use net::profile::{BootRequest, Cursor, ExchangeRequest, chunks_of, runs_of};
+use store::{Location, Repository, Shape, Stamp};
+
+struct Bench {
+    server: Server,
+    repository: Arc<Repository>,
+    _state: tempfile::TempDir,
+}
+
+/// A server with an image `web` of 16 chunks of data.
+fn start() -> Bench {
+    let repository = Arc::new(Repository::create(&Location::Memory).unwrap());
+    let stamp = Stamp { created: "2026-11-22T01:00:00Z".into(), creator: "test".into() };
+    let blob = repository.blob(&"web".parse().unwrap());
+    blob.create(&Shape { size_bytes: 4 << 20, ..Shape::default() }, &stamp).unwrap();
+    let content: Vec<u8> =
+        (0..1u32 << 20).map(|number| number.wrapping_mul(2_654_435_761)).flat_map(u32::to_le_bytes).collect();
+    blob.write(0, &content, &stamp).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(ServeOptions {
+        repository: Arc::clone(&repository),
+        state: folder.path().to_owned(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        tls: true,
+        multicast: None,
+        token_lifetime: Duration::from_secs(600),
+        log: Arc::new(|_| {}),
+    })
+    .unwrap();
+    Bench { server, repository, _state: folder }
+}
+
+impl Bench {
+    fn client(&self) -> Arc<Client> {
+        let options = ClientOptions { patience: Duration::ZERO, ..ClientOptions::default() };
+        let (address, token) = (self.server.address().to_string(), self.server.join_token());
+        Arc::new(Client::connect(&address, token, options).unwrap())
+    }
+}
+
+#[test]
+fn a_boot_that_was_told_is_what_the_next_machine_is_given() {
+    let bench = start();
+    let client = bench.client();
+    assert_eq!(client.profile("web", 2).unwrap(), None);
+    let boot = BootRequest { version: 2, runs: runs_of(&[7, 8, 2, 3, 15]) };
+    assert!(client.add_boot("web", &boot).unwrap().kept);
+    let found = client.profile("web", 2).unwrap().unwrap();
+    assert_eq!((found.boots, found.chunk_bytes, found.number), (1, 256 << 10, 1));
+    assert_eq!(found.runs, boot.runs);
+    // Another one that ends at the same time is not needed.
+    assert!(!client.add_boot("web", &boot).unwrap().kept);
+    assert_eq!(bench.repository.profile(&"web".parse().unwrap(), 2).unwrap().unwrap().boots, 1);
+    let missing = BootRequest { version: 9, ..boot };
+    assert_eq!(client.add_boot("web", &missing).unwrap_err().kind(), ErrorKind::NotFound);
+    let empty = BootRequest { version: 2, runs: Vec::new() };
+    assert!(client.add_boot("lab", &empty).is_err());
+}
+
+#[test]
+fn machines_tell_each_other_what_they_read() {
+    let bench = start();
+    let client = bench.client();
+    let tell = |machine, cursor, chunks: &[u64]| {
+        let request = ExchangeRequest { version: 2, machine, cursor, runs: runs_of(chunks) };
+        let answer = client.exchange_reads("web", &request).unwrap();
+        (answer.cursor, chunks_of(&answer.runs, 100))
+    };
+    let (first, heard) = tell(1, Cursor::default(), &[3, 4, 9]);
+    assert!(heard.is_empty());
+    // No disk of this version has a chunk 16.
+    assert_eq!(tell(2, Cursor::default(), &[5, 16]).1, [3, 4, 9]);
+    assert_eq!(tell(1, first, &[]).1, [5]);
+    let gone = ExchangeRequest { version: 9, machine: 1, cursor: first, runs: Vec::new() };
+    assert_eq!(client.exchange_reads("web", &gone).unwrap_err().kind(), ErrorKind::NotFound);
+    let long: Vec<u64> = (0..5000).map(|number| 2 * number).collect();
+    let long = ExchangeRequest { version: 2, machine: 1, cursor: first, runs: runs_of(&long) };
+    assert_eq!(client.exchange_reads("web", &long).unwrap_err().kind(), ErrorKind::Invalid);
+}

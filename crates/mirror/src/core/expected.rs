@@ -1,0 +1,283 @@
+//! What other machines read when they started: it is prefetched behind what is demanded, in their order, merged with what
+//! is heard later, and given up where it does not pay.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use base::{Duration, Instant};
+
+use super::Core;
+
+/// Most chunks that are ever expected of one disk; more are not listened to.
+const EXPECTED_MAX: usize = 1 << 16;
+/// First reads that others did not foretell, until what they foretell can be found to be of no use.
+const MISSES_MIN: u32 = 64;
+/// First reads that are looked back at, about.
+const LOOK_BACK: u32 = 256;
+/// After so long most of what came is to be used, if at least so much was read at all.
+const TRIAL: Duration = Duration::from_secs(60);
+/// See [`TRIAL`].
+const TRIAL_READS_MIN: u32 = 32;
+
+/// Chunks that are expected to be read.
+#[derive(Debug, Default)]
+pub(super) struct Expected {
+    /// Not asked for yet, first first.
+    queue: VecDeque<u64>,
+    /// All that were ever expected.
+    known: HashSet<u64>,
+    /// First reads lately of chunks that were expected.
+    hits: u32,
+    /// First reads lately of chunks that were not, and not here either.
+    misses: u32,
+    /// When the first of them was asked for.
+    since: Option<Instant>,
+    given_up: bool,
+}
+
+impl Expected {
+    /// Merges `chunks` in: those that are new stand behind what is named before them and still waits, else in front.
+    pub(super) fn add(&mut self, chunks: impl Iterator<Item = u64>) {
+        if self.given_up {
+            return;
+        }
+        let waiting: HashSet<u64> = self.queue.iter().copied().collect();
+        let (mut front, mut behind) = (Vec::new(), HashMap::<u64, Vec<u64>>::new());
+        let mut anchor = None;
+        for chunk in chunks {
+            if waiting.contains(&chunk) {
+                anchor = Some(chunk);
+            } else if self.known.len() < EXPECTED_MAX && self.known.insert(chunk) {
+                anchor.map_or(&mut front, |anchor| behind.entry(anchor).or_default()).push(chunk);
+            }
+        }
+        if front.is_empty() && behind.is_empty() {
+            return;
+        }
+        for chunk in std::mem::replace(&mut self.queue, front.into()) {
+            self.queue.push_back(chunk);
+            self.queue.extend(behind.remove(&chunk).unwrap_or_default());
+        }
+    }
+
+    /// The next to be asked for.
+    pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
+        let next = self.queue.pop_front()?;
+        self.since.get_or_insert(now);
+        Some(next)
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up
+    }
+
+    fn give_up(&mut self) {
+        *self = Self { given_up: true, ..Self::default() };
+    }
+
+    fn count(&mut self, foretold: bool) {
+        let count = if foretold { &mut self.hits } else { &mut self.misses };
+        *count += 1;
+        if self.hits + self.misses >= LOOK_BACK {
+            (self.hits, self.misses) = (self.hits / 2, self.misses / 2);
+        }
+    }
+}
+
+impl Core {
+    /// Holds first reads against what was expected. Where others read elsewhere that is given up, unless what it brought was
+    /// of use.
+    pub(super) fn compare_expected(&mut self, fresh: &[u64]) {
+        if self.supply.expected.known.is_empty() {
+            return;
+        }
+        for &chunk in fresh {
+            let foretold = self.supply.expected.known.contains(&chunk);
+            if foretold || !self.is_chunk_here(chunk) {
+                self.supply.expected.count(foretold);
+            }
+        }
+        let Expected { hits, misses, .. } = self.supply.expected;
+        if misses >= MISSES_MIN && misses > 3 * hits && self.was_in_vain() {
+            self.supply.expected.give_up();
+        }
+    }
+
+    /// Gives up what is expected if most of it was not read in a time in which much was read.
+    pub(super) fn judge_expected(&mut self, now: Instant) {
+        let Expected { hits, misses, since, .. } = self.supply.expected;
+        let is_due = since.is_some_and(|since| since + TRIAL <= now) && hits + misses >= TRIAL_READS_MIN;
+        if is_due && self.was_in_vain() {
+            self.supply.expected.give_up();
+        }
+    }
+
+    /// Whether most of what came since it was expected was not read.
+    fn was_in_vain(&self) -> bool {
+        self.counters.expected_bytes > 2 * self.counters.expected_used_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Counters, Cut, Done, Held, Io, Item, Mutant, OpId, Request, Step};
+    use super::*;
+
+    const CUT: Cut = Cut { size_sectors: 400 * 512, chunk_sectors: 512, height: 2 };
+
+    fn core(fetches_max: usize) -> Core {
+        let config = Config {
+            sources: vec![fetches_max],
+            fetches_max,
+            demand_reserve: 0,
+            give_up: None,
+            ahead_chunks_max: 0,
+            background_per_second: 0,
+            journal_bytes_max: 1 << 30,
+            mutant: Mutant::None,
+        };
+        Core::new(CUT, config, Held::default(), 64)
+    }
+
+    /// Answers whatever an operation wants, until it waits or is over.
+    fn drive(core: &mut Core, now: Instant, id: OpId) {
+        while let Step::Do(io) = core.step(now, id) {
+            let done = match io {
+                Io::Fetch { item: Item::Node(_), .. } => Done::Node { empty: vec![false; 256], bytes: 1000 },
+                Io::Fetch { item: Item::Chunk(_), .. } => Done::Chunk(100),
+                Io::Append(_) => Done::Appended(64),
+                _ => Done::Well,
+            };
+            core.done(now, id, done);
+        }
+    }
+
+    /// Fetches all that the core wants.
+    fn fetch_all(core: &mut Core, now: Instant) {
+        loop {
+            if let Some(id) = core.poll_begin(now).or_else(|| core.poll_wake()) {
+                drive(core, now, id);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn read(core: &mut Core, now: Instant, chunk: u64) {
+        let sectors = CUT.chunk(chunk);
+        if core.is_here(&sectors) {
+            core.read_here(&sectors);
+        } else {
+            let id = core.submit(Request::Read(sectors));
+            drive(core, now, id);
+        }
+    }
+
+    /// The next chunk that is asked for, which stays on its way; nodes are answered.
+    fn next_chunk(core: &mut Core) -> (OpId, u64) {
+        loop {
+            let id = core.poll_begin(Instant::ZERO).expect("something is wanted");
+            match core.step(Instant::ZERO, id) {
+                Step::Do(Io::Fetch { item: Item::Chunk(chunk), .. }) => return (id, chunk),
+                Step::Do(Io::Fetch { .. }) => {
+                    core.done(Instant::ZERO, id, Done::Node { empty: vec![false; 256], bytes: 1000 });
+                    drive(core, Instant::ZERO, id);
+                }
+                step => panic!("{step:?}"),
+            }
+        }
+    }
+
+    fn order(expected: &mut Expected) -> Vec<u64> {
+        std::iter::from_fn(|| expected.next(Instant::ZERO)).collect()
+    }
+
+    #[test]
+    fn what_is_heard_later_is_merged_in() {
+        let mut expected = Expected::default();
+        expected.add([1, 2, 3, 4].into_iter());
+        expected.add([10, 2, 20, 21, 4, 40, 1].into_iter());
+        assert_eq!(order(&mut expected), [10, 1, 2, 20, 21, 3, 4, 40]);
+        // Nothing is asked for twice; what follows something that was asked for is next.
+        expected.add([50, 51].into_iter());
+        expected.add([4, 60, 50, 70].into_iter());
+        assert_eq!(order(&mut expected), [60, 50, 70, 51]);
+        expected.add(0..2 * EXPECTED_MAX as u64);
+        assert_eq!(expected.known.len(), EXPECTED_MAX);
+    }
+
+    #[test]
+    fn a_chunk_that_is_read_on_its_way_was_of_use() {
+        let mut core = core(1);
+        core.expect_reads(&[5, 6, 7]);
+        let (id, chunk) = next_chunk(&mut core);
+        assert_eq!(chunk, 5);
+        let reader = core.submit(Request::Read(CUT.chunk(5)));
+        assert_eq!(core.step(Instant::ZERO, reader), Step::Wait);
+        core.done(Instant::ZERO, id, Done::Chunk(100));
+        drive(&mut core, Instant::ZERO, id);
+        assert_eq!(core.poll_wake(), Some(reader));
+        drive(&mut core, Instant::ZERO, reader);
+        let once = Counters {
+            demanded_chunks: 1,
+            prefetched_bytes: 100,
+            prefetched_used_bytes: 100,
+            expected_bytes: 100,
+            expected_used_bytes: 100,
+            node_bytes: 2000,
+            ..Counters::default()
+        };
+        assert_eq!(core.counters(), once);
+        // One that waits for its turn when it is demanded is none that was prefetched.
+        let reader = core.submit(Request::Read(CUT.chunk(6)));
+        assert_eq!(core.step(Instant::ZERO, reader), Step::Wait);
+        fetch_all(&mut core, Instant::ZERO);
+        assert_eq!((core.counters().demanded_bytes, core.counters().prefetched_bytes), (100, 200));
+        assert_eq!(core.counters().prefetched_unused_bytes(), 100);
+        // Read twice it is used once.
+        read(&mut core, Instant::ZERO, 7);
+        read(&mut core, Instant::ZERO, 7);
+        assert_eq!((core.counters().expected_bytes, core.counters().expected_used_bytes), (200, 200));
+    }
+
+    #[test]
+    fn what_others_read_is_given_up_where_this_machine_reads_elsewhere() {
+        let mut core = core(2);
+        core.expect_reads(&(0..150).collect::<Vec<_>>());
+        fetch_all(&mut core, Instant::ZERO);
+        for chunk in 200..200 + u64::from(MISSES_MIN) {
+            assert!(core.expects());
+            read(&mut core, Instant::ZERO, chunk);
+            fetch_all(&mut core, Instant::ZERO);
+        }
+        assert!(!core.expects());
+        core.expect_reads(&[399]);
+        fetch_all(&mut core, Instant::ZERO);
+        assert!(!core.is_here(&CUT.chunk(399)));
+    }
+
+    #[test]
+    fn what_is_mostly_of_use_is_not_given_up() {
+        let mut core = core(2);
+        core.expect_reads(&(0..100).collect::<Vec<_>>());
+        fetch_all(&mut core, Instant::ZERO);
+        (0..60).for_each(|chunk| read(&mut core, Instant::ZERO, chunk));
+        // Behind the boot it reads whatever it likes.
+        for chunk in 100..400 {
+            read(&mut core, Instant::ZERO, chunk);
+            fetch_all(&mut core, Instant::ZERO + 2 * TRIAL);
+        }
+        assert!(core.expects());
+    }
+
+    #[test]
+    fn what_is_not_read_in_a_long_time_is_given_up() {
+        let mut core = core(2);
+        core.expect_reads(&(0..300).collect::<Vec<_>>());
+        fetch_all(&mut core, Instant::ZERO);
+        (0..40).for_each(|chunk| read(&mut core, Instant::ZERO, chunk));
+        fetch_all(&mut core, Instant::ZERO + TRIAL / 2);
+        assert!(core.expects());
+        fetch_all(&mut core, Instant::ZERO + TRIAL);
+        assert!(!core.expects());
+    }
+}
