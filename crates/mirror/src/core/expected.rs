@@ -9,6 +9,9 @@ use super::Core;
 
 /// Most chunks that are ever expected of one disk; more are not listened to.
 const EXPECTED_MAX: usize = 1 << 16;
+/// First reads that others did not foretell beyond those that they did, until what they foretell is not asked for; what
+/// is foretold rightly from then on sets it going again.
+const MISSES_DOUBT: u32 = 16;
 /// First reads that others did not foretell, until what they foretell can be found to be of no use.
 const MISSES_MIN: u32 = 64;
 /// First reads that are looked back at, about.
@@ -59,8 +62,11 @@ impl Expected {
         }
     }
 
-    /// The next to be asked for.
+    /// The next to be asked for now.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
+        if self.misses > self.hits + MISSES_DOUBT {
+            return None;
+        }
         let next = self.queue.pop_front()?;
         self.since.get_or_insert(now);
         Some(next)
@@ -253,6 +259,26 @@ mod tests {
         core.expect_reads(&[399]);
         fetch_all(&mut core, Instant::ZERO);
         assert!(!core.is_here(&CUT.chunk(399)));
+    }
+
+    #[test]
+    fn what_others_read_waits_while_it_is_in_doubt() {
+        let mut core = core(1);
+        core.expect_reads(&(0..150).collect::<Vec<_>>());
+        let (id, _) = next_chunk(&mut core);
+        let read_one = |core: &mut Core, chunk| {
+            let reader = core.submit(Request::Read(CUT.chunk(chunk)));
+            assert_eq!(core.step(Instant::ZERO, reader), Step::Wait);
+        };
+        (300..301 + u64::from(MISSES_DOUBT)).for_each(|chunk| read_one(&mut core, chunk));
+        core.done(Instant::ZERO, id, Done::Chunk(100));
+        drive(&mut core, Instant::ZERO, id);
+        fetch_all(&mut core, Instant::ZERO);
+        let doubted = core.counters().expected_bytes;
+        assert!(doubted < 500, "{doubted}");
+        read_one(&mut core, 140);
+        fetch_all(&mut core, Instant::ZERO);
+        assert!(core.counters().expected_bytes > 10_000);
     }
 
     #[test]
