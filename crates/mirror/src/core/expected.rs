@@ -7,8 +7,11 @@ use base::{Duration, Instant};
 
 use super::Core;
 
-/// Most chunks that are ever expected of one disk; more are not listened to.
+/// Most chunks that are expected at a time, and most that are remembered to have been; more are not listened to.
 const EXPECTED_MAX: usize = 1 << 16;
+/// Chunks that are wanted at once for each fetch that may be in flight, those among them that wait for nodes. What is wanted
+/// can't be given up any more.
+pub(super) const WANTS_EACH: usize = 4;
 /// First reads that others did not foretell beyond those that they did, until what they foretell is not asked for; what
 /// is foretold rightly from then on sets it going again.
 const MISSES_DOUBT: u32 = 16;
@@ -26,7 +29,7 @@ const TRIAL_READS_MIN: u32 = 32;
 pub(super) struct Expected {
     /// Not asked for yet, first first.
     queue: VecDeque<u64>,
-    /// All that were ever expected.
+    /// All that were ever expected, as far as that is remembered.
     known: HashSet<u64>,
     /// First reads lately of chunks that were expected.
     hits: u32,
@@ -38,19 +41,24 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Merges `chunks` in: those that are new stand behind what is named before them and still waits, else in front.
-    pub(super) fn add(&mut self, chunks: impl Iterator<Item = u64>) {
+    /// Merges `chunks` in, none of which is here or on its way: those that do not wait already stand behind what is named
+    /// before them and waits, else in front.
+    pub(super) fn add(&mut self, chunks: &[u64]) {
         if self.given_up {
             return;
         }
-        let waiting: HashSet<u64> = self.queue.iter().copied().collect();
+        let mut waiting: HashSet<u64> = self.queue.iter().copied().collect();
+        let anchors = waiting.clone();
         let (mut front, mut behind) = (Vec::new(), HashMap::<u64, Vec<u64>>::new());
         let mut anchor = None;
-        for chunk in chunks {
-            if waiting.contains(&chunk) {
+        for &chunk in chunks {
+            if anchors.contains(&chunk) {
                 anchor = Some(chunk);
-            } else if self.known.len() < EXPECTED_MAX && self.known.insert(chunk) {
+            } else if waiting.len() < EXPECTED_MAX && waiting.insert(chunk) {
                 anchor.map_or(&mut front, |anchor| behind.entry(anchor).or_default()).push(chunk);
+                if self.known.len() < EXPECTED_MAX {
+                    self.known.insert(chunk);
+                }
             }
         }
         if front.is_empty() && behind.is_empty() {
@@ -115,6 +123,11 @@ impl Core {
         if is_due && self.was_in_vain() {
             self.supply.expected.give_up();
         }
+    }
+
+    /// Whether what came of `chunk` came because others read it.
+    pub(super) fn is_foretold(&self, chunk: u64) -> bool {
+        self.supply.expected.known.contains(&chunk)
     }
 
     /// Whether most of what came since it was expected was not read.
@@ -200,15 +213,15 @@ mod tests {
     #[test]
     fn what_is_heard_later_is_merged_in() {
         let mut expected = Expected::default();
-        expected.add([1, 2, 3, 4].into_iter());
-        expected.add([10, 2, 20, 21, 4, 40, 1].into_iter());
+        expected.add(&[1, 2, 3, 4]);
+        expected.add(&[10, 2, 20, 21, 4, 40, 1]);
         assert_eq!(order(&mut expected), [10, 1, 2, 20, 21, 3, 4, 40]);
-        // Nothing is asked for twice; what follows something that was asked for is next.
-        expected.add([50, 51].into_iter());
-        expected.add([4, 60, 50, 70].into_iter());
-        assert_eq!(order(&mut expected), [60, 50, 70, 51]);
-        expected.add(0..2 * EXPECTED_MAX as u64);
-        assert_eq!(expected.known.len(), EXPECTED_MAX);
+        // What follows nothing that waits is next.
+        expected.add(&[50, 51]);
+        expected.add(&[60, 61, 60, 50, 70]);
+        assert_eq!(order(&mut expected), [60, 61, 50, 70, 51]);
+        expected.add(&(0..2 * EXPECTED_MAX as u64).collect::<Vec<_>>());
+        assert_eq!((expected.queue.len(), expected.known.len()), (EXPECTED_MAX, EXPECTED_MAX));
     }
 
     #[test]

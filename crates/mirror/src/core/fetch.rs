@@ -322,7 +322,7 @@ impl Core {
         match fetch.priority {
             Priority::Demand => self.counters.demanded_bytes += bytes,
             Priority::Ahead | Priority::Expected => {
-                let expected = fetch.priority == Priority::Expected;
+                let expected = fetch.priority == Priority::Expected && self.is_foretold(chunk);
                 let unread = Unread { bytes: fetch.bytes, expected };
                 self.counters.prefetched(unread);
                 if self.supply.is_demanded(chunk) {

@@ -626,10 +626,13 @@ impl Core {
     }
 
     /// Chunks that are likely to be read, in this order: fetched behind what is demanded. What was expected before stays;
-    /// what is new goes behind what stands before it here, and is next if that was fetched already.
+    /// what is new goes behind what stands before it here and was not asked for yet, else it is next.
     pub fn expect_reads(&mut self, chunks: &[u64]) {
         let count = self.cut.chunks();
-        self.supply.expected.add(chunks.iter().copied().filter(|&chunk| chunk < count));
+        let is_new =
+            |&chunk: &u64| chunk < count && !self.is_chunk_here(chunk) && !self.supply.is_wanted(chunk);
+        let new: Vec<u64> = chunks.iter().copied().filter(is_new).collect();
+        self.supply.expected.add(&new);
     }
 
     /// Whether what is expected is still fetched. Where most of it was in vain nothing is expected any more.

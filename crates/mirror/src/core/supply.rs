@@ -7,7 +7,7 @@ use std::ops::Range;
 use base::{Duration, Instant};
 
 use super::cast::Cast;
-use super::expected::Expected;
+use super::expected::{Expected, WANTS_EACH};
 use super::fetch::{Fetch, NOBODY};
 use super::{Config, Core, Failure, Item, Mutant, NodePlace, Op, OpId, RunSet};
 
@@ -397,6 +397,7 @@ impl Core {
         }
         let idle = |supply: &Supply, most: usize| supply.queue.len() + supply.running < most;
         while idle(&self.supply, self.config.fetches_max)
+            && self.supply.wants.len() < WANTS_EACH * self.config.fetches_max
             && let Some(chunk) = self.supply.expected.next(now)
         {
             if !self.is_chunk_here(chunk) {
