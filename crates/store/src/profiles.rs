@@ -27,7 +27,7 @@ const FORGET_AFTER: u32 = 4;
 /// How much the order known so far weighs against that of a new boot, in boots.
 const ORDER_WEIGHT_MAX: u64 = 3;
 /// Newest records of an image that a prune leaves, and among which one that fits is looked for.
-const KEPT: u64 = 4;
+const KEPT: usize = 4;
 /// Images that are followed to the one that all of them were cloned from.
 const ANCESTORS_MAX: usize = 8;
 /// Behind every index that a chunk can have.
@@ -233,7 +233,7 @@ impl Repository {
             let Ok(image) = name.parse::<ImageName>() else { continue };
             let mut numbers = self.numbers_in(&layout::profiles_of(&image))?;
             if self.newest_numbers(&image, None)?.live.is_some() {
-                numbers.truncate(numbers.len().saturating_sub(KEPT as usize));
+                numbers.truncate(numbers.len().saturating_sub(KEPT));
             }
             stale.extend(numbers.into_iter().map(|number| layout::profile(&image, number)));
         }
@@ -265,7 +265,7 @@ impl Repository {
     /// The newest record of `image` itself that fits, or says that there is no profile.
     fn newest_profile(&self, image: &ImageName, chunk_bytes: u32) -> Result<Option<Record>> {
         let newest = self.newest_number(&layout::profiles_of(image))?.unwrap_or(0);
-        for number in (1..=newest).rev().take(KEPT as usize) {
+        for number in (1..=newest).rev().take(KEPT) {
             match self.read_profile(image, number) {
                 Ok(found) if found.runs.is_empty() || found.chunk_bytes == chunk_bytes => {
                     return Ok(Some(found));
