@@ -1,8 +1,9 @@
 //! Which repository a command uses, and who and when it is for what gets written there.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use store::{CacheSetting, Location, Reference, Repository, S3Access, Setting, Stamp};
+use store::{Cache, CacheSetting, Location, Reference, Repository, S3Access, Setting, Stamp};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Result};
@@ -71,6 +72,14 @@ fn cache(global: &Global) -> Result<Option<CacheSetting>> {
         },
     };
     Ok(Some(CacheSetting { folder, bytes_max: global.cache_size }))
+}
+
+/// The cache that somebody chose, open.
+pub fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
+    match (&global.cache, cache(global)?) {
+        (Some(_), Some(setting)) => Ok(Some(Arc::new(Cache::open(&setting)?))),
+        _ => Ok(None),
+    }
 }
 
 /// The folder `diskcast` in the one that `variable` names, or in `below` in the user's home (XDG Base Directory

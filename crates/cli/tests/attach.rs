@@ -1,16 +1,17 @@
-//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again, committed while they
-//! run.
+//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
 use common::{Bench, Served, assert_same};
-use serde_json::Value;
+use lab::boot::{BootOptions, Medium, nbd_device, until_login};
+use serde_json::{Value, json};
 
 /// A running `diskcast attach`.
 struct Attached {
@@ -205,4 +206,182 @@ fn what_was_written_survives_kills_of_the_process() {
     let other = bench.see("attach web@1 --name vm1");
     assert!(other.contains("is there already") && other.ends_with("exit: 11\n"), "{other}");
     assert!(qemu_io(&attached.uri, &["read 0 512"]), "the first goes on");
+}
+
+/// Asks the disk itself, which is quicker than starting a program.
+fn ask(bench: &Bench, name: &str, request: &Value) -> Value {
+    use std::io::Write as _;
+    let mut stream = UnixStream::connect(bench.path(&format!("disks/{name}/control.sock"))).unwrap();
+    writeln!(stream, "{request}").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+/// Returns when the disk has demanded or taken in so many bytes. A test that waits for ever is stopped by who runs it.
+fn wait_for(bench: &Bench, field: &str, bytes: u64) {
+    while ask(bench, "vm1", &json!({ "request": "status" }))[field].as_u64().unwrap() < bytes {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_guide_says_what_is_tried_here() {
+    const GUIDE: &str = include_str!("../../../docs/attached-disks.md");
+    let said = GUIDE.lines().find_map(|line| line.trim().strip_prefix("-blockdev ")).unwrap();
+    let tried = nbd_device("/var/lib/diskcast/disks/vm1/nbd.sock".as_ref(), "vm1");
+    assert_eq!(said.trim_end_matches(" \\"), tried);
+}
+
+#[test]
+fn a_client_that_writes_and_verifies_lives_through_kills_and_upgrades() {
+    let (bench, disk) = bench();
+    const PIECE: usize = 64 << 10;
+    let pieces = (32 << 20) / PIECE;
+    let mut attached = Attached::from_repository(&bench, "web --name vm1");
+    // As QEMU's block layer does it for a machine: one after the other, each read back later.
+    let mut words = vec!["--image-opts".to_owned(), nbd_device(&bench.path("disks/vm1/nbd.sock"), "vm1")];
+    for index in 0..pieces {
+        // A stride that visits every piece once.
+        let (place, before) = (index * 37 % pieces, index.saturating_sub(9) * 37 % pieces);
+        let pattern = |place: usize| place % 251 + 1;
+        words.push(format!("-cwrite -P {} {} {PIECE}", pattern(place), place * PIECE));
+        words.push(format!("-cread -P {} {} {PIECE}", pattern(before), before * PIECE));
+        write_at(&disk, place * PIECE, &vec![u8::try_from(pattern(place)).unwrap(); PIECE]);
+    }
+    let mut command = Command::new("qemu-io");
+    let mut writer = match command.args(&words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
+        Ok(writer) => writer,
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "qemu-io: {error}");
+            return;
+        }
+    };
+    let said = writer.stdout.take().unwrap();
+    let said = std::thread::spawn(move || std::io::read_to_string(said).unwrap());
+    for round in 1..=4 {
+        wait_for(&bench, "dirty_bytes", round * (6 << 20));
+        if round % 2 == 0 {
+            assert_eq!(attached.stop(), Some(0));
+        } else {
+            attached.kill();
+        }
+        attached = Attached::from_repository(&bench, "vm1");
+    }
+    assert!(writer.wait().unwrap().success(), "{}", said.join().unwrap());
+    let copy = bench.path("copy.img");
+    assert!(run("nbdcopy", &[&attached.uri, copy.to_str().unwrap()]));
+    assert_same(&disk, &copy);
+}
+
+#[test]
+fn options_are_kept_and_what_would_harm_is_refused() {
+    let (bench, _) = bench();
+    let open = bench.see("attach web --listen 0.0.0.0:0");
+    assert!(open.contains("is no loopback address") && open.ends_with("exit: 11\n"), "{open}");
+    assert!(bench.see("attach nothing").ends_with("exit: 10\n"));
+    let said = bench.see("attach web --name vm1 --read-only --listen 127.0.0.1:0 --prepare");
+    assert_eq!(said, "out: the disk vm1 of web@1 is ready; `diskcast attach vm1` runs it\nexit: 0\n");
+    let attached = Attached::from_repository(&bench, "vm1");
+    let now = status(&bench, "vm1");
+    assert_eq!(now["read_only"], true);
+    let tcp = now["nbd"][1].as_str().unwrap();
+    if !run("qemu-io", &["-r", "-f", "raw", tcp, "-c", "read 0 64k"]) {
+        return;
+    }
+    let refused = Command::new("qemu-io").args(["-f", "raw", tcp, "-c", "write 0 64k"]).output().unwrap();
+    assert!(!refused.status.success());
+    assert_eq!(attached.stop(), Some(0));
+    // Somebody else's socket, and somebody's file.
+    let _other = UnixListener::bind(bench.path("taken")).unwrap();
+    std::fs::write(bench.path("file"), "precious").unwrap();
+    for (path, why) in [("taken", "somebody answers there"), ("file", "is no socket")] {
+        let refused = bench.see(&format!("attach vm1 --nbd {path}"));
+        assert!(refused.contains(why) && refused.ends_with("exit: 11\n"), "{refused}");
+    }
+    assert_eq!(std::fs::read(bench.path("file")).unwrap(), b"precious");
+}
+
+#[test]
+fn systemd_is_told_when_a_service_is_ready_and_finds_no_fault_in_the_units() {
+    let (bench, _) = bench();
+    let socket = UnixDatagram::bind(bench.path("notify")).unwrap();
+    let told = || {
+        let mut bytes = [0; 256];
+        let count = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..count].to_vec()).unwrap()
+    };
+    for words in ["attach web --quiet", "serve --listen 127.0.0.1:0 --no-multicast --quiet"] {
+        let mut command = bench.command(words);
+        let mut child =
+            command.env("NOTIFY_SOCKET", bench.path("notify")).stdout(Stdio::null()).spawn().unwrap();
+        let ready = told();
+        assert!(ready.starts_with("READY=1\n"), "{ready}");
+        assert!(run("kill", &["-TERM", &child.id().to_string()]));
+        assert_eq!(told(), "STOPPING=1");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--man=no"]);
+    for unit in ["diskcast-attach@.service", "diskcast-serve.service"] {
+        // The program is not installed where it is only tested.
+        let text = std::fs::read_to_string(units.join(unit)).unwrap();
+        assert!(text.contains("=/usr/bin/diskcast "));
+        let text = text.replace("/usr/bin/diskcast", env!("CARGO_BIN_EXE_diskcast"));
+        std::fs::write(bench.path(unit), text).unwrap();
+        command.arg(bench.path(unit));
+    }
+    if let Ok(output) = command.output() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
+    }
+}
+
+/// The disk that `make demo` boots. It is made where `CI` is set, and taken if it is there elsewhere.
+fn debian() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let disk = target.join("debian/disk.img");
+    if std::env::var_os("CI").is_some() {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/debian-disk.sh");
+        assert!(run(tool.to_str().unwrap(), &[disk.to_str().unwrap()]));
+    }
+    disk.exists().then_some(disk)
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+fn a_machine_boots_while_its_server_dies_and_its_disk_is_upgraded() {
+    let Some(debian) = debian() else {
+        eprintln!("left out: `make demo` makes the disk that is booted");
+        return;
+    };
+    let bench = Bench::new();
+    assert!(bench.see(&format!("capture {} debian -q", debian.display())).ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let attached = Attached::from_server(&bench, &server, "debian --name vm1");
+    let socket = bench.path("disks/vm1/nbd.sock");
+    let machine = std::thread::spawn(move || {
+        until_login(Medium::Nbd { socket: &socket, export: "vm1" }, &BootOptions::default())
+    });
+
+    // The kernel and the initrd alone are more than that.
+    wait_for(&bench, "demanded_bytes", 8 << 20);
+    let listen = server.url.trim_start_matches("https://").to_owned();
+    server.kill();
+    wait_for(&bench, "retries", 1);
+    let server = bench.serve_at("--no-multicast", &listen);
+    wait_for(&bench, "dirty_bytes", 1);
+    assert_eq!(attached.stop(), Some(0));
+    let attached = Attached::from_server(&bench, &server, "vm1");
+
+    let boot = match machine.join().unwrap() {
+        Err(error) if error.kind() == lab::ErrorKind::Unavailable && std::env::var_os("CI").is_none() => {
+            return;
+        }
+        boot => boot.unwrap(),
+    };
+    assert!(boot.console.contains("login:"));
+    assert_eq!(attached.stop(), Some(0));
 }

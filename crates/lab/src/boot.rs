@@ -15,7 +15,7 @@ const FIRMWARE_SETTINGS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 /// Most that is kept of what the console says.
 const CONSOLE_BYTES_MAX: usize = 1 << 20;
 /// How long a machine waits for a disk by NBD that went away.
-const RECONNECT_SECONDS: u32 = 60;
+const RECONNECT_SECONDS: u32 = 300;
 /// How much of the console an error shows.
 const TAIL_BYTES: usize = 2000;
 
@@ -26,7 +26,7 @@ pub enum Medium<'a> {
     File(&'a Path),
     /// A disk by NBD, which the machine writes to.
     Nbd {
-        /// Unix socket of the server, which may be away for a minute.
+        /// Unix socket of the server, which may be away for five minutes.
         socket: &'a Path,
         /// Name of the disk there.
         export: &'a str,
@@ -106,10 +106,13 @@ impl Machine {
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
         command.arg("-drive").arg(drive("if=pflash,format=raw,readonly=on", Path::new(FIRMWARE)));
         command.arg("-drive").arg(drive("if=pflash,format=raw,snapshot=on", Path::new(FIRMWARE_SETTINGS)));
-        command.arg("-drive").arg(match medium {
-            Medium::File(disk) => drive("if=virtio,format=raw,snapshot=on", disk),
-            Medium::Nbd { socket, export } => nbd_drive(socket, export),
-        });
+        match medium {
+            Medium::File(disk) => command.arg("-drive").arg(drive("if=virtio,format=raw,snapshot=on", disk)),
+            Medium::Nbd { socket, export } => command
+                .arg("-blockdev")
+                .arg(nbd_device(socket, export))
+                .args(["-device", "virtio-blk-pci,drive=disk0"]),
+        };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let started = command.spawn();
         started
@@ -143,12 +146,14 @@ fn drive(options: &str, path: &Path) -> String {
     format!("{options},file={}", absolute(path))
 }
 
-/// A drive whose requests wait for a minute while nobody serves them.
-fn nbd_drive(socket: &Path, export: &str) -> String {
+/// The disk `disk0` of QEMU's block layer, by NBD: it connects again after the server went away, and asks again for what it
+/// had asked for.
+#[must_use]
+pub fn nbd_device(socket: &Path, export: &str) -> String {
     let (socket, export) = (absolute(socket), export.replace(',', ",,"));
     format!(
-        "if=virtio,format=raw,discard=unmap,file.driver=nbd,file.server.type=unix,file.server.path={socket},\
-         file.export={export},file.reconnect-delay={RECONNECT_SECONDS}"
+        "driver=nbd,node-name=disk0,server.type=unix,server.path={socket},export={export},\
+         reconnect-delay={RECONNECT_SECONDS},discard=unmap"
     )
 }
 

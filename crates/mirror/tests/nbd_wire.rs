@@ -290,6 +290,26 @@ fn stopping_does_not_wait_longer_than_its_grace() {
 }
 
 #[test]
+fn who_leaves_answers_nothing_of_what_is_in_flight_or_comes_too_late() {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let mut client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    let requests: Vec<u8> = (0..REQUESTS_MAX + 8).flat_map(|_| client.request(READ, 0, 0, 4096)).collect();
+    client.stream.write_all(&requests).unwrap();
+    while disk.reads.load(Ordering::SeqCst) < REQUESTS_MAX {
+        std::thread::yield_now();
+    }
+    house.server.leave();
+    disk.gate.set_closed(false);
+    assert!(
+        client.is_closed(),
+        "a client that comes again asks again, and must not have been told of an error"
+    );
+    assert!(std::os::unix::net::UnixStream::connect(house.socket()).is_err());
+}
+
+#[test]
 fn a_closed_disk_says_that_it_ends() {
     let (house, disk) = house();
     let mut client = house.client("disk", true);

@@ -8,8 +8,7 @@ use super::{parse_lifetime, parse_rate};
 
 /// Run a machine's disk from an image that is still on its way
 ///
-/// Serves the disk by NBD at once: what is read comes first, and stays; what is written stays here, until `diskcast commit
-/// --disk` makes a version of it. Ends on SIGINT or SIGTERM; the same command, or the disk's name alone, goes on
+/// Serves the disk by NBD at once: what is read comes first, and stays; what is written stays here. Ends on SIGINT or SIGTERM; the same command, or the disk's name alone, goes on
 /// afterwards, also after a crash, with the disk's clients still there if they connect again (QEMU's reconnect-delay).
 /// Options that were given once are kept with the disk. The repository is asked before servers if it is a folder here,
 /// and behind them if it is in S3; with --from there is none unless --repo or DISKCAST_REPO names it.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daemon::attached::{
-    AttachOptions, Attached, End, Event, KeySettings, RepositorySettings, ServerSettings, Settings, Status,
+    AttachOptions, Attached, CacheSettings, End, Event, KeySettings, ServerSettings, Settings, Status,
     TlsSettings, exists, prepare,
 };
 use image::Manifest;
@@ -39,8 +39,8 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
     }
     let output = context.output;
     let log = Arc::new(move |event: &Event| log(output, event));
-    let sources = reached.sources;
-    let options = AttachOptions { folder: folder.clone(), settings, begin, sources, stop, log };
+    let options =
+        AttachOptions { folder: folder.clone(), settings, begin, sources: reached.sources, stop, log };
     if args.prepare {
         let base = prepare(&options)?;
         return prepared(context, &name, &folder, &base);
@@ -62,9 +62,11 @@ fn anew(context: &Context, args: &Attach, name: &str, folder: &Path) -> Result<S
     let mut settings = Settings::new(name, &args.image, folder.join("nbd.sock"));
     let global = &context.global;
     if args.from.is_empty() || global.repo.is_some() {
-        let (location, _) = repository::absolute_location(global)?;
-        let cache = global.cache.as_ref().map(|cache| absolute_cache(cache)).transpose()?;
-        settings.repository = Some(RepositorySettings { location, cache, cache_bytes: global.cache_size });
+        settings.repository = Some(repository::absolute_location(global)?.0);
+    }
+    if let Some(cache) = &global.cache {
+        let folder = absolute_cache(cache)?;
+        settings.cache = Some(CacheSettings { folder, bytes_max: global.cache_size });
     }
     let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
     let keys = &global.keys;
@@ -146,11 +148,9 @@ fn absolute_cache(cache: &str) -> Result<String> {
 /// The common options as the disk's settings have them.
 fn global(here: &Global, settings: &Settings) -> Global {
     let mut global = here.clone();
-    if let Some(repository) = &settings.repository {
-        global.repo = Some(repository.location.clone());
-        global.cache = repository.cache.clone();
-        global.cache_size = repository.cache_bytes;
-    }
+    global.repo.clone_from(&settings.repository);
+    global.cache = settings.cache.as_ref().map(|cache| cache.folder.clone());
+    global.cache_size = settings.cache.as_ref().map_or(here.cache_size, |cache| cache.bytes_max);
     let keys = &settings.keys;
     global.keys = Keys {
         sign_key: keys.sign.clone(),
@@ -171,13 +171,14 @@ impl Reached {
     /// A repository is opened, a server is asked nothing yet.
     fn new(context: &Context, settings: &Settings, stop: &Stop) -> Result<Self> {
         let mut sources = Vec::new();
+        let cache = repository::chosen_cache(&context.global)?;
         for server in &settings.servers {
-            sources.push(reach::source(
-                &server.url,
-                &reach(settings, server),
-                &context.global.keys,
-                stop.clone(),
-            )?);
+            let keys = &context.global.keys;
+            let source = reach::source(&server.url, &reach(settings, server), keys, stop.clone())?;
+            sources.push(match &cache {
+                Some(cache) => source.cached(Arc::clone(cache)),
+                None => source,
+            });
         }
         let repository = match &settings.repository {
             None => None,

@@ -36,7 +36,12 @@ pub fn run(context: &Context, args: &Disks) -> Result<()> {
     let mut records = Vec::new();
     for name in names {
         let folder = folder_of(&args.place, &name)?;
-        let settings = Settings::load(&folder)?.ok_or_else(|| no_such_disk(&name))?;
+        let image = match Settings::load(&folder) {
+            Ok(settings) => settings.ok_or_else(|| no_such_disk(&name))?.image,
+            Err(error) if args.name.is_some() => return Err(error.into()),
+            // One that is damaged hides no other.
+            Err(_) => "?".to_owned(),
+        };
         match ask(&folder, &Request::Status, &mut |_| {}) {
             Ok(Answer::Status(status)) => {
                 table.row(cells(&status));
@@ -48,11 +53,10 @@ pub fn run(context: &Context, args: &Disks) -> Result<()> {
             Err(error) => {
                 let nobody = error.kind() == daemon::ErrorKind::Unreachable;
                 let state = if nobody { "stopped" } else { "does not answer" };
-                let mut row = vec![name.clone(), settings.image.clone()];
+                let mut row = vec![name.clone(), image.clone()];
                 row.resize(8, String::new());
                 row.push(state.to_owned());
                 table.row(row);
-                let image = settings.image;
                 records.push(json!({ "type": "disk", "name": name, "state": state, "image": image }));
             }
         }

@@ -11,7 +11,7 @@ use super::Context;
 use crate::args::Serve;
 use crate::exit::Result;
 use crate::output::Output;
-use crate::{clock, interrupt, repository};
+use crate::{clock, interrupt, notify, repository};
 
 pub fn run(context: &Context, args: &Serve) -> Result<()> {
     let repository = Arc::new(repository::open_or_create(&context.global)?);
@@ -41,7 +41,9 @@ pub fn run(context: &Context, args: &Serve) -> Result<()> {
         daemon::state::write_private(path, &format!("{}\n", server.join_token()))?;
     }
     announce(context, args, &server, &name, images)?;
+    notify::ready(&format!("serves {name}"));
     interrupt::wait();
+    notify::stopping();
     output.note("stopping: running requests may finish, sessions end");
     server.shutdown();
     Ok(())

@@ -21,8 +21,8 @@ pub trait Rule: Send + Sync + 'static {
     /// Does it.
     fn perform(&self, request: Request, tell: &mut dyn FnMut(Answer)) -> Result<Answer>;
 
-    /// The answer was sent, or could not be.
-    fn answered(&self, answer: &Answer);
+    /// The answer to a request to detach was sent, or could not be.
+    fn answered(&self);
 }
 
 /// A socket that is listened at until this is closed or dropped.
@@ -90,7 +90,9 @@ fn converse(stream: UnixStream, rule: &dyn Rule) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let (mut lines, mut stream) = (BufReader::new(stream.try_clone()?), stream);
     loop {
-        let answer = match receive(&mut lines) {
+        let received = receive(&mut lines);
+        let detaches = matches!(received, Ok(Some(Request::Detach { .. })));
+        let answer = match received {
             Ok(None) => return Ok(()),
             Err(error) => {
                 send(&mut stream, &refusal(&error))?;
@@ -105,7 +107,9 @@ fn converse(stream: UnixStream, rule: &dyn Rule) -> std::io::Result<()> {
             }
         };
         let sent = send(&mut stream, &answer);
-        rule.answered(&answer);
+        if detaches {
+            rule.answered();
+        }
         sent?;
     }
 }

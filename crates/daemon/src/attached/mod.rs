@@ -29,7 +29,7 @@ use control::{Control, Rule};
 
 pub use event::{Event, Log};
 pub use protocol::{Answer, Request, Status, ask};
-pub use settings::{KeySettings, RepositorySettings, ServerSettings, Settings, TlsSettings};
+pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
 /// Most NBD connections at once; more of them wait in the kernel.
 const CLIENTS_MAX: usize = 64;
@@ -130,6 +130,8 @@ struct Disk {
 enum Phase {
     Runs,
     Ends,
+    /// Detached, but nobody was told yet.
+    Closed,
     /// The process may go.
     Over(End),
 }
@@ -148,10 +150,18 @@ impl Attached {
         let server = Server::new(exports(&settings, &mirror)?, CLIENTS_MAX, counting(&clients, log));
         let nbd = listen(&server, &settings)?;
         let control = socket::listen(&folder.join(protocol::SOCKET))?;
-        let (phase, changed) = (Mutex::new(Phase::Runs), Condvar::new());
-        let disk =
-            Disk { folder, settings, sources: names, nbd, mirror, server, clients, stop, phase, changed };
-        let disk = Arc::new(disk);
+        let disk = Arc::new(Disk {
+            folder,
+            settings,
+            sources: names,
+            nbd,
+            mirror,
+            server,
+            clients,
+            stop,
+            phase: Mutex::new(Phase::Runs),
+            changed: Condvar::new(),
+        });
         let control = Control::start(control, Arc::clone(&disk) as Arc<dyn Rule>)?;
         Ok(Self { disk, _control: control })
     }
@@ -243,17 +253,14 @@ impl Disk {
             refuse_dirty(&self.settings.name, self.mirror.dirty_bytes())?;
         }
         if !self.begin_end() {
-            let text = format!("the disk `{}` is being detached", self.settings.name);
+            let text = format!("the disk `{}` ends already", self.settings.name);
             return Err(Error::new(ErrorKind::Refused, text));
         }
         self.server.stop(GRACE);
         let closed = self.close();
-        if discard {
-            remove(&self.folder)?;
-        } else {
-            closed?;
-        }
-        Ok(Answer::Detached { discarded: discard })
+        let done = if discard { remove(&self.folder) } else { closed };
+        self.set_phase(Phase::Closed);
+        done.map(|()| Answer::Detached { discarded: discard })
     }
 }
 
@@ -265,9 +272,9 @@ impl Rule for Disk {
         }
     }
 
-    fn answered(&self, _answer: &Answer) {
-        let ends = *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == Phase::Ends;
-        if ends {
+    fn answered(&self) {
+        let closed = *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == Phase::Closed;
+        if closed {
             self.set_phase(Phase::Over(End::Detached));
         }
     }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the socket in the disk's folder.
 pub const SOCKET: &str = "control.sock";
+/// How long a disk may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line, either way.
 pub const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -113,7 +116,9 @@ pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> R
             return Err(Error::from_source(kind, text, error));
         }
     };
-    send(&mut stream, request).map_err(failed)?;
+    // Whatever else is asked for may take its time.
+    let patience = (*request == Request::Status).then_some(PATIENCE);
+    stream.set_read_timeout(patience).and_then(|()| send(&mut stream, request)).map_err(failed)?;
     let mut lines = BufReader::new(stream);
     loop {
         let Some(answer) = receive::<Answer>(&mut lines)? else {

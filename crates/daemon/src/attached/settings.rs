@@ -25,9 +25,12 @@ pub struct Settings {
     pub name: String,
     /// What it was to begin as: `image`, `image:tag` or `image@version`.
     pub image: String,
-    /// Repository that is a source, and takes commits.
+    /// Folder or URL of the repository that is a source, and takes commits.
     #[serde(default)]
-    pub repository: Option<RepositorySettings>,
+    pub repository: Option<String>,
+    /// Cache of what comes from afar; without, the default one, for repositories in S3 alone.
+    #[serde(default)]
+    pub cache: Option<CacheSettings>,
     /// Servers that are sources, in this order.
     #[serde(default)]
     pub servers: Vec<ServerSettings>,
@@ -60,16 +63,13 @@ pub struct Settings {
     pub ahead_chunks: u64,
 }
 
-/// A repository, and what is kept here of it.
+/// What is kept here of what came from afar, for all disks that name the same folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RepositorySettings {
-    /// Folder or URL.
-    pub location: String,
-    /// Folder of the cache, or `off`; nothing for the default.
-    #[serde(default)]
-    pub cache: Option<String>,
+pub struct CacheSettings {
+    /// Folder, or `off`.
+    pub folder: String,
     /// Most bytes in it.
-    pub cache_bytes: u64,
+    pub bytes_max: u64,
 }
 
 /// A server.
@@ -117,6 +117,7 @@ impl Settings {
             name: name.to_owned(),
             image: image.to_owned(),
             repository: None,
+            cache: None,
             servers: Vec::new(),
             wait_seconds: 20,
             keys: KeySettings::default(),

@@ -28,3 +28,31 @@ pub fn server(files: &TlsSettings) -> Result<Arc<ServerConfig>> {
     let config = builder.map_err(unfit)?.with_no_client_auth().with_single_cert(chain, key).map_err(unfit)?;
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_and_its_own_key_serve_and_others_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let made = rcgen::generate_simple_self_signed(vec!["disks".to_owned()]).unwrap();
+            let files = TlsSettings {
+                certificate: folder.path().join(format!("{name}.pem")),
+                key: folder.path().join(format!("{name}.key")),
+            };
+            std::fs::write(&files.certificate, made.cert.pem()).unwrap();
+            std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+            files
+        };
+        let (one, two) = (make("one"), make("two"));
+        assert!(server(&one).is_ok());
+        let mixed = TlsSettings { key: two.key.clone(), ..one.clone() };
+        let swapped = TlsSettings { certificate: one.key.clone(), key: one.certificate.clone() };
+        let missing = TlsSettings { key: folder.path().join("none"), ..one };
+        for files in [mixed, swapped, missing] {
+            assert_eq!(server(&files).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+}
