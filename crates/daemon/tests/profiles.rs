@@ -2,12 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use daemon::{ServeOptions, Server, serve};
+use image::Manifest;
+use mirror::{Guide, Heard, Mirror, MirrorOptions, Served, Source, Told};
 use net::ErrorKind;
 use net::client::{Client, ClientOptions};
+use net::clock::Clock;
 use net::profile::{BootRequest, Cursor, ExchangeRequest, chunks_of, runs_of};
 use store::{Location, Repository, Shape, Stamp};
 
@@ -17,14 +22,17 @@ struct Bench {
     _state: tempfile::TempDir,
 }
 
-/// A server with an image `web` of 16 chunks of data.
+/// Chunks of the image.
+const CHUNKS: u64 = 32;
+
+/// A server with an image `web` of 32 chunks of data.
 fn start() -> Bench {
     let repository = Arc::new(Repository::create(&Location::Memory).unwrap());
     let stamp = Stamp { created: "2026-11-22T01:00:00Z".into(), creator: "test".into() };
     let blob = repository.blob(&"web".parse().unwrap());
-    blob.create(&Shape { size_bytes: 4 << 20, ..Shape::default() }, &stamp).unwrap();
+    blob.create(&Shape { size_bytes: CHUNKS << 18, ..Shape::default() }, &stamp).unwrap();
     let content: Vec<u8> =
-        (0..1u32 << 20).map(|number| number.wrapping_mul(2_654_435_761)).flat_map(u32::to_le_bytes).collect();
+        (0..1u32 << 21).map(|number| number.wrapping_mul(2_654_435_761)).flat_map(u32::to_le_bytes).collect();
     blob.write(0, &content, &stamp).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let server = serve(ServeOptions {
@@ -78,12 +86,88 @@ fn machines_tell_each_other_what_they_read() {
     };
     let (first, heard) = tell(1, Cursor::default(), &[3, 4, 9]);
     assert!(heard.is_empty());
-    // No disk of this version has a chunk 16.
-    assert_eq!(tell(2, Cursor::default(), &[5, 16]).1, [3, 4, 9]);
+    // No disk of this version has a chunk 32.
+    assert_eq!(tell(2, Cursor::default(), &[5, 32]).1, [3, 4, 9]);
     assert_eq!(tell(1, first, &[]).1, [5]);
     let gone = ExchangeRequest { version: 9, machine: 1, cursor: first, runs: Vec::new() };
     assert_eq!(client.exchange_reads("web", &gone).unwrap_err().kind(), ErrorKind::NotFound);
     let long: Vec<u64> = (0..5000).map(|number| 2 * number).collect();
     let long = ExchangeRequest { version: 2, machine: 1, cursor: first, runs: runs_of(&long) };
     assert_eq!(client.exchange_reads("web", &long).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// A client that says when its machine has told and heard how much.
+struct Counting {
+    client: Arc<Client>,
+    told: AtomicUsize,
+    heard: AtomicUsize,
+}
+
+impl Guide for Counting {
+    fn profile(&self, image: &str, version: u64) -> mirror::Result<Option<Vec<u64>>> {
+        Guide::profile(&*self.client, image, version)
+    }
+
+    fn exchange(&self, image: &str, told: Told<'_>) -> mirror::Result<Option<Heard>> {
+        let heard = self.client.exchange(image, told)?;
+        let heard = heard.map(|heard| Heard { pause: Duration::from_millis(1), ..heard });
+        self.told.fetch_add(told.chunks.len(), Ordering::SeqCst);
+        self.heard.fetch_add(heard.as_ref().map_or(0, |heard| heard.chunks.len()), Ordering::SeqCst);
+        Ok(heard)
+    }
+
+    fn record(&self, image: &str, version: u64, chunks: &[u64]) -> mirror::Result<()> {
+        self.client.record(image, version, chunks)
+    }
+}
+
+/// A disk that starts from the server, and its guide.
+fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
+    let client = bench.client();
+    let manifest = Manifest::decode(&client.manifest("web").unwrap()).unwrap();
+    let sources = vec![Source::server("here", Arc::clone(&client))];
+    let options = MirrorOptions { ahead_chunks_max: 0, ..MirrorOptions::default() };
+    let mirror = Mirror::create(folder, &manifest, sources, &options).unwrap();
+    let guide = Counting { client, told: AtomicUsize::new(0), heard: AtomicUsize::new(0) };
+    let guide = Arc::new(guide);
+    mirror.follow(Arc::clone(&guide) as Arc<dyn Guide>).unwrap();
+    (mirror, guide)
+}
+
+/// Looks again and again; gives up where it hangs.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let clock = Clock::start();
+    while !is_so() {
+        assert!(clock.elapsed() < Duration::from_secs(120), "it never comes");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_machine_that_starts_later_has_what_the_first_one_read() {
+    const CHUNK: u64 = 256 << 10;
+    let (bench, folder) = (start(), tempfile::tempdir().unwrap());
+    let order: Vec<u64> = (0..CHUNKS).map(|number| number * 7 % CHUNKS).collect();
+    let read = |mirror: &Mirror, chunks: &[u64]| {
+        chunks.iter().for_each(|chunk| mirror.read(chunk * CHUNK, &mut [0; 4096]).unwrap());
+    };
+    let (first, first_guide) = machine(&bench, &folder.path().join("first"));
+    read(&first, &order[..20]);
+    until(|| first_guide.told.load(Ordering::SeqCst) == 20);
+    // The second starts, while the first one goes on.
+    let (second, second_guide) = machine(&bench, &folder.path().join("second"));
+    read(&first, &order[20..]);
+    until(|| second_guide.heard.load(Ordering::SeqCst) == order.len());
+    let all = first.counters().demanded_bytes;
+    until(|| second.counters().expected_bytes == all);
+    read(&second, &order);
+    let waits = [&first, &second].map(|mirror| mirror.counters().demanded_chunks);
+    assert_eq!(waits, [CHUNKS, 0], "reads that waited");
+    assert_eq!(second.counters().prefetched_unused_bytes(), 0);
+    first.close().unwrap();
+    drop(first);
+    // Whoever starts when both are long gone has it from the profile.
+    let found = bench.client().profile("web", 2).unwrap().unwrap();
+    assert_eq!((found.boots, found.runs), (1, runs_of(&order)));
+    second.close().unwrap();
 }

@@ -6,6 +6,7 @@
 mod cast;
 mod commit;
 mod fetch;
+mod guide;
 mod local;
 mod shared;
 mod tree;
@@ -21,9 +22,10 @@ use image::{Leaf, Manifest};
 
 use crate::core::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors};
 use crate::served::{check_range, push_run};
-use crate::{Durability, Error, ErrorKind, Result, Served, Source, Space, Status, StatusRun};
+use crate::{Durability, Error, ErrorKind, Guide, Result, Served, Source, Space, Status, StatusRun};
 use cast::Cast;
 use fetch::Worker;
+use guide::Follower;
 use local::{Local, Opened, bytes_of};
 use shared::{Shared, State};
 
@@ -66,6 +68,7 @@ pub struct Mirror {
     geometry: Geometry,
     threads: Vec<JoinHandle<()>>,
     cast: Mutex<Option<Cast>>,
+    follower: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Mirror {
@@ -116,7 +119,7 @@ impl Mirror {
         }
         let timed = Arc::clone(&shared);
         threads.push(std::thread::spawn(move || timed.pass_time()));
-        Ok(Self { shared, geometry, threads, cast: Mutex::default() })
+        Ok(Self { shared, geometry, threads, cast: Mutex::default(), follower: Mutex::default() })
     }
 
     /// The version that the disk began as, or was last committed as.
@@ -178,9 +181,20 @@ impl Mirror {
 
     /// Chunks that are likely to be read, in this order: fetched behind what is asked for. What was expected before stays.
     pub fn expect_reads(&self, chunks: &[u64]) {
-        let mut state = self.shared.lock();
-        state.core.expect_reads(chunks);
-        self.shared.pass_on(&mut state);
+        self.shared.expect_reads(chunks);
+    }
+
+    /// Prefetches what `guide` knows, and tells it what is read, until the machine is up: then, or when the disk is closed, the
+    /// guide keeps what was read if the disk was as new. To be called once, before anything is read.
+    ///
+    /// # Errors
+    /// `Io` if no thread can be started.
+    pub fn follow(&self, guide: Arc<dyn Guide>) -> Result<()> {
+        let follower = Follower::new(Arc::clone(&self.shared), guide);
+        let spawned = std::thread::Builder::new().name("mirror-guide".into()).spawn(move || follower.run());
+        let thread = spawned.map_err(|error| Error::from_source(ErrorKind::Io, "follow a guide", error))?;
+        *self.follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
     }
 
     fn check(&self, offset: u64, bytes: u64) -> Result<Sectors> {
@@ -362,7 +376,8 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop();
         self.leave_cast();
-        for thread in self.threads.drain(..) {
+        let follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for thread in self.threads.drain(..).chain(follower) {
             // One that panicked has said so.
             let _ = thread.join();
         }

@@ -28,6 +28,8 @@ pub struct Shared {
     time: Condvar,
     /// Who closes waits for requests to end.
     idle: Condvar,
+    /// The thread that follows a guide.
+    guide: Condvar,
 }
 
 pub struct State {
@@ -82,6 +84,7 @@ impl Shared {
             work: Condvar::new(),
             time: Condvar::new(),
             idle: Condvar::new(),
+            guide: Condvar::new(),
         }
     }
 
@@ -89,7 +92,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
@@ -297,6 +300,22 @@ impl Shared {
         self.lock().stopping = true;
         self.work.notify_all();
         self.time.notify_all();
+        self.guide.notify_all();
+    }
+
+    /// Lets time pass for who follows a guide, unless the end has come.
+    pub fn pause_guide(&self, pause: std::time::Duration) {
+        let state = self.lock();
+        if !state.stopping {
+            drop(self.guide.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// See [`Core::expect_reads`].
+    pub fn expect_reads(&self, chunks: &[u64]) {
+        let mut state = self.lock();
+        state.core.expect_reads(chunks);
+        self.pass_on(&mut state);
     }
 
     /// Waits until no worker has anything in hand. Comes after [`Self::stop`].
@@ -309,6 +328,11 @@ impl Shared {
 }
 
 impl State {
+    /// Whether the disk ends, and if so whether it was closed before.
+    pub fn ends(&self) -> Option<bool> {
+        self.stopping.then_some(self.closed)
+    }
+
     /// What was published is the base now.
     fn change_base(&mut self) {
         if let Some(next) = self.next.take() {

@@ -1,0 +1,283 @@
+//! A machine's start beside others: what its guide knows is prefetched, what it reads first is told and, once it is up, kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Instant;
+use base::limits::PROFILE_DISK_BYTES_MAX;
+use net::profile::{Cursor, EXCHANGE_CHUNKS_MAX};
+
+use super::shared::Shared;
+use crate::guide::{Guide, Heard, Told};
+
+/// What is read later after the first read is no start any more.
+const BOOT_MAX: Duration = Duration::from_secs(120);
+/// A start lasts at least so long,
+const BOOT_MIN: Duration = Duration::from_secs(15);
+/// and ends when nothing was read for the first time in so long.
+const QUIET: Duration = Duration::from_secs(10);
+/// Whoever reads less than this does not start a machine.
+const BOOT_CHUNKS_MIN: usize = 16;
+/// So long a machine that does not start yet hears what others read.
+const WAITS_MAX: Duration = Duration::from_secs(120);
+
+/// How often it is looked what was read, while a machine starts and before.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOK_IDLE: Duration = Duration::from_secs(1);
+/// Longest pause between two exchanges in which nothing new was told or heard, or which failed.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How far a start is. Time and counts are arguments.
+#[derive(Debug)]
+struct Boot {
+    begun: Instant,
+    /// When something was read first, and when last for the first time.
+    first: Option<Instant>,
+    last: Instant,
+    read: usize,
+    chunks_max: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was read yet, for long if so.
+    Waits {
+        long: bool,
+    },
+    Runs,
+    /// It is up.
+    Over,
+    /// It read more than a machine that starts.
+    Beyond,
+}
+
+impl Boot {
+    fn new(now: Instant, chunks_max: usize) -> Self {
+        Self { begun: now, first: None, last: now, read: 0, chunks_max }
+    }
+
+    /// `read` chunks were read by now.
+    fn look(&mut self, now: Instant, read: usize) -> Phase {
+        if read > self.read {
+            (self.read, self.last) = (read, now);
+            self.first.get_or_insert(now);
+        }
+        let Some(first) = self.first else {
+            return Phase::Waits { long: now.since(self.begun) >= WAITS_MAX };
+        };
+        let lasts = now.since(first);
+        match () {
+            () if read >= self.chunks_max => Phase::Beyond,
+            () if lasts >= BOOT_MAX || (lasts >= BOOT_MIN && now.since(self.last) >= QUIET) => Phase::Over,
+            () => Phase::Runs,
+        }
+    }
+}
+
+/// When the next exchange is.
+#[derive(Debug)]
+struct Pace {
+    /// No earlier than this, as the server has it.
+    earliest: Instant,
+    /// Then, if there is nothing to tell.
+    latest: Instant,
+    pause: Duration,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { earliest: now, latest: now, pause: LOOK }
+    }
+
+    fn is_due(&self, now: Instant, has_news: bool) -> bool {
+        now >= if has_news { self.earliest } else { self.latest }
+    }
+
+    /// There was an exchange, after which the server wants a pause. If it brought nothing new either way the next comes later.
+    fn exchanged(&mut self, now: Instant, pause: Duration, brought: bool) {
+        self.pause = if brought { pause } else { (self.pause * 2).min(PAUSE_MAX) }.max(pause);
+        (self.earliest, self.latest) = (now + pause, now + self.pause);
+    }
+
+    fn failed(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        (self.earliest, self.latest) = (now + self.pause, now + self.pause);
+    }
+}
+
+/// One disk and its guide.
+pub struct Follower {
+    shared: Arc<Shared>,
+    guide: Arc<dyn Guide>,
+    image: String,
+    version: u64,
+    machine: u64,
+    cursor: Cursor,
+    /// How much of the order of first reads was told.
+    told: usize,
+    /// Whether the guide has said what is likely to be read.
+    has_profile: bool,
+    /// Whether there is somebody to be told anything.
+    is_heard: bool,
+    /// Whether what is read is kept at the end: the disk was as new.
+    records: bool,
+}
+
+impl Follower {
+    pub fn new(shared: Arc<Shared>, guide: Arc<dyn Guide>) -> Self {
+        let (image, version, records) = {
+            let state = shared.lock();
+            let held = state.core.held();
+            let is_new = held.clean.is_empty() && held.dirty.is_empty() && held.suspect.is_empty();
+            (state.manifest.image.clone(), state.manifest.number, is_new && state.core.order().is_empty())
+        };
+        let machine = net::clock::jitter().u64();
+        let cursor = Cursor::default();
+        Self {
+            shared,
+            guide,
+            image,
+            version,
+            machine,
+            cursor,
+            told: 0,
+            has_profile: false,
+            is_heard: true,
+            records,
+        }
+    }
+
+    /// Works until the machine is up, or the disk is closed.
+    pub fn run(mut self) {
+        let now = self.shared.now();
+        let chunk_bytes = u64::from(self.shared.layout.chunk.bytes());
+        let chunks_max =
+            usize::try_from(PROFILE_DISK_BYTES_MAX / chunk_bytes).expect("a count of chunks in 1 GiB");
+        let (mut boot, mut pace) = (Boot::new(now, chunks_max), Pace::new(now));
+        loop {
+            let now = self.shared.now();
+            let (read, ends) = {
+                let state = self.shared.lock();
+                (state.core.order().len(), state.ends())
+            };
+            let phase = boot.look(now, read);
+            match (ends, phase) {
+                // Without a proper end it is as if the process had died.
+                (Some(true), Phase::Waits { .. } | Phase::Runs | Phase::Over) => return self.record(),
+                (Some(_), _) => return,
+                (None, Phase::Over) => return self.record(),
+                (None, Phase::Beyond) => return,
+                (None, Phase::Waits { long: true }) => {}
+                (None, _) if pace.is_due(now, read > self.told) => self.ask(&mut pace),
+                (None, _) => {}
+            }
+            let pause = if phase == (Phase::Waits { long: true }) { LOOK_IDLE } else { LOOK };
+            self.shared.pause_guide(pause);
+        }
+    }
+
+    fn ask(&mut self, pace: &mut Pace) {
+        if !self.has_profile {
+            match self.guide.profile(&self.image, self.version) {
+                Ok(order) => {
+                    self.has_profile = true;
+                    self.shared.expect_reads(&order.unwrap_or_default());
+                }
+                Err(_) => return pace.failed(self.shared.now()),
+            }
+        }
+        if self.is_heard && self.shared.lock().core.expects() {
+            match self.exchange() {
+                Ok(Some((pause, brought))) => return pace.exchanged(self.shared.now(), pause, brought),
+                Ok(None) => self.is_heard = false,
+                Err(_) => return pace.failed(self.shared.now()),
+            }
+        }
+        pace.exchanged(self.shared.now(), PAUSE_MAX, false);
+    }
+
+    /// The pause that the server wants, and whether anything new was told or heard.
+    fn exchange(&mut self) -> crate::Result<Option<(Duration, bool)>> {
+        let chunks: Vec<u64> = {
+            let state = self.shared.lock();
+            state.core.order().iter().skip(self.told).take(EXCHANGE_CHUNKS_MAX).copied().collect()
+        };
+        let told =
+            Told { version: self.version, machine: self.machine, cursor: self.cursor, chunks: &chunks };
+        let Some(Heard { cursor, chunks: heard, pause }) = self.guide.exchange(&self.image, told)? else {
+            return Ok(None);
+        };
+        self.cursor = cursor;
+        self.told += chunks.len();
+        self.shared.expect_reads(&heard);
+        Ok(Some((pause, !chunks.is_empty() || !heard.is_empty())))
+    }
+
+    /// Keeps what was read, if it was a machine's start from a new disk.
+    fn record(&self) {
+        let chunks: Vec<u64> = {
+            let state = self.shared.lock();
+            let core = &state.core;
+            core.order().iter().copied().filter(|&chunk| !core.is_empty(chunk)).collect()
+        };
+        if self.records && chunks.len() >= BOOT_CHUNKS_MIN {
+            // It is a hint: the next boot is told again.
+            let _ = self.guide.record(&self.image, self.version, &chunks);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_start_is_over_when_it_is_quiet_and_not_before() {
+        let mut boot = Boot::new(at(0), 4096);
+        assert_eq!(boot.look(at(60), 0), Phase::Waits { long: false });
+        assert_eq!(boot.look(at(119), 0), Phase::Waits { long: false });
+        assert_eq!(boot.look(at(120), 0), Phase::Waits { long: true });
+        // It counts from the first read on.
+        assert_eq!(boot.look(at(200), 1), Phase::Runs);
+        assert_eq!(boot.look(at(214), 1), Phase::Runs);
+        assert_eq!(boot.look(at(214), 2), Phase::Runs);
+        assert_eq!(boot.look(at(223), 2), Phase::Runs);
+        assert_eq!(boot.look(at(224), 2), Phase::Over);
+    }
+
+    #[test]
+    fn a_start_that_does_not_end_is_cut_off() {
+        let mut boot = Boot::new(at(0), 4096);
+        for second in 0..120 {
+            assert_eq!(boot.look(at(second), usize::try_from(1 + second).unwrap()), Phase::Runs);
+        }
+        assert_eq!(boot.look(at(120), 200), Phase::Over);
+        assert_eq!(Boot::new(at(0), 4096).look(at(1), 4096), Phase::Beyond);
+    }
+
+    #[test]
+    fn who_has_nothing_to_tell_asks_ever_less_often() {
+        let server = Duration::from_millis(200);
+        let mut pace = Pace::new(at(0));
+        assert!(pace.is_due(at(0), false));
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            pace.exchanged(at(0), server, false);
+            pauses.push(pace.latest.since(at(0)));
+        }
+        assert!(pauses.is_sorted() && pauses[0] == server && *pauses.last().unwrap() == PAUSE_MAX);
+        // Something to tell does not wait for that, but for as long as the server wants.
+        assert!(!pace.is_due(at(0), true) && pace.is_due(at(1), true) && !pace.is_due(at(1), false));
+        pace.exchanged(at(1), server, true);
+        assert!(pace.is_due(at(2), false));
+        // A server with very many machines is asked even less often.
+        pace.exchanged(at(2), 2 * PAUSE_MAX, false);
+        assert!(!pace.is_due(at(11), true) && pace.is_due(at(12), true));
+        (0..10).for_each(|_| pace.failed(at(20)));
+        assert!(!pace.is_due(at(24), true) && pace.is_due(at(25), true));
+    }
+}
