@@ -29,12 +29,15 @@ pub fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Outp
     Ok(Client::connect(server, &token(reach)?, options)?)
 }
 
-/// A source of attached disks: a client of `server` that lets nobody wait who could ask somebody else.
-pub fn source(server: &str, reach: &Reach, keys: &Keys, stop: Stop) -> Result<mirror::Source> {
+/// A client of `server` that lets nobody wait who could ask somebody else.
+pub fn hasty(server: &str, reach: &Reach, keys: &Keys, stop: Stop) -> Result<Client> {
     let cipher = keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key);
-    let options = mirror::Source::client_options(cipher, stop);
-    let client = Client::connect(server, &token(reach)?, options)?;
-    Ok(mirror::Source::server(server, Arc::new(client)))
+    Ok(Client::connect(server, &token(reach)?, mirror::Source::client_options(cipher, stop))?)
+}
+
+/// A source of attached disks.
+pub fn source(server: &str, reach: &Reach, keys: &Keys, stop: Stop) -> Result<mirror::Source> {
+    Ok(mirror::Source::server(server, Arc::new(hasty(server, reach, keys, stop)?)))
 }
 
 /// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.

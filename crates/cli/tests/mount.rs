@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -19,7 +20,8 @@ struct Mount {
 impl Mount {
     fn start(bench: &Bench, words: &str) -> Self {
         let dir = bench.path("dir");
-        std::fs::create_dir_all(&dir).unwrap();
+        // It fails where a dead mount still stands.
+        let _ = std::fs::create_dir(&dir);
         let mut command = bench.command(&format!("mount dir --folder kept --json {words}"));
         if words.contains("--from") {
             command.env_remove("DISKCAST_REPO");
@@ -66,4 +68,36 @@ fn a_server_is_mounted_and_a_signal_ends_it() {
     let other = bench.see("mount dir --folder kept");
     assert!(other.contains("another mount has `DIR/kept`") && other.ends_with("exit: 11\n"), "{other}");
     mount.terminate();
+}
+
+#[test]
+fn a_clone_outlives_a_kill_and_is_committed() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 2);
+    bench.see("capture disk.img lab");
+    let mut mount = Mount::start(&bench, "");
+    std::fs::write(mount.dir.join("_control"), "clone vm1 lab").unwrap();
+    let clone = mount.dir.join("_clones/vm1");
+    let mut expected = std::fs::read(&clone).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&clone).unwrap();
+    for (number, at) in (1u8..).zip((100..3 << 20).step_by(300_001)) {
+        file.write_all_at(&[number; 5000], at).unwrap();
+        let at = usize::try_from(at).unwrap();
+        expected[at..at + 5000].fill(number);
+    }
+    file.sync_all().unwrap();
+    mount.child.kill().unwrap();
+    mount.child.wait().unwrap();
+    assert!(file.write_all_at(&[0], 0).is_err());
+    // The next mount clears what is left of the first, if nobody has yet.
+    let mount = Mount::start(&bench, "");
+    assert!(std::fs::read(&clone).unwrap() == expected);
+    std::fs::write(mount.dir.join("_control"), "commit vm1").unwrap();
+    let answer = std::fs::read_to_string(mount.dir.join("_control")).unwrap();
+    assert!(answer.starts_with("committed vm1 as lab@2: "), "{answer}");
+    let error = std::fs::write(mount.dir.join("_control"), "clone vm1 lab").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+    mount.terminate();
+    bench.see("install lab@2 out.img --yes");
+    assert!(std::fs::read(bench.path("out.img")).unwrap() == expected);
 }

@@ -122,7 +122,10 @@ impl Reached {
         for server in &args.from {
             let keys = &context.global.keys;
             sources.push(reach::source(server, &reach, keys, Stop::new())?);
+            // The first answer may take its time, others not: whoever lists a folder waits for them.
             let client = reach::client(server, &reach, keys, Stop::new(), context.output)?;
+            client.repository()?;
+            let client = reach::hasty(server, &reach, keys, Stop::new())?;
             let context = Context { global: context.global.clone(), output: context.output };
             origins.push(Box::new(ServerOrigin { client, context }));
             names.push(server.clone());

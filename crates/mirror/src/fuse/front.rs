@@ -163,6 +163,20 @@ impl Shared {
         }
     }
 
+    /// Why attributes can't be changed; times are as what is there says, whatever is wished.
+    fn refusal(&self, number: INodeNo, size: Option<u64>, gives: bool) -> Option<Errno> {
+        let found = self.names.place(number);
+        match found.and_then(|place| Ok((self.names.attributes(&place)?.size, place))) {
+            Ok((_, Place::Disk(DiskName::Version(..)))) => Some(Errno::EROFS),
+            // Nobody becomes its owner, and disks neither grow nor shrink.
+            Ok(_) if gives => Some(Errno::EPERM),
+            Ok((_, Place::Control)) => None,
+            Ok((is, Place::Disk(_))) => size.filter(|size| *size != is).map(|_| Errno::EPERM),
+            Ok(_) => Some(Errno::EPERM),
+            Err(error) => Some(errno(&error)),
+        }
+    }
+
     fn open(&self, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         let name = match self.names.place(number) {
@@ -268,21 +282,11 @@ impl Filesystem for Front {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let names = &self.shared.names;
-        let found = names.place(number).and_then(|place| Ok((names.attributes(&place)?.size, place)));
-        let refusal = match found {
-            Ok((_, Place::Control)) => None,
-            Ok((_, Place::Disk(DiskName::Version(..)))) => Some(Errno::EROFS),
-            // Disks neither grow nor shrink.
-            Ok((is, Place::Disk(_))) => size.filter(|size| *size != is).map(|_| Errno::EPERM),
-            Ok(_) => Some(Errno::EPERM),
-            Err(error) => Some(errno(&error)),
-        };
         let gives = mode.is_some() || uid.is_some() || gid.is_some();
-        match refusal.or(gives.then_some(Errno::EPERM)) {
+        self.hand_over(move |shared, _| match shared.refusal(number, size, gives) {
             Some(refusal) => reply.error(refusal),
-            None => self.hand_over(move |shared, _| shared.attributes(number, reply)),
-        }
+            None => shared.attributes(number, reply),
+        });
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {

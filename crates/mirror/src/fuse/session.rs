@@ -1,6 +1,7 @@
 //! A mount from its beginning to its end. Whatever ends, it leaves no folder behind that nobody answers for: the mount goes
 //! when it is stopped, when it is dropped, and, by a small process that watches, when this process is killed.
 
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt as _;
@@ -49,8 +50,8 @@ pub struct MountOptions {
 /// See the module. Dropped, it is stopped.
 pub struct Mounted {
     at: PathBuf,
-    /// Number of the kernel's connection.
-    connection: Option<u32>,
+    /// Writing here ends the kernel's connection. Open from the beginning: once it is over another may have its number.
+    abort: Option<File>,
     shared: Arc<Shared>,
     end: Arc<End>,
     _watch: Option<Watch>,
@@ -110,8 +111,11 @@ pub fn mount(
     };
     let spawned = std::thread::Builder::new().name("fuse-session".into()).spawn(serve);
     spawned.map_err(|error| failed(&at, error))?;
-    let connection = std::fs::metadata(&at).ok().map(|root| rustix::fs::minor(root.dev()));
-    Ok(Mounted { at, connection, shared, end, _watch: watch })
+    let abort = std::fs::metadata(&at).and_then(|root| {
+        let connection = rustix::fs::minor(root.dev());
+        OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{connection}/abort"))
+    });
+    Ok(Mounted { at, abort: abort.ok(), shared, end, _watch: watch })
 }
 
 /// The process that watches.
@@ -210,13 +214,13 @@ impl Mounted {
         }
         let gone = take_away(&self.at, false).or_else(|_| {
             // What was written by memory maps is still with the kernel.
-            std::fs::File::open(&self.at).and_then(|root| Ok(rustix::fs::syncfs(root)?))?;
+            File::open(&self.at).and_then(|root| Ok(rustix::fs::syncfs(root)?))?;
             take_away(&self.at, true)
         });
         self.shared.disks.close_all();
-        if let Some(connection) = self.connection {
+        if let Some(mut abort) = self.abort.as_ref() {
             // Ends it for those who still have a file open. It fails where nobody has: there it is over already.
-            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+            let _ = abort.write_all(b"1");
         }
         let result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
         // Where it can't be ended, without fusectl for example, it ends with the process.
