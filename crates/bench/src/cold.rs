@@ -102,7 +102,7 @@ fn random(context: &Context, setting: &Setting, site: &Site) -> Result<Figure> {
     }
     let work =
         format!("{RANDOM_READS} reads of 4 KiB, each in another chunk with content, one after the other");
-    let sink = format!("1 Gbit/s, without the round trip of {round_trip:.3} ms that ping tells");
+    let sink = format!("1 Gbit/s, without the round trip of {round_trip:.3} ms in which a connection stands");
     Ok(figure.on(&work, &sink).with(json!(rows)))
 }
 

@@ -1,7 +1,7 @@
 //! A machine's disk on a server, and a host that wants it: a lab of two with shaped links, on the server diskcast and the
 //! programs that people serve disks with today, and the ways in which the host can have the disk.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use net::clock::Stop;
 use crate::Result;
 use crate::context::{Context, said, timed};
 use crate::far;
+use crate::figure::median;
 use crate::machine::Machine;
 use crate::programs::Program;
 use crate::room::{Room, star};
@@ -31,6 +32,8 @@ const HTTP_PORT: u16 = 8080;
 /// Added to a port: the same service from far away.
 const FAR_PORTS: u16 = 1000;
 const CLIENTS_MAX: usize = 16;
+/// Connections by which the round trip is measured.
+const CONNECTIONS: usize = 50;
 
 /// How the host comes to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,13 +184,18 @@ impl Site {
         Ok(self.room.star.traffic()?[0].sent.bytes)
     }
 
-    /// The round trip between host and server, in milliseconds.
+    /// The round trip between host and server, in milliseconds: the median time in which a connection stands.
     pub fn round_trip_ms(&self) -> Result<f64> {
-        let server = self.room.star.host(0).ipv4().to_string();
-        let said = said(self.host().command("ping").args(["-q", "-c", "50", "-i", "0.01", &server]))?;
-        let average = said.rsplit('=').next().and_then(|numbers| numbers.split('/').nth(1));
-        let average = average.ok_or_else(|| format!("ping told no round trip: {said}"))?;
-        Ok(average.trim().parse::<f64>()? + 2e3 * self.one_way.as_secs_f64())
+        let server = SocketAddr::from((self.room.star.host(0).ipv4(), DISKCAST_PORT));
+        let connect = move || -> std::io::Result<Vec<f64>> {
+            let time = |_| {
+                let begin = Instant::now();
+                TcpStream::connect(server).map(|_| begin.elapsed().as_secs_f64() * 1e3)
+            };
+            (0..CONNECTIONS).map(time).collect()
+        };
+        let times = self.host().run(connect)?.join().map_err(|_| "connecting panicked")??;
+        Ok(median(&times) + 2e3 * self.one_way.as_secs_f64())
     }
 
     /// `host:port` of a service as the host reaches it.
