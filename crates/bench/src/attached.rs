@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use base::Chance;
 use bytes::Bytes;
 use image::{ObjectRef, ObjectSource};
-use mirror::{Durability, Mirror, MirrorOptions, Served, Source};
+use mirror::{CommitOptions, Durability, Mirror, MirrorOptions, Served, Source};
 use serde_json::json;
 use store::{ImageName, Location, Repository, Shape, Stamp};
 
@@ -101,7 +101,7 @@ fn commits(mirror: &Mirror, repository: &Repository) -> Result<Vec<Figure>> {
                 longest.as_secs_f64() * 1e3
             });
             let begin = Instant::now();
-            let commit = mirror.commit(repository, &image, &stamp());
+            let commit = mirror.commit(repository, &image, &CommitOptions::new(&stamp()));
             times.push(begin.elapsed().as_secs_f64());
             over.store(true, Relaxed);
             stored.push(commit?.ok_or("something was written")?.stored_bytes as f64 / MIB as f64);

@@ -6,6 +6,7 @@
 
 mod attached;
 pub mod core;
+mod depot;
 pub mod error;
 pub mod fuse;
 mod guide;
@@ -15,7 +16,8 @@ pub mod served;
 mod source;
 pub mod state;
 
-pub use attached::{CastOptions, Commit, Join, Mirror, MirrorOptions};
+pub use attached::{CastOptions, Commit, CommitOptions, Join, Mirror, MirrorOptions, Moment, Onto};
+pub use depot::{Addition, Depot};
 pub use error::{Error, ErrorKind, Result};
 pub use guide::{Guide, Heard, RepositoryGuide, Told};
 pub use raw::RawDisk;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{CHUNK, Place, options, stamp};
 use mirror::nbd::Export;
-use mirror::{Mirror, MirrorOptions, Served};
+use mirror::{CommitOptions, Mirror, MirrorOptions, Served};
 use nbd_common::House;
 
 /// Runs a tool that has to succeed; false if it is not installed, which is a failure where `CI` is set.
@@ -65,7 +65,10 @@ fn an_attached_disk_is_copied_written_and_committed_while_it_is_served() {
     let mut expected = place.content.clone();
     expected[65_024..66_048].fill(7);
     expected[262_144..393_216].fill(0);
-    let commit = mirror.commit(&place.repository, &"changed".parse().unwrap(), &stamp()).unwrap().unwrap();
+    let commit = mirror
+        .commit(&place.repository, &"changed".parse().unwrap(), &CommitOptions::new(&stamp()))
+        .unwrap()
+        .unwrap();
     assert_eq!(commit.dirty_bytes, 1024 + 131_072);
     assert!(place.read("changed") == expected);
     assert!(run("nbdcopy", &[&uri, copy.to_str().unwrap()]));
@@ -87,7 +90,9 @@ fn fio_verifies_what_it_wrote_while_the_disk_fills_and_is_committed() {
         let committer = scope.spawn(|| {
             let mut commits = 0;
             while !over.load(Ordering::Relaxed) {
-                let commit = mirror.commit(&place.repository, &"running".parse().unwrap(), &stamp()).unwrap();
+                let commit = mirror
+                    .commit(&place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp()))
+                    .unwrap();
                 commits += u32::from(commit.is_some());
             }
             commits
@@ -118,6 +123,6 @@ fn fio_verifies_what_it_wrote_while_the_disk_fills_and_is_committed() {
     // What was committed last and what is dirty since are what is read.
     let mut bytes = vec![0; 128 * CHUNK as usize];
     mirror.read(0, &mut bytes).unwrap();
-    mirror.commit(&place.repository, &"running".parse().unwrap(), &stamp()).unwrap();
+    mirror.commit(&place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp())).unwrap();
     assert!(place.read("running") == bytes);
 }

@@ -134,6 +134,12 @@ pub mod path {
         format!("{PREFIX}/images/{}/versions", escape(image))
     }
 
+    /// `POST` a manifest without number: publish it, if `expect` is the newest version; 0 if there is no such image.
+    #[must_use]
+    pub fn versions_onto(image: &str, expect: u64) -> String {
+        format!("{}?expect={expect}", versions(image))
+    }
+
     /// `GET`: the newest version of an image; `POST`: make an empty one.
     #[must_use]
     pub fn image(image: &str) -> String {

@@ -10,6 +10,7 @@ mod access;
 mod backend;
 mod blob;
 mod cache;
+mod complete;
 mod copy;
 mod diff;
 mod epoch;
@@ -40,7 +41,7 @@ mod versions;
 mod writer;
 
 pub use access::S3Access;
-pub use blob::{Blob, Changes, Committed, Content, Piece, Recent, Shape, Snapshot};
+pub use blob::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent, Shape, Snapshot};
 pub use cache::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, Cache, CacheSetting};
 pub use copy::{Copier, CopyReport};
 pub use diff::{Change, Changed, Closeness, DiffTotals};

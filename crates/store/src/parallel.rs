@@ -8,7 +8,12 @@ pub(crate) fn parallel<T: Sync, S, R: Send>(
     scratch: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, &T) -> R + Sync,
 ) -> Vec<R> {
-    parallel_by(std::thread::available_parallelism().map_or(1, usize::from), items, scratch, work)
+    parallel_by(cores(), items, scratch, work)
+}
+
+/// How many threads run at once here.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The same by `threads` threads: more than there are cores where they wait for a store.

@@ -16,7 +16,7 @@ use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::record;
 use crate::repository::{Repository, into_image};
-use crate::versions::{RACES_MAX, Stamp};
+use crate::versions::{RACES_MAX, Stamp, next};
 
 /// How often work is begun that prunes take for dead.
 const STARTS_MAX: u32 = 3;
@@ -117,6 +117,37 @@ impl Writer {
         Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
     }
 
+    /// What it writes to.
+    pub(crate) fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
+    /// Publishes `draft` as the version of `image` that follows version `expected`, the newest; 0 if there is none. `Refused`
+    /// with the newest one's number if that is another by then; else as [`Self::publish`].
+    pub fn publish_onto(&self, image: &ImageName, mut draft: Manifest, expected: u64) -> Result<Manifest> {
+        let newest = || self.repository.newest_numbers(image, None);
+        let moved = |found: u64| match (found, expected) {
+            (found, 0) => format!("there is an image `{image}` already, at version {found}"),
+            (0, _) => format!("there is no image `{image}` any more"),
+            _ => format!("`{image}` is at version {found} by now, not at {expected}"),
+        };
+        let refused = |found: u64| Err(Error::new(ErrorKind::Refused, moved(found)));
+        let found = newest()?;
+        if found.live.unwrap_or(0) != expected {
+            return refused(found.live.unwrap_or(0));
+        }
+        self.settle(image, &draft)?;
+        draft.image = image.to_string();
+        draft.cipher = self.repository.cipher().name().to_owned();
+        draft.nonce = record::nonce()?;
+        draft.number = next(found.highest, image)?;
+        let (bytes, _) = self.repository.seal_version(&draft)?;
+        match self.create(image, &draft, &bytes)? {
+            Created::Ours => Ok(draft),
+            Created::Taken => refused(draft.number),
+        }
+    }
+
     /// Commits to the version, then see [`Repository::create_version`]. All that it needs is durable.
     pub(crate) fn create(&self, image: &ImageName, manifest: &Manifest, bytes: &Bytes) -> Result<Created> {
         self.lease.commit(bytes, || self.repository.create_version(image, manifest, bytes))
@@ -133,7 +164,7 @@ impl Writer {
 
     /// Makes durable all that `draft` needs.
     fn settle(&self, image: &ImageName, draft: &Manifest) -> Result<()> {
-        self.repository.backend.settle()?;
+        self.repository.blobs.flush.flush(|| self.repository.settle())?;
         match draft.root.child.object() {
             Some(root) if !self.holds(&root)? => {
                 // A prune that took this writer for dead may have deleted it.
@@ -145,7 +176,7 @@ impl Writer {
         }
     }
 
-    fn holds(&self, object: &ObjectRef) -> Result<bool> {
+    pub(crate) fn holds(&self, object: &ObjectRef) -> Result<bool> {
         let last = self.slot_for(object)?.max(self.slots - 1);
         for slot in (0..=last).filter(|&slot| self.is_free(&object.digest, slot)) {
             if self.repository.holds_in(object, slot)? {

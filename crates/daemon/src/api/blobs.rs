@@ -333,7 +333,8 @@ pub async fn append(
 
 #[derive(Deserialize)]
 pub struct Expect {
-    expect: Option<u64>,
+    /// The number that the newest version must have.
+    pub expect: Option<u64>,
 }
 
 /// Writes and frees several pieces as one version.

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::limits::{MANIFEST_BYTES_MAX, SECTOR_BYTES};
 use bytes::Bytes;
-use image::{Catalogue, Manifest, ObjectSink};
+use image::Manifest;
 use net::api::{
     IDEMPOTENCY_KEY, ImageSummary, Images, OBJECT_TYPE, ProblemKind, RepositorySummary, VersionSummary,
     Versions,
@@ -19,6 +19,7 @@ use net::api::{
 use store::{ImageName, Reference, Repository, TagName};
 
 use super::access::Access;
+use super::blobs::{Asked, Expect};
 use super::objects::Upload;
 use super::{App, Failure, body};
 use crate::authority::Right;
@@ -114,6 +115,7 @@ pub async fn publish(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
+    Asked(Expect { expect }): Asked<Expect>,
     Extension(Peer(peer)): Extension<Peer>,
     upload: Upload,
     headers: HeaderMap,
@@ -130,7 +132,8 @@ pub async fn publish(
     let reference = match *published {
         Some(number) => Reference::Version(name, number),
         None => {
-            let version = app.blocking(move |app| publish_draft(app, &upload, name, &draft)).await?;
+            let publish = move |app: &App| publish_draft(app, &upload, &name, &draft, expect);
+            let version = app.blocking(publish).await?;
             *published = Some(version.number);
             (app.log)(&Event::Published { reference: format!("{}@{}", version.image, version.number), peer });
             Reference::Version(version.image.parse()?, version.number)
@@ -141,31 +144,24 @@ pub async fn publish(
 }
 
 /// A version appears only if all that it needs is here.
-fn publish_draft(app: &App, upload: &Upload, name: ImageName, draft: &Bytes) -> Result<Manifest, Failure> {
+fn publish_draft(
+    app: &App,
+    upload: &Upload,
+    name: &ImageName,
+    draft: &Bytes,
+    expect: Option<u64>,
+) -> Result<Manifest, Failure> {
     let repository: &Repository = &app.repository;
     let writer = app.uploads.writer(repository, &upload.name)?;
     let draft = Manifest::decode(&repository.cipher().open_manifest(draft)?)?;
-    let catalogue = Catalogue::load(&draft, repository).map_err(missing)?;
-    for object in catalogue.objects() {
-        if !writer.contains(object)? {
-            return Err(Failure::new(
-                ProblemKind::Refused,
-                format!("{object} of this version was never sent"),
-            ));
-        }
-    }
-    let published = writer.publish(&name, draft);
+    writer.check_complete(&draft)?;
+    let published = match expect {
+        Some(expected) => writer.publish_onto(name, draft, expected),
+        None => writer.publish(name, draft),
+    };
     // An upload of this name alone is over, and a writer that failed may not go on.
     if upload.is_named || published.is_err() {
         app.uploads.end(&upload.name);
     }
     Ok(published?)
-}
-
-/// An object that the draft names and that is not here is no fault of the path that was asked for.
-fn missing(error: image::Error) -> Failure {
-    match error.kind() {
-        image::ErrorKind::NotFound => Failure::new(ProblemKind::Refused, base::fault::chain(&error)),
-        _ => error.into(),
-    }
 }

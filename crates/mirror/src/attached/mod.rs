@@ -30,7 +30,7 @@ use local::{Local, Opened, bytes_of};
 use shared::{Shared, State};
 
 pub use cast::{CastOptions, Join};
-pub use commit::Commit;
+pub use commit::{Commit, CommitOptions, Moment, Onto};
 
 /// Most fetches in flight, and so many workers.
 const WORKERS_MAX: usize = 32;

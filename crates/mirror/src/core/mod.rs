@@ -97,7 +97,8 @@ pub enum Request {
     Learn(Sectors),
     /// Begins a generation: what is dirty now is frozen. Fails with [`Failure::Busy`] while another is.
     Freeze,
-    /// Bytes of the frozen generation, all of them frozen.
+    /// Bytes as they were when the generation began. If they are not here any more, or never were, it ends without a step;
+    /// frozen ones are here.
     ReadFrozen(Sectors),
     /// Ends the generation. If it was published the new version is the base from now on.
     Thaw {

@@ -318,6 +318,9 @@ impl Core {
         if self.writing.iter().any(|(_, range)| overlaps(range, &read.range)) {
             return self.wait_blocked(id);
         }
+        if !self.is_as_frozen(&read.range) {
+            return Step::Over(Ok(()));
+        }
         self.frozen_reading.push((id, read.range.clone()));
         let aside: Vec<Sectors> = match self.has(Mutant::ReadsThawed) {
             true => Vec::new(),
@@ -325,6 +328,12 @@ impl Core {
         };
         let here = aside.iter().cloned().collect::<RunSet>().gaps(read.range.clone()).collect();
         Step::Do(Io::ReadFrozen { aside, here })
+    }
+
+    /// Whether all of `range` is as it was when the generation began, here or copied aside.
+    fn is_as_frozen(&self, range: &Sectors) -> bool {
+        let others = self.held.frozen.gaps(range.clone());
+        others.into_iter().all(|run| self.held.is_here(&self.cut, &run) && !self.held.dirty.touches(&run))
     }
 
     pub(super) fn done_frozen_read(&mut self, id: OpId, read: &mut FrozenRead, done: &Done) {

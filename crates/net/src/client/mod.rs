@@ -159,6 +159,12 @@ impl Client {
         }
     }
 
+    /// The same client for another upload: what one of them publishes ends nothing of the other's.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        self.with_options(self.options.clone())
+    }
+
     /// The server's address on the network.
     ///
     /// # Errors
@@ -225,11 +231,22 @@ impl Client {
     /// # Errors
     /// `Refused` if objects are missing; as [`Self::images`].
     pub fn publish(&self, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
+        self.publish_at(&api::path::versions(image), image, draft, key)
+    }
+
+    /// The same, if version `expect` is the newest by then; 0 if there is no such image.
+    ///
+    /// # Errors
+    /// `Refused` with the newest one's number if that is another; as [`Self::publish`].
+    pub fn publish_onto(&self, image: &str, draft: Bytes, expect: u64) -> Result<Bytes> {
+        self.publish_at(&api::path::versions_onto(image, expect), image, draft, &self.new_key())
+    }
+
+    fn publish_at(&self, path: &str, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
         let draft = self.options.cipher.seal_manifest(draft);
         let draft = draft.map_err(|error| from_image(error, format!("publish `{image}`")))?;
         let body = Body::Keyed { kind: api::OBJECT_TYPE, body: draft, key: key.to_owned() };
-        let path = api::path::versions(image);
-        self.opened(self.bytes(Method::POST, &path, body, limits::MANIFEST_BYTES_MAX)?, image)
+        self.opened(self.bytes(Method::POST, path, body, limits::MANIFEST_BYTES_MAX)?, image)
     }
 
     /// Takes part in a multicast session. The server books objects that are fetched from now on to that session.

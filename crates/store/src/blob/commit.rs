@@ -6,9 +6,10 @@ use std::sync::{Arc, MutexGuard};
 use base::limits::SECTOR_BYTES;
 use bytes::Bytes;
 use image::manifest::Statistics;
-use image::{Layout, Leaf, Manifest, Root, TreeEditor};
+use image::{Layout, Manifest, Root, TreeEditor};
 
 use super::compose::Content;
+use super::edit::{Edit, Leafs};
 use super::line::{Head, Line, Outcome, Tip, Turn};
 use super::nodes::Staging;
 use super::ranges::bytes_of;
@@ -18,7 +19,7 @@ use super::{Blob, Committed, describe};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::{ImageName, Reference};
 use crate::newest::Newest;
-use crate::parallel::parallel;
+use crate::parallel::cores;
 use crate::record;
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp, from_image, next};
@@ -167,48 +168,21 @@ impl<'a> Job<'a> {
         let layout = self.layout_on(&over)?;
         let staging = Staging::new(self.repository, self.upload);
         let manifest = &over.manifest;
-        let made = (|| {
-            let mut editor =
-                TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
-            editor.grow(layout.chunk_count())?;
-            let mut steps = self.write.touched.steps(&layout).peekable();
-            while let Some(step) = steps.next() {
-                let first = match step {
-                    Step::Compose(index) => index,
-                    Step::Free(chunks) => {
-                        editor.free(chunks)?;
-                        continue;
-                    }
-                };
-                // The chunks of one node at a time: an edited node is closed once.
-                let mut window = vec![(first, editor.get(first)?)];
-                while let Some(Step::Compose(index)) = steps.next_if(|step| step.is_in_node_of(first)) {
-                    window.push((index, editor.get(index)?));
-                }
-                for (index, leaf) in self.compose(&layout, &window)? {
-                    editor.set(index, leaf)?;
-                }
-            }
-            editor.finish()
-        })();
+        let tree = (&manifest.root, manifest.statistics);
+        let made = self.edit(&staging).over(&layout, tree, &|_| false);
         let (root, statistics) = made.map_err(|error| self.failed(error))?;
         Ok(Prepared { over, layout, root, statistics, staging, merged_chunks: 0 })
     }
 
-    /// What the chunks of `window` become, their objects uploaded.
-    fn compose(&self, layout: &Layout, window: &[(u64, Leaf)]) -> image::Result<Vec<(u64, Leaf)>> {
-        let benches = &self.repository.blobs.benches;
-        let composed = parallel(
-            window,
-            || benches.lend(self.repository.cipher()),
-            |lent, (index, base)| {
-                let through: (&dyn image::ObjectSource, &dyn image::ObjectSink) =
-                    (self.repository, self.upload);
-                let write = (&self.write.touched, self.write.content);
-                lent.bench()?.compose(through, layout, *index, base, write)
-            },
-        );
-        window.iter().zip(composed).map(|((index, _), leaf)| Ok((*index, leaf?))).collect()
+    fn edit<'e>(&'e self, staging: &'e Staging<'a>) -> Edit<'e> {
+        Edit {
+            nodes: (staging, staging),
+            chunks: (self.repository, self.upload),
+            benches: &self.repository.blobs.benches,
+            threads: cores(),
+            touched: &self.write.touched,
+            content: self.write.content,
+        }
     }
 
     /// What was `prepared` over another version, over `tip`: nodes are merged, chunks that nobody else wrote stay as they
@@ -228,8 +202,9 @@ impl<'a> Job<'a> {
             let mut onto =
                 TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
             onto.grow(layout.chunk_count())?;
-            let mut base = Leafs::new(&staging, &before.layout, &before.manifest.root);
-            let mut mine = Leafs::new(&prepared.staging, &prepared.layout, &prepared.root);
+            let mut base = Leafs::new((&staging, &staging), &before.layout, &before.manifest.root);
+            let through = (&prepared.staging as _, &prepared.staging as _);
+            let mut mine = Leafs::new(through, &prepared.layout, &prepared.root);
             let touched = &self.write.touched;
             for step in touched.steps(&layout) {
                 let index = match step {
@@ -244,7 +219,7 @@ impl<'a> Job<'a> {
                     mine
                 } else {
                     merged_chunks += 1;
-                    self.compose(&layout, &[(index, theirs)])?.remove(0).1
+                    self.edit(&staging).compose(&layout, &[(index, theirs)], &|_| false)?.remove(0)
                 };
                 onto.set(index, leaf)?;
             }
@@ -269,23 +244,6 @@ impl<'a> Job<'a> {
         let next = next(manifest.number, self.image)?;
         let tip = Arc::new(Tip { manifest, digest, layout: prepared.layout, next });
         Ok(Ready { tip, bytes })
-    }
-}
-
-/// Reads leaves of a tree in ascending order; free behind its end.
-struct Leafs<'a> {
-    cursor: TreeEditor<'a>,
-    chunk_count: u64,
-}
-
-impl<'a> Leafs<'a> {
-    fn new(source: &'a Staging<'_>, layout: &Layout, root: &Root) -> Self {
-        let cursor = TreeEditor::new(source, source, layout.chunk, root, Statistics::default());
-        Self { cursor, chunk_count: root.chunk_count }
-    }
-
-    fn get(&mut self, index: u64) -> image::Result<Leaf> {
-        if index < self.chunk_count { self.cursor.get(index) } else { Ok(Leaf::Free) }
     }
 }
 

@@ -19,6 +19,14 @@ use super::touched::Touched;
 pub trait Content: Sync {
     /// Fills `into` with the bytes from `offset` of the image on; all of them lie inside one range that is written.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()>;
+
+    /// Fills `into` with the bytes from `offset` of the image on as they are after the write, if the writer has all of them:
+    /// then what is not written need not be fetched. They are a whole chunk, and what is not written of them is asked for only
+    /// where the version below is the one that the writer knows.
+    fn whole_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<bool> {
+        let _ = (offset, into);
+        Ok(false)
+    }
 }
 
 /// Bytes that are written in one piece.
@@ -96,28 +104,38 @@ impl Bench {
     /// What chunk `index` becomes when `touched`, of `content` where that is written, goes over `base`; its object, if it
     /// has one, is in `sink` afterwards. Sectors that are written in part are allocated as a whole: the rest of them is
     /// what was there, zeros where they were free. What is freed reads as zeros; sectors that are freed as a whole are
-    /// free, others stay what they were.
+    /// free, others stay what they were. If it `is_known` the writer is asked for all of it first.
     pub(super) fn compose(
         &mut self,
         (source, sink): (&dyn ObjectSource, &dyn ObjectSink),
         layout: &Layout,
         index: u64,
         base: &Leaf,
-        (touched, content): (&Touched, &dyn Content),
+        (touched, content, is_known): (&Touched, &dyn Content, bool),
     ) -> Result<Leaf> {
         let window = bytes_of(layout.chunk_extent(index));
         let Some(extents) = allocated(layout, &window, base, touched) else { return Ok(Leaf::Free) };
         let base_is_needed = !touched.all.cover(&window);
-        self.open(source, layout.chunk, if base_is_needed { base } else { &Leaf::Free })?;
-        for part in touched.freed.within(&window) {
-            self.whole[place(&part, window.start)].fill(0);
-        }
-        for part in touched.written.within(&window) {
-            let place = place(&part, window.start);
-            content.read_at(part.start, &mut self.whole[place]).map_err(|error| {
-                let text = format!("read what is written at offset {}", part.start);
+        let unread = |offset: u64| {
+            move |error| {
+                let text = format!("read what is written at offset {offset}");
                 image::Error::from_source(ErrorKind::Io, text, error)
-            })?;
+            }
+        };
+        let is_whole = base_is_needed && is_known && {
+            self.open(source, layout.chunk, &Leaf::Free)?;
+            let all = place(&window, window.start);
+            content.whole_at(window.start, &mut self.whole[all]).map_err(unread(window.start))?
+        };
+        if !is_whole {
+            self.open(source, layout.chunk, if base_is_needed { base } else { &Leaf::Free })?;
+            for part in touched.freed.within(&window) {
+                self.whole[place(&part, window.start)].fill(0);
+            }
+            for part in touched.written.within(&window) {
+                let place = place(&part, window.start);
+                content.read_at(part.start, &mut self.whole[place]).map_err(unread(part.start))?;
+            }
         }
         self.plain.clear();
         extents.runs().for_each(|run| self.plain.extend_from_slice(&self.whole[span(run)]));

@@ -14,9 +14,15 @@ use crate::versions::Stamp;
 /// The manifest of what is made from `parent` by `stamp`, whatever that is: named, numbered and described as it is.
 pub(super) fn child(parent: &Tip, stamp: &Stamp) -> Manifest {
     let from = &parent.manifest;
+    let named = Parent { image: from.image.clone(), number: from.number, digest: parent.digest };
+    child_of(from, named, stamp)
+}
+
+/// The same from the manifest `from`, which `parent` names.
+pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manifest {
     Manifest {
         nonce: String::new(),
-        parent: Some(Parent { image: from.image.clone(), number: from.number, digest: parent.digest }),
+        parent: Some(parent),
         copied: None,
         created: stamp.created.clone(),
         creator: stamp.creator.clone(),

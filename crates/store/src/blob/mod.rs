@@ -32,6 +32,8 @@ mod append;
 mod commit;
 mod compose;
 mod describe;
+mod draft;
+mod edit;
 mod line;
 mod nodes;
 mod ranges;
@@ -63,6 +65,7 @@ use upload::Upload;
 
 pub(crate) use compose::Benches;
 pub use compose::{Content, Piece};
+pub use draft::{Draft, Drafter};
 pub(crate) use nodes::Nodes;
 pub use read::Snapshot;
 
@@ -71,7 +74,7 @@ pub use read::Snapshot;
 pub(crate) struct Blobs {
     pub(crate) lines: line::Lines,
     nodes: nodes::NodeCache,
-    flush: settle::SharedFlush,
+    pub(crate) flush: settle::SharedFlush,
     /// That of all writes under way.
     writer: Mutex<Weak<Writer>>,
     pub(crate) benches: Benches,

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use base::limits::TREE_FANOUT;
 use image::Layout;
 
 use super::ranges::{Ranges, bytes_of};
@@ -25,13 +24,6 @@ pub(super) enum Step {
     Compose(u64),
     /// All of these are free.
     Free(Range<u64>),
-}
-
-impl Step {
-    /// Whether it is one chunk whose leaf stands in the same node as that of chunk `index`.
-    pub(super) fn is_in_node_of(&self, index: u64) -> bool {
-        matches!(self, Self::Compose(own) if own / TREE_FANOUT == index / TREE_FANOUT)
-    }
 }
 
 impl Touched {
