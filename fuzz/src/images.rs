@@ -104,6 +104,7 @@ fn manifest(root: Root) -> Manifest {
         number: 3,
         parent: None,
         copied: None,
+        commit: None,
         root,
         chunk_bytes: CHUNK_BYTES_MIN,
         size_sectors,

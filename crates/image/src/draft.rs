@@ -18,6 +18,7 @@ impl Manifest {
             nonce: String::new(),
             parent: None,
             copied: None,
+            commit: None,
             root: captured.root,
             chunk_bytes: captured.layout.chunk.bytes(),
             size_sectors: captured.layout.size_sectors,

@@ -47,6 +47,10 @@ pub struct Manifest {
     /// The version of another repository that this one is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<Copied>,
+    /// Random digits that a disk drew before it was committed as this version, and by which it knows it again if nobody told it
+    /// that it was published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The tree.
     #[serde(with = "root_record")]
     pub root: Root,

@@ -31,12 +31,52 @@ const BARRIER: u8 = 7;
 const CLOSED: u8 = 8;
 const KEPT: u8 = 9;
 const SUSPECT: u8 = 10;
+const PROMISE: u8 = 11;
+const LANDED: u8 = 12;
+const FREED: u8 = 13;
+/// Length of what tells a commit from all others.
+pub const TOKEN_BYTES: usize = 16;
 
 /// 128 bits that are other after each start of the machine.
 pub type BootId = [u8; 16];
 
 fn corrupt(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, text)
+}
+
+/// What a commit is to be published as. It is written down before, so that the version is known again if the process dies before
+/// it is told that it was published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promise {
+    /// Random bytes, other for each base of each disk; the version carries them.
+    pub token: [u8; TOKEN_BYTES],
+    /// The image.
+    pub image: String,
+}
+
+impl Promise {
+    /// As a record has it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        [&self.token[..], self.image.as_bytes()].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let (token, image) = bytes.split_first_chunk().ok_or_else(|| corrupt("a promise ends early"))?;
+        let image = std::str::from_utf8(image).map_err(|_| corrupt("a promise names no image"))?;
+        Ok(Self { token: *token, image: image.to_owned() })
+    }
+}
+
+/// What a disk is of. Manifests are in their envelopes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lineage {
+    /// The version that it began as, or was last committed as.
+    pub base: Vec<u8>,
+    /// The version of others onto which what is dirty was committed last.
+    pub landed: Option<Vec<u8>>,
+    /// A commit of which nobody knows how it ended.
+    pub promise: Option<Promise>,
 }
 
 /// One record as it stands at offset `at` of the journal.
@@ -62,15 +102,19 @@ fn runs(runs: impl IntoIterator<Item = Range<u64>>) -> Vec<u8> {
     runs.into_iter().flat_map(|run| [run.start.to_le_bytes(), run.end.to_le_bytes()].concat()).collect()
 }
 
-/// `record` as it is appended at offset `at`. `manifest` is that of the new version, for [`Record::Committed`].
+/// `record` as it is appended at offset `at`. `added` is the manifest of the version for [`Record::Committed`],
+/// [`Record::Landed`] and [`Record::Rebased`], the [`Promise`] for [`Record::Frozen`].
 #[must_use]
-pub fn encode(at: u64, record: &Record, manifest: &[u8]) -> Vec<u8> {
+pub fn encode(at: u64, record: &Record, added: &[u8]) -> Vec<u8> {
     match record {
         Record::Dirty(sectors) => seal(at, DIRTY, &runs(sectors.iter().cloned())),
         Record::Clean(chunks) => seal(at, CLEAN, &runs(chunks.iter().cloned())),
-        Record::Frozen => seal(at, FROZEN, &[]),
-        Record::Committed => seal(at, COMMITTED, manifest),
+        Record::Freed(sectors) => seal(at, FREED, &runs(sectors.iter().cloned())),
+        Record::Frozen => seal(at, FROZEN, added),
+        Record::Committed => seal(at, COMMITTED, added),
+        Record::Landed => seal(at, LANDED, added),
         Record::Abandoned => seal(at, ABANDONED, &[]),
+        Record::Rebased => seal(at, BASE, added),
     }
 }
 
@@ -86,9 +130,9 @@ pub fn closed(at: u64) -> Vec<u8> {
     seal(at, CLOSED, &[])
 }
 
-/// A whole journal that says `held`, all of it durable, of a disk that began as the version of `manifest`.
+/// A whole journal that says `held`, all of it durable, of a disk of this `lineage`.
 #[must_use]
-pub fn snapshot(boot: &BootId, cut: &Cut, manifest: &[u8], held: &Held) -> Vec<u8> {
+pub fn snapshot(boot: &BootId, cut: &Cut, lineage: &Lineage, held: &Held) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 << 12);
     bytes.extend(MAGIC);
     bytes.extend([VERSION, cut.height, 0, 0]);
@@ -97,30 +141,33 @@ pub fn snapshot(boot: &BootId, cut: &Cut, manifest: &[u8], held: &Held) -> Vec<u
     bytes.extend(cut.chunk_sectors.to_le_bytes());
     bytes.resize(HEADER_BYTES - CHECK_BYTES, 0);
     bytes.extend(check(0, &bytes));
-    let mut add = |kind: u8, payload: &[u8]| {
-        let record = seal(bytes.len() as u64, kind, payload);
-        bytes.extend(record);
-    };
-    add(BASE, manifest);
-    let mut add_set = |kind: u8, set: &RunSet| {
-        let all: Vec<Sectors> = set.iter().collect();
-        all.chunks(SNAPSHOT_RUNS_MAX).for_each(|some| add(kind, &runs(some.iter().cloned())));
-    };
-    add_set(CLEAN, &held.clean);
-    add_set(SUSPECT, &held.suspect);
-    add_set(KEPT, &held.kept);
+    add(&mut bytes, BASE, &lineage.base);
+    lineage.landed.iter().for_each(|manifest| add(&mut bytes, LANDED, manifest));
+    add_set(&mut bytes, CLEAN, &held.clean);
+    add_set(&mut bytes, SUSPECT, &held.suspect);
+    add_set(&mut bytes, KEPT, &held.kept);
+    let promise = lineage.promise.as_ref().map(Promise::encode);
     if !held.frozen.is_empty() {
-        add_set(DIRTY, &held.frozen);
-        add(FROZEN, &[]);
+        add_set(&mut bytes, DIRTY, &held.frozen);
+        add_set(&mut bytes, FREED, &held.frozen_freed);
+        add(&mut bytes, FROZEN, &[]);
     }
-    let mut add_set = |kind: u8, set: &RunSet| {
-        let all: Vec<Sectors> = set.iter().collect();
-        all.chunks(SNAPSHOT_RUNS_MAX).for_each(|some| add(kind, &runs(some.iter().cloned())));
-    };
-    add_set(DIRTY, &held.dirty);
+    promise.iter().for_each(|promise| add(&mut bytes, PROMISE, promise));
+    add_set(&mut bytes, DIRTY, &held.dirty);
+    add_set(&mut bytes, FREED, &held.freed);
     let at = bytes.len() as u64;
     bytes.extend(barrier(at, at));
     bytes
+}
+
+fn add(journal: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    let record = seal(journal.len() as u64, kind, payload);
+    journal.extend(record);
+}
+
+fn add_set(journal: &mut Vec<u8>, kind: u8, set: &RunSet) {
+    let all: Vec<Sectors> = set.iter().collect();
+    all.chunks(SNAPSHOT_RUNS_MAX).for_each(|some| add(journal, kind, &runs(some.iter().cloned())));
 }
 
 /// What a journal says.
@@ -128,8 +175,8 @@ pub fn snapshot(boot: &BootId, cut: &Cut, manifest: &[u8], held: &Held) -> Vec<u
 pub struct Recovered {
     /// How the disk is cut.
     pub cut: Cut,
-    /// The manifest of the version that it began as, or was last committed as.
-    pub manifest: Vec<u8>,
+    /// What it is of.
+    pub lineage: Lineage,
     /// What lies in the local file.
     pub held: Held,
     /// It was closed in good order: there is nothing to clear.
@@ -157,10 +204,12 @@ pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered>
     let closed = records.last().is_some_and(|record| record.kind == CLOSED);
     let trusts_all = closed || begun == *boot || Mutant::UsesUnbarriered.is(mutant);
     let covered = covered.ok_or_else(|| corrupt("the journal has no barrier"))?;
-    let mut manifest = None;
-    let mut held = Held::default();
+    let (mut lineage, mut held) = (Lineage::default(), Held::default());
     for record in records.iter().filter(|record| trusts_all || record.at < covered) {
-        apply(record, &cut, &mut held, &mut manifest)?;
+        apply(record, &cut, &mut held, &mut lineage)?;
+    }
+    if Mutant::ForgetsPromise.is(mutant) {
+        lineage.promise = None;
     }
     // A commit of which nobody knows how it ended.
     if Mutant::ForgetsFrozen.is(mutant) {
@@ -168,7 +217,12 @@ pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered>
     } else {
         held.abandon()
     }
-    if !closed && begun != *boot && !Mutant::TrustsSuspects.is(mutant) {
+    let was_cut = !closed && begun != *boot;
+    if was_cut && !Mutant::TrustsFreed.is(mutant) {
+        // Something may have been written there without a record.
+        held.freed = RunSet::new();
+    }
+    if was_cut && !Mutant::TrustsSuspects.is(mutant) {
         held.kept = RunSet::new();
         let clean = std::mem::take(&mut held.clean);
         held.suspect.extend(&clean);
@@ -176,8 +230,10 @@ pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered>
     let dirty: Vec<Range<u64>> = held.dirty.iter().map(|run| cut.chunks_of(&run)).collect();
     // What is dirty in part can't be held against a digest: the rest of it is fetched again.
     dirty.into_iter().for_each(|chunks| held.suspect.remove(chunks));
-    let manifest = manifest.ok_or_else(|| corrupt("the journal names no version"))?;
-    Ok(Recovered { cut, manifest, held, closed })
+    if lineage.base.is_empty() {
+        return Err(corrupt("the journal names no version"));
+    }
+    Ok(Recovered { cut, lineage, held, closed })
 }
 
 fn header(bytes: &[u8]) -> Result<(Cut, BootId)> {
@@ -245,13 +301,19 @@ fn scan(bytes: &[u8]) -> Vec<Entry<'_>> {
     records
 }
 
-fn apply(record: &Entry<'_>, cut: &Cut, held: &mut Held, manifest: &mut Option<Vec<u8>>) -> Result<()> {
+fn apply(record: &Entry<'_>, cut: &Cut, held: &mut Held, lineage: &mut Lineage) -> Result<()> {
     match record.kind {
-        BASE => *manifest = Some(record.payload.to_vec()),
+        BASE => *lineage = Lineage { base: record.payload.to_vec(), ..Lineage::default() },
         DIRTY => {
             for run in record.runs(cut.size_sectors)? {
                 held.kept.remove(run.clone());
-                held.dirty.insert(run);
+                held.write(run);
+            }
+        }
+        FREED => {
+            for run in record.runs(cut.size_sectors)? {
+                held.kept.remove(run.clone());
+                held.free(run);
             }
         }
         CLEAN => {
@@ -263,10 +325,21 @@ fn apply(record: &Entry<'_>, cut: &Cut, held: &mut Held, manifest: &mut Option<V
         }
         KEPT => record.runs(cut.size_sectors)?.into_iter().for_each(|run| held.kept.insert(run)),
         SUSPECT => record.runs(cut.chunks())?.into_iter().for_each(|run| held.suspect.insert(run)),
-        FROZEN => held.freeze(),
+        FROZEN => {
+            held.freeze();
+            if !record.payload.is_empty() {
+                lineage.promise = Some(Promise::decode(record.payload)?);
+            }
+        }
+        PROMISE => lineage.promise = Some(Promise::decode(record.payload)?),
         ABANDONED => held.abandon(),
+        LANDED => {
+            lineage.landed = Some(record.payload.to_vec());
+            lineage.promise = None;
+            held.abandon();
+        }
         COMMITTED => {
-            *manifest = Some(record.payload.to_vec());
+            *lineage = Lineage { base: record.payload.to_vec(), ..Lineage::default() };
             held.commit(cut);
         }
         BARRIER | CLOSED => {}
@@ -291,12 +364,16 @@ mod tests {
         [run].into_iter().collect()
     }
 
+    fn base() -> Lineage {
+        Lineage { base: b"base".to_vec(), ..Lineage::default() }
+    }
+
     fn recovered(bytes: &[u8], boot: &BootId) -> Recovered {
         recover(bytes, boot, Mutant::None).unwrap()
     }
 
     fn append(bytes: &mut Vec<u8>, record: &Record) {
-        let record = encode(bytes.len() as u64, record, b"next");
+        let record = encode(bytes.len() as u64, record, b"next and some more");
         bytes.extend(record);
     }
 
@@ -304,19 +381,23 @@ mod tests {
     fn a_snapshot_says_what_it_was_made_of() {
         let held = Held {
             dirty: set(5..9),
+            freed: set(6..8),
             frozen: RunSet::new(),
+            frozen_freed: RunSet::new(),
             kept: set(600..700),
             clean: set(3..5),
             suspect: set(6..7),
         };
-        let bytes = snapshot(&BOOT, &CUT, b"base", &held);
+        let promise = Some(Promise { token: [7; TOKEN_BYTES], image: "web".to_owned() });
+        let lineage = Lineage { base: b"base".to_vec(), landed: Some(b"theirs".to_vec()), promise };
+        let bytes = snapshot(&BOOT, &CUT, &lineage, &held);
         let found = recovered(&bytes, &BOOT);
-        assert_eq!((found.held, found.manifest.as_slice(), found.cut), (held, &b"base"[..], CUT));
+        assert_eq!((found.held, found.lineage, found.cut), (held, lineage, CUT));
     }
 
     #[test]
     fn after_a_kill_all_records_count_after_a_power_cut_those_that_a_barrier_covers() {
-        let mut bytes = snapshot(&BOOT, &CUT, b"base", &Held::default());
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
         append(&mut bytes, &Record::Dirty(vec![0..8]));
         append(&mut bytes, &Record::Clean(vec![0..2]));
         let upto = bytes.len() as u64;
@@ -336,23 +417,62 @@ mod tests {
 
     #[test]
     fn commits_are_replayed() {
-        let mut bytes = snapshot(&BOOT, &CUT, b"base", &Held::default());
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
         append(&mut bytes, &Record::Dirty(vec![0..600]));
         append(&mut bytes, &Record::Frozen);
         append(&mut bytes, &Record::Dirty(vec![16..24]));
         let open = recovered(&bytes, &BOOT);
-        assert_eq!((open.held.dirty, open.manifest.as_slice()), (set(0..600), &b"base"[..]));
+        assert_eq!((open.held.dirty, open.lineage.base.as_slice()), (set(0..600), &b"base"[..]));
         append(&mut bytes, &Record::Committed);
         let found = recovered(&bytes, &BOOT);
-        assert_eq!(found.manifest, b"next");
+        assert_eq!(found.lineage.base, b"next and some more");
         assert_eq!((found.held.dirty, found.held.clean), (set(16..24), set(0..1)));
         assert_eq!(found.held.kept, set(512..600));
     }
 
     #[test]
+    fn a_promise_is_kept_until_it_is_known_how_it_ended() {
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
+        append(&mut bytes, &Record::Dirty(vec![0..600]));
+        append(&mut bytes, &Record::Frozen);
+        let promise = Some(Promise { token: *b"next and some mo", image: "re".to_owned() });
+        assert_eq!(recovered(&bytes, &BOOT).lineage.promise, promise);
+        append(&mut bytes, &Record::Abandoned);
+        assert_eq!(recovered(&bytes, &BOOT).lineage.promise, promise, "who gave up knows nothing");
+        let (mut landed, mut rebased) = (bytes.clone(), bytes);
+        append(&mut landed, &Record::Landed);
+        let found = recovered(&landed, &BOOT);
+        assert_eq!(found.held.dirty, set(0..600));
+        assert_eq!((found.lineage.base, found.lineage.promise), (b"base".to_vec(), None));
+        assert_eq!(found.lineage.landed.unwrap(), b"next and some more");
+        append(&mut rebased, &Record::Rebased);
+        let found = recovered(&rebased, &BOOT);
+        assert_eq!(found.held.dirty, set(0..600));
+        assert_eq!(found.lineage, Lineage { base: b"next and some more".to_vec(), ..Lineage::default() });
+    }
+
+    #[test]
+    fn what_is_free_is_free_until_it_is_written_or_the_power_fails() {
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
+        append(&mut bytes, &Record::Freed(vec![0..600]));
+        append(&mut bytes, &Record::Dirty(vec![16..24]));
+        let freed = [0..16, 24..600].into_iter().collect::<RunSet>();
+        assert_eq!(recovered(&bytes, &BOOT).held.freed, freed);
+        append(&mut bytes, &Record::Frozen);
+        append(&mut bytes, &Record::Dirty(vec![32..40]));
+        let found = recovered(&bytes, &BOOT).held;
+        assert_eq!(found.freed, [0..16, 24..32, 40..600].into_iter().collect::<RunSet>());
+        assert_eq!(found.dirty, set(0..600));
+        let at = bytes.len() as u64;
+        bytes.extend(barrier(at, at));
+        let found = recovered(&bytes, &LATER).held;
+        assert_eq!((found.dirty, found.freed), (set(0..600), RunSet::new()));
+    }
+
+    #[test]
     fn a_closed_disk_is_trusted_by_the_next_boot() {
         let held = Held { clean: set(0..2), ..Held::default() };
-        let mut bytes = snapshot(&BOOT, &CUT, b"base", &held);
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &held);
         let at = bytes.len() as u64;
         bytes.extend(closed(at));
         let found = recovered(&bytes, &LATER);
@@ -362,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_torn_tail_ends_the_journal_and_damage_never_panics() {
-        let mut bytes = snapshot(&BOOT, &CUT, b"base", &Held::default());
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
         let whole = bytes.len();
         append(&mut bytes, &Record::Dirty(vec![0..8]));
         for end in whole..bytes.len() {

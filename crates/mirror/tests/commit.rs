@@ -6,7 +6,7 @@
 mod common;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 
 use base::Chance;
 use bytes::Bytes;
@@ -31,16 +31,15 @@ fn newest(stamp: &Stamp) -> CommitOptions<'_> {
     CommitOptions { onto: Onto::Newest, ..CommitOptions::new(stamp) }
 }
 
-/// Writes runs of sectors of which `owner` says whose they are, to `mirror` and to `expected`.
-fn write(mirror: &Mirror, chance: &mut Chance, expected: &mut [Vec<u8>], owner: u64, owners: u64) {
+/// Writes some sectors that are even, or odd, to `mirror` and to what is expected.
+fn write(mirror: &Mirror, chance: &mut Chance, expected: [&mut Vec<u8>; 2], odd: u64) {
+    let mut bytes = [0; 512];
+    let mut contents = expected;
     for _ in 0..30 {
-        let sector = chance.below(SIZE / 512 / owners) * owners + owner;
-        let mut bytes = [0; 512];
+        let at = (chance.below(SIZE / 1024) * 2 + odd) * 512;
         chance.fill(&mut bytes);
-        mirror.write(sector * 512, &bytes, Durability::Cached).unwrap();
-        for content in &mut *expected {
-            content[sector as usize * 512..][..512].copy_from_slice(&bytes);
-        }
+        mirror.write(at, &bytes, Durability::Cached).unwrap();
+        contents.iter_mut().for_each(|content| content[at as usize..][..512].copy_from_slice(&bytes));
     }
 }
 
@@ -49,22 +48,35 @@ fn two_disks_of_one_base_merge_sector_by_sector_and_neither_sees_the_other() {
     let (place, stamp, image) = (Place::new(SIZE, 20), stamp(), "disk".parse().unwrap());
     let (one, two) = (disk(&place, "one", "disk"), disk(&place, "two", "disk"));
     let mut chance = Chance::from_seed(20);
-    let (mut merged, mut of_two) = (place.content.clone(), place.content.clone());
-    let read_before = chance.below(SIZE / 512) * 512;
-    two.read(read_before, &mut [0; 512]).unwrap();
-    write(&one, &mut chance, std::slice::from_mut(&mut merged), 0, 2);
-    let mut both = [merged, of_two];
-    write(&two, &mut chance, &mut both, 1, 2);
-    [merged, of_two] = both;
-    one.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
-    let error = two.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    two.read(chance.below(SIZE / 512) * 512, &mut [0; 512]).unwrap();
+    let mut contents = [place.content.clone(), place.content.clone(), place.content.clone()];
+    let [merged, of_one, of_two] = &mut contents;
+    for round in 0..3 {
+        write(&one, &mut chance, [&mut *merged, &mut *of_one], 0);
+        let refused = one.commit(&place.repository, &image, &CommitOptions::new(&stamp));
+        assert_eq!(refused.is_ok(), round == 0, "{refused:?}");
+        if round > 0 {
+            one.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
+        }
+        write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
+        let error = two.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        let commit = two.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
+        let number = 4 + 2 * round;
+        assert!(!commit.is_base && commit.manifest.number == number, "{commit:?}");
+        assert_eq!(commit.manifest.parent.as_ref().map(|parent| parent.number), Some(number - 1));
+        assert!(place.read("disk") == *merged, "round {round}");
+        assert!(all(&one) == *of_one && all(&two) == *of_two, "what a guest sees never changes under it");
+    }
     let commit = two.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
-    assert!(!commit.is_base && commit.manifest.number == 4, "{commit:?}");
-    assert_eq!(commit.manifest.parent.as_ref().map(|parent| parent.number), Some(3));
-    assert!(place.read("disk@4") == merged);
-    assert!(all(&two) == of_two, "what a guest sees never changes under it");
-    assert_eq!(two.base().number, 2);
+    assert_eq!(commit.manifest.number, 8, "nothing is new, and no version is made");
+    assert_eq!((one.base().number, two.base().number), (3, 2));
+    // It is remembered what is in which version.
+    drop(two);
+    let two = Mirror::open(&place.path("two"), place.sources(), &options()).unwrap();
+    write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
+    two.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
+    assert!(place.read("disk@9") == *merged && all(&two) == *of_two);
 }
 
 #[test]
@@ -116,15 +128,23 @@ fn the_moment_of_a_commit_is_inside_of_what_is_done_around_it() {
     assert!(bytes[1024..1536] == place.content[1024..1536]);
 }
 
-/// A repository to which the way breaks before a version is published, as often as it is told.
-struct Breaks<'a> {
-    place: &'a Place,
-    breaks: AtomicBool,
+/// When the way to a repository breaks.
+#[derive(Clone, Copy, PartialEq)]
+enum Breaks {
+    Never,
+    BeforeTheVersion,
+    BehindIt,
 }
 
-struct Broken<'a>(&'a dyn Addition, bool);
+/// A repository to which the way breaks once.
+struct Far<'a> {
+    place: &'a Place,
+    breaks: Mutex<Breaks>,
+}
 
-impl Depot for Breaks<'_> {
+struct Broken<'a>(&'a dyn Addition, Breaks);
+
+impl Depot for Far<'_> {
     fn version(&self, reference: &Reference) -> Result<Option<Sealed>> {
         self.place.repository.version(reference)
     }
@@ -134,7 +154,7 @@ impl Depot for Breaks<'_> {
         stamp: &Stamp,
         work: &mut dyn FnMut(&dyn Addition) -> Result<Manifest>,
     ) -> Result<Manifest> {
-        let breaks = self.breaks.swap(false, Ordering::Relaxed);
+        let breaks = std::mem::replace(&mut *self.breaks.lock().unwrap(), Breaks::Never);
         self.place.repository.add(stamp, &mut |addition| work(&Broken(addition, breaks)))
     }
 }
@@ -165,10 +185,13 @@ impl Addition for Broken<'_> {
     }
 
     fn publish(&self, image: &ImageName, draft: Manifest, expected: u64) -> Result<Manifest> {
-        match self.1 {
-            true => Err(Error::new(ErrorKind::Unreachable, "nobody there")),
-            false => self.0.publish(image, draft, expected),
+        if self.1 != Breaks::BeforeTheVersion {
+            let published = self.0.publish(image, draft, expected);
+            if self.1 == Breaks::Never {
+                return published;
+            }
         }
+        Err(Error::new(ErrorKind::Unreachable, "nobody there"))
     }
 }
 
@@ -179,7 +202,7 @@ fn a_commit_that_broke_off_goes_on_where_it_was() {
     let mut bytes = vec![0; 12 * CHUNK as usize];
     Chance::from_seed(23).fill(&mut bytes);
     mirror.write(3 * CHUNK + 512, &bytes, Durability::Cached).unwrap();
-    let depot = Breaks { place: &place, breaks: AtomicBool::new(true) };
+    let depot = Far { place: &place, breaks: Mutex::new(Breaks::BeforeTheVersion) };
     let error = mirror.commit(&depot, &image, &CommitOptions::new(&stamp)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert_eq!(mirror.dirty_bytes(), bytes.len() as u64);
@@ -187,5 +210,69 @@ fn a_commit_that_broke_off_goes_on_where_it_was() {
     mirror.write(3 * CHUNK + 512, &[1; 512], Durability::Cached).unwrap();
     let commit = mirror.commit(&depot, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
     assert!(commit.stored_bytes < 2 * CHUNK, "{commit:?}");
+    assert!(place.read("disk") == all(&mirror));
+}
+
+#[test]
+fn a_version_that_nobody_told_it_of_is_known_again() {
+    for onto in [Onto::Base, Onto::Newest] {
+        let (place, stamp, image) = (Place::new(SIZE, 24), stamp(), "disk".parse().unwrap());
+        let options = CommitOptions { onto, ..CommitOptions::new(&stamp) };
+        let mut mirror = disk(&place, "m", "disk");
+        mirror.write(3 * CHUNK + 512, &[5; 3 * CHUNK as usize], Durability::Cached).unwrap();
+        mirror.discard(20 * CHUNK, CHUNK, Durability::Cached).unwrap();
+        if onto == Onto::Newest {
+            place.repository.blob(&image).write(30 * CHUNK, &[6; 512], &stamp).unwrap();
+        }
+        let first = place.manifest("disk").number + 1;
+        let depot = Far { place: &place, breaks: Mutex::new(Breaks::BehindIt) };
+        let error = mirror.commit(&depot, &image, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        // The process dies, and is asked for the commit again.
+        mirror = again(mirror, &place, "m");
+        let before = all(&mirror);
+        let commit = mirror.commit(&depot, &image, &options).unwrap().unwrap();
+        assert_eq!(commit.manifest.number, first);
+        assert_eq!((commit.is_base, all(&mirror) == before), (onto == Onto::Base, true));
+        // Again, and this time it is written on before somebody asks.
+        mirror.write(7 * CHUNK, &[8; 512], Durability::Cached).unwrap();
+        *depot.breaks.lock().unwrap() = Breaks::BehindIt;
+        mirror.commit(&depot, &image, &options).unwrap_err();
+        mirror.write(3 * CHUNK + 1024, &[9; 512], Durability::Cached).unwrap();
+        mirror = again(mirror, &place, "m");
+        let commit = mirror.commit(&depot, &image, &options).unwrap().unwrap();
+        assert_eq!(commit.manifest.number, first + 2);
+        let mut expected = all(&mirror);
+        if onto == Onto::Newest {
+            expected[30 * CHUNK as usize..][..512].fill(6);
+        }
+        assert!(place.read("disk") == expected);
+    }
+}
+
+fn again(mirror: Mirror, place: &Place, name: &str) -> Mirror {
+    drop(mirror);
+    Mirror::open(&place.path(name), place.sources(), &options()).unwrap()
+}
+
+#[test]
+fn what_is_discarded_is_free_in_the_next_version() {
+    let (place, stamp, image) = (Place::new(SIZE, 25), stamp(), "disk".parse().unwrap());
+    let mirror = disk(&place, "m", "disk");
+    mirror.write(0, &[5; 8 * CHUNK as usize], Durability::Cached).unwrap();
+    mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+    let allocated = place.manifest("disk").statistics.allocated_bytes;
+    mirror.discard(512, 4 * CHUNK, Durability::Cached).unwrap();
+    mirror.write(2 * CHUNK, &[6; 1024], Durability::Cached).unwrap();
+    mirror.write_zeroes(3 * CHUNK, 512, mirror::Space::Free, Durability::Cached).unwrap();
+    let commit = mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+    assert_eq!(commit.manifest.statistics.allocated_bytes, allocated - 4 * CHUNK + 1024 + 512);
+    assert!(place.read("disk") == all(&mirror));
+    // What was freed and is written again is there again, also after the process died.
+    mirror.discard(0, CHUNK, Durability::Durable).unwrap();
+    let mirror = again(mirror, &place, "m");
+    mirror.write(512, &[7; 512], Durability::Cached).unwrap();
+    let commit = mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+    assert_eq!(commit.manifest.statistics.allocated_bytes, allocated - 4 * CHUNK + 1024 + 512);
     assert!(place.read("disk") == all(&mirror));
 }

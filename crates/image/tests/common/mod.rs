@@ -22,6 +22,7 @@ pub fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
         nonce: String::new(),
         parent: None,
         copied: None,
+        commit: None,
         root,
         chunk_bytes: chunk.bytes(),
         size_sectors,

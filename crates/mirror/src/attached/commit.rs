@@ -6,17 +6,21 @@
 use std::ops::Range;
 
 use base::limits::SECTOR_BYTES;
+use image::manifest::Parent;
 use image::{Manifest, Sealed};
 use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
 
 use super::Mirror;
 use super::local::bytes_of;
-use crate::core::{Done, Failure, Io, Request};
+use crate::core::{Done, Ending, Failure, Io, Request, RunSet};
 use crate::depot::{Addition, Depot, from_store};
+use crate::state::{Promise, TOKEN_BYTES};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a merge is made anew, since somebody else published meanwhile.
 const MERGES_MAX: u32 = 16;
+/// Most versions, newest first, that are looked at for one that is in doubt.
+const LOOKS_MAX: usize = 1000;
 
 /// What a version goes onto.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,25 +84,82 @@ impl Mirror {
         image: &ImageName,
         options: &CommitOptions<'_>,
     ) -> Result<Option<Commit>> {
+        let _alone = Alone::new(self)?;
+        let was_known = self.keep_promise(depot, image)?;
+        self.promise(image)?;
         self.freeze(options.moment)?;
-        let ranges: Vec<Range<u64>> = {
-            let state = self.shared.lock();
-            let frozen = state.core.held().frozen.iter();
-            frozen.map(|run| run.start * SECTOR_BYTES..run.end * SECTOR_BYTES).collect()
+        let published = self.publish_frozen(depot, image, options, was_known);
+        let ending = match &published {
+            Ok(Some(commit)) => {
+                self.shared.lock().next = Some(commit.manifest.clone());
+                if commit.is_base { Ending::Committed } else { Ending::Landed }
+            }
+            Ok(None) | Err(_) => Ending::Abandoned,
         };
-        let changes = Changes { written: &ranges, content: &Frozen(self), freed: &[] };
-        let published = match ranges.is_empty() {
-            true => Ok(None),
-            false => self.publish(depot, image, &changes, options).map(Some),
-        };
-        let is_base = matches!(&published, Ok(Some(commit)) if commit.is_base);
-        if let Ok(Some(commit)) = &published {
-            self.shared.lock().next = Some(commit.manifest.clone());
-        }
-        let thawed = self.ask(Request::Thaw { published: is_base });
+        let thawed = self.ask(Request::Thaw(ending));
         self.shared.local.drop_side();
         let commit = published?;
         thawed.map(|()| commit)
+    }
+
+    fn publish_frozen(
+        &self,
+        depot: &dyn Depot,
+        image: &ImageName,
+        options: &CommitOptions<'_>,
+        was_known: bool,
+    ) -> Result<Option<Commit>> {
+        let bytes = |set: RunSet| -> Vec<Range<u64>> {
+            set.iter().map(|run| run.start * SECTOR_BYTES..run.end * SECTOR_BYTES).collect()
+        };
+        let (written, freed) = {
+            let state = self.shared.lock();
+            let (freed, mut written) =
+                (state.core.held().frozen_freed.clone(), state.core.held().frozen.clone());
+            freed.iter().for_each(|run| written.remove(run));
+            (bytes(written), bytes(freed))
+        };
+        if written.is_empty() && freed.is_empty() {
+            return Ok(None);
+        }
+        // What a version holds the local disk must not lose in a power cut, should nobody be told of the version.
+        self.ask(Request::Flush)?;
+        let changes = Changes { written: &written, content: &Frozen(self), freed: &freed };
+        self.publish(depot, image, &changes, options, was_known).map(Some)
+    }
+
+    /// Draws what the next version of `image` is known by, unless a commit there is in doubt: it has the same.
+    fn promise(&self, image: &ImageName) -> Result<()> {
+        let mut state = self.shared.lock();
+        if state.promise.as_ref().is_none_or(|promise| promise.image != image.as_str()) {
+            let mut token = [0; TOKEN_BYTES];
+            let drawn = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty());
+            drawn.map_err(|error| Error::from_source(ErrorKind::Io, "draw random bytes", error))?;
+            state.promise = Some(Promise { token, image: image.to_string() });
+        }
+        Ok(())
+    }
+
+    /// If a commit to `image` is in doubt: finds out whether it was published. If it was, that version is the base from now on,
+    /// and what is dirty stays so. Whether it was.
+    fn keep_promise(&self, depot: &dyn Depot, image: &ImageName) -> Result<bool> {
+        let (promise, base, landed) = {
+            let state = self.shared.lock();
+            (state.promise.clone(), state.manifest.clone(), state.landed.clone())
+        };
+        let Some(promise) = promise.filter(|promise| promise.image == image.as_str()) else {
+            return Ok(false);
+        };
+        let last = landed.as_ref().unwrap_or(&base);
+        let above = if last.image == image.as_str() { last.number } else { 0 };
+        let Some(found) = find(depot, image, above, &token_text(&promise))? else { return Ok(false) };
+        let named = |parent: &Parent| (parent.image == base.image) && parent.number == base.number;
+        let is_child = found.parent.as_ref().is_some_and(named);
+        self.shared.lock().next = Some(found);
+        // What was frozen then is dirty now: a generation of nothing ends as that one did.
+        let request = if is_child { Request::Rebase } else { Request::Thaw(Ending::Landed) };
+        self.ask(request)?;
+        Ok(is_child)
     }
 
     /// A request that needs nothing of its own.
@@ -118,7 +179,7 @@ impl Mirror {
         match (around, frozen) {
             (Ok(()), Some(true)) => Ok(()),
             (Ok(()), _) => Err(Error::new(ErrorKind::Invalid, "the moment of a commit never came")),
-            (Err(error), Some(true)) => self.ask(Request::Thaw { published: false }).and(Err(error)),
+            (Err(error), Some(true)) => self.ask(Request::Thaw(Ending::Abandoned)).and(Err(error)),
             (Err(error), _) => Err(error),
         }
     }
@@ -129,29 +190,49 @@ impl Mirror {
         image: &ImageName,
         changes: &Changes<'_>,
         options: &CommitOptions<'_>,
+        was_known: bool,
     ) -> Result<Commit> {
-        let base = self.base_in(depot)?;
+        let (promise, landed) = {
+            let state = self.shared.lock();
+            (state.promise.clone(), state.landed.clone())
+        };
+        let token = promise.as_ref().map(token_text);
+        let base = in_depot(depot, &self.base())?;
+        let ranges = changes.written.iter().chain(changes.freed);
+        let dirty_bytes = ranges.map(|range| range.end - range.start).sum();
         let merging = options.onto == Onto::Newest;
         for _ in 0..if merging { MERGES_MAX } else { 1 } {
             let newest = depot.version(&Reference::Newest(image.clone()))?;
             let over = goes_onto(&base, newest, image, options.onto)?;
+            // What others wrote counts from the version that has what this disk wrote.
+            let seen = landed.as_ref().filter(|landed| landed.image == image.as_str());
+            let since = match (&over, seen) {
+                (Over::Other(_), Some(landed)) => &in_depot(depot, landed)?,
+                _ => &base,
+            };
             let expected = match &over {
                 Over::Nothing => 0,
                 Over::Base => base.manifest.number,
                 Over::Other(newest) => newest.manifest.number,
             };
+            let is_base = !matches!(over, Over::Other(_));
             let mut stored_bytes = 0;
             let published = depot.add(options.stamp, &mut |addition| {
-                let draft = draft(addition, &base, &over, changes, options.stamp)?;
+                let draft = draft(addition, since, &over, changes, options.stamp)?;
                 stored_bytes = draft.stored_bytes;
-                addition.publish(image, draft.manifest, expected)
+                let is_there = match &over {
+                    Over::Nothing => None,
+                    Over::Base => Some(&base.manifest).filter(|_| was_known),
+                    Over::Other(newest) => Some(&newest.manifest).filter(|_| seen.is_some()),
+                };
+                if let Some(there) = is_there.filter(|there| there.root == draft.manifest.root) {
+                    return Ok(there.clone());
+                }
+                let named = Manifest { commit: token.clone(), ..draft.manifest };
+                addition.publish(image, named, expected)
             });
             match published {
-                Ok(manifest) => {
-                    let dirty_bytes = changes.written.iter().map(|range| range.end - range.start).sum();
-                    let is_base = !matches!(over, Over::Other(_));
-                    return Ok(Commit { manifest, dirty_bytes, stored_bytes, is_base });
-                }
+                Ok(manifest) => return Ok(Commit { manifest, dirty_bytes, stored_bytes, is_base }),
                 Err(error) if merging && error.kind() == ErrorKind::Refused => {
                     let newest = depot.version(&Reference::Newest(image.clone()))?;
                     if newest.map_or(0, |newest| newest.manifest.number) == expected {
@@ -163,25 +244,6 @@ impl Mirror {
         }
         let text = format!("commit the disk to `{image}`: too many others do at this moment");
         Err(Error::new(ErrorKind::Io, text))
-    }
-
-    /// The base as the depot has it.
-    fn base_in(&self, depot: &dyn Depot) -> Result<Sealed> {
-        let base = self.base();
-        let name = base.image.parse::<ImageName>();
-        let name = name.map_err(|error| from_store(error, "commit the disk"))?;
-        let reference = Reference::Version(name, base.number);
-        match depot.version(&reference)? {
-            None => {
-                let text = format!("commit the disk: it began as `{reference}`, which is not there");
-                Err(Error::new(ErrorKind::NotFound, text))
-            }
-            Some(found) if found.manifest.root != base.root => {
-                let text = format!("commit the disk: `{reference}` there is not what it began as");
-                Err(Error::new(ErrorKind::Refused, text))
-            }
-            Some(found) => Ok(found),
-        }
     }
 
     fn read_frozen(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
@@ -202,6 +264,63 @@ impl Mirror {
             if copied && read { Done::Well } else { Done::Failed(Failure::Local) }
         })?;
         Ok(is_here)
+    }
+}
+
+/// Keeps other commits of the same disk out.
+struct Alone<'a>(&'a Mirror);
+
+impl<'a> Alone<'a> {
+    fn new(mirror: &'a Mirror) -> Result<Self> {
+        match std::mem::replace(&mut mirror.shared.lock().committing, true) {
+            true => Err(Error::new(ErrorKind::Refused, "a commit of the disk is under way")),
+            false => Ok(Self(mirror)),
+        }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.shared.lock().committing = false;
+    }
+}
+
+fn token_text(promise: &Promise) -> String {
+    promise.token.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The version of `image` that carries `token`, if one above number `above` does.
+fn find(depot: &dyn Depot, image: &ImageName, above: u64, token: &str) -> Result<Option<Manifest>> {
+    let Some(newest) = depot.version(&Reference::Newest(image.clone()))? else { return Ok(None) };
+    let is_it = |found: &Sealed| found.manifest.commit.as_deref() == Some(token);
+    let last = newest.manifest.number;
+    if is_it(&newest) {
+        return Ok(Some(newest.manifest));
+    }
+    for number in (above + 1..last).rev().take(LOOKS_MAX) {
+        let found = depot.version(&Reference::Version(image.clone(), number))?;
+        if let Some(found) = found.filter(is_it) {
+            return Ok(Some(found.manifest));
+        }
+    }
+    Ok(None)
+}
+
+/// `version`, which the disk is of, as the depot has it.
+fn in_depot(depot: &dyn Depot, version: &Manifest) -> Result<Sealed> {
+    let name = version.image.parse::<ImageName>();
+    let name = name.map_err(|error| from_store(error, "commit the disk"))?;
+    let reference = Reference::Version(name, version.number);
+    match depot.version(&reference)? {
+        None => {
+            let text = format!("commit the disk: it is of `{reference}`, which is not there");
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+        Some(found) if found.manifest.root != version.root => {
+            let text = format!("commit the disk: `{reference}` there is not what it is of");
+            Err(Error::new(ErrorKind::Refused, text))
+        }
+        Some(found) => Ok(found),
     }
 }
 

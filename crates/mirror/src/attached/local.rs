@@ -10,7 +10,7 @@ use image::{Layout, Manifest};
 
 use crate::core::{Cut, Held, Mutant, Record, Sectors};
 use crate::error::from_disk;
-use crate::state::{self, BootId, Recovered};
+use crate::state::{self, BootId, Lineage, Promise, Recovered};
 use crate::{Error, ErrorKind, Result};
 
 /// Longest journal that is read: many times what it is rewritten at.
@@ -33,10 +33,35 @@ struct Journal {
     end: u64,
 }
 
+/// What a disk is of: [`Lineage`], read.
+#[derive(Debug, Clone)]
+pub struct Of {
+    pub base: Manifest,
+    pub landed: Option<Manifest>,
+    pub promise: Option<Promise>,
+}
+
+impl Of {
+    fn read(folder: &Path, lineage: &Lineage) -> Result<Self> {
+        let read = |bytes: &Vec<u8>| Manifest::decode(bytes).map_err(|error| corrupt(folder, error));
+        let landed = lineage.landed.as_ref().map(read).transpose()?;
+        Ok(Self { base: read(&lineage.base)?, landed, promise: lineage.promise.clone() })
+    }
+
+    fn lineage(&self, folder: &Path) -> Result<Lineage> {
+        let write = |manifest: &Manifest| {
+            let bytes = manifest.encode(None).map_err(|error| corrupt(folder, error))?;
+            Ok(bytes.to_vec())
+        };
+        let landed = self.landed.as_ref().map(write).transpose()?;
+        Ok(Lineage { base: write(&self.base)?, landed, promise: self.promise.clone() })
+    }
+}
+
 /// A disk as it was found or made.
 pub struct Opened {
     pub local: Local,
-    pub manifest: Manifest,
+    pub of: Of,
     pub layout: Layout,
     pub cut: Cut,
     pub held: Held,
@@ -77,8 +102,8 @@ impl Local {
         let target = open_data(folder, data, &layout)?;
         let zeroed = target.write_zeroes(0, layout.size_bytes());
         zeroed.and_then(|()| target.sync()).map_err(|error| from_disk(error, "clear a new disk"))?;
-        let held = Held::default();
-        Self::begin(folder, target, lock, (manifest.clone(), layout, cut, held))
+        let of = Of { base: manifest.clone(), landed: None, promise: None };
+        Self::begin(folder, target, lock, (of, layout, cut, Held::default()))
     }
 
     /// Opens the disk in `folder` as it was left, in whatever way that came. `NotFound` if there is none; `Exists` if another
@@ -98,8 +123,8 @@ impl Local {
         let bytes = std::fs::read(&path).map_err(|error| failed("read", &path, error))?;
         let recovered = state::recover(&bytes, &boot_id()?, Mutant::None)
             .map_err(|error| Error::from_source(error.kind(), format!("read `{}`", path.display()), error))?;
-        let manifest = Manifest::decode(&recovered.manifest).map_err(|error| corrupt(folder, error))?;
-        let (layout, cut) = sizes(folder, &manifest)?;
+        let of = Of::read(folder, &recovered.lineage)?;
+        let (layout, cut) = sizes(folder, &of.base)?;
         if cut != recovered.cut {
             let text = format!("`{}` is of a disk that is cut otherwise", path.display());
             return Err(Error::new(ErrorKind::Corrupt, text));
@@ -109,23 +134,23 @@ impl Local {
             clear_void(&target, &recovered)?;
         }
         target.sync().map_err(|error| from_disk(error, "recover a disk"))?;
-        Self::begin(folder, target, lock, (manifest, layout, cut, recovered.held))
+        Self::begin(folder, target, lock, (of, layout, cut, recovered.held))
     }
 
     fn begin(
         folder: &Path,
         data: Target,
         lock: File,
-        (manifest, layout, cut, held): (Manifest, Layout, Cut, Held),
+        (of, layout, cut, held): (Of, Layout, Cut, Held),
     ) -> Result<Opened> {
         let boot = boot_id()?;
-        let journal = replace_journal(folder, &snapshot(folder, &boot, &cut, &manifest, &held)?)?;
+        let journal = replace_journal(folder, &snapshot(folder, &boot, &cut, &of, &held)?)?;
         let journal_end = journal.end;
         // Of a commit that died.
         let _ = std::fs::remove_file(folder.join("side"));
         let (journal, side) = (Mutex::new(journal), Mutex::new(None));
         let local = Self { folder: folder.to_owned(), data, journal, side, boot, _lock: lock };
-        Ok(Opened { local, manifest, layout, cut, held, journal_end })
+        Ok(Opened { local, of, layout, cut, held, journal_end })
     }
 
     pub fn data(&self) -> &Target {
@@ -137,9 +162,9 @@ impl Local {
     }
 
     /// Appends a record; where the journal ends then.
-    pub fn append(&self, record: &Record, manifest: &[u8]) -> Result<u64> {
+    pub fn append(&self, record: &Record, added: &[u8]) -> Result<u64> {
         let mut journal = self.journal();
-        let bytes = state::encode(journal.end, record, manifest);
+        let bytes = state::encode(journal.end, record, added);
         self.extend(&mut journal, &bytes)
     }
 
@@ -165,8 +190,8 @@ impl Local {
     }
 
     /// Replaces the journal by one that says `held`.
-    pub fn rewrite(&self, cut: &Cut, manifest: &Manifest, held: &Held) -> Result<u64> {
-        let bytes = snapshot(&self.folder, &self.boot, cut, manifest, held)?;
+    pub fn rewrite(&self, cut: &Cut, of: &Of, held: &Held) -> Result<u64> {
+        let bytes = snapshot(&self.folder, &self.boot, cut, of, held)?;
         let mut journal = self.journal();
         *journal = replace_journal(&self.folder, &bytes)?;
         Ok(journal.end)
@@ -258,9 +283,8 @@ fn clear_void(target: &Target, recovered: &Recovered) -> Result<()> {
     Ok(())
 }
 
-fn snapshot(folder: &Path, boot: &BootId, cut: &Cut, manifest: &Manifest, held: &Held) -> Result<Vec<u8>> {
-    let envelope = manifest.encode(None).map_err(|error| corrupt(folder, error))?;
-    Ok(state::snapshot(boot, cut, &envelope, held))
+fn snapshot(folder: &Path, boot: &BootId, cut: &Cut, of: &Of, held: &Held) -> Result<Vec<u8>> {
+    Ok(state::snapshot(boot, cut, &of.lineage(folder)?, held))
 }
 
 fn replace_journal(folder: &Path, bytes: &[u8]) -> Result<Journal> {

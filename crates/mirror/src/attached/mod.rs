@@ -20,7 +20,7 @@ use base::limits::SECTOR_BYTES;
 use disk::{Geometry, ReadAt, WriteAt};
 use image::{Leaf, Manifest};
 
-use crate::core::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors};
+use crate::core::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
 use crate::{Durability, Error, ErrorKind, Guide, Result, Served, Source, Space, Status, StatusRun};
 use cast::Cast;
@@ -90,7 +90,7 @@ impl Mirror {
     }
 
     fn start(opened: Opened, sources: Vec<Source>, options: &MirrorOptions) -> Result<Self> {
-        let Opened { local, manifest, layout, cut, held, journal_end } = opened;
+        let Opened { local, of, layout, cut, held, journal_end } = opened;
         let fetches_max = sources.iter().map(|source| source.at_once).sum::<usize>().clamp(1, WORKERS_MAX);
         let chunk_bytes = u64::from(layout.chunk.bytes());
         let each_second = options.background_bytes_per_second.div_ceil(chunk_bytes);
@@ -107,10 +107,10 @@ impl Mirror {
         let geometry = Geometry {
             size_bytes: layout.size_bytes(),
             logical_sector_bytes: layout.logical_sector_bytes,
-            physical_sector_bytes: manifest.physical_sector_bytes,
+            physical_sector_bytes: of.base.physical_sector_bytes,
         };
         let core = Core::new(cut, config, held, journal_end);
-        let shared = Arc::new(Shared::new(local, core, manifest, layout, sources));
+        let shared = Arc::new(Shared::new(local, core, of, layout, sources));
         let mut threads = Vec::new();
         for _ in 0..fetches_max {
             let worker = Worker::new(Arc::clone(&shared))
@@ -217,13 +217,13 @@ impl Mirror {
     }
 
     /// Zeros are written as any others: they are dirty, and what was there is never fetched.
-    fn zero(&self, offset: u64, bytes: u64, keep: bool, durability: Durability) -> Result<()> {
+    fn zero(&self, offset: u64, bytes: u64, space: Zeros, durability: Durability) -> Result<()> {
         let range = self.check(offset, bytes)?;
         if range.is_empty() {
             return Ok(());
         }
         let durable = durability == Durability::Durable;
-        self.shared.request(Request::Zero { range, keep, durable }, &mut |_| Done::Failed(Failure::Local))
+        self.shared.request(Request::Zero { range, space, durable }, &mut |_| Done::Failed(Failure::Local))
     }
 }
 
@@ -268,11 +268,12 @@ impl Served for Mirror {
     }
 
     fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> Result<()> {
-        self.zero(offset, bytes, false, durability)
+        self.zero(offset, bytes, Zeros::Free, durability)
     }
 
     fn write_zeroes(&self, offset: u64, bytes: u64, space: Space, durability: Durability) -> Result<()> {
-        self.zero(offset, bytes, space == Space::Keep, durability)
+        let space = if space == Space::Keep { Zeros::Allocated } else { Zeros::Hole };
+        self.zero(offset, bytes, space, durability)
     }
 
     fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>> {

@@ -8,9 +8,10 @@ use image::{Layout, Manifest};
 use net::clock::Clock;
 use net::waker::Waker;
 
-use super::local::Local;
+use super::local::{Local, Of};
 use super::tree::Tree;
 use crate::core::{Core, Done, Failure, Io, Item, OpId, Record, Reliance, Request, Step};
+use crate::state::Promise;
 use crate::{Error, ErrorKind, Source};
 
 /// The clock's thread looks at least so often.
@@ -36,10 +37,16 @@ pub struct State {
     pub core: Core,
     pub tree: Tree,
     pub manifest: Manifest,
-    /// The version that is being published, until it is the base.
+    /// A version that was published, until the journal says so.
     pub next: Option<Manifest>,
     /// Wakes who takes part in a multicast session, if anybody does.
     pub cast: Option<Arc<Waker>>,
+    /// The version of others onto which what is dirty was committed last.
+    pub landed: Option<Manifest>,
+    /// A commit of which nobody knows how it ended, or that is under way.
+    pub promise: Option<Promise>,
+    /// A commit is under way.
+    pub committing: bool,
     /// What went wrong last on the way to something that was wanted.
     pub complaint: Option<String>,
     pub closed: bool,
@@ -57,13 +64,16 @@ pub struct State {
 }
 
 impl Shared {
-    pub fn new(local: Local, core: Core, manifest: Manifest, layout: Layout, sources: Vec<Source>) -> Self {
+    pub fn new(local: Local, core: Core, of: Of, layout: Layout, sources: Vec<Source>) -> Self {
         let state = State {
             core,
-            tree: Tree::new(&manifest, layout),
-            manifest,
+            tree: Tree::new(&of.base, layout),
+            manifest: of.base,
             next: None,
             cast: None,
+            landed: of.landed,
+            promise: of.promise,
+            committing: false,
             complaint: None,
             closed: false,
             stopping: false,
@@ -132,8 +142,8 @@ impl Shared {
                     drop(state);
                     let done = self.carry_out(&task).unwrap_or_else(|| io(&task));
                     state = self.lock();
-                    if task == Io::Append(Record::Committed) && matches!(done, Done::Appended(_)) {
-                        state.change_base();
+                    if let (Io::Append(record), Done::Appended(_)) = (&task, &done) {
+                        state.appended(record);
                     }
                     state.core.done(self.now(), id, done);
                 }
@@ -186,11 +196,15 @@ impl Shared {
             |result: crate::Result<u64>| result.map_or(Done::Failed(Failure::Local), Done::Appended);
         let well = |good: bool| if good { Done::Well } else { Done::Failed(Failure::Local) };
         Some(match task {
-            Io::Append(Record::Committed) => {
+            Io::Append(record @ (Record::Committed | Record::Landed | Record::Rebased)) => {
                 let manifest = self.lock().next.clone();
                 let bytes = manifest.and_then(|manifest| manifest.encode(None).ok());
                 let Some(bytes) = bytes else { return Some(Done::Failed(Failure::Local)) };
-                appended(self.local.append(&Record::Committed, &bytes))
+                appended(self.local.append(record, &bytes))
+            }
+            Io::Append(Record::Frozen) => {
+                let promise = self.lock().promise.as_ref().map(Promise::encode).unwrap_or_default();
+                appended(self.local.append(&Record::Frozen, &promise))
             }
             Io::Append(record) => appended(self.local.append(record, &[])),
             Io::SyncData => well(disk::WriteAt::sync(self.local.data()).is_ok()),
@@ -198,10 +212,9 @@ impl Shared {
             Io::Rewrite => {
                 // Writes are held; chunks that become clean meanwhile are fetched again after a crash.
                 let state = self.lock();
-                let (cut, manifest, held) =
-                    (*state.core.cut(), state.manifest.clone(), state.core.held().clone());
+                let (cut, of, held) = (*state.core.cut(), state.of(), state.core.held().clone());
                 drop(state);
-                appended(self.local.rewrite(&cut, &manifest, &held))
+                appended(self.local.rewrite(&cut, &of, &held))
             }
             Io::CopyOut(range) => well(self.local.copy_out(range).is_ok()),
             Io::Zero { range, keep } => {
@@ -333,12 +346,22 @@ impl State {
         self.stopping.then_some(self.closed)
     }
 
-    /// What was published is the base now.
-    fn change_base(&mut self) {
-        if let Some(next) = self.next.take() {
-            self.tree.replace(&next);
-            self.manifest = next;
+    fn of(&self) -> Of {
+        Of { base: self.manifest.clone(), landed: self.landed.clone(), promise: self.promise.clone() }
+    }
+
+    /// What a record says about versions holds from the moment that it stands in the journal.
+    fn appended(&mut self, record: &Record) {
+        let changes = matches!(record, Record::Committed | Record::Landed | Record::Rebased);
+        let Some(next) = self.next.take_if(|_| changes) else { return };
+        self.promise = None;
+        if *record == Record::Landed {
+            self.landed = Some(next);
+            return;
         }
+        self.landed = None;
+        self.tree.replace(&next);
+        self.manifest = next;
     }
 }
 

@@ -86,8 +86,8 @@ pub enum Request {
     Zero {
         /// Where.
         range: Sectors,
-        /// Whether the space stays allocated.
-        keep: bool,
+        /// What becomes of the space.
+        space: Zeros,
         /// Whether it is flushed before it is over.
         durable: bool,
     },
@@ -100,11 +100,32 @@ pub enum Request {
     /// Bytes as they were when the generation began. If they are not here any more, or never were, it ends without a step;
     /// frozen ones are here.
     ReadFrozen(Sectors),
-    /// Ends the generation. If it was published the new version is the base from now on.
-    Thaw {
-        /// Whether what was frozen is a version now.
-        published: bool,
-    },
+    /// Ends the generation.
+    Thaw(Ending),
+    /// The version that the driver adds is the base from now on: all that it has otherwise than the base before is dirty.
+    Rebase,
+}
+
+/// What becomes of space that is zeroed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Zeros {
+    /// It stays allocated in the local file.
+    Allocated,
+    /// It is a hole in the local file. In a version it is zeros.
+    Hole,
+    /// The same, and nobody needs it: in a version it is free.
+    Free,
+}
+
+/// How a generation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// What was frozen is a version that the driver adds, which is the base from now on.
+    Committed,
+    /// What was frozen is in a version that the driver adds, which holds what others wrote besides: it stays dirty.
+    Landed,
+    /// What was frozen is no version: it is dirty as before.
+    Abandoned,
 }
 
 /// What is to be done next.
@@ -174,12 +195,18 @@ pub enum Record {
     Dirty(Vec<Sectors>),
     /// These chunks are clean.
     Clean(Vec<Range<u64>>),
-    /// What was dirty is frozen.
+    /// These sectors are dirty, zero, and free in the next version.
+    Freed(Vec<Sectors>),
+    /// What was dirty is frozen, to be published as the driver adds.
     Frozen,
     /// What was frozen is the version that the driver adds.
     Committed,
+    /// What was frozen is in the version that the driver adds, and dirty again.
+    Landed,
     /// What was frozen is dirty again.
     Abandoned,
+    /// The version that the driver adds is the base.
+    Rebased,
 }
 
 /// How something went that the driver did.
@@ -332,8 +359,12 @@ impl Counters {
 pub struct Held {
     /// Sectors written since the base version.
     pub dirty: RunSet,
+    /// Of these, those that nobody needs: they hold zeros, and are free in the next version.
+    pub freed: RunSet,
     /// Sectors that are being committed.
     pub frozen: RunSet,
+    /// Of these, those that are free in the version.
+    pub frozen_freed: RunSet,
     /// Sectors that were committed, in chunks that are not here as a whole.
     pub kept: RunSet,
     /// Chunks that are here.
@@ -360,16 +391,33 @@ impl Held {
     /// What is dirty is frozen: a commit begins.
     pub fn freeze(&mut self) {
         self.frozen = std::mem::take(&mut self.dirty);
+        self.frozen_freed = std::mem::take(&mut self.freed);
     }
 
-    /// What was frozen is dirty again.
+    /// What was frozen is dirty again, and free unless it was written since.
     pub fn abandon(&mut self) {
+        let mut freed = std::mem::take(&mut self.frozen_freed);
+        self.dirty.iter().for_each(|run| freed.remove(run));
+        self.freed.extend(&freed);
         let frozen = std::mem::take(&mut self.frozen);
         self.dirty.extend(&frozen);
     }
 
+    /// These sectors hold something.
+    pub fn write(&mut self, range: Sectors) {
+        self.freed.remove(range.clone());
+        self.dirty.insert(range);
+    }
+
+    /// These sectors hold zeros that nobody needs.
+    pub fn free(&mut self, range: Sectors) {
+        self.dirty.insert(range.clone());
+        self.freed.insert(range);
+    }
+
     /// What was frozen is a version now, and the base.
     pub fn commit(&mut self, cut: &Cut) {
+        self.frozen_freed = RunSet::new();
         let frozen = std::mem::take(&mut self.frozen);
         for run in frozen.iter() {
             let chunks = cut.chunks_of(&run);
@@ -490,12 +538,15 @@ impl Core {
                 Op::Read(Read::new(range))
             }
             Request::Write { range, durable } => Op::Write(Write::bytes(range, durable)),
-            Request::Zero { range, keep, durable } => Op::Write(Write::zeros(range, keep, durable)),
+            Request::Zero { range, space, durable } => Op::Write(Write::zeros(range, space, durable)),
             Request::Flush => Op::Flush(self.rounds.flush()),
             Request::Learn(range) => Op::Learn(Learn::new(range)),
             Request::Freeze => Op::Freeze(Freeze::default()),
             Request::ReadFrozen(range) => Op::FrozenRead(FrozenRead::new(range)),
-            Request::Thaw { published } => Op::Thaw(Thaw::new(published)),
+            Request::Thaw(Ending::Committed) => Op::Thaw(Thaw::new(Record::Committed)),
+            Request::Thaw(Ending::Landed) => Op::Thaw(Thaw::new(Record::Landed)),
+            Request::Thaw(Ending::Abandoned) => Op::Thaw(Thaw::new(Record::Abandoned)),
+            Request::Rebase => Op::Thaw(Thaw::new(Record::Rebased)),
         };
         self.enter(op)
     }

@@ -43,6 +43,12 @@ pub enum Mutant {
     UsesUnbarriered,
     /// After an abandoned commit only what was written since is dirty.
     ForgetsFrozen,
+    /// A write over sectors that are free leaves them so.
+    FreesWhatIsWritten,
+    /// After a power cut sectors count as free that were written over unnoticed.
+    TrustsFreed,
+    /// A version of which nobody knows whether it was published is not looked for.
+    ForgetsPromise,
     /// An item that failed at one source is not tried at the others.
     NeverRetries,
     /// Each reader of a chunk fetches it for itself.
@@ -55,7 +61,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them that are bugs.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::ForgetsRecord,
         Self::RecordsAhead,
         Self::RecordsBehind,
@@ -74,6 +80,9 @@ impl Mutant {
         Self::LeavesVoid,
         Self::UsesUnbarriered,
         Self::ForgetsFrozen,
+        Self::FreesWhatIsWritten,
+        Self::TrustsFreed,
+        Self::ForgetsPromise,
         Self::NeverRetries,
         Self::FetchesTwice,
         Self::ArrivesUnsettled,

@@ -93,16 +93,16 @@ pub(super) struct Freeze {
     over: Option<Result<(), Failure>>,
 }
 
-/// A request to end one.
+/// A request to end one, or to change the base, by a record.
 pub(super) struct Thaw {
-    published: bool,
+    record: Record,
     flush: Option<Flush>,
     failure: Option<Failure>,
 }
 
 impl Thaw {
-    pub(super) fn new(published: bool) -> Self {
-        Self { published, flush: None, failure: None }
+    pub(super) fn new(record: Record) -> Self {
+        Self { record, flush: None, failure: None }
     }
 }
 
@@ -246,23 +246,25 @@ impl Core {
         if let Some(wait) = self.hold(id) {
             return wait;
         }
-        Step::Do(Io::Append(if thaw.published { Record::Committed } else { Record::Abandoned }))
+        Step::Do(Io::Append(thaw.record.clone()))
     }
 
     pub(super) fn done_thaw(&mut self, id: OpId, thaw: &mut Thaw, done: &Done) {
         if let Some(flush) = &mut thaw.flush {
             return self.done_flush(id, flush, done);
         }
-        if let Done::Failed(failure) = done {
-            self.broken = true;
-            thaw.failure = Some(*failure);
-        } else if thaw.published {
-            self.held.commit(&self.cut);
-            self.supply.forget_nodes();
-        } else if self.has(Mutant::ForgetsFrozen) {
-            self.held.frozen = RunSet::new();
-        } else {
-            self.held.abandon();
+        match (done, &thaw.record) {
+            (Done::Failed(failure), _) => {
+                self.broken = true;
+                thaw.failure = Some(*failure);
+            }
+            (_, Record::Rebased) => self.supply.forget_nodes(),
+            (_, Record::Committed) => {
+                self.held.commit(&self.cut);
+                self.supply.forget_nodes();
+            }
+            _ if self.has(Mutant::ForgetsFrozen) => self.held.frozen = RunSet::new(),
+            _ => self.held.abandon(),
         }
         self.copied = RunSet::new();
         thaw.flush = Some(self.rounds.flush());

@@ -1,7 +1,7 @@
 //! Writes and zeroing: what was frozen is copied aside, the journal and the data come in the right order.
 
 use super::sync::Flush;
-use super::{Core, Done, Failure, Io, Mutant, OpId, Record, Sectors, Step, overlaps};
+use super::{Core, Done, Failure, Io, Mutant, OpId, Record, RunSet, Sectors, Step, Zeros, overlaps};
 
 /// Most runs of one record.
 const RECORD_RUNS_MAX: usize = 1024;
@@ -9,8 +9,8 @@ const RECORD_RUNS_MAX: usize = 1024;
 /// A request that changes sectors.
 pub(super) struct Write {
     range: Sectors,
-    /// `None`: bytes; else zeros, and whether the space stays allocated.
-    zeros: Option<bool>,
+    /// `None`: bytes; else zeros, and what becomes of the space.
+    zeros: Option<Zeros>,
     durable: bool,
     phase: Phase,
     /// Parts that are still to be copied aside or, after a failure, to be cleared; last first.
@@ -42,8 +42,12 @@ impl Write {
         Self { range, zeros: None, durable, phase, parts, recording, failure: None, flush: None }
     }
 
-    pub(super) fn zeros(range: Sectors, keep: bool, durable: bool) -> Self {
-        Self { zeros: Some(keep), ..Self::bytes(range, durable) }
+    pub(super) fn zeros(range: Sectors, space: Zeros, durable: bool) -> Self {
+        Self { zeros: Some(space), ..Self::bytes(range, durable) }
+    }
+
+    fn frees(&self) -> bool {
+        self.zeros == Some(Zeros::Free)
     }
 }
 
@@ -67,7 +71,7 @@ impl Core {
                     None => write.phase = Phase::Ahead,
                 },
                 Phase::Ahead => {
-                    write.recording = self.recorded_ahead(&write.range);
+                    write.recording = self.recorded_ahead(write);
                     if write.recording.is_empty() {
                         write.phase = Phase::Data;
                     } else {
@@ -76,15 +80,18 @@ impl Core {
                 }
                 Phase::Data => {
                     let range = write.range.clone();
-                    return Step::Do(
-                        write.zeros.map_or(Io::Write(range.clone()), |keep| Io::Zero { range, keep }),
-                    );
+                    return Step::Do(match write.zeros {
+                        None => Io::Write(range),
+                        Some(space) => Io::Zero { range, keep: space == Zeros::Allocated },
+                    });
                 }
                 Phase::Behind => {
-                    let fresh = !self.held.dirty.contains(&write.range);
-                    if fresh && !self.has(Mutant::ForgetsRecord) {
+                    let known = if write.frees() { &self.held.freed } else { &self.held.dirty };
+                    if !known.contains(&write.range) && !self.has(Mutant::ForgetsRecord) {
                         write.recording = vec![write.range.clone()];
-                        return Step::Do(Io::Append(Record::Dirty(write.recording.clone())));
+                        let runs = write.recording.clone();
+                        let record = if write.frees() { Record::Freed(runs) } else { Record::Dirty(runs) };
+                        return Step::Do(Io::Append(record));
                     }
                     self.written(id, write);
                     if !write.durable {
@@ -129,33 +136,35 @@ impl Core {
                 self.counters.copied_sectors += run.end - run.start;
                 self.copied.insert(run);
             }
-            Phase::Ahead => write.recording.drain(..).for_each(|run| self.held.dirty.insert(run)),
+            Phase::Ahead => write.recording.drain(..).for_each(|run| self.held.write(run)),
             Phase::Data => write.phase = Phase::Behind,
             Phase::Behind => {
                 write.recording.clear();
-                self.held.dirty.insert(write.range.clone());
+                self.book_write(write);
             }
             Phase::Clear => drop(write.parts.pop()),
             Phase::Enter | Phase::Flush => {}
         }
     }
 
-    /// The parts of `range` that are recorded before they are written: those that are here and not dirty.
-    fn recorded_ahead(&self, range: &Sectors) -> Vec<Sectors> {
-        if self.has(Mutant::RecordsBehind) {
-            return Vec::new();
+    /// The parts of a write that are recorded before they are written: those that are here and not dirty, and those that
+    /// were free.
+    fn recorded_ahead(&self, write: &Write) -> Vec<Sectors> {
+        let range = &write.range;
+        let mut parts = RunSet::new();
+        if !write.frees() && !self.has(Mutant::FreesWhatIsWritten) {
+            self.held.freed.within(range.clone()).for_each(|run| parts.insert(run));
         }
-        if self.held.dirty.contains(range) {
-            return Vec::new();
+        if !self.held.dirty.contains(range) && !self.has(Mutant::RecordsBehind) {
+            let missing = match self.has(Mutant::RecordsAhead) {
+                true => RunSet::new(),
+                false => self.held.missing(&self.cut, range),
+            };
+            let here = missing.gaps(range.clone());
+            here.flat_map(|run| self.held.dirty.gaps(run).collect::<Vec<_>>())
+                .for_each(|run| parts.insert(run));
         }
-        let missing = if self.has(Mutant::RecordsAhead) {
-            super::RunSet::new()
-        } else {
-            self.held.missing(&self.cut, range)
-        };
-        let here = missing.gaps(range.clone());
-        let clean = here.flat_map(|run| self.held.dirty.gaps(run).collect::<Vec<_>>());
-        clean.take(RECORD_RUNS_MAX).collect()
+        parts.iter().take(RECORD_RUNS_MAX).collect()
     }
 
     /// Whether something has to be over before sectors of `range` may change.
@@ -167,8 +176,16 @@ impl Core {
             || meets(&self.frozen_reading)
     }
 
+    fn book_write(&mut self, write: &Write) {
+        match write.frees() {
+            true => self.held.free(write.range.clone()),
+            false if self.has(Mutant::FreesWhatIsWritten) => self.held.dirty.insert(write.range.clone()),
+            false => self.held.write(write.range.clone()),
+        }
+    }
+
     fn written(&mut self, id: OpId, write: &Write) {
-        self.held.dirty.insert(write.range.clone());
+        self.book_write(write);
         self.held.kept.remove(write.range.clone());
         self.rounds.wrote();
         self.leave(id);

@@ -61,6 +61,7 @@ impl Version {
             nonce: String::new(),
             parent: None,
             copied: None,
+            commit: None,
             root: captured.root,
             chunk_bytes: captured.layout.chunk.bytes(),
             size_sectors: SECTORS,

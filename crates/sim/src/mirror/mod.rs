@@ -141,6 +141,10 @@ pub struct MirrorOutcome {
     pub steps: u64,
     /// Commits that were published.
     pub published: u32,
+    /// Of these, those that went onto what others wrote.
+    pub merged: u32,
+    /// Commits of which it was found out later that they were published.
+    pub recognised: u32,
     /// Kills and power cuts.
     pub crashes: u32,
     /// What the core counted since the last crash, before the whole disk is read at the end.

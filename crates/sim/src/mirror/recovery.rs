@@ -2,7 +2,7 @@
 
 use base::Chance;
 use mirror::core::{Core, Cut, Held, Mutant};
-use mirror::state::{self, BootId};
+use mirror::state::{self, BootId, Lineage, Promise};
 
 use super::medium::{Medium, Value};
 
@@ -19,13 +19,49 @@ pub enum End {
 
 /// What was found.
 pub struct Found {
-    /// The version that the disk is on.
-    pub base: usize,
+    /// What the disk is of.
+    pub of: Of,
     /// What is in the local file.
     pub held: Held,
     pub journal_end: u64,
     /// What every sector holds.
     pub content: Vec<Value>,
+}
+
+/// What a disk is of: versions by their index, a commit in doubt by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Of {
+    pub base: usize,
+    pub landed: Option<usize>,
+    pub promise: Option<u64>,
+}
+
+impl Of {
+    pub fn lineage(&self) -> Lineage {
+        let promise = self.promise.map(promise);
+        Lineage { base: named(self.base), landed: self.landed.map(named), promise }
+    }
+
+    fn read(lineage: &Lineage) -> Self {
+        let number = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().expect("made here"));
+        Self {
+            base: number(&lineage.base) as usize,
+            landed: lineage.landed.as_ref().map(|landed| number(landed) as usize),
+            promise: lineage.promise.as_ref().map(|promise| number(&promise.token)),
+        }
+    }
+}
+
+/// A version as records name it.
+pub fn named(version: usize) -> Vec<u8> {
+    (version as u64).to_le_bytes().to_vec()
+}
+
+/// A commit as it is promised.
+pub fn promise(number: u64) -> Promise {
+    let mut token = [0; state::TOKEN_BYTES];
+    token[..8].copy_from_slice(&number.to_le_bytes());
+    Promise { token, image: "disk".to_owned() }
 }
 
 pub fn boot_id(boot: u64) -> BootId {
@@ -57,7 +93,7 @@ pub fn recover(
         let recovered = state::recover(medium.journal(), &boot_id(boot), mutant)
             .map_err(|error| base::fault::chain(&error))?;
         let cut = recovered.cut;
-        let base = u64::from_le_bytes(recovered.manifest[..].try_into().expect("made here")) as usize;
+        let of = Of::read(&recovered.lineage);
         if !recovered.closed && !Mutant::LeavesVoid.is(mutant) {
             let void: Vec<_> = recovered.void().collect();
             for run in void {
@@ -74,11 +110,11 @@ pub fn recover(
         }
         let mark = medium.mark();
         medium.synced(&mark);
-        let journal = state::snapshot(&boot_id(boot), &cut, &recovered.manifest, &recovered.held);
+        let journal = state::snapshot(&boot_id(boot), &cut, &recovered.lineage, &recovered.held);
         let journal_end = journal.len() as u64;
         medium.replace_journal(journal);
-        let content = content(medium, &recovered.held, &cut, &versions[base]);
-        return Ok(Found { base, held: recovered.held, journal_end, content });
+        let content = content(medium, &recovered.held, &cut, &versions[of.base]);
+        return Ok(Found { of, held: recovered.held, journal_end, content });
     }
 }
 

@@ -1,16 +1,17 @@
 //! The world of one mirror: guests, the daemon's threads, the local medium, the sources, and the end of it all.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Chance, Duration, Instant};
 use mirror::core::{
-    Core, Done, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Reliance, Request, Sectors, Step,
+    Core, Done, Ending, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Reliance, Request, Sectors,
+    Step, Zeros,
 };
 use mirror::state;
 
 use super::medium::{Mark, Medium, Value};
 use super::model::Model;
-use super::recovery::{self, End, boot_id};
+use super::recovery::{self, End, Of, boot_id};
 use super::{MirrorOutcome, MirrorScenario, Told};
 use crate::Violation;
 use crate::queue::Queue;
@@ -42,8 +43,10 @@ enum Job {
     Flush { moment: u64 },
     Learn,
     Freeze,
+    Settle,
     Frozen { range: Sectors },
     Thaw,
+    Rebase,
     Own,
 }
 
@@ -70,9 +73,19 @@ enum Ways {
 
 struct Commit {
     pieces: Vec<Sectors>,
-    content: Vec<Value>,
+    /// What is frozen, as it was read.
+    content: BTreeMap<u64, Value>,
     /// What each sector may be in the version.
     moment: Vec<Vec<Value>>,
+    freed: Vec<Sectors>,
+}
+
+/// A version of the image that the disk is committed to.
+struct Version {
+    /// The one that it was made from.
+    parent: usize,
+    /// The commit that it is of; none if somebody else wrote it.
+    promise: Option<u64>,
 }
 
 pub struct World<'a> {
@@ -81,8 +94,12 @@ pub struct World<'a> {
     queue: Queue<Event>,
     medium: Medium,
     side: HashMap<u64, Value>,
+    /// What each version holds, and where it comes from.
     versions: Vec<Vec<Value>>,
-    base: usize,
+    line: Vec<Version>,
+    of: Of,
+    /// The version that is about to be the base, or to be remembered.
+    added: usize,
     core: Core,
     life: u32,
     boot: u64,
@@ -92,6 +109,7 @@ pub struct World<'a> {
     commit: Option<Commit>,
     freezing: bool,
     next: u64,
+    promises: u64,
     issued: u32,
     streams: Vec<u64>,
     crash_at: BTreeSet<u32>,
@@ -110,7 +128,8 @@ impl<'a> World<'a> {
         let mut chance = Chance::from_seed(scenario.seed ^ 0x6D69_7272);
         let cut = scenario.cut;
         let base = image(&mut chance, scenario);
-        let journal = state::snapshot(&boot_id(0), &cut, &0u64.to_le_bytes(), &Held::default());
+        let of = Of { base: 0, landed: None, promise: None };
+        let journal = state::snapshot(&boot_id(0), &cut, &of.lineage(), &Held::default());
         let core = start(scenario, Held::default(), journal.len() as u64);
         let spread = |count: u32, chance: &mut Chance| {
             (0..count).map(|_| chance.below(u64::from(scenario.requests)) as u32).collect()
@@ -122,7 +141,9 @@ impl<'a> World<'a> {
             side: HashMap::new(),
             model: Model::new(base.clone()),
             versions: vec![base],
-            base: 0,
+            line: vec![Version { parent: 0, promise: None }],
+            of,
+            added: 0,
             core,
             life: 0,
             boot: 0,
@@ -131,6 +152,7 @@ impl<'a> World<'a> {
             commit: None,
             freezing: false,
             next: 0,
+            promises: 0,
             issued: 0,
             streams: vec![0; 3],
             crash_at,
@@ -239,7 +261,7 @@ impl<'a> World<'a> {
             mark: Mark::new(),
             values: Vec::new(),
             written: 0,
-            tree: self.base,
+            tree: self.of.base,
         };
         self.ops.insert(id, running);
         self.drive(id);
@@ -273,7 +295,7 @@ impl<'a> World<'a> {
             }
         }
         let early = self.chance.hits(500_000);
-        let tree = self.base;
+        let tree = self.of.base;
         let running = self.ops.get_mut(&id).expect("it is driven");
         (running.waits, running.mark, running.written, running.tree) = (false, self.medium.mark(), 0, tree);
         running.io = Some((io, None));
@@ -289,8 +311,12 @@ impl<'a> World<'a> {
         let running = self.ops.get_mut(&id).expect("it is under way");
         let (io, done) = running.io.take().expect("it is under way");
         let done = done.expect("it was applied");
-        if io == Io::Append(Record::Committed) {
-            self.base = self.versions.len() - 1;
+        match &io {
+            Io::Append(Record::Committed | Record::Rebased) => {
+                self.of = Of { base: self.added, landed: None, promise: None };
+            }
+            Io::Append(Record::Landed) => (self.of.landed, self.of.promise) = (Some(self.added), None),
+            _ => {}
         }
         self.core.done(self.queue.now(), id, done);
         self.drive(id);
@@ -320,8 +346,12 @@ impl<'a> World<'a> {
             }
             Io::Append(record) => {
                 let at = self.medium.journal().len() as u64;
-                let manifest = (self.versions.len() as u64 - 1).to_le_bytes();
-                return Some(Done::Appended(self.medium.append(&state::encode(at, record, &manifest))));
+                let added = match record {
+                    Record::Frozen => self.of.promise.map(|number| recovery::promise(number).encode()),
+                    _ => Some(recovery::named(self.added)),
+                };
+                let record = state::encode(at, record, &added.unwrap_or_default());
+                return Some(Done::Appended(self.medium.append(&record)));
             }
             Io::SyncData if early => return None,
             Io::SyncData => self.medium.synced(&running.mark),
@@ -338,9 +368,8 @@ impl<'a> World<'a> {
             }
             Io::Rewrite if early => return None,
             Io::Rewrite => {
-                let manifest = (self.base as u64).to_le_bytes();
-                let boot = boot_id(self.boot);
-                let journal = state::snapshot(&boot, self.core.cut(), &manifest, self.core.held());
+                let (boot, lineage) = (boot_id(self.boot), self.of.lineage());
+                let journal = state::snapshot(&boot, self.core.cut(), &lineage, self.core.held());
                 let end = journal.len() as u64;
                 self.medium.replace_journal(journal);
                 return Some(Done::Appended(end));
@@ -530,8 +559,13 @@ impl<'a> World<'a> {
             }
             (Job::Learn, _) => self.guest_rests(),
             (Job::Freeze, result) => self.frozen(result),
+            (Job::Settle, Ok(())) => self.commit_goes_on_soon(),
             (Job::Frozen { range }, Ok(())) => self.read_frozen(&range, &running.values),
             (Job::Thaw, Ok(())) => self.commit = None,
+            (Job::Rebase, Ok(())) => {
+                self.check_clean();
+                self.begin_commit();
+            }
             (job, Err(failure)) => self.breach("nothing else fails", format!("{job:?}: {failure:?}")),
         }
     }
@@ -552,7 +586,7 @@ impl<'a> World<'a> {
         }
         if self.commit_at.remove(&self.issued) && self.commit.is_none() && !self.freezing {
             self.freezing = true;
-            self.submit(Request::Freeze, Job::Freeze);
+            self.keep_promise();
         }
         if self.scenario.told == Told::Batches && self.chance.hits(30_000) {
             let count = self.chance.below(20);
@@ -569,8 +603,10 @@ impl<'a> World<'a> {
                 self.model.read_begins(number, &range);
                 self.submit(Request::Read(range), Job::Read { read: number });
             }
-            50..85 => self.write(number, range, false),
-            85..92 => self.write(number, range, true),
+            50..85 => self.write(number, range, None),
+            85..87 => self.write(number, range, Some(Zeros::Allocated)),
+            87..89 => self.write(number, range, Some(Zeros::Hole)),
+            89..92 => self.write(number, range, Some(Zeros::Free)),
             92..94 => self.submit(Request::Learn(range), Job::Learn),
             _ => {
                 let moment = self.model.flush_begins();
@@ -579,7 +615,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn write(&mut self, number: u64, range: Sectors, zeros: bool) {
+    fn write(&mut self, number: u64, range: Sectors, zeros: Option<Zeros>) {
         let durable = self.chance.hits(150_000);
         // Of two writes of one sector in flight nobody knows which comes last, if one of them is longer on its way.
         let meets = self.ops.values().any(|other| match &other.job {
@@ -592,11 +628,11 @@ impl<'a> World<'a> {
             return self.guest_rests();
         }
         let values: Vec<Value> =
-            range.clone().map(|sector| if zeros { 0 } else { (number << 24) | sector }).collect();
+            range.clone().map(|sector| if zeros.is_some() { 0 } else { (number << 24) | sector }).collect();
         self.model.write_begins(number, range.start, &values);
         let request = match zeros {
-            true => Request::Zero { range: range.clone(), keep: number.is_multiple_of(2), durable },
-            false => Request::Write { range: range.clone(), durable },
+            Some(space) => Request::Zero { range: range.clone(), space, durable },
+            None => Request::Write { range: range.clone(), durable },
         };
         self.submit(request, Job::Write { write: number, range, values, durable });
     }
@@ -620,6 +656,28 @@ impl<'a> World<'a> {
         start..(start + count).min(size)
     }
 
+    /// A commit begins: is one in doubt, and was it published? Then its version is the base.
+    fn keep_promise(&mut self) {
+        let known = self
+            .of
+            .promise
+            .and_then(|promise| self.line.iter().position(|version| version.promise == Some(promise)));
+        let Some(version) = known else { return self.begin_commit() };
+        self.added = version;
+        let is_child = self.line[version].parent == self.of.base;
+        self.outcome.recognised += 1;
+        let request = if is_child { Request::Rebase } else { Request::Thaw(Ending::Landed) };
+        self.submit(request, Job::Rebase);
+    }
+
+    fn begin_commit(&mut self) {
+        if self.of.promise.is_none() {
+            self.promises += 1;
+            self.of.promise = Some(self.promises);
+        }
+        self.submit(Request::Freeze, Job::Freeze);
+    }
+
     fn frozen(&mut self, result: Result<(), Failure>) {
         self.freezing = false;
         if let Err(failure) = result {
@@ -628,7 +686,10 @@ impl<'a> World<'a> {
         let moment: Vec<Vec<Value>> =
             (0..self.scenario.cut.size_sectors).map(|sector| self.model.visible(sector)).collect();
         let mut pieces = Vec::new();
-        for run in self.core.held().frozen.iter() {
+        let freed: Vec<Sectors> = self.core.held().frozen_freed.iter().collect();
+        let mut written = self.core.held().frozen.clone();
+        freed.iter().for_each(|run| written.remove(run.clone()));
+        for run in written.iter() {
             let mut at = run.start;
             while at < run.end {
                 let end = (at + 1 + self.chance.below(24)).min(run.end);
@@ -637,7 +698,11 @@ impl<'a> World<'a> {
             }
         }
         self.side.clear();
-        self.commit = Some(Commit { pieces, content: self.versions[self.base].clone(), moment });
+        self.commit = Some(Commit { pieces, content: BTreeMap::new(), moment, freed });
+        self.submit(Request::Flush, Job::Settle);
+    }
+
+    fn commit_goes_on_soon(&mut self) {
         self.queue.push(self.queue.now(), Event::Commit { life: self.life });
     }
 
@@ -646,27 +711,73 @@ impl<'a> World<'a> {
         if let Some(range) = commit.pieces.pop() {
             return self.submit(Request::ReadFrozen(range.clone()), Job::Frozen { range });
         }
-        let published = self.chance.hits(750_000);
-        if published {
-            let commit = self.commit.as_ref().expect("it was just there");
-            let wrong = (0..).zip(&commit.content).zip(&commit.moment);
-            let wrong = wrong
-                .filter(|((_, value), allowed)| !allowed.contains(value))
-                .map(|((sector, value), allowed)| format!("sector {sector}: {value:#x}, not of {allowed:x?}"))
-                .next();
-            if let Some(wrong) = wrong {
-                self.breach("a version is of one moment", wrong);
-            }
-            let content = self.commit.as_ref().expect("it was just there").content.clone();
-            self.versions.push(content);
-            self.outcome.published += 1;
+        if self.chance.hits(300_000) {
+            self.others_write();
         }
-        self.submit(Request::Thaw { published }, Job::Thaw);
+        let newest = self.versions.len() - 1;
+        let is_child = newest == self.of.base;
+        let alone = self.line[self.of.base + 1..].iter().all(|version| version.promise.is_some());
+        if alone && !is_child {
+            self.breach("a disk knows its own versions", format!("version {newest} is of this disk"));
+        }
+        let ending = match self.chance.below(8) {
+            // The way there is broken.
+            0 => Ending::Abandoned,
+            // The way back is.
+            1 => {
+                self.publish(newest, is_child);
+                Ending::Abandoned
+            }
+            _ => {
+                self.publish(newest, is_child);
+                if is_child { Ending::Committed } else { Ending::Landed }
+            }
+        };
+        self.added = self.versions.len() - 1;
+        self.submit(Request::Thaw(ending), Job::Thaw);
+    }
+
+    /// A version of the image that this disk knows nothing of.
+    fn others_write(&mut self) {
+        let mut content = self.versions.last().expect("there is a first").clone();
+        let number = self.versions.len() as u64;
+        for _ in 0..self.chance.below(40) {
+            let sector = self.chance.below(content.len() as u64);
+            content[sector as usize] = (2 << 60) | (number << 32) | sector;
+        }
+        let parent = self.versions.len() - 1;
+        self.versions.push(content);
+        self.line.push(Version { parent, promise: None });
+    }
+
+    /// What was frozen is a version over version `onto`, as a depot makes it: the rest is that version's.
+    fn publish(&mut self, onto: usize, is_child: bool) {
+        let commit = self.commit.as_ref().expect("it is under way");
+        let mut content = self.versions[onto].clone();
+        for (&sector, &value) in &commit.content {
+            content[sector as usize] = value;
+        }
+        commit.freed.iter().cloned().flatten().for_each(|sector| content[sector as usize] = 0);
+        let frozen = |sector: u64| {
+            commit.content.contains_key(&sector) || commit.freed.iter().any(|run| run.contains(&sector))
+        };
+        let wrong = (0..).zip(&content).zip(&commit.moment).find_map(|((sector, value), allowed)| {
+            let counts = is_child || frozen(sector);
+            (counts && !allowed.contains(value))
+                .then(|| format!("sector {sector}: {value:#x}, not of {allowed:x?}"))
+        });
+        if let Some(wrong) = wrong {
+            self.breach("a version is of one moment", wrong);
+        }
+        self.versions.push(content);
+        self.line.push(Version { parent: onto, promise: self.of.promise });
+        self.outcome.published += 1;
+        self.outcome.merged += u32::from(!is_child);
     }
 
     fn read_frozen(&mut self, range: &Sectors, values: &[Value]) {
         if let Some(commit) = &mut self.commit {
-            commit.content[range.start as usize..range.end as usize].copy_from_slice(values);
+            commit.content.extend(range.clone().zip(values.iter().copied()));
         }
         let at = self.queue.now() + Duration::from_micros(self.chance.below(2000));
         self.queue.push(at, Event::Commit { life: self.life });
@@ -694,7 +805,7 @@ impl<'a> World<'a> {
             Ok(found) => found,
             Err(why) => return self.breach("a journal can be read again", why),
         };
-        self.base = found.base;
+        self.of = found.of;
         self.core = start(self.scenario, found.held, found.journal_end);
         if let Some(wrong) = self.model.restarts(&found.content, end == End::Cut) {
             self.breach(
@@ -709,7 +820,7 @@ impl<'a> World<'a> {
     }
 
     fn check_clean(&mut self) {
-        if let Some(wrong) = recovery::differs(&self.medium, &self.core, &self.versions[self.base]) {
+        if let Some(wrong) = recovery::differs(&self.medium, &self.core, &self.versions[self.of.base]) {
             self.breach("what is not dirty is as in the version", wrong);
         }
     }

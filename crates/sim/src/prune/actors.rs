@@ -191,6 +191,7 @@ fn draft(size: ChunkSize, root: image::Root) -> Manifest {
         nonce: String::new(),
         parent: None,
         copied: None,
+        commit: None,
         root,
         chunk_bytes: size.bytes(),
         size_sectors,

@@ -21,8 +21,8 @@ pub trait Content: Sync {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()>;
 
     /// Fills `into` with the bytes from `offset` of the image on as they are after the write, if the writer has all of them:
-    /// then what is not written need not be fetched. They are a whole chunk, and what is not written of them is asked for only
-    /// where the version below is the one that the writer knows.
+    /// then what is not written need not be fetched. They are a whole chunk. Asked only where the version below is the one that
+    /// the writer knows.
     fn whole_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<bool> {
         let _ = (offset, into);
         Ok(false)

@@ -24,6 +24,7 @@ pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manife
         nonce: String::new(),
         parent: Some(parent),
         copied: None,
+        commit: None,
         created: stamp.created.clone(),
         creator: stamp.creator.clone(),
         ..from.clone()

@@ -51,8 +51,7 @@ impl Drafter<'_> {
     /// What `changes` make of the version `over`. Errors are those of source and sink, and `Refused` behind the end.
     pub fn draft(&self, over: &Sealed, changes: &Changes<'_>, stamp: &Stamp) -> Result<Draft> {
         let touched = Touched::new(changes.written, changes.freed);
-        let at_all_times = |_| true;
-        self.compose(&Nodes::new(self), over, (&touched, changes), &at_all_times, stamp)
+        self.compose(&Nodes::new(self), over, (&touched, changes), &|_| true, stamp)
     }
 
     /// What `changes`, which were made over the version `base`, make of the version `newest`: both sides' sectors where they
@@ -67,14 +66,9 @@ impl Drafter<'_> {
     ) -> Result<Draft> {
         let touched = Touched::new(changes.written, changes.freed);
         let nodes = Nodes::new(self);
-        let changed = self.changed(&nodes, base, newest, &touched)?;
-        self.compose(
-            &nodes,
-            newest,
-            (&touched, changes),
-            &|index| changed.binary_search(&index).is_err(),
-            stamp,
-        )
+        self.check_apart(&nodes, base, newest, &touched)?;
+        // The writer's whole chunks are of its own version.
+        self.compose(&nodes, newest, (&touched, changes), &|_| false, stamp)
     }
 
     fn compose(
@@ -111,14 +105,14 @@ impl Drafter<'_> {
         Ok(Draft { manifest, stored_bytes: sink.bytes.into_inner() + nodes.stored.load(Relaxed) })
     }
 
-    /// The chunks that `newest` has otherwise than `base`, as far as they are touched, ascending.
-    fn changed(
+    /// `Refused` if `newest` has other bytes than `base` in what is touched.
+    fn check_apart(
         &self,
         nodes: &Nodes<'_>,
         base: &Sealed,
         newest: &Sealed,
         touched: &Touched,
-    ) -> Result<Vec<u64>> {
+    ) -> Result<()> {
         let (from, to) = (&base.manifest, &newest.manifest);
         let failed = |error| from_image(format!("compare `{}` with `{}`", name(base), name(newest)), error);
         let (layout, theirs) = (from.layout().map_err(failed)?, to.layout().map_err(failed)?);
@@ -131,7 +125,7 @@ impl Drafter<'_> {
         }
         let nodes: &dyn ObjectSource = nodes;
         let differences = Differences::new(layout.chunk, (nodes, &from.root), (nodes, &to.root));
-        let (mut changed, mut both) = (Vec::new(), Vec::new());
+        let mut both = Vec::new();
         for difference in differences {
             let difference = difference.map_err(failed)?;
             let (mut at, end) = (difference.first, difference.first + difference.count);
@@ -140,12 +134,11 @@ impl Drafter<'_> {
                     touched.all.within(&bytes_of(layout.chunk_extent(index))).collect();
                 let leaves = (&difference.before, &difference.after);
                 both.extend(self.meeting(&layout, index, leaves, &part).map_err(failed)?);
-                changed.push(index);
                 at = index + 1;
             }
         }
         let both = Ranges::new(both);
-        if both.end() == 0 { Ok(changed) } else { Err(conflict(base, newest, &both)) }
+        if both.end() == 0 { Ok(()) } else { Err(conflict(base, newest, &both)) }
     }
 
     /// The sectors of chunk `index` in `touched` that hold other bytes as the second leaf than as the first.

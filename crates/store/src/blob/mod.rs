@@ -165,6 +165,7 @@ impl Blob<'_> {
             nonce: String::new(),
             parent: None,
             copied: None,
+            commit: None,
             root: Root { child: Child::Free, height: Root::height_of(chunk_count), chunk_count },
             chunk_bytes: shape.chunk.bytes(),
             size_sectors,

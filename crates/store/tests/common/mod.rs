@@ -217,6 +217,7 @@ fn put(
         nonce: String::new(),
         parent: None,
         copied: None,
+        commit: None,
         root,
         chunk_bytes: size.bytes(),
         size_sectors,
