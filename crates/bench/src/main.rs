@@ -6,6 +6,7 @@
 
 mod attached;
 mod capture;
+mod cloud;
 mod cold;
 mod context;
 mod crew;
@@ -62,6 +63,7 @@ const GROUPS: &[&[&Group]] = &[
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
+    &[&cloud::GROUP],
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];

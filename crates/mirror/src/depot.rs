@@ -8,6 +8,7 @@ use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed};
 use net::client::Client;
 use store::{ImageName, Reference, Repository, Stamp, Writer};
 
+use crate::error::from_store;
 use crate::{Error, ErrorKind, Result};
 
 /// Chunks that are on their way to a server at once: so many fill 1 Gbit/s at 10 ms.
@@ -175,19 +176,6 @@ impl Addition for There {
         let published = published.map_err(|error| from_net(error, context()))?;
         Manifest::decode(&published).map_err(|error| from_image(error, context()))
     }
-}
-
-pub(crate) fn from_store(error: store::Error, context: impl Into<String>) -> Error {
-    let kind = match error.kind() {
-        store::ErrorKind::NotFound => ErrorKind::NotFound,
-        store::ErrorKind::Exists | store::ErrorKind::Refused => ErrorKind::Refused,
-        store::ErrorKind::Corrupt => ErrorKind::Corrupt,
-        store::ErrorKind::Full => ErrorKind::Full,
-        store::ErrorKind::Invalid => ErrorKind::Invalid,
-        store::ErrorKind::Unsupported => ErrorKind::Unsupported,
-        store::ErrorKind::Io | store::ErrorKind::Revoked => ErrorKind::Io,
-    };
-    Error::from_source(kind, context, error)
 }
 
 fn from_net(error: net::Error, context: impl Into<String>) -> Error {

@@ -15,6 +15,7 @@
 )]
 
 mod checkers;
+pub mod cloud;
 mod holding;
 pub mod mirror;
 mod network;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mirror::fuse::{DiskSettings, Event, Log, MountOptions, Origin, RepositoryOrigin, mount};
-use mirror::{Commit, Mirror, MirrorOptions, Source};
+use mirror::{Commit, CommitOptions, Mirror, MirrorOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde_json::json;
@@ -223,10 +223,8 @@ impl Origin for ServerOrigin {
         version::on_server(&self.context, &self.client, reference).map(|found| found.manifest).map_err(failed)
     }
 
-    fn commit(&self, _: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
-        let text =
-            format!("a disk is committed to `{image}` of a repository only, and this mount is of a server");
-        Err(mirror::Error::new(mirror::ErrorKind::Unsupported, text))
+    fn commit(&self, disk: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
+        disk.commit(&self.client, image, &CommitOptions::new(&repository::stamp()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Path, State};
 use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -24,7 +24,6 @@ use super::objects::Upload;
 use super::{App, Failure, body};
 use crate::authority::Right;
 use crate::event::Event;
-use crate::listener::Peer;
 
 pub async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<RepositorySummary> {
     let repository = &app.repository;
@@ -116,7 +115,6 @@ pub async fn publish(
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
     Asked(Expect { expect }): Asked<Expect>,
-    Extension(Peer(peer)): Extension<Peer>,
     upload: Upload,
     headers: HeaderMap,
     body: Body,
@@ -127,7 +125,7 @@ pub async fn publish(
     let key = key
         .ok_or_else(|| Failure::new(ProblemKind::Invalid, format!("a header {IDEMPOTENCY_KEY} is needed")))?;
     let (draft, _memory) = body::receive(&app, &headers, body, MANIFEST_BYTES_MAX).await?;
-    let slot = app.publications.slot(name.as_str(), key);
+    let (peer, slot) = (upload.peer, app.publications.slot(name.as_str(), key));
     let mut published = slot.lock().await;
     let reference = match *published {
         Some(number) => Reference::Version(name, number),

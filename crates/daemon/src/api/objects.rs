@@ -1,6 +1,7 @@
 //! Objects by kind and digest. A digest of 256 bits cannot be guessed: who can name an object of an image has read its
 //! manifest, here or elsewhere, so that objects are not checked against the images of a token.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -79,6 +80,8 @@ pub struct Upload {
     pub name: String,
     /// Whether the client named it; else all of its machine's are one.
     pub is_named: bool,
+    /// Who sends it.
+    pub peer: SocketAddr,
 }
 
 impl FromRequestParts<Arc<App>> for Upload {
@@ -92,7 +95,7 @@ impl FromRequestParts<Arc<App>> for Upload {
         let is_name = |name: &&str| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let named = named.filter(is_name);
         let name = named.map_or_else(|| peer.ip().to_string(), str::to_owned);
-        Ok(Self { name, is_named: named.is_some() })
+        Ok(Self { name, is_named: named.is_some(), peer })
     }
 }
 

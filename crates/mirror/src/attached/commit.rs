@@ -13,7 +13,8 @@ use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
 use super::Mirror;
 use super::local::bytes_of;
 use crate::core::{Done, Ending, Failure, Io, Request, RunSet};
-use crate::depot::{Addition, Depot, from_store};
+use crate::depot::{Addition, Depot};
+use crate::error::from_store;
 use crate::state::{Promise, TOKEN_BYTES};
 use crate::{Error, ErrorKind, Result};
 

@@ -6,7 +6,7 @@ use image::Manifest;
 use store::{ImageName, Reference, Repository, Stamp, TagName};
 
 use crate::error::from_store;
-use crate::{Commit, Mirror, Result};
+use crate::{Commit, CommitOptions, Mirror, Result};
 
 /// See the module. Calls block, and are made by several threads at once. `NotFound` if there is no such thing.
 pub trait Origin: Send + Sync {
@@ -61,6 +61,6 @@ impl Origin for RepositoryOrigin {
     }
 
     fn commit(&self, disk: &Mirror, image: &ImageName) -> Result<Option<Commit>> {
-        disk.commit(&self.repository, image, &(self.stamp)())
+        disk.commit(&self.repository, image, &CommitOptions::new(&(self.stamp)()))
     }
 }

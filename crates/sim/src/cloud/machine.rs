@@ -1,0 +1,116 @@
+//! One machine of the cloud: its core, what its guest does, and how far its commit is.
+
+use std::collections::{HashMap, VecDeque};
+
+use base::{Chance, Duration, Instant};
+use mirror::core::{Config, Core, Cut, Held, Io, Mutant, OpId, Sectors};
+
+use super::{Boot, Cloud, Way};
+
+/// Reads of a chunk that a guest touches: as many as were recorded, on average.
+pub const READS_OF_CHUNK: u64 = 4;
+/// Objects of a commit on their way at once, as `mirror` has it.
+pub const SENDS_MAX: usize = 16;
+/// Requests of a machine in flight.
+const FETCHES_MAX: usize = 16;
+
+/// What an operation is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Job {
+    Read,
+    Write,
+    Freeze,
+    Settle,
+    Frozen { chunk: u64 },
+    Thaw,
+    Own,
+}
+
+/// A commit under way.
+pub struct Commit {
+    /// Chunks that wait to be composed, and the lengths of their objects.
+    pub waiting: VecDeque<(u64, u64)>,
+    pub flying: usize,
+    /// Nodes that are still to be sent.
+    pub nodes: u64,
+    pub began: Instant,
+}
+
+pub struct Machine {
+    pub core: Core,
+    pub ops: HashMap<OpId, (Job, Option<Io>)>,
+    pub timer: Option<Instant>,
+    /// Reads that are over.
+    pub reads: u64,
+    pub started: Instant,
+    pub booted: Option<Instant>,
+    /// When its processor is free to compose.
+    pub composes: Instant,
+    pub commit: Option<Commit>,
+    pub committed: Option<Duration>,
+    /// What is to be written before it is committed.
+    pub writes: Vec<Sectors>,
+    /// What it will send: chunks, and the lengths of their objects.
+    pub dirty: Vec<(u64, u64)>,
+}
+
+impl Machine {
+    pub fn new(cloud: &Cloud, boot: &Boot, cut: Cut, chance: &mut Chance) -> Self {
+        let config = Config {
+            sources: vec![FETCHES_MAX],
+            fetches_max: FETCHES_MAX,
+            demand_reserve: FETCHES_MAX / 4,
+            give_up: None,
+            ahead_chunks_max: 32,
+            background_per_second: 0,
+            journal_bytes_max: 4 << 20,
+            mutant: Mutant::None,
+        };
+        let mut held = Held::default();
+        if cloud.way == Way::Here {
+            held.clean.insert(0..cut.chunks());
+        }
+        let mut core = Core::new(cut, config, held, 4096);
+        if matches!(cloud.way, Way::Profile | Way::Cast) {
+            core.expect_reads(boot.touches.iter().map(|touch| touch.chunk).collect());
+        }
+        let (mut writes, mut dirty) = (Vec::new(), Vec::new());
+        // Spread over what was read, and a file behind all that.
+        let step = (boot.touches.len() / cloud.dirty_chunks.max(1)).max(1);
+        for touch in boot.touches.iter().step_by(step).take(cloud.dirty_chunks) {
+            let chunk = cut.chunk(touch.chunk);
+            let third = (chunk.end - chunk.start).div_ceil(3);
+            writes.push(chunk.start..chunk.start + third);
+            dirty.push((touch.chunk, cloud.dirty_object_bytes));
+        }
+        let behind = cut.chunks() - 1 - cloud.random_chunks as u64;
+        for chunk in behind..behind + cloud.random_chunks as u64 {
+            writes.push(cut.chunk(chunk));
+            dirty.push((chunk, boot.chunk_bytes));
+        }
+        let spread = u64::try_from(cloud.starts_over.as_micros()).unwrap_or(0) + 1;
+        let started = Instant::ZERO + Duration::from_micros(chance.below(spread));
+        Self {
+            core,
+            ops: HashMap::new(),
+            timer: None,
+            reads: 0,
+            started,
+            booted: None,
+            composes: Instant::ZERO,
+            commit: None,
+            committed: None,
+            writes,
+            dirty,
+        }
+    }
+
+    /// Leaf nodes that a commit changes, and those above them.
+    pub fn changed_nodes(&self, height: u8) -> u64 {
+        let mut leaves: Vec<u64> =
+            self.dirty.iter().map(|(chunk, _)| chunk / base::limits::TREE_FANOUT).collect();
+        leaves.sort_unstable();
+        leaves.dedup();
+        leaves.len() as u64 + u64::from(height) - 1
+    }
+}
