@@ -6,7 +6,7 @@ use sim::mirror::{MirrorOutcome, MirrorScenario, run};
 /// Seeds of the test; `diskcast-sim --mirror --count N` tries more.
 const SEEDS: u64 = 300;
 /// Seeds within which each bug must be seen.
-const MUTANT_SEEDS: u64 = 400;
+const MUTANT_SEEDS: u64 = 3000;
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_torn_is_served() {

@@ -70,7 +70,7 @@ impl Network {
         let mut at = now.max(self.ports[from].sends);
         let there = lengths.map(|bytes| {
             self.bytes += bytes;
-            at += wire_time(bytes, self.bits_per_second / 2);
+            at = at + wire_time(bytes, self.bits_per_second / 2);
             at + self.one_way
         });
         let there = there.collect();

@@ -482,10 +482,10 @@ impl<'a> World<'a> {
             mark: Mark::new(),
             values: Vec::new(),
             written: 0,
-            tree: self.base,
+            tree: self.of.base,
         };
         // A driver knows which chunks are empty: they have no object that could come.
-        let is_empty = matches!(item, Item::Chunk(chunk) if self.is_empty(self.base, chunk..chunk + 1));
+        let is_empty = matches!(item, Item::Chunk(chunk) if self.is_empty(self.of.base, chunk..chunk + 1));
         if is_empty {
             return;
         }
