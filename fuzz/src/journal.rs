@@ -1,7 +1,7 @@
 //! The journal of an attached disk, as it may lie there after a crash.
 
 use mirror::core::{Cut, Held, Mutant, Record};
-use mirror::state::{barrier, encode, recover, snapshot};
+use mirror::state::{Lineage, Promise, TOKEN_BYTES, barrier, encode, recover, snapshot};
 
 use crate::Target;
 
@@ -14,12 +14,18 @@ fn seeds() -> Vec<Vec<u8>> {
     let mut held = Held::default();
     (0..40).for_each(|at| held.dirty.insert(at * 100..at * 100 + 8));
     held.clean.insert(60..900);
-    let mut bytes = snapshot(&BOOTS[0], &cut, b"a manifest", &held);
+    held.free(4000..4008);
+    let promise = Some(Promise { token: [7; TOKEN_BYTES], image: "web".to_owned() });
+    let lineage = Lineage { base: b"a manifest".to_vec(), landed: Some(b"others".to_vec()), promise };
+    let mut bytes = snapshot(&BOOTS[0], &cut, &lineage, &held);
     let first = bytes.clone();
     let dirty = |start: u64| Record::Dirty(std::iter::once(start..start + 600).collect());
     let clean = Record::Clean(std::iter::once(3..9).collect());
-    for record in [dirty(9000), clean, Record::Frozen, dirty(9100), Record::Committed, Record::Abandoned] {
-        bytes.extend(encode(bytes.len() as u64, &record, b"the next"));
+    let freed = Record::Freed(std::iter::once(9000..9060).collect());
+    let commit = [dirty(9000), clean, freed, Record::Frozen, dirty(9100), Record::Committed];
+    let others = [Record::Abandoned, Record::Landed, Record::Rebased];
+    for record in commit.into_iter().chain(others) {
+        bytes.extend(encode(bytes.len() as u64, &record, b"the next version of it"));
         bytes.extend(barrier(bytes.len() as u64, bytes.len() as u64));
     }
     vec![first, bytes]
