@@ -6,6 +6,8 @@
     reason = "a tool for developers that prints its findings"
 )]
 
+mod clouds;
+
 use std::process::ExitCode;
 
 use base::Duration;
@@ -16,7 +18,9 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--muta
        diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm | --harsh] [--verbose]
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
                     [--seed N] [--mutant NAME] [--json] [--verbose]
-       diskcast-sim --prune [--seed N] [--count N] [--mutant NAME]";
+       diskcast-sim --prune [--seed N] [--count N] [--mutant NAME]
+       diskcast-sim --cloud MACHINES demand|profile|cast|here [--storage N] [--copies N] [--round-trip-us N]
+                    [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]";
 
 struct Arguments {
     seed: u64,
@@ -39,7 +43,16 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Some(arguments) = parse(std::env::args().skip(1)) else {
+    let mut words = std::env::args().skip(1).peekable();
+    if words.next_if(|word| word == "--cloud").is_some() {
+        let Some((cloud, boot)) = clouds::parse(words) else {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        };
+        println!("{}", clouds::show(&cloud, &boot));
+        return ExitCode::SUCCESS;
+    }
+    let Some(arguments) = parse(words) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -93,8 +106,8 @@ fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
     let outcome = sim::mirror::run(&scenario);
     let (steps, crashes, published) = (outcome.steps, outcome.crashes, outcome.published);
     println!(
-        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions",
-        outcome.trace
+        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions, {} of them merged, {} in doubt",
+        outcome.trace, outcome.merged, outcome.recognised
     );
     tell(&outcome.violations)
 }
