@@ -23,7 +23,10 @@ pub const GROUP: Group = Group {
             "s of a job of 5 min on 100 machines, suspended and resumed elsewhere; shown",
         ),
         ("mirror.sim_sweep", "s to boot 50 machines in the best size of chunks at 10 ms; shown"),
-        ("mirror.sim_seeds", "of 1000 seeds with kills, power cuts, commits and merges, those that fail; none"),
+        (
+            "mirror.sim_seeds",
+            "of 1000 seeds with kills, power cuts, commits and merges, those that fail; none",
+        ),
     ],
     measure,
 };
@@ -67,7 +70,7 @@ fn cloud(program: &Path, machines: u64, way: &str, words: &[(&str, u64)]) -> Res
     for (word, number) in words {
         command.args([*word, &number.to_string()]);
     }
-    let said: Value = serde_json::from_slice(&timed(&mut command)?.output)?;
+    let said: Value = serde_json::from_str(&timed(&mut command)?.output)?;
     let number = |key: &str| said[key].as_f64().ok_or_else(|| format!("a cloud did not say {key}: {said}"));
     Ok(Outcome {
         mean: number("mean_boot")?,
@@ -97,9 +100,11 @@ fn seeds(program: &Path) -> Result<Figure> {
     let count = SEEDS.to_string();
     let output = Command::new(program).args(["--mirror", "--seed", "100000", "--count", &count]).output()?;
     let text = String::from_utf8(output.stdout)?;
-    let last = text.lines().last().and_then(|line| line.split(' ').next()).ok_or("the simulator said nothing")?;
+    let last =
+        text.lines().last().and_then(|line| line.split(' ').next()).ok_or("the simulator said nothing")?;
     let sum = |words: &str| -> u64 {
-        let numbers = text.lines().filter_map(|line| line.split(words).next()?.rsplit(' ').next()?.parse::<u64>().ok());
+        let numbers =
+            text.lines().filter_map(|line| line.split(words).next()?.rsplit(' ').next()?.parse::<u64>().ok());
         numbers.sum()
     };
     let workload = format!(
@@ -108,7 +113,8 @@ fn seeds(program: &Path) -> Result<Figure> {
         sum(" versions,"),
         sum(" of them merged")
     );
-    Ok(Figure::new("mirror.sim_seeds", &[last.parse()?], "failed", Bar::AtMost(0.0)).on(&workload, "virtual time"))
+    Ok(Figure::new("mirror.sim_seeds", &[last.parse()?], "failed", Bar::AtMost(0.0))
+        .on(&workload, "virtual time"))
 }
 
 /// All machines commit at once what they have written since they booted.
@@ -216,8 +222,11 @@ fn monte_carlo(program: &Path) -> Result<Figure> {
 /// The seed's future work: size of chunks, size of the image, distance, copies.
 fn sweep(program: &Path) -> Result<Figure> {
     const MACHINES: u64 = 50;
-    let cells = [64, 128, 256, 512, 1024, 4096].into_iter().flat_map(|chunk| [(chunk, 1, 200, 1), (chunk, 1, 10_000, 1)]);
-    let others = [(256, 16, 200, 1), (256, 256, 200, 1), (256, 1, 100_000, 1), (256, 1, 200, 2), (256, 1, 200, 3)];
+    let cells = [64, 128, 256, 512, 1024, 4096]
+        .into_iter()
+        .flat_map(|chunk| [(chunk, 1, 200, 1), (chunk, 1, 10_000, 1)]);
+    let others =
+        [(256, 16, 200, 1), (256, 256, 200, 1), (256, 1, 100_000, 1), (256, 1, 200, 2), (256, 1, 200, 3)];
     let (mut rows, mut best) = (Vec::new(), f64::INFINITY);
     for (chunk, spread, round_trip, copies) in cells.chain(others) {
         let words =

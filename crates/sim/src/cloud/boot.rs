@@ -92,7 +92,7 @@ mod tests {
     fn a_boot_in_other_chunks_touches_what_was_measured() {
         let boot = Boot::recorded();
         assert!((540..=580).contains(&boot.touches.len()), "{}", boot.touches.len());
-        let mib = |boot: &Boot| boot.touches.len() as u64 * boot.chunk_bytes >> 20;
+        let mib = |boot: &Boot| (boot.touches.len() as u64 * boot.chunk_bytes) >> 20;
         for (kib, measured) in TOUCHED_MIB {
             let found = mib(&boot.scaled(kib, 1));
             assert!(found.abs_diff(measured) * 100 <= measured * 12, "{kib} KiB: {found}, not {measured}");

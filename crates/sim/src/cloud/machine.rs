@@ -72,7 +72,8 @@ impl Machine {
         }
         let mut core = Core::new(cut, config, held, 4096);
         if matches!(cloud.way, Way::Profile | Way::Cast) {
-            core.expect_reads(boot.touches.iter().map(|touch| touch.chunk).collect());
+            let order: Vec<u64> = boot.touches.iter().map(|touch| touch.chunk).collect();
+            core.expect_reads(&order);
         }
         let (mut writes, mut dirty) = (Vec::new(), Vec::new());
         // Spread over what was read, and a file behind all that.
