@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod attached;
 mod mount;
 
-pub use attached::{Attach, Detach, Disks, DisksFolder};
+pub use attached::{Attach, Detach, Disks, DisksFolder, RunningDisk};
 pub use mount::Mount;
 
 const EXIT_CODES: &str = "\
@@ -395,17 +395,23 @@ pub struct Create {
 
 /// Make a new image that begins as a version of another
 ///
-/// Takes no time and no space, whatever the size: both share everything until one of them changes.
+/// Takes no time and no space, whatever the size: both share everything until one of them changes. With --disk the new
+/// image begins as an attached disk is at this moment, while it runs on; what was written to it is kept for good by that,
+/// and later commits of the disk go to the new image.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   diskcast clone classroom@3 lab-pc
-  diskcast clone classroom:stable lab-pc --json")]
+  diskcast clone classroom:stable lab-pc --json
+  diskcast clone --disk vm1 lab-pc                      of an attached disk")]
 pub struct Clone {
-    /// What to clone: image, image:tag or image@version
+    /// What to clone: image, image:tag or image@version; with --disk the new image
     pub name: String,
     /// The new image
-    pub new: String,
+    #[arg(required_unless_present = "disk", conflicts_with = "disk")]
+    pub new: Option<String>,
+    #[command(flatten)]
+    pub running: RunningDisk,
     #[command(flatten)]
     pub there: There,
 }
@@ -415,6 +421,10 @@ pub struct Clone {
 /// Without --range, --at, --free or --append the disk is compared with the image's newest version, of the same size, and what
 /// differs is kept. Only chunks that changed are stored. Others may commit to the same image meanwhile; each commit is a
 /// version that holds all before it.
+///
+/// With --disk it is an attached disk, which runs on: the version holds what it was at one moment, and goes where the disk's image
+/// came from. It follows the version that the disk began as, or was last committed as, and is refused if somebody else
+/// published one meanwhile, unless --merge is given and they changed other sectors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -423,30 +433,38 @@ Examples:
   diskcast commit lab-pc part.img --at 1M               all of a file, to this offset
   diskcast commit archive day.tar --append              behind the end
   diskcast commit lab-pc disk.img --free-holes          and what the guest discarded is free
-  diskcast commit lab-pc disk.img --range 1M+4096 --to https://10.0.0.1:7717 --token-file write.token")]
+  diskcast commit lab-pc disk.img --range 1M+4096 --to https://10.0.0.1:7717 --token-file write.token
+  diskcast commit --disk vm1 --quiesce agent:/run/vm1.qga                      an attached disk")]
 pub struct Commit {
-    /// The image
-    pub name: String,
+    /// The image [with --disk the default: that of the disk's base]
+    #[arg(required_unless_present = "disk")]
+    pub name: Option<String>,
     /// Disk with the changes: a block device or a raw file
-    pub source: PathBuf,
+    #[arg(required_unless_present = "disk", conflicts_with = "disk")]
+    pub source: Option<PathBuf>,
+    #[command(flatten)]
+    pub running: RunningDisk,
+    /// Make a version also if others have published meanwhile, as long as they changed other sectors
+    #[arg(long, requires = "disk")]
+    pub merge: bool,
     /// Keep these bytes, at the same place; may be repeated
-    #[arg(long = "range", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["at", "append"])]
+    #[arg(long = "range", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["at", "append", "disk"])]
     pub ranges: Vec<std::ops::Range<u64>>,
     /// Write all of SOURCE at this offset of the image
-    #[arg(long, value_name = "OFFSET", value_parser = parse_size, conflicts_with = "append")]
+    #[arg(long, value_name = "OFFSET", value_parser = parse_size, conflicts_with_all = ["append", "disk"])]
     pub at: Option<u64>,
     /// Write all of SOURCE behind the image's end
-    #[arg(long, conflicts_with = "expect")]
+    #[arg(long, conflicts_with_all = ["expect", "disk"])]
     pub append: bool,
     /// These bytes are free from now on: they read as zeros, and are neither stored nor installed; may be repeated
-    #[arg(long = "free", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with = "append")]
+    #[arg(long = "free", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["append", "disk"])]
     pub freed: Vec<std::ops::Range<u64>>,
     /// What is a hole in SOURCE is free from now on, too: for disks of virtual machines that discard what they no longer need.
     /// Else it counts as zeros
-    #[arg(long, conflicts_with = "append")]
+    #[arg(long, conflicts_with_all = ["append", "disk"])]
     pub free_holes: bool,
     /// Refuse unless this is the number of the newest version
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "disk")]
     pub expect: Option<u64>,
     #[command(flatten)]
     pub there: There,

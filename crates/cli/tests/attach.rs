@@ -1,4 +1,5 @@
-//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again.
+//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again, committed while they
+//! run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod common;
@@ -7,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use common::{Bench, Served, assert_same};
@@ -275,6 +277,190 @@ fn a_client_that_writes_and_verifies_lives_through_kills_and_upgrades() {
 }
 
 #[test]
+fn a_running_disk_is_committed_cloned_and_resumed_on_another_host() {
+    let (bench, disk) = bench();
+    let attached = Attached::from_repository(&bench, "web --name vm1");
+    if !qemu_io(&attached.uri, &["write -P 1 1M 64k"]) {
+        return;
+    }
+    write_at(&disk, 1 << 20, &[1; 64 << 10]);
+    let done = bench.json("commit --disk vm1").remove(0);
+    assert_eq!((&done["image"], &done["number"], &done["bytes"]), (&"web".into(), &2.into(), &65_536.into()));
+    assert_eq!((&done["changed"], &done["is_base"]), (&true.into(), &true.into()));
+    assert_eq!(status(&bench, "vm1")["number"], 2);
+    assert_eq!(bench.see("commit --disk vm1"), "out: nothing was written to vm1 since web@2\nexit: 0\n");
+    assert_eq!(bench.json("clone --disk vm1 same")[0]["number"], 1);
+
+    // Another host, with the server alone.
+    let server = bench.serve("--no-multicast");
+    let elsewhere = Attached::from_server(&bench, &server, "web@2 --name vm1 --folder elsewhere");
+    let copy = bench.path("copy.img");
+    assert!(run("nbdcopy", &[&elsewhere.uri, copy.to_str().unwrap()]));
+    assert_same(&disk, &copy);
+
+    assert!(qemu_io(&attached.uri, &["write -P 2 2M 4k"]));
+    write_at(&disk, 2 << 20, &[2; 4 << 10]);
+    let refused = bench.see("clone --disk vm1 same");
+    assert!(
+        refused.contains("there is an image `same` already") && refused.ends_with("exit: 11\n"),
+        "{refused}"
+    );
+    let done = bench.json("clone --disk vm1 other").remove(0);
+    assert_eq!((&done["image"], &done["number"]), (&"other".into(), &1.into()));
+    assert!(bench.see("install other copy.img --free zero").ends_with("exit: 0\n"));
+    assert_same(&disk, &copy);
+    assert_eq!(status(&bench, "vm1")["dirty_bytes"], 0);
+    assert!(bench.see("detach vm1 --discard").ends_with("exit: 0\n"), "all of it was committed");
+    assert_eq!(attached.ends(), Some(0));
+    assert!(bench.see("commit --disk vm1").ends_with("exit: 10\n"), "there is no such disk any more");
+}
+
+#[test]
+fn commits_go_through_a_server_and_onto_what_others_changed() {
+    let (bench, disk) = bench();
+    let server = bench.serve("--no-multicast");
+    let token = bench.command("token --write").output().unwrap();
+    std::fs::write(bench.path("join.token"), token.stdout).unwrap();
+    let one = Attached::from_server(&bench, &server, "web --name vm1");
+    let two = Attached::from_server(&bench, &server, "web --name vm2");
+    if !qemu_io(&one.uri, &["write -P 1 1M 64k"]) {
+        return;
+    }
+    assert!(qemu_io(&two.uri, &["write -P 2 3M 4k"]));
+    write_at(&disk, 1 << 20, &[1; 64 << 10]);
+    write_at(&disk, 3 << 20, &[2; 4 << 10]);
+    assert_eq!(bench.json("commit --disk vm1")[0]["number"], 2);
+    let refused = bench.see("commit --disk vm2");
+    assert!(refused.contains("at version 2 by now") && refused.ends_with("exit: 11\n"), "{refused}");
+    let done = bench.json("commit --disk vm2 --merge").remove(0);
+    assert_eq!((&done["number"], &done["is_base"]), (&3.into(), &false.into()), "{done}");
+    let copy = bench.path("copy.img");
+    assert!(bench.see("install web@3 copy.img --free zero").ends_with("exit: 0\n"));
+    assert_same(&disk, &copy);
+    assert!(qemu_io(&two.uri, &["read -P 2 3M 4k"]), "it runs on");
+    assert_eq!((one.stop(), two.stop()), (Some(0), Some(0)));
+}
+
+/// A guest agent that says what it was asked on a channel, and answers after whatever comes on the other.
+fn guest_agent(path: &Path) -> (Receiver<String>, Sender<()>) {
+    use std::io::Write as _;
+    let listener = UnixListener::bind(path).unwrap();
+    let (asked, hears) = channel();
+    let (allow, allowed) = channel::<()>();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).split(b'\n');
+            for line in lines.map_while(Result::ok) {
+                let line: Vec<u8> = line.into_iter().filter(|&byte| byte != 0xff).collect();
+                let request: Value = serde_json::from_slice(&line).unwrap();
+                let command = request["execute"].as_str().unwrap();
+                let answer = if command == "guest-sync-delimited" {
+                    stream.write_all(&[0xff]).unwrap();
+                    json!({ "return": request["arguments"]["id"] })
+                } else {
+                    asked.send(command.to_owned()).unwrap();
+                    if allowed.recv().is_err() {
+                        return;
+                    }
+                    json!({ "return": 1 })
+                };
+                if writeln!(stream, "{answer}").is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    (hears, allow)
+}
+
+#[test]
+fn a_guest_is_frozen_for_the_moment_and_thawed_also_if_the_process_is_to_end() {
+    let (bench, _) = bench();
+    let attached = Attached::from_repository(&bench, "web --name vm1");
+    if !qemu_io(&attached.uri, &["write -P 1 1M 64k"]) {
+        return;
+    }
+    let (hears, allow) = guest_agent(&bench.path("qga"));
+    let commit =
+        || bench.command("commit --disk vm1 --quiesce agent:qga --json").stdout(Stdio::piped()).spawn();
+    let running = commit().unwrap();
+    assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-freeze");
+    // It writes out what it has in memory before it says that it is frozen.
+    assert!(qemu_io(&attached.uri, &["write -P 2 2M 64k"]));
+    allow.send(()).unwrap();
+    assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-thaw");
+    allow.send(()).unwrap();
+    let done: Value = serde_json::from_slice(&running.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!((&done["number"], &done["bytes"]), (&2.into(), &(128 << 10).into()), "{done}");
+
+    assert!(qemu_io(&attached.uri, &["write -P 3 3M 64k"]));
+    let running = commit().unwrap();
+    assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-freeze");
+    let pid = attached.child.id().to_string();
+    assert!(run("kill", &["-TERM", &pid]));
+    allow.send(()).unwrap();
+    assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-thaw");
+    allow.send(()).unwrap();
+    assert_eq!(attached.ends(), Some(0));
+    running.wait_with_output().unwrap();
+
+    // One that never answers: nothing is published, and it is thawed, too, since nobody knows.
+    let attached = Attached::from_repository(&bench, "vm1");
+    let before = bench.json("images web").len();
+    assert!(qemu_io(&attached.uri, &["write -P 4 4M 64k"]));
+    drop(allow);
+    let failed = bench.see("commit --disk vm1 --quiesce agent:qga --quiesce-limit 1s");
+    assert!(failed.contains("no answer within 1s") && failed.ends_with("exit: 1\n"), "{failed}");
+    assert_eq!(bench.json("images web").len(), before);
+    assert!(qemu_io(&attached.uri, &["read -P 4 4M 64k"]), "it runs on");
+}
+
+/// A file system in a file, mounted until this is dropped; none where that can't be done.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(bench: &Bench) -> Option<Self> {
+        let (file, path) = (bench.path("fs.img"), bench.path("mnt"));
+        std::fs::create_dir(&path).unwrap();
+        std::fs::File::create(&file).unwrap().set_len(64 << 20).unwrap();
+        let made = run("mkfs.ext4", &["-q", file.to_str().unwrap()]);
+        let words = ["-o", "loop", file.to_str().unwrap(), path.to_str().unwrap()];
+        let mounted = made && Command::new("mount").args(words).status().is_ok_and(|status| status.success());
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).stderr(Stdio::null()).status();
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_mounted_file_system_is_frozen_for_the_moment_unless_it_holds_the_disk() {
+    let (bench, _) = bench();
+    let attached = Attached::from_repository(&bench, "web --name vm1");
+    if !qemu_io(&attached.uri, &["write -P 1 1M 64k"]) {
+        return;
+    }
+    std::fs::create_dir(bench.path("plain")).unwrap();
+    let refused = bench.see("commit --disk vm1 --quiesce mount:plain");
+    assert!(refused.contains("is no mount point") && refused.ends_with("exit: 11\n"), "{refused}");
+    // Root alone may mount.
+    let Some(mounted) = Mounted::new(&bench) else { return };
+    assert_eq!(bench.json("commit --disk vm1 --quiesce mount:mnt")[0]["number"], 2);
+    std::fs::write(mounted.0.join("file"), "thawed").unwrap();
+
+    let inside = Attached::from_repository(&bench, "web --name vm1 --folder mnt/disks");
+    assert!(qemu_io(&inside.uri, &["write -P 1 1M 64k"]));
+    let refused = bench.see("commit --disk vm1 --folder mnt/disks --quiesce mount:mnt");
+    assert!(refused.contains("holds the disk's own folder") && refused.ends_with("exit: 11\n"), "{refused}");
+    assert_eq!(inside.stop(), Some(0));
+}
+
+#[test]
 fn options_are_kept_and_what_would_harm_is_refused() {
     let (bench, _) = bench();
     let open = bench.see("attach web --listen 0.0.0.0:0");
@@ -383,5 +569,16 @@ fn a_machine_boots_while_its_server_dies_and_its_disk_is_upgraded() {
         boot => boot.unwrap(),
     };
     assert!(boot.console.contains("login:"));
+    // What it wrote is a version that others can be started from.
+    let token = bench.command("token --write").output().unwrap();
+    std::fs::write(bench.path("write.token"), token.stdout).unwrap();
+    assert_eq!(attached.stop(), Some(0));
+    let attached = Attached::start({
+        let words = format!("attach vm1 --quiet --from {} --token-file write.token", server.url);
+        bench.command(&words)
+    });
+    let done = bench.json("commit --disk vm1").remove(0);
+    assert_eq!(done["number"], 2, "{done}");
+    assert!(bench.see("verify debian@2 -q").ends_with("exit: 0\n"));
     assert_eq!(attached.stop(), Some(0));
 }

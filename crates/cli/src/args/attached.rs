@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use daemon::attached::Quiesce;
 
 use super::{parse_lifetime, parse_rate};
 
 /// Run a machine's disk from an image that is still on its way
 ///
-/// Serves the disk by NBD at once: what is read comes first, and stays; what is written stays here. Ends on SIGINT or SIGTERM; the same command, or the disk's name alone, goes on
+/// Serves the disk by NBD at once: what is read comes first, and stays; what is written stays here, until `diskcast commit
+/// --disk` makes a version of it. Ends on SIGINT or SIGTERM; the same command, or the disk's name alone, goes on
 /// afterwards, also after a crash, with the disk's clients still there if they connect again (QEMU's reconnect-delay).
 /// Options that were given once are kept with the disk. The repository is asked before servers if it is a folder here,
-/// and behind them if it is in S3; with --from there is none unless --repo or DISKCAST_REPO names it.
+/// and behind them if it is in S3; with --from there is none unless --repo or DISKCAST_REPO names it. Where --cache names a
+/// folder, what servers send is kept there for all disks that name it, too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -117,6 +120,31 @@ pub struct DisksFolder {
     /// Folder of all attached disks [default: beside the default repository]
     #[arg(long, value_name = "FOLDER", env = "DISKCAST_DISKS", hide_env_values = true)]
     pub folder: Option<PathBuf>,
+}
+
+/// A disk that runs.
+#[derive(Debug, Clone, Args)]
+pub struct RunningDisk {
+    /// An attached disk
+    #[arg(long, value_name = "NAME", conflicts_with = "to")]
+    pub disk: Option<String>,
+    #[command(flatten)]
+    pub place: DisksFolder,
+    /// Freeze the machine's file systems for the moment, and thaw them whatever happens: `agent:SOCKET` by QEMU's guest agent
+    /// at this Unix socket, `mount:PATH` what is mounted there on this host
+    #[arg(long, value_name = "agent:SOCKET|mount:PATH", value_parser = parse_quiesce, requires = "disk")]
+    pub quiesce: Option<Quiesce>,
+    /// How long freezing them may take
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10s", requires = "quiesce")]
+    pub quiesce_limit: std::time::Duration,
+}
+
+fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
+    match text.split_once(':') {
+        Some(("agent", path)) if !path.is_empty() => Ok(Quiesce::Agent(path.into())),
+        Some(("mount", path)) if !path.is_empty() => Ok(Quiesce::Mount(path.into())),
+        _ => Err("expected agent:SOCKET or mount:PATH".to_owned()),
+    }
 }
 
 /// Bytes a second.

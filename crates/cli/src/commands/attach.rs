@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daemon::attached::{
-    AttachOptions, Attached, CacheSettings, End, Event, KeySettings, ServerSettings, Settings, Status,
-    TlsSettings, exists, prepare,
+    AttachOptions, Attached, CacheSettings, CommitTo, End, Event, KeySettings, ServerSettings, Settings,
+    Status, TlsSettings, exists, prepare,
 };
 use image::Manifest;
 use mirror::Source;
@@ -39,8 +39,16 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
     }
     let output = context.output;
     let log = Arc::new(move |event: &Event| log(output, event));
-    let options =
-        AttachOptions { folder: folder.clone(), settings, begin, sources: reached.sources, stop, log };
+    let options = AttachOptions {
+        folder: folder.clone(),
+        commit_to: reached.commit_to(context, &settings)?,
+        settings,
+        begin,
+        sources: reached.sources,
+        stamp: Arc::new(repository::stamp),
+        stop,
+        log,
+    };
     if args.prepare {
         let base = prepare(&options)?;
         return prepared(context, &name, &folder, &base);
@@ -168,6 +176,17 @@ struct Reached {
 }
 
 impl Reached {
+    /// The repository; else the first server, whose token may or may not allow it.
+    fn commit_to(&self, context: &Context, settings: &Settings) -> Result<Option<CommitTo>> {
+        if let Some(repository) = &self.repository {
+            return Ok(Some(CommitTo::Repository(Arc::clone(repository))));
+        }
+        let Some(server) = settings.servers.first() else { return Ok(None) };
+        let keys = &context.global.keys;
+        let client = reach::client(&server.url, &reach(settings, server), keys, Stop::new(), context.output)?;
+        Ok(Some(CommitTo::Server(Arc::new(client))))
+    }
+
     /// A repository is opened, a server is asked nothing yet.
     fn new(context: &Context, settings: &Settings, stop: &Stop) -> Result<Self> {
         let mut sources = Vec::new();

@@ -4,13 +4,21 @@ use serde_json::json;
 use store::{ImageName, Reference};
 
 use super::Context;
+use super::running::{self, What};
 use crate::args::Clone;
 use crate::exit::{Exit, Failure, Result};
 use crate::{reach, repository};
 
 pub fn run(context: &Context, args: &Clone) -> Result<()> {
+    let Some(new) = &args.new else {
+        return running::commit(
+            context,
+            &args.running,
+            &What { image: Some(&args.name), new: true, merge: false },
+        );
+    };
     let from = repository::reference(&args.name)?;
-    let image: ImageName = args.new.parse()?;
+    let image: ImageName = new.parse()?;
     let (version, number) = match &args.there.to {
         Some(server) => there(context, args, server, &from, &image)?,
         None => here(context, &from, &image)?,

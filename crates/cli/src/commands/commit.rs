@@ -15,6 +15,7 @@ use serde_json::json;
 use store::{Content, ImageName, Reference, Snapshot};
 
 use super::Context;
+use super::running::{self, What};
 use crate::args::Commit;
 use crate::exit::{Exit, Failure, Result};
 use crate::{clock, reach, repository};
@@ -62,9 +63,13 @@ struct Made {
 }
 
 pub fn run(context: &Context, args: &Commit) -> Result<()> {
-    let image: ImageName = args.name.parse()?;
-    let bytes = size_of(&args.source)?;
-    let source = Source { file: File::open(&args.source)?, by: args.at.unwrap_or(0), bytes };
+    let (Some(name), Some(source)) = (&args.name, &args.source) else {
+        let what = What { image: args.name.as_deref(), new: false, merge: args.merge };
+        return running::commit(context, &args.running, &what);
+    };
+    let image: ImageName = name.parse()?;
+    let bytes = size_of(source)?;
+    let source = Source { file: File::open(source)?, by: args.at.unwrap_or(0), bytes };
     let job = Job { context, args, image, source };
     match &args.there.to {
         Some(server) => job.to_server(&reach::writer(server, &args.there.reach, context, false)?),

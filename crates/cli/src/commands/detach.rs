@@ -9,7 +9,7 @@ use crate::args::Detach;
 use crate::exit::{Exit, Failure, Result};
 
 /// What to do about changes that nobody committed.
-const UNCOMMITTED: &str = "without --discard they stay, --force deletes them";
+const UNCOMMITTED: &str = "`diskcast commit --disk` keeps them, --force deletes them";
 
 pub fn run(context: &Context, args: &Detach) -> Result<()> {
     let folder = folder_of(&args.place, &args.name)?;

@@ -20,6 +20,7 @@ pub mod mount;
 pub mod prune;
 pub mod remove;
 pub mod repository;
+pub mod running;
 pub mod serve;
 pub mod tag;
 pub mod token;

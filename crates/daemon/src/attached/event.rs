@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use base::units::show_bytes;
 use serde::Serialize;
+
+use super::commit::Committed;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,6 +29,20 @@ pub enum Event {
         /// The whole chain of causes.
         error: String,
     },
+    /// A version was made of what had been written.
+    Committed {
+        /// `image@version`.
+        reference: String,
+        /// Bytes that had been written.
+        dirty_bytes: u64,
+        /// Bytes that were sent.
+        stored_bytes: u64,
+    },
+    /// That failed; the disk runs on as it was.
+    CommitFailed {
+        /// The whole chain of causes.
+        error: String,
+    },
     /// A request of a client failed through no fault of its own.
     RequestFailed {
         /// The whole chain of causes.
@@ -39,6 +56,11 @@ impl fmt::Display for Event {
             Self::ClientConnected { peer } => write!(f, "NBD client {peer} connected"),
             Self::ClientLeft { peer } => write!(f, "NBD client {peer} left"),
             Self::ClientDropped { peer, error } => write!(f, "NBD client {peer} dropped: {error}"),
+            Self::Committed { reference, dirty_bytes, stored_bytes } => {
+                let (dirty, stored) = (show_bytes(*dirty_bytes), show_bytes(*stored_bytes));
+                write!(f, "committed {dirty} as {reference}, {stored} stored")
+            }
+            Self::CommitFailed { error } => write!(f, "a commit failed: {error}"),
             Self::RequestFailed { error } => write!(f, "a request failed: {error}"),
         }
     }
@@ -53,6 +75,13 @@ impl From<&mirror::nbd::Event> for Event {
             Nbd::Dropped { peer, error } => Self::ClientDropped { peer, error },
             Nbd::Failed { error, .. } => Self::RequestFailed { error },
         }
+    }
+}
+
+impl From<&Committed> for Event {
+    fn from(done: &Committed) -> Self {
+        let reference = format!("{}@{}", done.image, done.number);
+        Self::Committed { reference, dirty_bytes: done.dirty_bytes, stored_bytes: done.stored_bytes }
     }
 }
 

@@ -4,9 +4,11 @@
 //! The death of this process hurts one machine only, and not for long: all that a new one needs lies in the folder, and
 //! a client that connects again finds the disk as it was.
 
+mod commit;
 mod control;
 mod event;
 mod protocol;
+mod quiesce;
 mod settings;
 mod socket;
 mod tls;
@@ -16,25 +18,32 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use image::Manifest;
 use mirror::nbd::{Export, ExportTable, Server, Tls};
 use mirror::{Mirror, MirrorOptions, Served, Source};
 use net::clock::Stop;
+use store::Stamp;
 
 use crate::error::{Error, ErrorKind, Result};
+use commit::Committer;
 use control::{Control, Rule};
 
+pub use commit::{CommitRequest, CommitTo, Committed};
 pub use event::{Event, Log};
 pub use protocol::{Answer, Request, Status, ask};
+pub use quiesce::Quiesce;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
 /// Most NBD connections at once; more of them wait in the kernel.
 const CLIENTS_MAX: usize = 64;
 /// How long requests in flight have when a disk is detached.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Says who and when it is.
+pub type Stamper = Arc<dyn Fn() -> Stamp + Send + Sync>;
 
 /// What a disk is attached with.
 pub struct AttachOptions {
@@ -46,6 +55,10 @@ pub struct AttachOptions {
     pub begin: Option<Manifest>,
     /// Who is asked for what is not here, in this order.
     pub sources: Vec<Source>,
+    /// Where commits go; nowhere if there is none.
+    pub commit_to: Option<CommitTo>,
+    /// Whose a commit is that is made now.
+    pub stamp: Stamper,
     /// Ends what the sources wait for.
     pub stop: Stop,
     /// Where events go.
@@ -121,6 +134,13 @@ struct Disk {
     mirror: Arc<Mirror>,
     server: Server,
     clients: Arc<AtomicU64>,
+    commit_to: Option<CommitTo>,
+    stamp: Stamper,
+    log: Log,
+    /// Held while a commit is made: a disk is not detached meanwhile.
+    committing: Mutex<()>,
+    /// Held while something may be frozen: the process does not end meanwhile.
+    moment: Mutex<()>,
     stop: Stop,
     phase: Mutex<Phase>,
     changed: Condvar,
@@ -144,10 +164,11 @@ impl Attached {
     /// there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
     pub fn start(options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
-        let AttachOptions { folder, settings, sources, stop, log, .. } = options;
+        let AttachOptions { folder, settings, sources, commit_to, stamp, stop, log, .. } = options;
         let names = sources.into_iter().map(|source| source.name).collect();
         let clients = Arc::new(AtomicU64::new(0));
-        let server = Server::new(exports(&settings, &mirror)?, CLIENTS_MAX, counting(&clients, log));
+        let server =
+            Server::new(exports(&settings, &mirror)?, CLIENTS_MAX, counting(&clients, Arc::clone(&log)));
         let nbd = listen(&server, &settings)?;
         let control = socket::listen(&folder.join(protocol::SOCKET))?;
         let disk = Arc::new(Disk {
@@ -158,6 +179,11 @@ impl Attached {
             mirror,
             server,
             clients,
+            commit_to,
+            stamp,
+            log,
+            committing: Mutex::default(),
+            moment: Mutex::default(),
             stop,
             phase: Mutex::new(Phase::Runs),
             changed: Condvar::new(),
@@ -241,6 +267,8 @@ impl Disk {
 
     fn leave(&self) {
         if self.begin_end() {
+            // What is frozen may be waiting for this very disk, and is thawed first.
+            drop(self.moment.lock());
             self.server.leave();
             // What could not be made durable is recovered when the disk is attached again, as after a crash.
             let _ = self.close();
@@ -252,9 +280,9 @@ impl Disk {
         if discard && !force {
             refuse_dirty(&self.settings.name, self.mirror.dirty_bytes())?;
         }
+        let Some(_idle) = self.idle() else { return Err(self.refusal("is being committed")) };
         if !self.begin_end() {
-            let text = format!("the disk `{}` ends already", self.settings.name);
-            return Err(Error::new(ErrorKind::Refused, text));
+            return Err(self.refusal("ends already"));
         }
         self.server.stop(GRACE);
         let closed = self.close();
@@ -264,10 +292,59 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// The right to commit, or to end without breaking off a commit.
+    fn idle(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.committing.try_lock() {
+            Ok(idle) => Some(idle),
+            Err(TryLockError::Poisoned(idle)) => Some(idle.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn refusal(&self, why: &str) -> Error {
+        Error::new(ErrorKind::Refused, format!("the disk `{}` {why}", self.settings.name))
+    }
+
+    fn commit(&self, request: &CommitRequest, tell: &mut dyn FnMut(Answer)) -> Result<Answer> {
+        let Some(to) = &self.commit_to else {
+            return Err(self.refusal("has neither a repository nor a server that takes commits"));
+        };
+        if let Some(quiesce) = &request.quiesce {
+            quiesce.check(&self.folder)?;
+        }
+        let Some(_idle) = self.idle() else { return Err(self.refusal("is being committed")) };
+        let stamp = (self.stamp)();
+        let committer = Committer {
+            name: &self.settings.name,
+            mirror: &self.mirror,
+            to,
+            stamp: &stamp,
+            unless_ending: &|moment| self.unless_ending(moment),
+        };
+        let done = committer.commit(request, tell);
+        match &done {
+            Ok(done) if done.changed => (self.log)(&Event::from(done)),
+            Ok(_) => {}
+            Err(error) => (self.log)(&Event::CommitFailed { error: base::fault::chain(error) }),
+        }
+        done.map(Answer::Committed)
+    }
+
+    fn unless_ending(&self, moment: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let _moment = self.moment.lock().unwrap_or_else(PoisonError::into_inner);
+        if *self.phase.lock().unwrap_or_else(PoisonError::into_inner) != Phase::Runs {
+            return Err(self.refusal("is about to end"));
+        }
+        moment()
+    }
+}
+
 impl Rule for Disk {
-    fn perform(&self, request: Request, _tell: &mut dyn FnMut(Answer)) -> Result<Answer> {
+    fn perform(&self, request: Request, tell: &mut dyn FnMut(Answer)) -> Result<Answer> {
         match request {
             Request::Status => Ok(Answer::Status(Box::new(self.status()))),
+            Request::Commit(request) => self.commit(&request, tell),
             Request::Detach { discard, force } => self.detach(discard, force),
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::commit::{CommitRequest, Committed};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the socket in the disk's folder.
@@ -22,6 +23,8 @@ pub const LINE_BYTES_MAX: u64 = 64 << 10;
 pub enum Request {
     /// How it is.
     Status,
+    /// To make a version of what was written.
+    Commit(CommitRequest),
     /// To become durable and to end.
     Detach {
         /// Whether all that it holds is to be deleted as well.
@@ -34,11 +37,20 @@ pub enum Request {
 }
 
 /// What it answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Answer {
     /// How it is.
     Status(Box<Status>),
+    /// The moment of a commit is over, the machine runs on; more follows.
+    Moment {
+        /// Whether something was frozen around it.
+        quiesced: bool,
+        /// How long all of it took.
+        seconds: f64,
+    },
+    /// A version holds the disk as it was at the moment.
+    Committed(Committed),
     /// It is durable, and served no longer.
     Detached {
         /// Whether its folder is gone.
@@ -137,7 +149,8 @@ impl Answer {
     /// Whether no other follows.
     fn is_last(&self) -> bool {
         match self {
-            Self::Status(_) | Self::Detached { .. } | Self::Error { .. } => true,
+            Self::Moment { .. } => false,
+            Self::Status(_) | Self::Committed(_) | Self::Detached { .. } | Self::Error { .. } => true,
         }
     }
 }

@@ -1,0 +1,379 @@
+//! Brings what a machine has in memory to its disk for the one moment of a commit: through QEMU's guest agent, or by freezing a
+//! file system that is mounted on this host. Whatever was frozen is thawed, whatever happens.
+//!
+//! Source: QEMU's `qga/qapi-schema.json` (guest-sync-delimited, guest-fsfreeze-freeze, guest-fsfreeze-thaw), `fsfreeze(8)`.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use net::clock::Clock;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Longest answer of a guest agent.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// How often thawing is tried, each time for as long as freezing may take.
+const THAWS_MAX: u32 = 3;
+/// Stands before a request, and before the answer that belongs to it: what came earlier counts no more.
+const DELIMITER: u8 = 0xff;
+/// Of util-linux, and where it lies: not every service has that in its path.
+const FSFREEZE: &str = "fsfreeze";
+/// See [`FSFREEZE`].
+const FOLDERS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
+
+/// What is asked to be quiet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quiesce {
+    /// The guest whose QEMU guest agent answers at this Unix socket.
+    Agent(PathBuf),
+    /// The file system that is mounted here.
+    Mount(PathBuf),
+}
+
+impl Quiesce {
+    /// Whether it can be frozen. A file system that holds the disk's own `folder` can't: its journal would wait for the end of
+    /// what waits for the journal.
+    ///
+    /// # Errors
+    /// `Refused`; `Io`.
+    pub fn check(&self, folder: &Path) -> Result<()> {
+        let Self::Mount(path) = self else { return Ok(()) };
+        let device = |path: &Path| {
+            let found = std::fs::metadata(path).map(|found| found.dev());
+            found.map_err(|error| {
+                Error::from_source(ErrorKind::Io, format!("look at `{}`", path.display()), error)
+            })
+        };
+        let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", path.display())));
+        let here = device(path)?;
+        if here == device(&path.join(".."))? {
+            return refused("is no mount point");
+        }
+        if here == device(folder)? {
+            return refused("holds the disk's own folder, which could not be written while it is frozen");
+        }
+        Ok(())
+    }
+
+    /// Does `moment` while it is frozen. Freezing may take `limit`.
+    ///
+    /// # Errors
+    /// Those of `moment`; `Unreachable` if it did not become quiet in time; `Io` if it could not be thawed, which must not
+    /// go unnoticed.
+    pub fn around(&self, limit: Duration, moment: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let mut frozen = self.freeze(limit)?;
+        let done = moment();
+        let thawed = frozen.thaw();
+        done.and(thawed)
+    }
+
+    fn freeze(&self, limit: Duration) -> Result<Frozen<'_>> {
+        // From here on it may be frozen, whatever the answer is, or come to be later.
+        let frozen = Frozen { what: self, limit, over: false };
+        let done = match self {
+            Self::Agent(socket) => Guest::ask(socket, "guest-fsfreeze-freeze", limit),
+            Self::Mount(path) => fsfreeze("--freeze", path, limit),
+        };
+        match done {
+            Ok(()) => Ok(frozen),
+            Err(error) if error.kind() == ErrorKind::Refused => {
+                // It said no. If it is frozen it was somebody else who did that, and who thaws it.
+                frozen.forget();
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Something that is thawed at the latest when this is dropped.
+struct Frozen<'a> {
+    what: &'a Quiesce,
+    limit: Duration,
+    over: bool,
+}
+
+impl Frozen<'_> {
+    fn forget(mut self) {
+        self.over = true;
+    }
+
+    fn thaw(&mut self) -> Result<()> {
+        self.over = true;
+        let once = || match self.what {
+            Quiesce::Agent(socket) => Guest::ask(socket, "guest-fsfreeze-thaw", self.limit),
+            Quiesce::Mount(path) => fsfreeze("--unfreeze", path, self.limit),
+        };
+        let mut last = once();
+        for _ in 1..THAWS_MAX {
+            if last.is_ok() {
+                break;
+            }
+            last = once();
+        }
+        let what = match self.what {
+            Quiesce::Agent(socket) => format!("the guest behind `{}`", socket.display()),
+            Quiesce::Mount(path) => format!("the file system at `{}`", path.display()),
+        };
+        last.map_err(|error| {
+            Error::from_source(ErrorKind::Io, format!("thaw {what}, which may be frozen"), error)
+        })
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            // Whoever is told of the first failure needs no second.
+            let _ = self.thaw();
+        }
+    }
+}
+
+/// A conversation with a guest agent, all of it within a time.
+struct Guest<'a> {
+    stream: UnixStream,
+    socket: &'a Path,
+    clock: Clock,
+    limit: Duration,
+    received: Vec<u8>,
+}
+
+impl<'a> Guest<'a> {
+    /// Has one command done. `Refused` if the agent says no, `Unreachable` if it says nothing.
+    fn ask(socket: &'a Path, command: &str, limit: Duration) -> Result<()> {
+        let stream = UnixStream::connect(socket).map_err(|error| {
+            // Nothing was asked, so nothing is frozen.
+            Error::from_source(
+                ErrorKind::Refused,
+                format!("reach the agent at `{}`", socket.display()),
+                error,
+            )
+        })?;
+        let mut guest = Self { stream, socket, clock: Clock::start(), limit, received: Vec::new() };
+        guest.synchronize()?;
+        guest.send(&[], &json!({ "execute": command }))?;
+        let answer = guest.receive()?;
+        match answer.get("error") {
+            None => Ok(()),
+            Some(error) => {
+                let words = error["desc"].as_str().unwrap_or("it does not say why").to_owned();
+                let text = format!("{command} of the agent at `{}`: {words}", socket.display());
+                Err(Error::new(ErrorKind::Refused, text))
+            }
+        }
+    }
+
+    /// Forgets what the agent still says to those who were here before.
+    fn synchronize(&mut self) -> Result<()> {
+        let id = std::process::id();
+        self.send(&[DELIMITER], &json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } }))?;
+        loop {
+            while !self.received.contains(&DELIMITER) {
+                // Of all that is no answer nothing is kept.
+                self.received.clear();
+                self.fill()?;
+            }
+            let behind = self.received.iter().rposition(|&byte| byte == DELIMITER).map_or(0, |at| at + 1);
+            self.received.drain(..behind);
+            if self.receive()?["return"] == id {
+                return Ok(());
+            }
+        }
+    }
+
+    fn send(&mut self, before: &[u8], request: &Value) -> Result<()> {
+        let bytes = [before, request.to_string().as_bytes(), b"\n"].concat();
+        let left = self.left()?;
+        let sent = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write_all(&bytes));
+        sent.map_err(|error| self.silent(error))
+    }
+
+    /// A line.
+    fn receive(&mut self) -> Result<Value> {
+        loop {
+            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                let parsed = serde_json::from_slice(&line);
+                return parsed.map_err(|error| self.silent(std::io::Error::other(error)));
+            }
+            self.fill()?;
+        }
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        if self.received.len() > ANSWER_BYTES_MAX {
+            return Err(self.silent(std::io::Error::other("it talks too much")));
+        }
+        let mut piece = [0; 4096];
+        let left = self.left()?;
+        let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut piece));
+        match read {
+            Ok(0) => Err(self.silent(std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => {
+                self.received.extend_from_slice(&piece[..count]);
+                Ok(())
+            }
+            Err(error) => Err(self.silent(error)),
+        }
+    }
+
+    /// What is left of the time.
+    fn left(&self) -> Result<Duration> {
+        let left = self.limit.saturating_sub(self.clock.elapsed());
+        if left.is_zero() { Err(self.silent(std::io::ErrorKind::TimedOut.into())) } else { Ok(left) }
+    }
+
+    fn silent(&self, error: std::io::Error) -> Error {
+        let text = format!("no answer within {:?} of the agent at `{}`", self.limit, self.socket.display());
+        Error::from_source(ErrorKind::Unreachable, text, error)
+    }
+}
+
+/// Freezes or thaws a file system. `Refused` if that fails, `Unreachable` if it takes longer than `limit`.
+fn fsfreeze(action: &str, path: &Path, limit: Duration) -> Result<()> {
+    let what = || format!("{FSFREEZE} {action} {}", path.display());
+    let mut command = Command::new(FSFREEZE);
+    command.env("PATH", FOLDERS);
+    command.arg(action).arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(|error| Error::from_source(ErrorKind::Refused, what(), error))?;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // It outlives a freeze that the kernel does not get done: nothing can interrupt that.
+    std::thread::spawn(move || {
+        // Whoever waited may have gone.
+        let _ = sender.send(child.wait_with_output());
+    });
+    let output = match receiver.recv_timeout(limit) {
+        Ok(output) => output.map_err(|error| Error::from_source(ErrorKind::Refused, what(), error))?,
+        Err(_) => {
+            return Err(Error::new(ErrorKind::Unreachable, format!("{} takes more than {limit:?}", what())));
+        }
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::new(ErrorKind::Refused, format!("{}: {said}", what())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufRead as _;
+    use std::os::unix::net::UnixListener;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// An agent that answers what it is told to, `None` being silence, and the commands that it got.
+    fn agent(path: &Path, answer: fn(&str) -> Option<Value>) -> Arc<Mutex<Vec<String>>> {
+        let listener = UnixListener::bind(path).unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                // What it still had to say to somebody else.
+                stream.write_all(b"{\"return\": 12}\n").unwrap();
+                let lines = std::io::BufReader::new(stream.try_clone().unwrap());
+                for line in lines.split(b'\n').map_while(std::result::Result::ok) {
+                    let line: Vec<u8> = line.into_iter().filter(|&byte| byte != DELIMITER).collect();
+                    let request: Value = serde_json::from_slice(&line).unwrap();
+                    let command = request["execute"].as_str().unwrap();
+                    let reply = match command {
+                        "guest-sync-delimited" => Some(json!({ "return": request["arguments"]["id"] })),
+                        command => {
+                            log.lock().unwrap().push(command.to_owned());
+                            answer(command)
+                        }
+                    };
+                    let before: &[u8] = if command.contains("sync") { &[DELIMITER] } else { &[] };
+                    if let Some(reply) = reply {
+                        let bytes = [before, reply.to_string().as_bytes(), b"\n"].concat();
+                        let _ = stream.write_all(&bytes);
+                    }
+                }
+            }
+        });
+        heard
+    }
+
+    const FREEZE: &str = "guest-fsfreeze-freeze";
+    const THAW: &str = "guest-fsfreeze-thaw";
+    const LIMIT: Duration = Duration::from_millis(500);
+
+    #[test]
+    fn the_moment_is_between_freezing_and_thawing_and_its_failure_thaws_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent");
+        let heard = agent(&socket, |_| Some(json!({ "return": 1 })));
+        let quiesce = Quiesce::Agent(socket);
+        let mut moment = || {
+            heard.lock().unwrap().push("moment".into());
+            Ok(())
+        };
+        quiesce.around(Duration::from_secs(10), &mut moment).unwrap();
+        assert_eq!(*heard.lock().unwrap(), [FREEZE, "moment", THAW]);
+
+        heard.lock().unwrap().clear();
+        let failed = Error::new(ErrorKind::Io, "no room");
+        let mut failed = Some(failed);
+        let error = quiesce.around(Duration::from_secs(10), &mut || Err(failed.take().unwrap())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW]);
+
+        heard.lock().unwrap().clear();
+        let panics = std::panic::AssertUnwindSafe(|| quiesce.around(LIMIT, &mut || panic!("on purpose")));
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW]);
+    }
+
+    #[test]
+    fn an_agent_that_says_no_is_left_alone_and_one_that_says_nothing_is_thawed() {
+        let folder = tempfile::tempdir().unwrap();
+        let never = &mut || panic!("there is no moment");
+        let socket = folder.path().join("no");
+        let heard =
+            agent(&socket, |_| Some(json!({ "error": { "class": "GenericError", "desc": "disabled" } })));
+        let error = Quiesce::Agent(socket).around(Duration::from_secs(10), never).unwrap_err();
+        assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("disabled"), "{error}");
+        assert_eq!(*heard.lock().unwrap(), [FREEZE]);
+
+        let socket = folder.path().join("silent");
+        let heard = agent(&socket, |command| (command == THAW).then(|| json!({ "return": 1 })));
+        let error = Quiesce::Agent(socket).around(LIMIT, never).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW]);
+
+        let error = Quiesce::Agent(folder.path().join("nobody")).around(LIMIT, never).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused);
+    }
+
+    #[test]
+    fn a_guest_that_can_not_be_thawed_is_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("agent");
+        let heard = agent(&socket, |command| (command == FREEZE).then(|| json!({ "return": 1 })));
+        let error = Quiesce::Agent(socket).around(LIMIT, &mut || Ok(())).unwrap_err();
+        assert!(error.to_string().contains("may be frozen"), "{error}");
+        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW, THAW, THAW]);
+    }
+
+    #[test]
+    fn what_is_no_mount_point_is_not_frozen() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = folder.path().join("below");
+        std::fs::create_dir(&below).unwrap();
+        for path in [&below, Path::new("/")] {
+            let error = Quiesce::Mount(path.to_owned()).check(folder.path()).unwrap_err();
+            assert!(error.to_string().contains("no mount point"), "{error}");
+        }
+    }
+}
