@@ -96,7 +96,6 @@ impl Room {
     fn options(&self, join: Arc<mirror::Join>) -> CastOptions {
         CastOptions {
             join,
-            manifest: base::Digest([0; 32]),
             cipher: image::Cipher::None,
             interface: interface::choose("lo").unwrap(),
             name: "machine".to_owned(),

@@ -304,7 +304,8 @@ pub struct VersionSummary {
 pub struct SessionRequest {
     /// `image@version`: the version whose manifest the client holds.
     pub reference: String,
-    /// Digest of that manifest, 64 hexadecimal digits: both sides speak of the same bytes.
+    /// Digest of that manifest, 64 hexadecimal digits: both sides speak of the same bytes. Empty for an attached disk, which
+    /// knows its root.
     pub manifest: String,
     /// What the receiver calls itself in statistics, at most 64 bytes.
     pub receiver: String,

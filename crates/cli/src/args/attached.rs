@@ -72,6 +72,12 @@ pub struct Attach {
     /// Most chunks that are read ahead of a stream; 0 for none [default: 32]
     #[arg(long, value_name = "COUNT")]
     pub ahead: Option<u64>,
+    /// Take no part in multicast: when many machines start, the first server sends what they read once for all
+    #[arg(long, conflicts_with = "interface")]
+    pub no_multicast: bool,
+    /// Network interface for multicast, by name or address [default: the one that leads to the server]
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
     /// Make the disk, or change its options, but do not run it: for a service that does
     #[arg(long)]
     pub prepare: bool,

@@ -8,7 +8,8 @@ use daemon::attached::{
     Status, TlsSettings, exists, prepare,
 };
 use image::Manifest;
-use mirror::Source;
+use mirror::{CastOptions, Source};
+use net::client::Client;
 use net::clock::Stop;
 use serde_json::json;
 use store::{Reference, Repository};
@@ -41,6 +42,7 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
     let log = Arc::new(move |event: &Event| log(output, event));
     let options = AttachOptions {
         folder: folder.clone(),
+        cast: cast(context, &settings, &reached),
         commit_to: reached.commit_to(context, &settings)?,
         settings,
         begin,
@@ -124,6 +126,8 @@ fn change(settings: &mut Settings, args: &Attach) -> Result<()> {
     settings.give_up_seconds = args.give_up.map(|time| time.as_secs()).or(settings.give_up_seconds);
     settings.background_bytes_per_second = args.background.unwrap_or(settings.background_bytes_per_second);
     settings.ahead_chunks = args.ahead.unwrap_or(settings.ahead_chunks);
+    settings.no_multicast = args.no_multicast || (settings.no_multicast && args.interface.is_none());
+    settings.interface = args.interface.clone().or(settings.interface.take());
     Ok(())
 }
 
@@ -172,6 +176,8 @@ fn global(here: &Global, settings: &Settings) -> Global {
 /// Who can be asked.
 struct Reached {
     sources: Vec<Source>,
+    /// The first server.
+    server: Option<Arc<Client>>,
     repository: Option<Arc<Repository>>,
 }
 
@@ -189,15 +195,18 @@ impl Reached {
 
     /// A repository is opened, a server is asked nothing yet.
     fn new(context: &Context, settings: &Settings, stop: &Stop) -> Result<Self> {
-        let mut sources = Vec::new();
+        let (mut sources, mut first) = (Vec::new(), None);
         let cache = repository::chosen_cache(&context.global)?;
         for server in &settings.servers {
-            let keys = &context.global.keys;
-            let source = reach::source(&server.url, &reach(settings, server), keys, stop.clone())?;
+            let (url, keys) = (&server.url, &context.global.keys);
+            let client = reach::hasty(url, &reach(settings, server), keys, stop.clone())?;
+            let client = Arc::new(client);
+            let source = Source::server(url, Arc::clone(&client));
             sources.push(match &cache {
                 Some(cache) => source.cached(Arc::clone(cache)),
                 None => source,
             });
+            first.get_or_insert(client);
         }
         let repository = match &settings.repository {
             None => None,
@@ -217,7 +226,20 @@ impl Reached {
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
-        Ok(Self { sources, repository })
+        Ok(Self { sources, server: first, repository })
+    }
+}
+
+/// How the disk takes part in multicast. Without an interface for it, it does not.
+fn cast(context: &Context, settings: &Settings, reached: &Reached) -> Option<CastOptions> {
+    let server = reached.server.as_ref().filter(|_| !settings.no_multicast)?;
+    let output = context.output;
+    match CastOptions::of(server, settings.interface.as_deref(), &settings.name) {
+        Ok(cast) => Some(CastOptions { tell: Arc::new(move |words| output.note(words)), ..cast }),
+        Err(error) => {
+            output.warning(&format!("goes on without multicast: {}", base::fault::chain(&error)));
+            None
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use image::Manifest;
 use mirror::nbd::{Export, ExportTable, Server, Tls};
-use mirror::{Mirror, MirrorOptions, Served, Source};
+use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
 use net::clock::Stop;
 use store::Stamp;
 
@@ -55,6 +55,8 @@ pub struct AttachOptions {
     pub begin: Option<Manifest>,
     /// Who is asked for what is not here, in this order.
     pub sources: Vec<Source>,
+    /// How it takes part in multicast, if it does.
+    pub cast: Option<CastOptions>,
     /// Where commits go; nowhere if there is none.
     pub commit_to: Option<CommitTo>,
     /// Whose a commit is that is made now.
@@ -164,7 +166,10 @@ impl Attached {
     /// there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
     pub fn start(options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
-        let AttachOptions { folder, settings, sources, commit_to, stamp, stop, log, .. } = options;
+        let AttachOptions { folder, settings, sources, cast, commit_to, stamp, stop, log, .. } = options;
+        if let Some(cast) = cast.filter(|_| !mirror.is_complete()) {
+            mirror.cast(cast).map_err(of(&settings.name))?;
+        }
         let names = sources.into_iter().map(|source| source.name).collect();
         let clients = Arc::new(AtomicU64::new(0));
         let server =
@@ -239,6 +244,7 @@ impl Disk {
             prefetched_unused_bytes: counters.prefetched_unused_bytes(),
             background_bytes: counters.background_bytes,
             node_bytes: counters.node_bytes,
+            multicast_bytes: counters.arrived_bytes,
             retries: counters.retries,
             lies: counters.lies,
         }

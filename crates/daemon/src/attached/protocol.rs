@@ -104,6 +104,9 @@ pub struct Status {
     pub background_bytes: u64,
     /// Bytes of tree nodes that were fetched.
     pub node_bytes: u64,
+    /// Of all these, what came by multicast.
+    #[serde(default)]
+    pub multicast_bytes: u64,
     /// Fetches that failed at one source and were tried again.
     pub retries: u64,
     /// Objects that were not what their name says.

@@ -61,6 +61,12 @@ pub struct Settings {
     pub background_bytes_per_second: u64,
     /// Most chunks that are read ahead of a stream.
     pub ahead_chunks: u64,
+    /// Whether it takes no part in multicast.
+    #[serde(default)]
+    pub no_multicast: bool,
+    /// Network interface for multicast, by name or address; nothing for the one that leads to the server.
+    #[serde(default)]
+    pub interface: Option<String>,
 }
 
 /// What is kept here of what came from afar, for all disks that name the same folder.
@@ -129,6 +135,8 @@ impl Settings {
             give_up_seconds: None,
             background_bytes_per_second: 0,
             ahead_chunks: 32,
+            no_multicast: false,
+            interface: None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::{Digest, Instant};
+use base::Instant;
 use bytes::Bytes;
 use image::{Catalogue, CatalogueBuilder, Cipher, ErrorKind as ImageErrorKind, Leaf, ObjectRef, Verified};
 use net::api::{Family, SessionGrant, SessionRequest};
@@ -52,8 +52,6 @@ pub type Join = dyn Fn(&SessionRequest) -> net::Result<SessionGrant> + Send + Sy
 pub struct CastOptions {
     /// How it asks for a place.
     pub join: Arc<Join>,
-    /// Digest of the manifest of the version that is the disk's base, as the server has it.
-    pub manifest: Digest,
     /// How the server keeps objects.
     pub cipher: Cipher,
     /// Where the group is joined.
@@ -69,7 +67,7 @@ impl CastOptions {
     ///
     /// # Errors
     /// `NotFound` without such an interface; `Unreachable` if the server's name does not resolve.
-    pub fn of(client: &Arc<Client>, manifest: Digest, interface: Option<&str>, name: &str) -> Result<Self> {
+    pub fn of(client: &Arc<Client>, interface: Option<&str>, name: &str) -> Result<Self> {
         let interface = match interface {
             Some(choice) => interface::choose(choice),
             None => client.address().and_then(|server| Ok(interface::towards(server)?.0)),
@@ -79,7 +77,6 @@ impl CastOptions {
         let asks = Arc::clone(client);
         Ok(Self {
             join: Arc::new(move |request| asks.join_session(request)),
-            manifest,
             cipher: image::ObjectSource::cipher(&**client),
             interface,
             name: name.to_owned(),
@@ -204,7 +201,8 @@ impl Member {
         let families = families.filter(|(_, ipv4)| interface.address(*ipv4).is_some());
         SessionRequest {
             reference,
-            manifest: self.options.manifest.to_hex(),
+            // Nodes are held against the root that is known here.
+            manifest: String::new(),
             receiver: self.options.name.clone(),
             families: families.map(|(family, _)| family).collect(),
             mtu: interface.mtu(),
