@@ -30,6 +30,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// What a read waits at most for a session that brings other things meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Until anything is heard of a session, what nobody waits for is held back for so long.
+const HOLD: Duration = Duration::from_millis(100);
 /// A session that brought nothing for so long although something is wanted is not relied on until it does.
 const STALL: Duration = Duration::from_millis(600);
 /// After so long in which nothing was taken from a session it is left.
@@ -173,7 +175,6 @@ impl Member {
         let waker = Arc::clone(&self.waker);
         let filler = std::thread::spawn(move || fill(worker, &orders, &filled, &waker));
         let mut intake = Intake::new(self, &grant, first, (builder, epoch), (jobs, filling));
-        intake.hear(Heard { receivers: grant.receivers, blocks: 0 });
         let options = ReceiveOptions {
             buffer_bytes: BUFFER_BYTES,
             object_bytes_mean: manifest.chunk_bytes / 3,
@@ -299,7 +300,8 @@ struct Intake<'a> {
     wishes: Vec<Wish>,
     /// Others take part: what the session has is taken from it.
     begun: bool,
-    members: u32,
+    /// How many take part, this disk included, once that was heard.
+    members: Option<u32>,
     /// What the core was told, once it was.
     relies: Option<bool>,
     blocks: u64,
@@ -336,7 +338,7 @@ impl<'a> Intake<'a> {
             unnamed: VecDeque::new(),
             wishes: Vec::new(),
             begun: false,
-            members: 1,
+            members: None,
             relies: None,
             blocks: 0,
             moved_at: now,
@@ -358,8 +360,9 @@ impl<'a> Intake<'a> {
     /// Decides whether the core relies on the session, and whether it is of any use.
     fn judge(&mut self, now: Instant) {
         let stalls = self.is_waiting() && now.since(self.moved_at) > STALL;
-        let relies = self.begun && !stalls && (self.members > 1 || self.is_waiting());
-        if self.relies.replace(relies) != Some(relies) {
+        let relies = self.begun && !stalls && (self.members > Some(1) || self.is_waiting());
+        let is_open = self.members.is_none() && now.since(self.useful_at) < HOLD;
+        if !is_open && self.relies.replace(relies) != Some(relies) {
             self.member.shared.rely(if relies { Reliance::Everything(PATIENCE) } else { Reliance::Nothing });
         }
         let over = !self.is_waiting() && now.since(self.useful_at) > LINGER;
@@ -546,7 +549,7 @@ impl Consumer for Intake<'_> {
             self.blocks = heard.blocks;
             self.moved();
         }
-        self.members = heard.receivers;
+        self.members = Some(heard.receivers);
         if heard.receivers > 1 && !std::mem::replace(&mut self.begun, true) {
             self.moved();
             if self.heads > 0 {
