@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const HOLD: Duration = Duration::from_millis(100);
 /// A session that brought nothing for so long although something is wanted is not relied on until it does.
 const STALL: Duration = Duration::from_millis(600);
+/// After so long what nobody waits for is not held back for it either.
+const DESPAIR: Duration = Duration::from_secs(4);
 /// After so long in which nothing was taken from a session it is left.
 const LINGER: Duration = Duration::from_secs(30);
 /// Memory for objects that are not complete or not taken yet.
@@ -302,8 +304,8 @@ struct Intake<'a> {
     begun: bool,
     /// How many take part, this disk included, once that was heard.
     members: Option<u32>,
-    /// What the core was told, once it was.
-    relies: Option<bool>,
+    /// What the core was told last.
+    reliance: Reliance,
     blocks: u64,
     /// When anything that was wanted came last, or was first wanted.
     moved_at: Instant,
@@ -339,7 +341,7 @@ impl<'a> Intake<'a> {
             wishes: Vec::new(),
             begun: false,
             members: None,
-            relies: None,
+            reliance: Reliance::Perhaps,
             blocks: 0,
             moved_at: now,
             useful_at: now,
@@ -359,11 +361,17 @@ impl<'a> Intake<'a> {
 
     /// Decides whether the core relies on the session, and whether it is of any use.
     fn judge(&mut self, now: Instant) {
-        let stalls = self.is_waiting() && now.since(self.moved_at) > STALL;
-        let relies = self.begun && !stalls && (self.members > Some(1) || self.is_waiting());
+        let still = if self.is_waiting() { now.since(self.moved_at) } else { Duration::ZERO };
         let is_open = self.members.is_none() && now.since(self.useful_at) < HOLD;
-        if !is_open && self.relies.replace(relies) != Some(relies) {
-            self.member.shared.rely(if relies { Reliance::Everything(PATIENCE) } else { Reliance::Nothing });
+        let takes_part = self.begun && (self.members > Some(1) || self.is_waiting());
+        let reliance = match still {
+            _ if is_open => Reliance::Perhaps,
+            still if !takes_part || still > DESPAIR => Reliance::Nothing,
+            still if still > STALL => Reliance::Perhaps,
+            _ => Reliance::Everything(PATIENCE),
+        };
+        if std::mem::replace(&mut self.reliance, reliance) != reliance {
+            self.member.shared.rely(reliance);
         }
         let over = !self.is_waiting() && now.since(self.useful_at) > LINGER;
         if over || self.member.shared.lock().tree.epoch != self.epoch {
