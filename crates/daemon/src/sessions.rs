@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::Digest;
-use image::{Catalogue, ObjectRef, Sealed};
+use image::{Catalogue, Manifest, ObjectRef, Sealed};
 use net::api::{Family, ProblemKind, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
 use net::multicast::budget::Budget;
 use net::multicast::bundle::BUNDLE_BLOCKS_ATTACHED;
 use net::multicast::order::{NODES_MAX, order};
 use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
+use net::profile::runs_of;
 use net::udp::SendOptions;
 use store::Repository;
 
@@ -151,7 +152,7 @@ impl Sessions {
     ) -> Result<SessionServer, Failure> {
         let catalogue = Catalogue::load(&version.manifest, &*self.repository)?;
         let (objects, order) = match key.attached {
-            true => self.attached_order(&catalogue)?,
+            true => self.attached_order(&version.manifest, &catalogue)?,
             false => (catalogue.objects().to_vec(), None),
         };
         let number = {
@@ -185,13 +186,25 @@ impl Sessions {
         Err(unavailable(&last.expect("there are ports")))
     }
 
+    /// What machines read when they start, as far as that is known. A profile is a hint: a damaged one counts as none.
+    fn first_reads(&self, manifest: &Manifest, chunks: u64) -> Runs {
+        let image = manifest.image.parse().ok();
+        let profile = image.and_then(|image| self.repository.profile(&image, manifest.number).ok()?);
+        let order = profile.map(|profile| profile.order()).unwrap_or_default();
+        runs_of(&order.into_iter().filter(|&chunk| chunk < chunks).collect::<Vec<_>>())
+    }
+
     /// The objects of a session for attached disks, in its order, and what that is made of.
-    fn attached_order(&self, catalogue: &Catalogue) -> Result<(Vec<ObjectRef>, Option<Runs>), Failure> {
+    fn attached_order(
+        &self,
+        manifest: &Manifest,
+        catalogue: &Catalogue,
+    ) -> Result<(Vec<ObjectRef>, Option<Runs>), Failure> {
         if catalogue.heads() > NODES_MAX {
             let text = format!("a tree of {} nodes is not multicast to attached disks", catalogue.heads());
             return Err(refused(&text));
         }
-        let first = Runs::new();
+        let first = self.first_reads(manifest, catalogue.layout().chunk_count());
         let order = order(catalogue, &first)?.ids;
         let object = |id| catalogue.objects()[usize::try_from(id).expect("an index")];
         Ok((order.into_iter().map(object).collect(), Some(first)))
