@@ -132,6 +132,7 @@ Examples:
     Tag(Tag),
     #[command(visible_alias = "rm")]
     Remove(Remove),
+    Profile(Profile),
     Prune(Prune),
     Verify(Verify),
     Key(Key),
@@ -590,6 +591,35 @@ pub enum KeyCommand {
     Show {
         /// File that `diskcast key new` or `openssl genpkey -algorithm ed25519` made
         file: PathBuf,
+    },
+}
+
+/// Show or remove what is known of how machines start from an image
+///
+/// `diskcast attach` keeps what a machine reads when it starts from a new disk, and prefetches what others have read. A clone
+/// begins with what is known of its original.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  diskcast profile show classroom
+  diskcast profile remove classroom     after a change that makes machines start otherwise")]
+pub struct Profile {
+    #[command(subcommand)]
+    pub what: ProfileCommand,
+}
+
+/// What to do with profiles.
+#[derive(Debug, Subcommand)]
+pub enum ProfileCommand {
+    /// Show how much of the image the next machine is expected to read, and of how many boots that is known
+    Show {
+        /// image, image:tag or image@version
+        image: String,
+    },
+    /// Forget it; also what a clone has from its original
+    Remove {
+        /// image, image:tag or image@version
+        image: String,
     },
 }
 

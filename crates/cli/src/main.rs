@@ -63,6 +63,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Copy(args) => commands::copy::run(context, args),
         Command::Tag(args) => commands::tag::run(context, args),
         Command::Remove(args) => commands::remove::run(context, args),
+        Command::Profile(args) => commands::profile::run(context, args),
         Command::Prune(args) => commands::prune::run(context, args),
         Command::Verify(args) => commands::verify::run(context, args),
         Command::Key(args) => commands::key::run(context, args),

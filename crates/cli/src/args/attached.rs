@@ -72,6 +72,9 @@ pub struct Attach {
     /// Most chunks that are read ahead of a stream; 0 for none [default: 32]
     #[arg(long, value_name = "COUNT")]
     pub ahead: Option<u64>,
+    /// Prefetch nothing because other machines read it, and keep nothing of what this one reads
+    #[arg(long)]
+    pub no_profile: bool,
     /// Take no part in multicast: when many machines start, the first server sends what they read once for all
     #[arg(long, conflicts_with = "interface")]
     pub no_multicast: bool,

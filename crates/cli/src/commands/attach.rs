@@ -8,7 +8,7 @@ use daemon::attached::{
     Status, TlsSettings, exists, prepare,
 };
 use image::Manifest;
-use mirror::{CastOptions, Source};
+use mirror::{CastOptions, Guide, RepositoryGuide, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde_json::json;
@@ -40,13 +40,17 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
     }
     let output = context.output;
     let log = Arc::new(move |event: &Event| log(output, event));
+    let cast = cast(context, &settings, &reached);
+    let commit_to = reached.commit_to(context, &settings)?;
+    let Reached { sources, guide, .. } = reached;
     let options = AttachOptions {
         folder: folder.clone(),
-        cast: cast(context, &settings, &reached),
-        commit_to: reached.commit_to(context, &settings)?,
         settings,
         begin,
-        sources: reached.sources,
+        sources,
+        guide,
+        cast,
+        commit_to,
         stamp: Arc::new(repository::stamp),
         stop,
         log,
@@ -125,6 +129,7 @@ fn change(settings: &mut Settings, args: &Attach) -> Result<()> {
     settings.read_only |= args.read_only;
     settings.give_up_seconds = args.give_up.map(|time| time.as_secs()).or(settings.give_up_seconds);
     settings.background_bytes_per_second = args.background.unwrap_or(settings.background_bytes_per_second);
+    settings.without_profile |= args.no_profile;
     settings.ahead_chunks = args.ahead.unwrap_or(settings.ahead_chunks);
     settings.no_multicast = args.no_multicast || (settings.no_multicast && args.interface.is_none());
     settings.interface = args.interface.clone().or(settings.interface.take());
@@ -179,6 +184,8 @@ struct Reached {
     /// The first server.
     server: Option<Arc<Client>>,
     repository: Option<Arc<Repository>>,
+    /// Who knows what other machines read: a server rather than a repository, since through it they also tell each other.
+    guide: Option<Arc<dyn Guide>>,
 }
 
 impl Reached {
@@ -195,12 +202,11 @@ impl Reached {
 
     /// A repository is opened, a server is asked nothing yet.
     fn new(context: &Context, settings: &Settings, stop: &Stop) -> Result<Self> {
-        let (mut sources, mut first) = (Vec::new(), None);
+        let (mut sources, mut first) = (Vec::new(), None::<Arc<Client>>);
         let cache = repository::chosen_cache(&context.global)?;
         for server in &settings.servers {
             let (url, keys) = (&server.url, &context.global.keys);
-            let client = reach::hasty(url, &reach(settings, server), keys, stop.clone())?;
-            let client = Arc::new(client);
+            let client = Arc::new(reach::hasty(url, &reach(settings, server), keys, stop.clone())?);
             let source = Source::server(url, Arc::clone(&client));
             sources.push(match &cache {
                 Some(cache) => source.cached(Arc::clone(cache)),
@@ -220,13 +226,17 @@ impl Reached {
                 Err(failure) => return Err(failure),
             },
         };
+        let mut guide = first.clone().map(|client| client as Arc<dyn Guide>);
         if let Some(repository) = &repository {
             let source = Source::repository(Arc::clone(repository));
+            let stamp = repository::stamp();
+            let own = RepositoryGuide { repository: Arc::clone(repository), stamp };
+            guide.get_or_insert(Arc::new(own));
             // A folder is nearer than any server, a bucket is not.
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
-        Ok(Self { sources, server: first, repository })
+        Ok(Self { sources, server: first, repository, guide })
     }
 }
 

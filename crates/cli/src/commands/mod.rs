@@ -17,6 +17,7 @@ pub mod install;
 pub mod key;
 pub mod log;
 pub mod mount;
+pub mod profile;
 pub mod prune;
 pub mod remove;
 pub mod repository;

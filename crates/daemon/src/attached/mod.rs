@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use image::Manifest;
 use mirror::nbd::{Export, ExportTable, Server, Tls};
-use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
+use mirror::{CastOptions, Guide, Mirror, MirrorOptions, Served, Source};
 use net::clock::Stop;
 use store::Stamp;
 
@@ -55,6 +55,8 @@ pub struct AttachOptions {
     pub begin: Option<Manifest>,
     /// Who is asked for what is not here, in this order.
     pub sources: Vec<Source>,
+    /// Who knows what other machines read, unless the disk's settings are without.
+    pub guide: Option<Arc<dyn Guide>>,
     /// How it takes part in multicast, if it does.
     pub cast: Option<CastOptions>,
     /// Where commits go; nowhere if there is none.
@@ -166,7 +168,11 @@ impl Attached {
     /// there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
     pub fn start(options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
-        let AttachOptions { folder, settings, sources, cast, commit_to, stamp, stop, log, .. } = options;
+        let AttachOptions { folder, settings, sources, guide, cast, commit_to, stamp, stop, log, .. } =
+            options;
+        if let Some(guide) = guide.filter(|_| !settings.without_profile) {
+            mirror.follow(guide).map_err(of(&settings.name))?;
+        }
         if let Some(cast) = cast.filter(|_| !mirror.is_complete()) {
             mirror.cast(cast).map_err(of(&settings.name))?;
         }

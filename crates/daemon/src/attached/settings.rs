@@ -59,6 +59,9 @@ pub struct Settings {
     /// Rate at which the rest is fetched behind demand; 0 for not at all.
     #[serde(default)]
     pub background_bytes_per_second: u64,
+    /// Whether nothing is prefetched because other machines read it, and nothing kept of what this one reads.
+    #[serde(default)]
+    pub without_profile: bool,
     /// Most chunks that are read ahead of a stream.
     pub ahead_chunks: u64,
     /// Whether it takes no part in multicast.
@@ -134,6 +137,7 @@ impl Settings {
             read_only: false,
             give_up_seconds: None,
             background_bytes_per_second: 0,
+            without_profile: false,
             ahead_chunks: 32,
             no_multicast: false,
             interface: None,
