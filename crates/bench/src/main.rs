@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 mod attached;
+mod boots;
 mod capture;
 mod cloud;
 mod cold;
@@ -63,7 +64,7 @@ const GROUPS: &[&[&Group]] = &[
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
-    &[&cloud::GROUP],
+    &[&cloud::GROUP, &boots::GROUP],
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];

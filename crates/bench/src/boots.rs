@@ -1,0 +1,156 @@
+//! Many machines that start from one image at the same moment, over one slow link of their server.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use image::{Cipher, Manifest};
+use mirror::core::Counters;
+use mirror::nbd::{Export, ExportTable, Server};
+use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
+use net::client::Client;
+use net::clock::Stop;
+use serde_json::json;
+use store::{Location, Repository, Stamp};
+
+use crate::context::Context;
+use crate::figure::{Bar, Figure};
+use crate::reader::Nbd;
+use crate::replay::Setting;
+use crate::room::{Room, star};
+use crate::site::DISK;
+use crate::trace::Event;
+use crate::{Group, Result};
+
+pub const GROUP: Group = Group {
+    figures: &[
+        (
+            "mirror.sixteen_boots",
+            "16 boots replayed over the server's 50 Mbit/s, last over one alone; at most 1.2",
+        ),
+        ("mirror.sixteen_boots_bytes", "what the server sent for 16, over that for one; at most 1.5"),
+    ],
+    measure,
+};
+
+const MACHINES: u32 = 16;
+/// Of every machine's link.
+const RATE: u64 = 1_000_000_000;
+/// Of the server's.
+const SERVER_RATE: u64 = 50_000_000;
+/// What the server's link holds back: 42 ms.
+const SERVER_BUFFER_BYTES: u64 = 256 << 10;
+const PORT: u16 = 7717;
+const CLIENTS_MAX: usize = 4;
+
+/// What a machine needs to know to start.
+struct Start {
+    url: String,
+    token: String,
+    order: Vec<u64>,
+    reads: Vec<Event>,
+}
+
+/// Machines that started together.
+struct Started {
+    /// Until each had replayed its reads, the last one last.
+    seconds: Vec<f64>,
+    /// What the server sent, each frame with its Ethernet header.
+    sent: u64,
+    counters: Vec<Counters>,
+}
+
+impl Started {
+    fn last(&self) -> f64 {
+        self.seconds.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn words(&self) -> serde_json::Value {
+        let sum = |of: fn(&Counters) -> u64| self.counters.iter().map(of).sum::<u64>();
+        json!({
+            "seconds": self.seconds, "sent": self.sent, "by multicast": sum(|of| of.arrived_bytes),
+            "demanded": sum(|of| of.demanded_bytes), "prefetched": sum(|of| of.prefetched_bytes),
+            "nodes": sum(|of| of.node_bytes), "waited": sum(|of| of.demanded_chunks),
+        })
+    }
+}
+
+/// A machine in the host of this thread: attaches the disk and replays its reads.
+fn boot(start: &Start, folder: &Path) -> Result<Counters> {
+    let words = |error: &dyn std::error::Error| base::fault::chain(error);
+    let options = Source::client_options(Cipher::None, Stop::new());
+    let client = Client::connect(&start.url, &start.token.parse()?, options)?;
+    let client = Arc::new(client);
+    let manifest = client.manifest(DISK).map_err(|error| words(&error))?;
+    let manifest = Manifest::decode(&manifest).map_err(|error| words(&error))?;
+    let sources = vec![Source::server("server", Arc::clone(&client))];
+    let mirror = Mirror::create(&folder.join("attached"), &manifest, sources, &MirrorOptions::default())?;
+    let mirror = Arc::new(mirror);
+    mirror.cast(CastOptions::of(&client, Some("eth0"), "machine")?)?;
+    mirror.expect_reads(&start.order);
+    let socket = folder.join("socket");
+    let table = Arc::new(ExportTable::default());
+    table.insert(DISK, Export { disk: mirror.clone(), description: String::new() })?;
+    let server = Server::new(table, CLIENTS_MAX, Arc::new(|_| {}));
+    server.listen_unix(UnixListener::bind(&socket)?)?;
+    Nbd::connect(&socket, DISK)?.replay(&start.reads, |_, _| Ok(()))?;
+    let counters = mirror.counters();
+    mirror.close()?;
+    Ok(counters)
+}
+
+/// The first `machines` hosts start at the same moment.
+fn boot_at_once(context: &Context, room: &Room, start: &Arc<Start>, machines: u32) -> Result<Started> {
+    let before = room.star.sent_on_wire(0)?;
+    let ready = Arc::new(Barrier::new(machines as usize));
+    let mut booting = Vec::new();
+    for host in 1..=machines {
+        let (start, ready, folder) = (Arc::clone(start), Arc::clone(&ready), context.folder()?);
+        let run = move || -> std::result::Result<(f64, Counters), String> {
+            ready.wait();
+            let begin = Instant::now();
+            let counters = boot(&start, &folder).map_err(|error| base::fault::chain(&*error))?;
+            Ok((begin.elapsed().as_secs_f64(), counters))
+        };
+        booting.push(room.star.host(host).run(run)?);
+    }
+    let mut started = Started { seconds: Vec::new(), sent: 0, counters: Vec::new() };
+    for machine in booting {
+        let (seconds, counters) = machine.join().map_err(|_| "a machine panicked")??;
+        started.seconds.push(seconds);
+        started.counters.push(counters);
+    }
+    started.sent = room.star.sent_on_wire(0)? - before;
+    started.seconds.sort_by(f64::total_cmp);
+    Ok(started)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let setting = Setting::new(context)?;
+    let order: Vec<u64> = setting.touched.iter().map(|(chunk, _)| *chunk).collect();
+    let stamp = Stamp { created: "2026-11-22T00:00:00Z".to_owned(), creator: "bench".to_owned() };
+    let repository = Repository::open(&Location::Folder(setting.repository.clone()))?;
+    repository.add_profile(&DISK.parse()?, 1, &order, &stamp)?;
+    let room = Room::open_with(context, &[&setting.repository], &star(MACHINES, RATE, 0))?;
+    room.star.shape_host(0, SERVER_RATE, SERVER_BUFFER_BYTES)?;
+    let url = format!("https://{}:{PORT}", room.star.host(0).ipv4());
+    let token = std::fs::read_to_string(room.token(0))?.trim().to_owned();
+    let start = Arc::new(Start { url, token, order, reads: setting.reads.clone() });
+    let alone = boot_at_once(context, &room, &start, 1)?;
+    let together = boot_at_once(context, &room, &start, MACHINES)?;
+    let link = "50 Mbit/s and 256 KiB of buffer at the server, 1 Gbit/s at each machine, the order known";
+    let words =
+        format!("{} reads of a boot and a small job of Debian 12, {MACHINES} at once", start.reads.len());
+    let details = json!({ "alone": alone.words(), "together": together.words() });
+    let time = together.last() / alone.last();
+    let bytes = together.sent as f64 / alone.sent as f64;
+    Ok(vec![
+        Figure::new("mirror.sixteen_boots", &[time], "ratio", Bar::AtMost(1.2))
+            .peer("one alone", "", alone.last(), "s")
+            .on(&words, link)
+            .with(details),
+        Figure::new("mirror.sixteen_boots_bytes", &[bytes], "ratio", Bar::AtMost(1.5)).on(&words, link),
+    ])
+}
