@@ -24,6 +24,8 @@ const PUBLISH: Duration = Duration::from_millis(20);
 const ENCODE_BYTES_PER_SECOND: u64 = 200_000_000;
 /// Length of a node of leaves, as the bench's images have them.
 const NODE_BYTES: u64 = 20_000;
+/// A chunk that came before its node is looked at again after this.
+const TAKEN_IN: Duration = Duration::from_millis(1);
 /// A multicast of a profile begins so long after the first machine asked for it.
 const GATHER: Duration = Duration::from_millis(20);
 /// What is relied on to come by itself is asked for after so long.
@@ -209,6 +211,12 @@ impl<'a> World<'a> {
     fn cast_arrives(&mut self, machine: usize, index: usize) {
         let item = self.cast[index];
         while self.machines[machine].core.poll_wish().is_some() {}
+        if let Item::Chunk(chunk) = item
+            && !self.machines[machine].core.knows(NodePlace { level: 0, number: chunk / TREE_FANOUT })
+        {
+            // Its node is still being taken in; a session's member keeps chunks until then.
+            return self.queue.push(self.queue.now() + TAKEN_IN, Event::Cast(machine, index));
+        }
         let came = self.fetched(item);
         if let Some(op) = self.machines[machine].core.arrived(item, came) {
             self.machines[machine].ops.insert(op, (Job::Own, None));
