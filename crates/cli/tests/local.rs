@@ -344,6 +344,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "copy",
         "tag",
         "remove",
+        "profile",
         "prune",
         "verify",
         "key",

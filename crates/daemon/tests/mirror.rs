@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daemon::authority::{Claims, Right};
 use daemon::{ServeOptions, Server, serve};
 use image::{Cipher, Manifest};
 use mirror::{CommitOptions, Durability, ErrorKind, Mirror, MirrorOptions, Onto, Served, Source};
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
+use net::token::JoinToken;
 use store::{Location, Repository, Shape, Stamp};
 
 const WORDS: u32 = 5 << 20;
@@ -103,7 +105,11 @@ fn a_disk_runs_from_a_server_that_goes_away_and_comes_back() {
 fn a_commit_through_a_server_is_one_version_whatever_its_size() {
     let site = Site::new();
     let server = site.start("127.0.0.1:0");
-    let (address, token) = (server.address().to_string(), server.join_token().clone());
+    let state = daemon::state::StateFolder::open(&site.folder.path().join("state")).unwrap();
+    let claims = Claims { images: vec!["web".to_owned()], right: Right::Write, expires: u64::MAX };
+    let secret = state.authority().unwrap().mint(&claims).unwrap();
+    let token = JoinToken { secret, ..server.join_token().clone() };
+    let address = server.address().to_string();
     let client = Arc::new(Client::connect(&address, &token, ClientOptions::default()).unwrap());
     let (one, two) = (site.disk("one", &client), site.disk("two", &client));
     let (options, image) = (CommitOptions::new(&site.stamp), "web".parse().unwrap());

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::BackingId;
 use image::Manifest;
@@ -26,6 +26,11 @@ use super::bytes::ByteDisk;
 use super::event::{Event, Log};
 use super::origin::Origin;
 use crate::{Commit, Error, ErrorKind, Mirror, MirrorOptions, Result, Served, Source};
+
+/// How often, and how far apart, somebody else's lock is looked at: two seconds in all.
+const LOCK_LOOKS: u32 = 100;
+/// See [`LOCK_LOOKS`].
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Manifests that are remembered; versions never change.
 const MANIFESTS_MAX: usize = 1024;
@@ -125,6 +130,17 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     Error::from_source(kind, format!("{what} `{}`", path.display()), error)
 }
 
+/// Locks `file`. A mount that ends, or a program that it is just starting, may have it for a moment longer.
+fn hold(file: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..LOCK_LOOKS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::park_timeout(LOCK_PAUSE),
+            done => return done,
+        }
+    }
+    file.try_lock()
+}
+
 impl Disks {
     /// Uses the cache folder of `settings`, which is made if it is not there. `Exists` if another mount has it.
     pub fn new(
@@ -138,7 +154,7 @@ impl Disks {
         }
         let path = settings.folder.join("lock");
         let lock = File::create(&path).map_err(|error| failed("create", &path, error))?;
-        lock.try_lock().map_err(|error| match error {
+        hold(&lock).map_err(|error| match error {
             TryLockError::WouldBlock => {
                 let text = format!("another mount has `{}`", settings.folder.display());
                 Error::new(ErrorKind::Exists, text)

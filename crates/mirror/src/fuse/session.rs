@@ -28,6 +28,11 @@ const READERS_MAX: usize = 8;
 const READERS_MIN: usize = 2;
 /// How long the end may take once nobody has a file open.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
+/// How often, and how far apart, a mount that nobody answers for is looked at until it is taken away here: two seconds in
+/// all, where the process that watches takes some milliseconds.
+const DEAD_LOOKS: u32 = 200;
+/// See [`DEAD_LOOKS`].
+const DEAD_PAUSE: Duration = Duration::from_millis(10);
 /// The program by which users mount and unmount.
 const HELPER: &str = "fusermount3";
 /// What the watching process does: it waits for a line, and if an end comes instead takes away the mount, but only if
@@ -158,12 +163,19 @@ fn config() -> Config {
     config
 }
 
-/// Takes away a mount that nobody answers for.
+/// Takes away a mount that nobody answers for, if the process that watched it does not: that one must not find ours there.
 fn clear_dead(at: &Path) -> std::io::Result<()> {
-    match std::fs::metadata(at) {
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => take_away(at, true),
-        _ => Ok(()),
+    let is_dead = || {
+        let root = std::fs::metadata(at);
+        root.is_err_and(|error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+    };
+    for _ in 0..DEAD_LOOKS {
+        if !is_dead() {
+            return Ok(());
+        }
+        std::thread::park_timeout(DEAD_PAUSE);
     }
+    take_away(at, true)
 }
 
 /// Unmounts; `lazily` even if it is in use.
