@@ -200,6 +200,7 @@ impl Worker {
     fn fill(&self, chunk: u64, parts: &[Sectors]) -> disk::Result<()> {
         let data = self.shared.local.data();
         let start = self.shared.layout.chunk_offset(chunk);
+        let _turn = self.shared.local.fill_turn();
         for part in parts {
             let (offset, count) = bytes_of(part);
             if self.whole.is_empty() {

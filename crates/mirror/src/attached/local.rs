@@ -23,6 +23,8 @@ pub struct Local {
     data: Target,
     journal: Mutex<Journal>,
     side: Mutex<Option<File>>,
+    /// Whose turn it is to write a chunk: see [`Local::fill_turn`].
+    filling: Mutex<()>,
     boot: BootId,
     /// Held as long as this lives.
     _lock: File,
@@ -149,12 +151,19 @@ impl Local {
         // Of a commit that died.
         let _ = std::fs::remove_file(folder.join("side"));
         let (journal, side) = (Mutex::new(journal), Mutex::new(None));
-        let local = Self { folder: folder.to_owned(), data, journal, side, boot, _lock: lock };
+        let filling = Mutex::new(());
+        let local = Self { folder: folder.to_owned(), data, journal, side, filling, boot, _lock: lock };
         Ok(Opened { local, of, layout, cut, held, journal_end })
     }
 
     pub fn data(&self) -> &Target {
         &self.data
+    }
+
+    /// Held by who writes a chunk. A file system lets one write to a file at a time, and those that wait for it in the kernel
+    /// keep their processors busy meanwhile.
+    pub fn fill_turn(&self) -> MutexGuard<'_, ()> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {

@@ -49,6 +49,7 @@ impl Learn {
 
 /// An item on its way.
 pub(super) struct Fetch {
+    began: Instant,
     item: Item,
     source: usize,
     priority: Priority,
@@ -79,9 +80,9 @@ enum Phase {
 }
 
 impl Fetch {
-    pub(super) fn new(item: Item, source: usize, priority: Priority, tree: u64) -> Self {
+    pub(super) fn new(began: Instant, item: Item, source: usize, priority: Priority, tree: u64) -> Self {
         let phase = if source == NOBODY { Phase::Settle } else { Phase::Get };
-        Self { item, source, priority, phase, bytes: 0, empty: Vec::new(), tree }
+        Self { began, item, source, priority, phase, bytes: 0, empty: Vec::new(), tree }
     }
 
     /// Of what came by itself: an object of `bytes`; of a node, which of its entries are `empty`.
@@ -94,7 +95,7 @@ impl Fetch {
         unsettled: bool,
     ) -> Self {
         let phase = if unsettled && matches!(item, Item::Chunk(_)) { Phase::Fill } else { Phase::Settle };
-        Self { item, source: ITSELF, priority, phase, bytes, empty, tree }
+        Self { phase, bytes, empty, ..Self::new(Instant::ZERO, item, ITSELF, priority, tree) }
     }
 }
 
@@ -250,6 +251,9 @@ impl Core {
             }
             (Phase::Get, Done::Chunk(bytes)) => {
                 self.answered(now, fetch.source, Ok(()));
+                if fetch.priority == Priority::Demand {
+                    self.neighbours.took(now.since(fetch.began));
+                }
                 (fetch.bytes, fetch.phase) = (bytes, Phase::Settle);
             }
             (Phase::Get, Done::Node { empty, bytes }) => {
@@ -307,6 +311,9 @@ impl Core {
             self.supply.learn(place);
             let empty = Supply::empty_chunks(place, &fetch.empty, self.cut.chunks());
             self.supply.empty.extend(&empty);
+            if self.config.ahead_chunks_max > 0 {
+                self.supply.want_nodes_below(place, &fetch.empty);
+            }
         }
         self.fetched(fetch.item, fetch.priority);
         self.unsettle(id);
@@ -319,6 +326,7 @@ impl Core {
             self.counters.node_bytes += bytes;
             return;
         };
+        self.neighbours.came(chunk, fetch.bytes);
         match fetch.priority {
             Priority::Demand => self.counters.demanded_bytes += bytes,
             Priority::Ahead | Priority::Expected => {

@@ -25,6 +25,7 @@ mod contexts;
 mod expected;
 mod fetch;
 mod mutant;
+mod neighbours;
 mod runs;
 mod supply;
 mod sync;
@@ -37,6 +38,7 @@ use base::{Duration, Instant};
 
 use contexts::Contexts;
 use fetch::{Fetch, Learn, Read};
+use neighbours::Neighbours;
 use supply::{Supply, Unread};
 use sync::{Exclusive, Flush, Freeze, FrozenRead, Rewrite, Rounds, Thaw};
 use write::Write;
@@ -487,6 +489,7 @@ pub struct Core {
     exclusive: Exclusive,
     supply: Supply,
     contexts: Contexts,
+    neighbours: Neighbours,
     counters: Counters,
     /// Chunks in the order in which they were first read.
     order: Vec<u64>,
@@ -521,6 +524,7 @@ impl Core {
             exclusive: Exclusive::default(),
             supply,
             contexts: Contexts::new(config.ahead_chunks_max),
+            neighbours: Neighbours::default(),
             counters: Counters::default(),
             order: Vec::new(),
             touched: RunSet::new(),
@@ -725,15 +729,17 @@ impl Core {
                 self.contexts.used(chunk);
             }
         }
+        let mut bets = false;
         if !self.touched.contains(&chunks) && self.order.len() < ORDER_MAX {
             let fresh: Vec<u64> = self.touched.gaps(chunks.clone()).flatten().collect();
             self.compare_expected(&fresh);
+            bets = self.bet_beside(&fresh, range);
             let room = ORDER_MAX - self.order.len();
             self.order.extend(fresh.into_iter().take(room));
             self.touched.insert(chunks);
         }
         let ahead = self.contexts.read(range, &self.cut);
-        let begins = !ahead.is_empty();
+        let begins = bets || !ahead.is_empty();
         self.read_ahead(ahead);
         begins
     }

@@ -26,6 +26,9 @@ const LIAR_REST: Duration = Duration::from_secs(30);
 /// Fetches in flight in the background, and with any others in flight or queued.
 const BACKGROUND_MAX: usize = 4;
 
+/// Most nodes that are fetched before anything below them is asked for: those of 64 GiB in chunks of 256 KiB, some 3 MB.
+const NODES_AHEAD_MAX: u32 = 1024;
+
 /// Why an item is fetched: the lower the earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Priority {
@@ -94,6 +97,8 @@ pub(super) struct Supply {
     known: HashSet<NodePlace>,
     /// What comes by itself.
     pub(super) cast: Cast,
+    /// Nodes of this tree that were asked for ahead.
+    nodes_ahead: u32,
     /// Chunks that hold nothing but zeros in the base version.
     pub(super) empty: RunSet,
     /// Chunks that are expected to be read.
@@ -140,6 +145,7 @@ impl Supply {
             running_demand: 0,
             known: HashSet::new(),
             cast: Cast::default(),
+            nodes_ahead: 0,
             empty: RunSet::new(),
             expected: Expected::default(),
             tree: 0,
@@ -273,6 +279,27 @@ impl Supply {
         self.wait_for(item, waiter, deadline);
     }
 
+    /// Why the item is wanted whose turn is next.
+    pub(super) fn next_priority(&self) -> Option<Priority> {
+        self.queue.first().map(|(priority, ..)| *priority)
+    }
+
+    /// Wants the nodes below that of `place`, whose entries are `empty` or not: they are small, and each would else cost who
+    /// reads below it a round trip of its own.
+    pub(super) fn want_nodes_below(&mut self, place: NodePlace, empty: &[bool]) {
+        let Some(level) = place.level.checked_sub(1) else { return };
+        for (slot, _) in (0..).zip(empty).filter(|(_, empty)| !**empty) {
+            let below = NodePlace { level, number: place.number * FANOUT + slot };
+            if self.nodes_ahead == NODES_AHEAD_MAX || self.known.contains(&below) {
+                continue;
+            }
+            self.nodes_ahead += 1;
+            if self.want(Item::Node(below), Priority::Ahead) {
+                self.enqueue(Item::Node(below));
+            }
+        }
+    }
+
     fn wait_for(&mut self, item: Item, waiter: OpId, deadline: Option<Instant>) {
         let want = self.wants.get_mut(&item).expect("it is wanted");
         if !want.waiters.contains(&waiter) {
@@ -348,6 +375,7 @@ impl Supply {
     /// The nodes are of another tree now.
     pub(super) fn forget_nodes(&mut self) {
         self.tree += 1;
+        self.nodes_ahead = 0;
         self.known.clear();
         self.empty = RunSet::new();
     }
@@ -391,6 +419,7 @@ impl Core {
     /// Sees that something is queued of what nobody asked for yet.
     fn feed(&mut self, now: Instant) {
         self.judge_expected(now);
+        self.place_bets(now);
         if self.supply.cast.holds_back() {
             self.supply.background_waits = false;
             return self.wish_expected(now);
@@ -473,13 +502,13 @@ impl Core {
                         supply.timers.insert((until, item));
                     }
                 }
-                Choice::Ask(source) => return Some(self.start(item, source, priority)),
+                Choice::Ask(source) => return Some(self.start(now, item, source, priority)),
             }
         }
         None
     }
 
-    fn start(&mut self, item: Item, source: usize, priority: Priority) -> OpId {
+    fn start(&mut self, now: Instant, item: Item, source: usize, priority: Priority) -> OpId {
         let supply = &mut self.supply;
         if !Mutant::FetchesTwice.is(self.config.mutant) {
             supply.take_from_queue(item);
@@ -487,11 +516,14 @@ impl Core {
         supply.wants.get_mut(&item).expect("it is queued").state = State::Running;
         supply.running += 1;
         supply.running_demand += usize::from(priority == Priority::Demand);
+        if priority == Priority::Demand {
+            self.neighbours.demanded(now);
+        }
         if let Some(source) = supply.sources.get_mut(source) {
             source.running += 1;
         }
         let tree = self.supply.tree;
-        self.enter(Op::Fetch(Fetch::new(item, source, priority, tree)))
+        self.enter(Op::Fetch(Fetch::new(now, item, source, priority, tree)))
     }
 
     /// The source of a fetch has answered.
@@ -549,7 +581,11 @@ impl Core {
         if source < 64 {
             want.tried |= 1 << source;
         }
-        if !never {
+        // A node that was fetched ahead may be of a tree that is gone.
+        let idle = matches!(item, Item::Node(_)) && want.waiters.is_empty() && want.dependents.is_empty();
+        if idle {
+            self.supply.remove(item);
+        } else if !never {
             self.supply.enqueue(item);
         }
     }
@@ -558,7 +594,7 @@ impl Core {
         let timer = self.supply.timers.first().map(|(at, _)| *at);
         let deadline = self.supply.deadlines.first().map(|(at, _)| *at);
         let background = self.supply.background_waits.then_some(self.supply.background_at);
-        [timer, deadline, background].into_iter().flatten().min()
+        [timer, deadline, background, self.neighbours.due].into_iter().flatten().min()
     }
 
     pub(super) fn pass_time(&mut self, now: Instant) {
