@@ -22,7 +22,7 @@ const WRITERS: u64 = 4;
 const FOLDER: &str = "MIRROR_TEST_FOLDER";
 const ROUND: &str = "MIRROR_TEST_ROUND";
 /// Rounds of the test; more by `MIRROR_KILLS=500`.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 50;
 
 fn small() -> MirrorOptions {
     MirrorOptions { journal_bytes_max: 20_000, background_bytes_per_second: 4 << 20, ..options() }
