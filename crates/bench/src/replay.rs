@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::context::Context;
+use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
 use crate::load::touched;
 use crate::machine::Machine;
@@ -119,6 +120,8 @@ fn replay(
     profile: Option<&[u64]>,
     check: bool,
 ) -> Result<Run> {
+    // What the one before wrote is not this one's to bear.
+    said(&mut Command::new("sync"))?;
     let before = site.sent()?;
     let had = site.have(context, way)?;
     let begin = Instant::now();
