@@ -340,7 +340,11 @@ fn file_systems_live_on_loop_devices() {
     let model = exercise(&mounted.0.join("exercised"), 0, model, OFlags::empty(), 11);
     let fio =
         ["fio", "--name=verify", "--size=8M", "--rw=randwrite", "--bs=4k", "--verify=crc32c", "--direct=1"];
-    run(&[&fio[..], &["--ioengine=psync", "--filename", mounted.0.join("fio").to_str().unwrap()]].concat());
+    run(&[
+        &fio[..],
+        &["--verify_state_save=0", "--ioengine=psync", "--filename", mounted.0.join("fio").to_str().unwrap()],
+    ]
+    .concat());
     std::fs::remove_file(mounted.0.join("fio")).unwrap();
     run(&["fstrim", mounted.0.to_str().unwrap()]);
     mounted.unmount();
