@@ -200,7 +200,9 @@ impl Recovered {
 pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered> {
     let (cut, begun) = header(bytes)?;
     let records = scan(bytes);
-    let covered = records.iter().filter(|record| record.kind == BARRIER).map(Entry::number).max();
+    // A barrier speaks of what stands before it, whatever it says.
+    let barriers = records.iter().filter(|record| record.kind == BARRIER);
+    let covered = barriers.map(|barrier| barrier.number().min(barrier.at)).max();
     let closed = records.last().is_some_and(|record| record.kind == CLOSED);
     let trusts_all = closed || begun == *boot || Mutant::UsesUnbarriered.is(mutant);
     let covered = covered.ok_or_else(|| corrupt("the journal has no barrier"))?;
@@ -413,6 +415,16 @@ mod tests {
         assert_eq!((cut.held.clean.clone(), cut.held.suspect.clone()), (RunSet::new(), set(1..2)));
         // Chunk 0 is dirty in part: the rest of it is void. Chunk 1 is looked at first.
         assert_eq!(cut.void().collect::<RunSet>(), [8..512, 1024..4000].into_iter().collect());
+    }
+
+    #[test]
+    fn a_barrier_covers_nothing_behind_it() {
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
+        append(&mut bytes, &Record::Dirty(vec![0..8]));
+        let at = bytes.len() as u64;
+        bytes.extend(barrier(at, 4 * at));
+        append(&mut bytes, &Record::Dirty(vec![100..108]));
+        assert_eq!(recovered(&bytes, &LATER).held.dirty, set(0..8));
     }
 
     #[test]

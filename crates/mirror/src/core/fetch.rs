@@ -178,6 +178,9 @@ impl Core {
                     self.settled(id, fetch);
                     return Step::Over(Ok(()));
                 }
+                if self.exclusive.holds_records() {
+                    return self.wait_blocked(id);
+                }
                 Step::Do(Io::Append(Record::Clean(clean)))
             }
         }

@@ -481,6 +481,8 @@ pub struct Core {
     writing: Vec<(OpId, Sectors)>,
     /// Reads of the frozen generation under way.
     frozen_reading: Vec<(OpId, Sectors)>,
+    /// Operations whose record is on its way to the journal.
+    appending: Vec<OpId>,
     /// Sectors whose chunks are about to become clean: writes wait.
     settling: Vec<(OpId, Sectors)>,
     /// Who waits for a write, a fill, or a generation to get out of the way.
@@ -518,6 +520,7 @@ impl Core {
             wakes: VecDeque::new(),
             writing: Vec::new(),
             frozen_reading: Vec::new(),
+            appending: Vec::new(),
             settling: Vec::new(),
             blocked: Vec::new(),
             rounds: Rounds::new(journal_end),
@@ -576,9 +579,12 @@ impl Core {
             Op::Thaw(thaw) => self.step_thaw(id, thaw),
             Op::Fetch(fetch) => self.step_fetch(now, id, fetch),
         };
-        if !matches!(step, Step::Over(_)) {
-            self.ops.insert(id, op);
+        match &step {
+            Step::Over(_) => return step,
+            Step::Do(Io::Append(_)) => self.appending.push(id),
+            Step::Do(_) | Step::Wait => {}
         }
+        self.ops.insert(id, op);
         step
     }
 
@@ -587,6 +593,7 @@ impl Core {
         if let Done::Appended(end) = done {
             self.rounds.appended(end);
         }
+        self.appending.retain(|appending| *appending != id);
         let mut op = self.ops.remove(&id).expect("only operations that are not over are driven");
         match &mut op {
             Op::Read(read) => read.done(&done),

@@ -21,6 +21,8 @@ pub enum Mutant {
     JoinsRunningFlush,
     /// A barrier covers what came into the journal while the data was synced.
     CoversTooMuch,
+    /// The journal is replaced while records are on their way to it.
+    RewritesAtOnce,
     /// A fill writes over dirty sectors.
     FillsOverDirty,
     /// A fill writes over sectors that were committed meanwhile.
@@ -61,7 +63,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them that are bugs.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ForgetsRecord,
         Self::RecordsAhead,
         Self::RecordsBehind,
@@ -69,6 +71,7 @@ impl Mutant {
         Self::SkipsBarrier,
         Self::JoinsRunningFlush,
         Self::CoversTooMuch,
+        Self::RewritesAtOnce,
         Self::FillsOverDirty,
         Self::FillsOverKept,
         Self::CleanBeforeFill,

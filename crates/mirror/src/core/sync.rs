@@ -8,7 +8,8 @@ pub(super) struct Rounds {
     over: u64,
     running: bool,
     waiters: Vec<OpId>,
-    /// Writes that are over; how many were when the running round began, and when the last good one did.
+    /// Writes and turns of a generation that are over; how many were when the running round began, and when the last good
+    /// one did.
     written: u64,
     running_written: u64,
     synced: u64,
@@ -38,6 +39,7 @@ impl Rounds {
         self.journal_end
     }
 
+    /// Something is over that only a round which begins from now on covers.
     pub(super) fn wrote(&mut self) {
         self.written += 1;
     }
@@ -79,11 +81,18 @@ enum FlushPhase {
 pub(super) struct Exclusive {
     holder: Option<OpId>,
     waiters: Vec<OpId>,
+    /// The holder replaces the journal.
+    replaces: bool,
 }
 
 impl Exclusive {
     pub(super) fn holds_writes(&self) -> bool {
         self.holder.is_some()
+    }
+
+    /// Whether nothing may be appended to the journal: another one is about to be in its place.
+    pub(super) fn holds_records(&self) -> bool {
+        self.replaces
     }
 }
 
@@ -202,7 +211,7 @@ impl Core {
     }
 
     fn release(&mut self) {
-        self.exclusive.holder = None;
+        (self.exclusive.holder, self.exclusive.replaces) = (None, false);
         self.wakes.extend(self.exclusive.waiters.drain(..));
         self.unblock();
     }
@@ -229,6 +238,7 @@ impl Core {
             }
             _ => {
                 self.held.freeze();
+                self.rounds.wrote();
                 self.copied = RunSet::new();
                 Ok(())
             }
@@ -267,6 +277,7 @@ impl Core {
             _ => self.held.abandon(),
         }
         self.copied = RunSet::new();
+        self.rounds.wrote();
         thaw.flush = Some(self.rounds.flush());
         self.release();
     }
@@ -287,7 +298,15 @@ impl Core {
             self.rounds.begin();
             rewrite.begun = true;
         }
-        Step::Do(if rewrite.synced { Io::Rewrite } else { Io::SyncData })
+        if !rewrite.synced {
+            return Step::Do(Io::SyncData);
+        }
+        // A record of the old journal says of the new one neither what is in it nor where it ends.
+        self.exclusive.replaces = !self.has(Mutant::RewritesAtOnce);
+        if self.exclusive.replaces && !self.appending.is_empty() {
+            return self.wait_blocked(id);
+        }
+        Step::Do(Io::Rewrite)
     }
 
     pub(super) fn done_rewrite(&mut self, _id: OpId, rewrite: &mut Rewrite, done: &Done) {
@@ -345,5 +364,106 @@ impl Core {
             _ => Ok(()),
         });
         self.unblock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Instant;
+
+    use super::super::{Config, Cut, Held, Item, NodePlace, Request};
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+    const JOURNAL_BYTES: u64 = 1000;
+
+    fn core() -> Core {
+        let cut = Cut { size_sectors: 64, chunk_sectors: 16, height: 1 };
+        let config = Config {
+            sources: vec![4],
+            fetches_max: 4,
+            demand_reserve: 1,
+            give_up: None,
+            ahead_chunks_max: 0,
+            background_per_second: 0,
+            journal_bytes_max: JOURNAL_BYTES,
+            mutant: Mutant::None,
+        };
+        Core::new(cut, config, Held::default(), 100)
+    }
+
+    /// What `id` is to do after it did what it was told to.
+    fn go_on(core: &mut Core, id: OpId, done: Done) -> Step {
+        core.done(NOW, id, done);
+        core.step(NOW, id)
+    }
+
+    fn flush_that_syncs(core: &mut Core) -> OpId {
+        let write = core.submit(Request::Write { range: 0..1, durable: false });
+        assert_eq!(core.step(NOW, write), Step::Do(Io::Write(0..1)));
+        assert!(matches!(go_on(core, write, Done::Well), Step::Do(Io::Append(_))));
+        assert_eq!(go_on(core, write, Done::Appended(200)), Step::Over(Ok(())));
+        let flush = core.submit(Request::Flush);
+        assert_eq!(core.step(NOW, flush), Step::Do(Io::SyncData));
+        flush
+    }
+
+    #[test]
+    fn a_flush_covers_the_generation_that_began_before_it() {
+        let mut core = core();
+        let first = flush_that_syncs(&mut core);
+        let freeze = core.submit(Request::Freeze);
+        assert_eq!(core.step(NOW, freeze), Step::Do(Io::Append(Record::Frozen)));
+        assert_eq!(go_on(&mut core, freeze, Done::Appended(300)), Step::Over(Ok(())));
+        let settle = core.submit(Request::Flush);
+        assert_eq!(core.step(NOW, settle), Step::Wait);
+        assert_eq!(go_on(&mut core, first, Done::Well), Step::Do(Io::Barrier(200)));
+        assert_eq!(go_on(&mut core, first, Done::Appended(400)), Step::Over(Ok(())));
+        // The round that ran does not know of the generation.
+        assert_eq!(core.poll_wake(), Some(settle));
+        assert_eq!(core.step(NOW, settle), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, settle, Done::Well), Step::Do(Io::Barrier(400)));
+        assert_eq!(go_on(&mut core, settle, Done::Appended(500)), Step::Over(Ok(())));
+    }
+
+    #[test]
+    fn the_journal_is_replaced_when_no_record_is_on_its_way_to_it() {
+        let mut core = core();
+        let [one, other] = [0, 20].map(|at| {
+            let read = core.submit(Request::Read(at..at + 1));
+            assert_eq!(core.step(NOW, read), Step::Wait);
+            read
+        });
+        let node = core.poll_begin(NOW).expect("the leaves are not known");
+        let place = Item::Node(NodePlace { level: 0, number: 0 });
+        assert_eq!(core.step(NOW, node), Step::Do(Io::Fetch { item: place, source: 0 }));
+        let opened = Done::Node { empty: vec![false; 4], bytes: 100 };
+        assert_eq!(go_on(&mut core, node, opened), Step::Over(Ok(())));
+        let fetches = [(); 2].map(|()| core.poll_begin(NOW).expect("two chunks are wanted"));
+        for fetch in fetches {
+            assert!(matches!(core.step(NOW, fetch), Step::Do(Io::Fetch { .. })));
+            assert!(matches!(go_on(&mut core, fetch, Done::Chunk(10)), Step::Do(Io::Fill { .. })));
+        }
+        assert!(matches!(go_on(&mut core, fetches[0], Done::Well), Step::Do(Io::Append(_))));
+        // Meanwhile a write made the journal as long as it may be.
+        let write = core.submit(Request::Write { range: 40..41, durable: false });
+        assert_eq!(core.step(NOW, write), Step::Do(Io::Write(40..41)));
+        assert!(matches!(go_on(&mut core, write, Done::Well), Step::Do(Io::Append(_))));
+        assert_eq!(go_on(&mut core, write, Done::Appended(JOURNAL_BYTES + 1)), Step::Over(Ok(())));
+        let rewrite = core.poll_begin(NOW).expect("the journal is long");
+        assert_eq!(core.step(NOW, rewrite), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, rewrite, Done::Well), Step::Wait);
+        assert_eq!(go_on(&mut core, fetches[1], Done::Well), Step::Wait);
+        assert_eq!(go_on(&mut core, fetches[0], Done::Appended(JOURNAL_BYTES + 40)), Step::Over(Ok(())));
+        let woken: Vec<OpId> = std::iter::from_fn(|| core.poll_wake()).collect();
+        assert!(woken.contains(&one) && woken.contains(&rewrite), "{woken:?}");
+        assert_eq!(core.step(NOW, rewrite), Step::Do(Io::Rewrite));
+        assert_eq!(core.step(NOW, fetches[1]), Step::Wait);
+        assert_eq!(go_on(&mut core, rewrite, Done::Appended(300)), Step::Over(Ok(())));
+        assert!(std::iter::from_fn(|| core.poll_wake()).any(|woken| woken == fetches[1]));
+        assert!(matches!(core.step(NOW, fetches[1]), Step::Do(Io::Append(_))));
+        assert_eq!(go_on(&mut core, fetches[1], Done::Appended(340)), Step::Over(Ok(())));
+        assert!(std::iter::from_fn(|| core.poll_wake()).any(|woken| woken == other));
+        assert_eq!(core.rounds.journal_bytes(), 340);
     }
 }

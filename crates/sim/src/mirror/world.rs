@@ -358,6 +358,12 @@ impl<'a> World<'a> {
             Io::Barrier(upto) => {
                 if running.written == 0 {
                     let at = self.medium.journal().len() as u64;
+                    if *upto > at {
+                        self.breach(
+                            "a barrier covers what is there",
+                            format!("{upto}, the journal ends at {at}"),
+                        );
+                    }
                     running.written = self.medium.append(&state::barrier(at, *upto)) as usize;
                 }
                 if early {
