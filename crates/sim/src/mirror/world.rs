@@ -63,6 +63,12 @@ struct Running {
     tree: usize,
 }
 
+impl Running {
+    fn new(job: Job, tree: usize) -> Self {
+        Self { job, waits: false, io: None, mark: Mark::new(), values: Vec::new(), written: 0, tree }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ways {
     Good,
@@ -254,16 +260,7 @@ impl<'a> World<'a> {
     }
 
     fn begin(&mut self, id: OpId, job: Job) {
-        let running = Running {
-            job,
-            waits: false,
-            io: None,
-            mark: Mark::new(),
-            values: Vec::new(),
-            written: 0,
-            tree: self.of.base,
-        };
-        self.ops.insert(id, running);
+        self.ops.insert(id, Running::new(job, self.of.base));
         self.drive(id);
     }
 
@@ -355,23 +352,7 @@ impl<'a> World<'a> {
             }
             Io::SyncData if early => return None,
             Io::SyncData => self.medium.synced(&running.mark),
-            Io::Barrier(upto) => {
-                if running.written == 0 {
-                    let at = self.medium.journal().len() as u64;
-                    if *upto > at {
-                        self.breach(
-                            "a barrier covers what is there",
-                            format!("{upto}, the journal ends at {at}"),
-                        );
-                    }
-                    running.written = self.medium.append(&state::barrier(at, *upto)) as usize;
-                }
-                if early {
-                    return None;
-                }
-                self.medium.journal_synced(running.written as u64);
-                return Some(Done::Appended(running.written as u64));
-            }
+            Io::Barrier(upto) => return self.barrier(running, *upto, early),
             Io::Rewrite if early => return None,
             Io::Rewrite => {
                 let (boot, lineage) = (boot_id(self.boot), self.of.lineage());
@@ -406,6 +387,21 @@ impl<'a> World<'a> {
             }
         }
         Some(Done::Well)
+    }
+
+    fn barrier(&mut self, running: &mut Running, upto: u64, early: bool) -> Option<Done> {
+        if running.written == 0 {
+            let at = self.medium.journal().len() as u64;
+            if upto > at {
+                self.breach("a barrier covers what is there", format!("{upto}, the journal ends at {at}"));
+            }
+            running.written = self.medium.append(&state::barrier(at, upto)) as usize;
+        }
+        if early {
+            return None;
+        }
+        self.medium.journal_synced(running.written as u64);
+        Some(Done::Appended(running.written as u64))
     }
 
     fn gather_frozen(&self, running: &mut Running, aside: &[Sectors], here: &[Sectors]) {
@@ -481,15 +477,7 @@ impl<'a> World<'a> {
     }
 
     fn arrive(&mut self, item: Item) {
-        let mut running = Running {
-            job: Job::Own,
-            waits: false,
-            io: None,
-            mark: Mark::new(),
-            values: Vec::new(),
-            written: 0,
-            tree: self.of.base,
-        };
+        let mut running = Running::new(Job::Own, self.of.base);
         // A driver knows which chunks are empty: they have no object that could come.
         let is_empty = matches!(item, Item::Chunk(chunk) if self.is_empty(self.of.base, chunk..chunk + 1));
         if is_empty {
