@@ -1,10 +1,13 @@
 //! The only place that prints: results on stdout, as text or as JSON lines; everything else on stderr.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::Global;
+use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 use crate::table::Table;
 
@@ -45,6 +48,20 @@ impl Output {
         let stdout = std::io::stdout();
         let width = stdout.is_terminal().then(|| terminal_size::terminal_size_of(stdout)).flatten();
         print(&table.render(width.map(|(width, _)| usize::from(width.0))))
+    }
+
+    /// What has just happened, for a log: a line of JSON on stdout, or a line with the time for the journal on stderr.
+    /// `event` has a `type`.
+    pub fn event(self, event: &(impl Serialize + Display)) {
+        let now = clock::now_rfc3339();
+        if self.json {
+            let mut record = serde_json::to_value(event).expect("an event is plain data");
+            record["time"] = now.into();
+            // A log that cannot be written must not stop what it tells of.
+            let _ = self.answer(&record, String::new);
+        } else {
+            self.note(&format!("{now} {event}"));
+        }
     }
 
     /// Something to know, on stderr, unless --quiet.

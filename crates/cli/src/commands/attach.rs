@@ -18,8 +18,7 @@ use super::Context;
 use super::disks::folder_of;
 use crate::args::{Attach, Global, Keys, Reach};
 use crate::exit::{Exit, Failure, Result};
-use crate::output::Output;
-use crate::{clock, interrupt, notify, reach, repository, target, version};
+use crate::{interrupt, notify, reach, repository, target, version};
 
 pub fn run(context: &Context, args: &Attach) -> Result<()> {
     let reference = repository::reference(&args.image)?;
@@ -39,7 +38,7 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
         return plan(context, &settings, begin.as_ref());
     }
     let output = context.output;
-    let log = Arc::new(move |event: &Event| log(output, event));
+    let log = Arc::new(move |event: &Event| output.event(event));
     let cast = cast(context, &settings, &reached);
     let commit_to = reached.commit_to(context, &settings)?;
     let Reached { sources, guide, .. } = reached;
@@ -340,17 +339,4 @@ fn announce(context: &Context, folder: &Path, status: &Status) -> Result<()> {
         let Status { name, image, number, .. } = status;
         format!("attached {image}@{number} as {name}: {}\n", status.nbd.join(" "))
     })
-}
-
-/// A line of JSON on stdout, or a line with the time for the journal on stderr.
-fn log(output: Output, event: &Event) {
-    let now = clock::now_rfc3339();
-    if output.is_json() {
-        let mut record = serde_json::to_value(event).expect("an event is plain data");
-        record["time"] = json!(now);
-        // A log that cannot be written must not stop the disk.
-        let _ = output.answer(&record, String::new);
-    } else {
-        output.note(&format!("{now} {event}"));
-    }
 }

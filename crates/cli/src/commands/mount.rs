@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mirror::fuse::{DiskSettings, Event, Log, MountOptions, Origin, RepositoryOrigin, mount};
+use mirror::fuse::{DiskSettings, MountOptions, Origin, RepositoryOrigin, mount};
 use mirror::{Commit, CommitOptions, Mirror, MirrorOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
+use serde::Serialize;
 use serde_json::json;
 use store::{ImageName, Reference, TagName};
 
 use super::Context;
 use crate::args::{Mount, Reach};
 use crate::exit::{Exit, Failure, Result};
-use crate::output::Output;
 use crate::{clock, interrupt, notify, reach, repository, version};
 
 pub fn run(context: &Context, args: &Mount) -> Result<()> {
@@ -26,16 +26,16 @@ pub fn run(context: &Context, args: &Mount) -> Result<()> {
     if context.global.dry_run {
         return plan(context, args, &reached);
     }
+    let output = context.output;
     let options = MountOptions {
         disks: settings(args, folder.clone()),
         owner: args.owner.unwrap_or_else(whoever_mounts),
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(clock::unix_seconds()),
-        log: log(context.output),
+        log: Arc::new(move |event| output.event(&Happened { text: event.to_string() })),
     };
     let Reached { origin, sources, names } = reached;
     let mounted = Arc::new(mount(&args.dir, Arc::new(origin), sources, options).map_err(explain)?);
     let stopped = Arc::clone(&mounted);
-    let output = context.output;
     interrupt::cooperate(move || {
         notify::stopping();
         if let Err(error) = stopped.stop() {
@@ -94,17 +94,17 @@ fn plan(context: &Context, args: &Mount, reached: &Reached) -> Result<()> {
     })
 }
 
-/// A line of JSON on stdout, or a line with the time for the journal on stderr.
-fn log(output: Output) -> Log {
-    Arc::new(move |event: &Event| {
-        let (now, text) = (clock::now_rfc3339(), event.to_string());
-        if output.is_json() {
-            // A log that cannot be written must not stop the mount.
-            let _ = output.answer(&json!({ "type": "event", "time": now, "text": text }), String::new);
-        } else {
-            output.note(&format!("{now} {text}"));
-        }
-    })
+/// An event of a mount as a log has it.
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "event")]
+struct Happened {
+    text: String,
+}
+
+impl std::fmt::Display for Happened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// Who can be asked.

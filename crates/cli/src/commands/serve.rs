@@ -3,14 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use daemon::event::Event;
 use daemon::{MulticastOptions, ServeOptions, Server};
 use serde_json::json;
 
 use super::Context;
 use crate::args::Serve;
 use crate::exit::Result;
-use crate::output::Output;
 use crate::{clock, interrupt, notify, repository};
 
 pub fn run(context: &Context, args: &Serve) -> Result<()> {
@@ -35,7 +33,7 @@ pub fn run(context: &Context, args: &Serve) -> Result<()> {
         tls: !args.no_tls,
         multicast,
         token_lifetime: args.token_expires,
-        log: Arc::new(move |event| log(output, event)),
+        log: Arc::new(move |event| output.event(event)),
     })?;
     if let Some(path) = &args.token_out {
         daemon::state::write_private(path, &format!("{}\n", server.join_token()))?;
@@ -72,17 +70,4 @@ fn announce(context: &Context, args: &Serve, server: &Server, repository: &str, 
 
 fn url(address: SocketAddr, tls: bool) -> String {
     format!("{}://{address}", if tls { "https" } else { "http" })
-}
-
-/// A line of JSON on stdout, or a line with the time for the journal on stderr.
-fn log(output: Output, event: &Event) {
-    let now = clock::now_rfc3339();
-    if output.is_json() {
-        let mut record = serde_json::to_value(event).expect("an event is plain data");
-        record["time"] = json!(now);
-        // A log that cannot be written must not stop the server.
-        let _ = output.answer(&record, String::new);
-    } else {
-        output.note(&format!("{now} {event}"));
-    }
 }
