@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
 use crate::nbd::{DISK_BYTES, Images, fill, stamp};
-use crate::{Group, Result};
+use crate::{Group, Result, load};
 
 pub const GROUP: Group = Group {
     figures: &[(
@@ -184,32 +184,17 @@ impl Drop for Example {
 
 /// 10^6 bytes read and written in a second.
 fn fio(candidate: &Candidate, (pattern, block, depth): (&str, &str, u32)) -> Result<f64> {
-    let output = said(
-        Command::new("fio")
-            .args([
-                "--name=warm",
-                "--ioengine=psync",
-                "--thread",
-                "--group_reporting",
-                "--output-format=json",
-            ])
-            .args(["--time_based", "--randrepeat=1", "--norandommap", "--allow_file_create=0", "--filename"])
-            .arg(&candidate.file)
-            .args([
-                format!("--rw={pattern}"),
-                format!("--bs={block}"),
-                format!("--numjobs={depth}"),
-                format!("--direct={}", u8::from(candidate.direct)),
-                format!("--size={DISK_BYTES}"),
-                format!("--runtime={SECONDS}"),
-            ]),
-    )?;
-    let start = output.find('{').ok_or_else(|| format!("fio printed no JSON: {output}"))?;
-    let report: Value = serde_json::from_str(&output[start..])?;
-    let job = &report["jobs"][0];
-    if job["error"] != 0 {
-        return Err(format!("fio failed: {job}").into());
-    }
-    let rate = |way: &str| job[way]["bw_bytes"].as_f64().ok_or_else(|| format!("fio tells no rate: {job}"));
-    Ok((rate("read")? + rate("write")?) / 1e6)
+    load::fio(&[
+        "--ioengine=psync".to_owned(),
+        "--thread".to_owned(),
+        "--group_reporting".to_owned(),
+        "--allow_file_create=0".to_owned(),
+        format!("--filename={}", candidate.file.display()),
+        format!("--rw={pattern}"),
+        format!("--bs={block}"),
+        format!("--numjobs={depth}"),
+        format!("--direct={}", u8::from(candidate.direct)),
+        format!("--size={DISK_BYTES}"),
+        format!("--runtime={SECONDS}"),
+    ])
 }

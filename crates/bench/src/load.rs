@@ -1,4 +1,5 @@
-//! Workloads: disks of system files, a Debian disk that boots, and incompressible bytes. Made once, kept below `target/bench`.
+//! Workloads: disks of system files, a Debian disk that boots, and incompressible bytes, made once and kept below
+//! `target/bench`; and runs of fio.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::process::Command;
 
 use base::Chance;
 use image::{Catalogue, Leaf};
+use serde_json::Value;
 use store::{Location, Repository};
 
 use crate::Result;
@@ -126,6 +128,21 @@ pub fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
         touched.extend(fresh.filter_map(|index| Some((index, *chunks.get(&index)?))));
     }
     Ok(touched)
+}
+
+/// Runs fio for a time, with random offsets that are the same each time, and the rest as `words` say: 10^6 bytes read and
+/// written in a second.
+pub fn fio(words: &[String]) -> Result<f64> {
+    let common = ["--name=load", "--output-format=json", "--time_based", "--randrepeat=1", "--norandommap"];
+    let output = said(Command::new("fio").args(common).args(words))?;
+    let start = output.find('{').ok_or_else(|| format!("fio printed no JSON: {output}"))?;
+    let report: Value = serde_json::from_str(&output[start..])?;
+    let job = &report["jobs"][0];
+    if job["error"] != 0 {
+        return Err(format!("fio failed: {job}").into());
+    }
+    let rate = |way: &str| job[way]["bw_bytes"].as_f64().ok_or_else(|| format!("fio tells no rate: {job}"));
+    Ok((rate("read")? + rate("write")?) / 1e6)
 }
 
 fn write_random(path: &Path, bytes: u64) -> Result<()> {

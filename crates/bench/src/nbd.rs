@@ -21,7 +21,7 @@ use store::{Location, Repository, Shape, Stamp};
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
 use crate::programs::Program;
-use crate::{Group, Result};
+use crate::{Group, Result, load};
 
 pub const GROUP: Group = Group {
     figures: &[
@@ -258,24 +258,13 @@ fn by_qemu(folder: &Path, file: &Path, format: &str, pattern: (&str, &str, u32))
 
 /// 10^6 bytes read and written in a second.
 fn fio(socket: &Path, (pattern, block, depth): (&str, &str, u32)) -> Result<f64> {
-    let output =
-        said(Command::new("fio").args(["--name=warm", "--ioengine=nbd", "--output-format=json"]).args([
-            format!("--uri=nbd+unix:///disk?socket={}", socket.display()),
-            format!("--rw={pattern}"),
-            format!("--bs={block}"),
-            format!("--iodepth={depth}"),
-            format!("--size={DISK_BYTES}"),
-            format!("--runtime={SECONDS}"),
-            "--time_based".to_owned(),
-            "--randrepeat=1".to_owned(),
-            "--norandommap".to_owned(),
-        ]))?;
-    let start = output.find('{').ok_or_else(|| format!("fio printed no JSON: {output}"))?;
-    let report: Value = serde_json::from_str(&output[start..])?;
-    let job = &report["jobs"][0];
-    if job["error"] != 0 {
-        return Err(format!("fio failed: {job}").into());
-    }
-    let rate = |way: &str| job[way]["bw_bytes"].as_f64().ok_or_else(|| format!("fio tells no rate: {job}"));
-    Ok((rate("read")? + rate("write")?) / 1e6)
+    load::fio(&[
+        "--ioengine=nbd".to_owned(),
+        format!("--uri=nbd+unix:///disk?socket={}", socket.display()),
+        format!("--rw={pattern}"),
+        format!("--bs={block}"),
+        format!("--iodepth={depth}"),
+        format!("--size={DISK_BYTES}"),
+        format!("--runtime={SECONDS}"),
+    ])
 }
