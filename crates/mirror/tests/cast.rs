@@ -11,7 +11,7 @@ use std::thread;
 
 use base::Chance;
 use bytes::Bytes;
-use common::{CHUNK, Place};
+use common::{CHUNK, Place, all};
 use image::{Catalogue, ObjectRef, ObjectSource};
 use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
 use net::api::{Key, SessionGrant, SessionRequest, SessionStatistics};
@@ -114,6 +114,16 @@ impl Room {
         mirror.cast(self.options(Arc::new(join))).unwrap();
     }
 
+    /// Three machines, each of which the session has brought something already.
+    fn three(self: &Arc<Self>) -> Vec<Mirror> {
+        let machines: Vec<Mirror> = (0..3).map(|number| self.machine(&format!("{number}"))).collect();
+        machines.iter().for_each(|mirror| self.cast(mirror, |grant| grant));
+        while machines.iter().any(|mirror| mirror.counters().arrived_bytes == 0) {
+            thread::yield_now();
+        }
+        machines
+    }
+
     /// Reads what machines read first, and says whether it is right.
     fn boot(&self, mirror: &Mirror) {
         for &chunk in &self.first {
@@ -147,23 +157,24 @@ impl Room {
     }
 }
 
-#[test]
-fn what_three_machines_read_when_they_start_comes_once_for_all() {
-    let room = Arc::new(Room::new(1, false));
-    let machines: Vec<Mirror> = (0..3).map(|number| room.machine(&format!("{number}"))).collect();
-    machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
-    while machines.iter().any(|mirror| mirror.counters().arrived_bytes == 0) {
-        thread::yield_now();
-    }
-    let begin = Barrier::new(3);
+/// Does it with all machines at the same time.
+fn together(machines: &[Mirror], act: impl Fn(&Mirror) + Sync) {
+    let begin = Barrier::new(machines.len());
     thread::scope(|scope| {
-        for mirror in &machines {
+        for mirror in machines {
             scope.spawn(|| {
                 begin.wait();
-                room.boot(mirror);
+                act(mirror);
             });
         }
     });
+}
+
+#[test]
+fn what_three_machines_read_when_they_start_comes_once_for_all() {
+    let room = Arc::new(Room::new(1, false));
+    let machines = room.three();
+    together(&machines, |mirror| room.boot(mirror));
     let sent = room.sent();
     assert!(sent.payload_bytes < room.bytes * 3 / 2, "{} of {}: {sent:#?}", sent.payload_bytes, room.bytes);
     assert!(room.unicast_bytes() < room.bytes / 4, "{} of {}", room.unicast_bytes(), room.bytes);
@@ -177,25 +188,11 @@ fn what_three_machines_read_when_they_start_comes_once_for_all() {
 #[test]
 fn what_several_wait_for_outside_the_order_comes_once_too() {
     let room = Arc::new(Room::new(2, false));
-    let machines: Vec<Mirror> = (0..3).map(|number| room.machine(&format!("{number}"))).collect();
-    machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
-    while machines.iter().any(|mirror| mirror.counters().arrived_bytes == 0) {
-        thread::yield_now();
-    }
-    let begin = Barrier::new(3);
-    thread::scope(|scope| {
-        for mirror in &machines {
-            scope.spawn(|| {
-                begin.wait();
-                let mut all = vec![0; usize::try_from(SIZE).unwrap()];
-                mirror.read(0, &mut all).unwrap();
-                assert!(all == room.place.content);
-            });
-        }
-    });
+    let machines = room.three();
+    together(&machines, |mirror| assert!(all(mirror) == room.place.content));
     let sent = room.sent();
-    let (payload, all) = (sent.payload_bytes, sent.image_bytes);
-    assert!(payload + room.unicast_bytes() < 2 * all, "{payload} and {} of {all}", room.unicast_bytes());
+    let (payload, image) = (sent.payload_bytes, sent.image_bytes);
+    assert!(payload + room.unicast_bytes() < 2 * image, "{payload} and {} of {image}", room.unicast_bytes());
 }
 
 #[test]
@@ -236,10 +233,6 @@ fn what_comes_damaged_is_fetched_and_never_served() {
     let room = Arc::new(Room::new(6, true));
     let machines: Vec<Mirror> = (0..2).map(|number| room.machine(&format!("{number}"))).collect();
     machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
-    thread::scope(|scope| {
-        for mirror in &machines {
-            scope.spawn(|| room.boot(mirror));
-        }
-    });
+    together(&machines, |mirror| room.boot(mirror));
     assert!(room.unicast_bytes() > 0);
 }

@@ -10,18 +10,12 @@ use std::sync::Mutex;
 
 use base::Chance;
 use bytes::Bytes;
-use common::{CHUNK, Place, options, stamp};
+use common::{CHUNK, Place, all, options, stamp};
 use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed};
 use mirror::{Addition, CommitOptions, Depot, Durability, Error, ErrorKind, Mirror, Onto, Result, Served};
 use store::{ImageName, Reference, Stamp};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
-
-fn all(mirror: &Mirror) -> Vec<u8> {
-    let mut bytes = vec![0; mirror.geometry().size_bytes as usize];
-    mirror.read(0, &mut bytes).unwrap();
-    bytes
-}
 
 fn disk(place: &Place, name: &str, of: &str) -> Mirror {
     Mirror::create(&place.path(name), &place.manifest(of), place.sources(), &options()).unwrap()

@@ -9,17 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::Chance;
-use common::{CHUNK, DEAD, FLIPS, GOOD, Moody, Place, options, source, stamp};
+use common::{CHUNK, DEAD, FLIPS, GOOD, Moody, Place, all, options, source, stamp};
 use mirror::{CommitOptions, Durability, ErrorKind, Mirror, MirrorOptions, Served, Space};
 use store::{CACHE_BYTES_MIN, Cache, CacheSetting};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
-
-fn all(mirror: &Mirror) -> Vec<u8> {
-    let mut bytes = vec![0; mirror.geometry().size_bytes as usize];
-    mirror.read(0, &mut bytes).unwrap();
-    bytes
-}
 
 #[test]
 fn a_cold_disk_reads_as_its_image_and_then_needs_nobody() {

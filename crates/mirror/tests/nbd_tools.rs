@@ -13,49 +13,9 @@ use std::sync::atomic::Ordering;
 
 use base::Chance;
 use mirror::nbd::{Event, Tls};
+use nbd_common::tools::{available, fails, qemu_io, run};
 use nbd_common::{House, MIB, Rigged};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-
-/// Whether `tools` are there; where `CI` is set they have to be.
-#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
-fn available(tools: &[&str]) -> bool {
-    let found = |tool: &&str| {
-        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-            .any(|folder| folder.join(tool).exists())
-    };
-    let missing: Vec<_> = tools.iter().filter(|tool| !found(tool)).collect();
-    assert!(missing.is_empty() || std::env::var_os("CI").is_none(), "missing in CI: {missing:?}");
-    if !missing.is_empty() {
-        eprintln!("left out, since there is no {missing:?}");
-    }
-    missing.is_empty()
-}
-
-/// What a tool that succeeds prints.
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}{errors}");
-    said
-}
-
-/// What a tool that fails says.
-fn fails(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
-    let said =
-        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(!output.status.success(), "{program} {arguments:?} succeeds: {said}");
-    said
-}
-
-/// QEMU's words on a disk, each of which succeeds.
-fn qemu_io(uri: &str, words: &[&str]) -> String {
-    let commands: Vec<&str> = words.iter().flat_map(|word| ["-c", word]).collect();
-    let said = run("qemu-io", &[&["-f", "raw", uri], &commands[..]].concat());
-    assert!(!said.contains("failed") && !said.contains("error"), "{words:?}: {said}");
-    said
-}
 
 /// A sparse file of random bytes here and there.
 fn patchy(path: &Path, bytes: u64, seed: u64) -> Vec<u8> {

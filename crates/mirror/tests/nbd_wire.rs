@@ -1,9 +1,11 @@
 //! The NBD front end against a client of its own: order of answers, errors, hostile bytes, deaths, and the end.
+#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod nbd_common;
 
 use std::io::Write as _;
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -31,8 +33,30 @@ const ENOSPC: u32 = 28;
 const EOVERFLOW: u32 = 75;
 const ESHUTDOWN: u32 = 108;
 
-fn house() -> (House, std::sync::Arc<Rigged>) {
+/// See [`crowd`].
+const CROWD: usize = REQUESTS_MAX + 8;
+
+fn house() -> (House, Arc<Rigged>) {
     House::of(|path| Rigged::new(path, 64 * MIB))
+}
+
+/// A client of a disk whose reads from the first sector on wait until its gate is opened.
+fn stuck() -> (House, Arc<Rigged>, Client) {
+    let (house, disk) = house();
+    disk.near.store(false, Ordering::SeqCst);
+    let client = house.client("disk", true);
+    disk.gate.set_closed(true);
+    (house, disk, client)
+}
+
+/// More reads than there are threads for, which are all busy when this returns.
+fn crowd(disk: &Rigged, client: &mut Client) {
+    // All in one piece, so that the server has received them by then.
+    let requests: Vec<u8> = (0..CROWD).flat_map(|_| client.request(READ, 0, 0, 4096)).collect();
+    client.stream.write_all(&requests).unwrap();
+    while disk.reads.load(Ordering::SeqCst) < REQUESTS_MAX {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -75,10 +99,7 @@ fn random_requests_do_what_a_plain_model_does() {
 
 #[test]
 fn answers_come_when_they_are_ready() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
+    let (_house, disk, mut client) = stuck();
     let slow = client.ask(READ, 0, 0, 4096, &[]);
     for kind in [READ, FLUSH, BLOCK_STATUS] {
         let bytes = if kind == FLUSH { 0 } else { 4096 };
@@ -90,10 +111,7 @@ fn answers_come_when_they_are_ready() {
 
 #[test]
 fn more_requests_than_threads_wait_and_are_answered() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
+    let (_house, disk, mut client) = stuck();
     let asked: Vec<_> = (0..200).map(|_| client.ask(READ, 0, 0, 4096, &[])).collect();
     disk.gate.set_closed(false);
     let mut answered: Vec<_> = asked.iter().map(|_| client.reply().cookie).collect();
@@ -219,10 +237,7 @@ fn a_client_that_dies_in_the_middle_harms_nobody() {
 
 #[test]
 fn who_leaves_politely_gets_its_answers_first() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
+    let (house, disk, mut client) = stuck();
     let asked = client.ask(READ, 0, 0, 4096, &[]);
     client.call(WRITE, 0, MIB, 512, &[1; 512]);
     client.ask(DISC, 0, 0, 0, &[]);
@@ -235,10 +250,7 @@ fn who_leaves_politely_gets_its_answers_first() {
 
 #[test]
 fn stopping_lets_requests_in_flight_finish() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
+    let (house, disk, mut client) = stuck();
     let asked = client.ask(READ, 0, 0, 4096, &[]);
     // The second answer shows that the first request is in flight.
     assert_eq!(client.call(READ, 0, MIB, 4096, &[]).error, 0);
@@ -254,23 +266,18 @@ fn stopping_lets_requests_in_flight_finish() {
 
 #[test]
 fn requests_that_come_too_late_are_told_so() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
-    // All in one piece, so that the server has received them when its threads are all busy.
-    let requests: Vec<u8> = (0..REQUESTS_MAX + 8).flat_map(|_| client.request(READ, 0, 0, 4096)).collect();
-    client.stream.write_all(&requests).unwrap();
-    while disk.reads.load(Ordering::SeqCst) < REQUESTS_MAX {
-        std::thread::yield_now();
-    }
+    let (house, disk, mut client) = stuck();
+    crowd(&disk, &mut client);
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| house.server.stop(PATIENCE));
         while std::os::unix::net::UnixStream::connect(house.socket()).is_ok() {}
         disk.gate.set_closed(false);
-        let replies: Vec<_> = (0..REQUESTS_MAX + 8).map(|_| client.reply()).collect();
+        let replies: Vec<_> = (0..CROWD).map(|_| client.reply()).collect();
         let late: Vec<_> = replies.iter().filter(|reply| reply.error != 0).collect();
-        assert!(late.len() == 8 && late.iter().all(|reply| reply.error == ESHUTDOWN), "{late:?}");
+        assert!(
+            late.len() == CROWD - REQUESTS_MAX && late.iter().all(|reply| reply.error == ESHUTDOWN),
+            "{late:?}"
+        );
         assert!(client.is_closed());
         assert_eq!(stop.join().unwrap(), 0);
     });
@@ -278,10 +285,7 @@ fn requests_that_come_too_late_are_told_so() {
 
 #[test]
 fn stopping_does_not_wait_longer_than_its_grace() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
+    let (house, disk, mut client) = stuck();
     client.ask(READ, 0, 0, 4096, &[]);
     assert_eq!(client.call(READ, 0, MIB, 4096, &[]).error, 0);
     assert_eq!(house.server.stop(Duration::from_millis(10)), 1);
@@ -291,15 +295,8 @@ fn stopping_does_not_wait_longer_than_its_grace() {
 
 #[test]
 fn who_leaves_answers_nothing_of_what_is_in_flight_or_comes_too_late() {
-    let (house, disk) = house();
-    disk.near.store(false, Ordering::SeqCst);
-    let mut client = house.client("disk", true);
-    disk.gate.set_closed(true);
-    let requests: Vec<u8> = (0..REQUESTS_MAX + 8).flat_map(|_| client.request(READ, 0, 0, 4096)).collect();
-    client.stream.write_all(&requests).unwrap();
-    while disk.reads.load(Ordering::SeqCst) < REQUESTS_MAX {
-        std::thread::yield_now();
-    }
+    let (house, disk, mut client) = stuck();
+    crowd(&disk, &mut client);
     house.server.leave();
     disk.gate.set_closed(false);
     assert!(
@@ -321,7 +318,7 @@ fn a_closed_disk_says_that_it_ends() {
 #[test]
 fn clients_beyond_the_bound_wait_for_a_place() {
     let house = House::new(2);
-    let disk = std::sync::Arc::new(Rigged::new(&house.path("disk.raw"), MIB));
+    let disk = Arc::new(Rigged::new(&house.path("disk.raw"), MIB));
     house.offer("disk", &disk);
     let first = house.client("disk", true);
     let _second = house.client("disk", true);

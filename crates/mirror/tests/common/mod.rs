@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use base::Chance;
 use bytes::Bytes;
 use image::{ChunkSize, Manifest, ObjectKind, ObjectRef, ObjectSource};
-use mirror::{MirrorOptions, Source};
+use mirror::{Mirror, MirrorOptions, Served as _, Source};
 use store::{Location, Repository, Shape, Stamp};
 
 pub const CHUNK: u64 = 1 << 16;
@@ -75,6 +75,13 @@ impl Place {
 
 pub fn options() -> MirrorOptions {
     MirrorOptions::default()
+}
+
+/// All that a disk holds.
+pub fn all(mirror: &Mirror) -> Vec<u8> {
+    let mut bytes = vec![0; mirror.geometry().size_bytes as usize];
+    mirror.read(0, &mut bytes).unwrap();
+    bytes
 }
 
 pub const GOOD: u8 = 0;

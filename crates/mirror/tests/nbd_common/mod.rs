@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
+pub mod tools;
+
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
