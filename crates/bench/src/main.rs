@@ -9,6 +9,7 @@ mod boots;
 mod capture;
 mod cloud;
 mod cold;
+mod commits;
 mod context;
 mod crew;
 mod far;
@@ -65,7 +66,8 @@ const GROUPS: &[&[&Group]] = &[
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
     &[&cloud::GROUP, &boots::GROUP],
-    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
+    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP],
+    &[&commits::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
