@@ -1,4 +1,4 @@
-//! Figures of a whole disk read cold, of random cold reads, and of real boots: over a link of 1 Gbit/s, nothing on the host.
+//! Figures of a whole disk read cold and of random cold reads: over a link of 1 Gbit/s, nothing on the host.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,26 +16,18 @@ use crate::site::{DISK, Had, Place, Site, Way};
 use crate::trace::{Event, Kind};
 use crate::{Group, Result};
 
-pub const READS: Group = Group {
+pub const GROUP: Group = Group {
     figures: &[
         ("mirror.cold_read", "nbdcopy of a disk of 4 GiB with some 800 MiB of data, 1 Gbit/s; at most 3 s"),
         ("mirror.cold_random", "median of cold random reads of 4 KiB, less the round trip; at most 1.5 ms"),
     ],
-    measure: measure_reads,
-};
-
-pub const BOOTS: Group = Group {
-    figures: &[(
-        "mirror.real_boot",
-        "a machine in software emulation until its login prompt, and a job; shown",
-    )],
-    measure: measure_boots,
+    measure,
 };
 
 const ROUNDS: usize = 3;
 const RANDOM_READS: usize = 200;
 
-fn measure_reads(context: &Context) -> Result<Vec<Figure>> {
+fn measure(context: &Context) -> Result<Vec<Figure>> {
     let setting = Setting::new(context)?;
     let site = Site::open(context, &setting.machine, &setting.repository, Duration::ZERO, true)?;
     Ok(vec![whole(context, &site)?, random(context, &setting, &site)?])
@@ -119,26 +111,4 @@ fn scattered(repository: &Path) -> Result<Vec<Event>> {
     order.sort_by_key(|&place| base::Digest::of(&place.to_le_bytes()).to_hex());
     let event = |place: usize| Event { kind: Kind::Read, offset: places[place], bytes: 4096, in_flight: 1 };
     Ok(order.into_iter().map(event).collect())
-}
-
-fn measure_boots(context: &Context) -> Result<Vec<Figure>> {
-    let setting = Setting::new(context)?;
-    let site = Site::open(context, &setting.machine, &setting.repository, Duration::ZERO, true)?;
-    let (mut figure, mut rows) = (None, vec![]);
-    for way in [Way::Attached, Way::Qemu, Way::Nbdkit, Way::Curl(&["cow"])] {
-        let before = site.sent()?;
-        let had = site.have(context, way)?;
-        let booted = setting.machine.boot(socket(&had)?)?;
-        let mebibytes = (site.sent()? - before) >> 20;
-        rows.push(json!({
-            "disk": way.name(), "login s": booted.login, "job s": booted.job, "MiB over the link": mebibytes,
-        }));
-        figure = match figure {
-            None => Some(Figure::new("mirror.real_boot", &[booted.login], "s", Bar::Shown)),
-            Some(figure) => Some(Figure::peer(figure, &way.name(), way.flags(), booted.login, "s")),
-        };
-    }
-    let figure = figure.ok_or("nobody booted")?;
-    let work = "Debian 12 in QEMU's software emulation, one processor, kernel and initrd given to it";
-    Ok(vec![figure.on(work, "1 Gbit/s, nothing on the host").with(json!(rows))])
 }

@@ -3,7 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -14,6 +14,7 @@ use mirror::nbd::{Export, ExportTable, Server};
 
 use crate::Result;
 use crate::context::{Context, said};
+use crate::site::{DISK, Place};
 use crate::trace::{Recorder, Trace};
 
 /// In MiB.
@@ -26,6 +27,8 @@ const JOB: &str = "printf '#include <stdio.h>\\nint main(void){puts(\"hello\");}
     python3 -c 'import json, ssl, email, http.server, unittest, asyncio, sqlite3' && \
     dd if=/dev/urandom of=blob bs=1M count=64 status=none && sync; echo done-$((1+1))";
 const JOB_DONE: &str = "done-2";
+/// What the job writes that nothing can compress.
+pub const BLOB_BYTES: u64 = 64 << 20;
 /// How long a boot and the job may take each.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Most that is kept of what the console says.
@@ -39,14 +42,6 @@ pub struct Machine {
     initrd: PathBuf,
     /// What the disk was made from.
     made_from: String,
-}
-
-/// What a boot and the job took, in seconds.
-pub struct Booted {
-    /// From the emulator's start to the login prompt.
-    pub login: f64,
-    /// From the emulator's start to the end of the job.
-    pub job: f64,
 }
 
 impl Machine {
@@ -74,45 +69,45 @@ impl Machine {
         if let Some(trace) = Trace::load(&path, &of)? {
             return Ok(trace);
         }
-        let folder = context.folder()?;
-        let (copy, socket) = (folder.join("machine.img"), folder.join("socket"));
-        said(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&self.disk, &copy]))?;
+        let (copy, socket) = (self.copy(context)?, context.folder()?.join("socket"));
         let recorder = Arc::new(Recorder::new(Arc::new(RawDisk::open(&copy, None)?)));
         let table = Arc::new(ExportTable::default());
-        table.insert("disk", Export { disk: recorder.clone(), description: String::new() })?;
+        table.insert(DISK, Export { disk: recorder.clone(), description: String::new() })?;
         let server = Server::new(table, 4, Arc::new(|_| {}));
         server.listen_unix(UnixListener::bind(&socket)?)?;
-        self.boot(&socket)?;
+        let mut running = self.start(&Place::Socket(socket))?;
+        running.log_in()?;
+        running.work()?;
+        drop(running);
         let trace = recorder.trace();
         std::fs::remove_file(copy)?;
         trace.save(&path, &of)?;
         Ok(trace)
     }
 
-    /// Boots the disk that is served as `disk` on the Unix socket `socket`, and lets the machine do its job.
-    pub fn boot(&self, socket: &Path) -> Result<Booted> {
-        let begin = Instant::now();
-        let mut console = self.start(socket)?;
-        console.until("login:")?;
-        let login = begin.elapsed().as_secs_f64();
-        console.say("root\n")?;
-        console.until("~# ")?;
-        console.say(&format!("{JOB}\n"))?;
-        console.until(JOB_DONE)?;
-        Ok(Booted { login, job: begin.elapsed().as_secs_f64() })
+    /// A copy of its disk, to be written.
+    pub fn copy(&self, context: &Context) -> Result<PathBuf> {
+        let copy = context.folder()?.join("machine.img");
+        said(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&self.disk, &copy]))?;
+        Ok(copy)
     }
 
-    fn start(&self, socket: &Path) -> Result<Console> {
+    /// Switches it on with the disk at `place`, which it writes to.
+    pub fn start(&self, place: &Place) -> Result<Running> {
+        let began = Instant::now();
         let mut command = Command::new("qemu-system-x86_64");
         // In software, as everywhere here: one processor, so that runs are alike.
         command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max", "-m", "1G", "-smp", "1"]);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initrd);
         command.args(["-append", &format!("root={ROOT} rw console=ttyS0 quiet")]);
-        let node = format!(
-            "driver=nbd,node-name=disk,server.type=unix,server.path={},export=disk,discard=unmap",
-            socket.display()
-        );
+        let node = match place {
+            Place::File(path) => format!("driver=raw,file.driver=file,file.filename={}", path.display()),
+            Place::Socket(path) => {
+                format!("driver=nbd,server.type=unix,server.path={},export={DISK}", path.display())
+            }
+        };
+        let node = format!("{node},node-name=disk,discard=unmap");
         command.args(["-blockdev", &node, "-device", "virtio-blk-pci,drive=disk"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| format!("start qemu-system-x86_64: {error}"))?;
@@ -126,11 +121,44 @@ impl Machine {
                 }
             }
         });
-        Ok(Console { child, input, said, text: Vec::new() })
+        Ok(Running { console: Console { child, input, said, text: Vec::new() }, began })
     }
 }
 
-/// A running machine and its serial console. It is switched off when this is dropped.
+/// A machine that is on until this is dropped. Seconds count from its start.
+pub struct Running {
+    console: Console,
+    began: Instant,
+}
+
+impl Running {
+    /// Waits for the login prompt. When that came.
+    pub fn log_in(&mut self) -> Result<f64> {
+        self.console.until("login:")?;
+        let seconds = self.began.elapsed().as_secs_f64();
+        self.console.say("root\n")?;
+        self.console.until("~# ")?;
+        Ok(seconds)
+    }
+
+    /// Lets it do its job. When that was done, and all that was written was on the disk.
+    pub fn work(&mut self) -> Result<f64> {
+        self.console.say(&format!("{JOB}\n"))?;
+        self.console.until(JOB_DONE)?;
+        Ok(self.began.elapsed().as_secs_f64())
+    }
+
+    /// The checksum of what the job wrote, as the machine reads it.
+    pub fn sum(&mut self) -> Result<String> {
+        self.console.say("cksum <blob; echo done-$((1+1))\n")?;
+        self.console.until(JOB_DONE)?;
+        let said = String::from_utf8_lossy(&self.console.text);
+        let sum = said.lines().map(str::trim).find(|line| line.ends_with(&format!(" {BLOB_BYTES}")));
+        Ok(sum.ok_or_else(|| format!("the machine has no blob: {said}"))?.to_owned())
+    }
+}
+
+/// The emulator and its serial console.
 struct Console {
     child: Child,
     input: ChildStdin,

@@ -29,6 +29,7 @@ mod programs;
 mod prune;
 mod puts;
 mod reader;
+mod real;
 mod replay;
 mod report;
 mod rivals;
@@ -66,8 +67,8 @@ const GROUPS: &[&[&Group]] = &[
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
     &[&cloud::GROUP, &boots::GROUP],
-    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP],
-    &[&commits::GROUP, &replay::NEAR, &replay::FAR, &cold::READS, &cold::BOOTS],
+    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP],
+    &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 

@@ -118,7 +118,7 @@ pub enum Place {
 }
 
 impl Had {
-    fn file(path: PathBuf, before: f64) -> Self {
+    pub fn file(path: PathBuf, before: f64) -> Self {
         Self { place: Place::File(path), before, mirror: None, _server: None, _program: None }
     }
 
@@ -204,6 +204,20 @@ impl Site {
         format!("{}:{port}", self.room.star.host(0).ipv4())
     }
 
+    /// Where the host reaches diskcast's server.
+    fn url(&self) -> String {
+        format!("https://{}", self.address(DISKCAST_PORT))
+    }
+
+    /// The disk as `diskcast attach` runs it by these words, in a folder of its own in `disks`.
+    pub fn run(&self, context: &Context, disks: &Path, words: &[&str]) -> Result<Had> {
+        let mut attach = self.command(&context.diskcast.to_string_lossy());
+        attach.args(["--quiet", "attach", "--name", DISK, "--from", &self.url()]).args(words);
+        attach.arg("--folder").arg(disks).env_remove("DISKCAST_REPO");
+        let socket = disks.join(DISK).join("nbd.sock");
+        Ok(Had::served(&socket, Program::start(&mut attach)?.until_socket(&socket)?))
+    }
+
     /// The disk in one of the ways, fresh.
     pub fn have(&self, context: &Context, way: Way) -> Result<Had> {
         let folder = context.folder()?;
@@ -250,7 +264,7 @@ impl Site {
 
     /// In a thread of the host, which its workers and its client's threads inherit.
     fn attach(&self, folder: &Path) -> Result<Had> {
-        let url = format!("https://{}", self.address(DISKCAST_PORT));
+        let url = self.url();
         let token = std::fs::read_to_string(self.room.token(0))?.trim().parse()?;
         let data = folder.join("attached");
         let attach = move || -> std::result::Result<Mirror, String> {

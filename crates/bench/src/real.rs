@@ -1,0 +1,262 @@
+//! Figures of real machines: in software emulation they boot from a disk that has not arrived, do a small job, and are
+//! committed. diskcast is here what its users have: `diskcast serve` at the other end of the link, `diskcast attach` and
+//! `diskcast commit` on the machine's host.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use store::{Location, Repository};
+
+use crate::context::{Context, json_line, said};
+use crate::figure::{Bar, Figure, median};
+use crate::machine::{BLOB_BYTES, Machine, Running};
+use crate::site::{DISK, Had, Place, Site, Way, repository};
+use crate::{Group, Result};
+
+pub const GROUP: Group = Group {
+    figures: &[
+        ("mirror.real_boot", "s until a machine's login prompt in software emulation, nothing here; shown"),
+        ("mirror.commit_job", "MiB beyond a job's blob that a commit after boot and job stores; at most 10"),
+    ],
+    measure,
+};
+
+const MIB: f64 = 1048576.0;
+/// Boots by each way. Only in the first round machines do their job.
+const ROUNDS: usize = 2;
+/// How long it may take after a boot and a job until the boot's order is kept: a start is over after two minutes at most.
+const PROFILE_TIME_MAX: Duration = Duration::from_secs(150);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a machine starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// A copy of its disk.
+    Copy,
+    /// A new attached disk, when nobody has told what machines read.
+    New,
+    /// One on another host, when it is known what the first machine read.
+    Known,
+    /// One that begins as what the machine before was committed as.
+    Commit,
+    Other(Way),
+}
+
+impl Start {
+    /// In the order in which they need each other.
+    const ALL: [Self; 6] = [
+        Self::Copy,
+        Self::New,
+        Self::Known,
+        Self::Commit,
+        Self::Other(Way::Qemu),
+        Self::Other(Way::Curl(&["cow"])),
+    ];
+
+    fn name(self) -> String {
+        match self {
+            Self::Copy => Way::Local.name(),
+            Self::New => "diskcast".to_owned(),
+            Self::Known => "diskcast, order known".to_owned(),
+            Self::Commit => "diskcast, from a commit".to_owned(),
+            Self::Other(way) => way.name(),
+        }
+    }
+
+    fn flags(self) -> &'static str {
+        match self {
+            Self::Copy => "a copy in the page cache",
+            Self::New => "",
+            Self::Known => "by the first boot, at the server",
+            Self::Commit => "of a machine that did its job, order known",
+            Self::Other(way) => way.flags(),
+        }
+    }
+}
+
+/// A server with the machine's disk, and a host.
+struct Stage<'a> {
+    context: &'a Context,
+    machine: Arc<Machine>,
+    repository: PathBuf,
+    site: Site,
+    /// A file with a token by which the host may also commit.
+    token: PathBuf,
+}
+
+/// A machine at its login prompt, which is switched off when this is dropped.
+struct Booted {
+    machine: Running,
+    disk: Had,
+    /// Seconds from the emulator's start.
+    login: f64,
+    /// What the server had sent before, and until then.
+    sent: [u64; 2],
+}
+
+impl<'a> Stage<'a> {
+    fn open(context: &'a Context) -> Result<Self> {
+        let machine = Arc::new(Machine::new(context)?);
+        let repository = repository(context, &machine)?;
+        let site = Site::open(context, &machine, &repository, Duration::ZERO, true)?;
+        let token = context.folder()?.join("write.token");
+        let mut make = context.diskcast(&repository);
+        let made = said(make.args(["token", "--write", "--state"]).arg(repository.join("state-0")))?;
+        std::fs::write(&token, json_line(&made, "token")?["token"].as_str().ok_or("no token was made")?)?;
+        Ok(Self { context, machine, repository, site, token })
+    }
+
+    /// A disk, of which the host has nothing but what [`Start::Copy`] says.
+    fn have(&self, start: Start, is_first: bool) -> Result<Had> {
+        let commit = format!("{DISK}@2");
+        let image = match start {
+            Start::Copy => return Ok(Had::file(self.machine.copy(self.context)?, 0.0)),
+            Start::Other(way) => return self.site.have(self.context, way),
+            Start::New | Start::Known => &format!("{DISK}@1"),
+            Start::Commit => &commit,
+        };
+        let token = self.token.to_string_lossy();
+        let mut words = vec![image.as_str(), "--token-file", &token];
+        if start == Start::New && !is_first {
+            words.push("--no-profile");
+        }
+        self.site.run(self.context, &self.context.folder()?, &words)
+    }
+
+    fn boot(&self, start: Start, is_first: bool) -> Result<Booted> {
+        // What the one before wrote is not this one's to bear.
+        said(&mut Command::new("sync"))?;
+        let before = self.site.sent()?;
+        let disk = self.have(start, is_first)?;
+        let mut machine = self.machine.start(&disk.place)?;
+        let login = machine.log_in()?;
+        Ok(Booted { machine, disk, login, sent: [before, self.site.sent()?] })
+    }
+
+    /// What `diskcast WORDS` says of an attached disk.
+    fn ask(&self, disk: &Had, words: &[&str], kind: &str) -> Result<Value> {
+        let Place::Socket(socket) = &disk.place else { return Err("a file is not attached".into()) };
+        let folder = socket.ancestors().nth(2).ok_or("a socket is in its disk's folder")?;
+        let mut ask = Command::new(&self.context.diskcast);
+        json_line(&said(ask.arg("--json").args(words).arg("--folder").arg(folder))?, kind)
+    }
+
+    /// Waits until it is known in which order the machine read when it started. How many chunks it read.
+    fn until_profile(&self) -> Result<usize> {
+        let repository = Repository::open(&Location::Folder(self.repository.clone()))?;
+        let (began, image) = (Instant::now(), DISK.parse()?);
+        while began.elapsed() < PROFILE_TIME_MAX {
+            if let Some(profile) = repository.profile(&image, 1)? {
+                return Ok(profile.order().len());
+            }
+            std::thread::park_timeout(LOOK);
+        }
+        Err("a machine started, and its order was not kept".into())
+    }
+
+    /// A row of the table, of a machine whose job was done after so many seconds.
+    #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+    fn row(&self, start: Start, booted: &Booted, job: Option<f64>) -> Result<Value> {
+        let counters = match start {
+            Start::Copy | Start::Other(_) => Value::Null,
+            _ => self.ask(&booted.disk, &["disks", DISK], "disk")?,
+        };
+        let or_dash = |number: Option<f64>| number.map_or(json!("–"), |number| json!(number));
+        let mebibytes = |field: &str| or_dash(counters[field].as_f64().map(|bytes| bytes / MIB));
+        let [before, at_login] = booted.sent;
+        Ok(json!({
+            "disk": start.name(), "login s": booted.login, "job s": or_dash(job),
+            "MiB at login": (at_login - before) as f64 / MIB,
+            "MiB over the link": (self.site.sent()? - before) as f64 / MIB,
+            "waited for": mebibytes("demanded_bytes"), "prefetched": mebibytes("prefetched_bytes"),
+            "unread": mebibytes("prefetched_unused_bytes"),
+        }))
+    }
+}
+
+/// What is found in the first round beside times.
+#[derive(Default)]
+struct Found {
+    rows: Vec<Value>,
+    /// Chunks that a machine reads when it starts.
+    chunks: usize,
+    /// Of the job's blob, when it was committed.
+    sum: String,
+    committed: Value,
+    /// Of the qcow2 overlay behind the job.
+    overlay_bytes: u64,
+}
+
+impl Found {
+    /// What a machine does in the first round once it has booted.
+    fn go_on(&mut self, stage: &Stage<'_>, start: Start, mut booted: Booted) -> Result<()> {
+        if start == Start::Commit {
+            self.rows.push(stage.row(start, &booted, None)?);
+            let is_same = booted.machine.sum()? == self.sum;
+            return if is_same { Ok(()) } else { Err("what was committed is not what was written".into()) };
+        }
+        let job = booted.machine.work()?;
+        self.rows.push(stage.row(start, &booted, Some(job))?);
+        match (start, &booted.disk.place) {
+            (Start::New, _) => self.chunks = stage.until_profile()?,
+            (Start::Known, _) => {
+                self.committed = stage.ask(&booted.disk, &["commit", "--disk", DISK], "committed")?;
+                self.sum = booted.machine.sum()?;
+            }
+            (Start::Other(Way::Qemu), Place::Socket(socket)) => {
+                self.overlay_bytes = std::fs::metadata(socket.with_file_name("overlay"))?.len();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What a commit stored beyond what the job wrote on purpose.
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn commit(&self) -> Result<Figure> {
+        let number = |field: &str| {
+            self.committed[field].as_f64().ok_or_else(|| format!("no {field} in {}", self.committed))
+        };
+        let (dirty, stored) = (number("bytes")?, number("stored_bytes")?);
+        let beyond = |bytes: f64| (bytes - BLOB_BYTES as f64) / MIB;
+        let details = json!([{
+            "blob MiB": BLOB_BYTES as f64 / MIB, "sectors written, MiB": dirty / MIB, "stored, MiB": stored / MIB,
+            "s": number("seconds")?, "pause ms": 1e3 * number("moment_seconds")?,
+        }]);
+        let work = "boot of Debian 12, then a compiler, some Python, 64 MiB of noise into a file, sync; while it runs";
+        Ok(Figure::new("mirror.commit_job", &[beyond(stored)], "MiB", Bar::AtMost(10.0))
+            .peer("sectors written", "raw", beyond(dirty), "MiB")
+            .peer("qemu-nbd", "its qcow2 overlay", beyond(self.overlay_bytes as f64), "MiB")
+            .on(work, "diskcast commit --disk through the server, 1 Gbit/s")
+            .with(details))
+    }
+}
+
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let stage = Stage::open(context)?;
+    let mut logins = vec![vec![]; Start::ALL.len()];
+    let mut found = Found::default();
+    for round in 0..ROUNDS {
+        for (start, logins) in Start::ALL.into_iter().zip(&mut logins) {
+            let booted = stage.boot(start, round == 0)?;
+            logins.push(booted.login);
+            if round == 0 {
+                found.go_on(&stage, start, booted)?;
+            }
+        }
+    }
+    let ours = Start::ALL.iter().position(|start| *start == Start::New).ok_or("all ways are measured")?;
+    let mut boot = Figure::new("mirror.real_boot", &logins[ours], "s", Bar::Shown);
+    for (start, logins) in Start::ALL.into_iter().zip(&logins).filter(|(start, _)| *start != Start::New) {
+        boot = boot.peer(&start.name(), start.flags(), median(logins), "s");
+    }
+    let work = format!(
+        "Debian 12 in QEMU's software emulation, one processor, kernel and initrd given to it; a boot and a job read {} chunks",
+        found.chunks
+    );
+    let sink = "1 Gbit/s, the server's page cache warm, nothing on the host";
+    Ok(vec![boot.on(&work, sink).with(json!(found.rows)), found.commit()?])
+}
