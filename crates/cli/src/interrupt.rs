@@ -1,5 +1,6 @@
 //! SIGINT and SIGTERM: they end the program with 130, unless the running command asked to end in its own way. Ending at
-//! once is safe: objects are written once, versions appear whole, targets are resumed.
+//! once is safe: objects are written once, versions appear whole, targets are resumed. What would not be safe is done before
+//! ([`at_last`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -13,6 +14,7 @@ use crate::output::Output;
 static COOPERATIVE: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
 static HINT: OnceLock<&str> = OnceLock::new();
+static LAST: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Handles signals from now on.
@@ -24,6 +26,7 @@ pub fn watch(output: Output) -> Result<()> {
             if !first || !COOPERATIVE.load(Ordering::SeqCst) {
                 output.note("interrupted");
                 HINT.get().into_iter().for_each(|hint| output.note(&format!("hint: {hint}")));
+                LAST.get().into_iter().for_each(|act| act());
                 std::process::exit(Exit::Interrupted as i32);
             }
             let _guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,6 +40,11 @@ pub fn watch(output: Output) -> Result<()> {
 /// What to tell those who interrupt what runs from now on.
 pub fn hint(text: &'static str) {
     HINT.get_or_init(|| text);
+}
+
+/// What must not be left undone even if the program ends at once. It must come to its end soon: only SIGKILL ends it earlier.
+pub fn at_last(act: impl Fn() + Send + Sync + 'static) {
+    LAST.get_or_init(|| Box::new(act));
 }
 
 /// The calling command ends in its own way after the first signal; the second still ends the program.

@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use common::{Bench, Served, assert_same};
 use lab::boot::{BootOptions, Medium, nbd_device, until_login};
 use serde_json::{Value, json};
+
+/// How long something may take that has to come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `diskcast attach`.
 struct Attached {
@@ -414,6 +418,31 @@ fn a_guest_is_frozen_for_the_moment_and_thawed_also_if_the_process_is_to_end() {
     assert!(failed.contains("no answer within 1s") && failed.ends_with("exit: 1\n"), "{failed}");
     assert_eq!(bench.json("images web").len(), before);
     assert!(qemu_io(&attached.uri, &["read -P 4 4M 64k"]), "it runs on");
+}
+
+#[test]
+fn a_guest_is_thawed_also_if_its_process_is_told_twice_to_end() {
+    let (bench, _) = bench();
+    let mut command = bench.command("attach web --name vm1");
+    command.stderr(Stdio::piped());
+    let mut attached = Attached::start(command);
+    if !qemu_io(&attached.uri, &["write -P 1 1M 64k"]) {
+        return;
+    }
+    let (hears, allow) = guest_agent(&bench.path("qga"));
+    let mut commit = bench.command("commit --disk vm1 --quiesce agent:qga --quiet");
+    let mut commit = commit.stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-freeze");
+    // Two that are alike may count as one.
+    let pid = attached.child.id().to_string();
+    assert!(run("kill", &["-TERM", &pid]) && run("kill", &["-INT", &pid]));
+    let mut said = BufReader::new(attached.child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.any(|line| line == "interrupted"));
+    allow.send(()).unwrap();
+    assert_eq!(hears.recv_timeout(PATIENCE).as_deref(), Ok("guest-fsfreeze-thaw"));
+    allow.send(()).unwrap();
+    assert_eq!(attached.ends(), Some(130));
+    commit.wait().unwrap();
 }
 
 /// A file system in a file, mounted until this is dropped; none where that can't be done.

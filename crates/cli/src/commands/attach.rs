@@ -59,6 +59,7 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
         return prepared(context, &name, &folder, &base);
     }
     let attached = Attached::start(options)?;
+    interrupt::at_last(attached.thawer());
     interrupt::cooperate(attached.leaver())?;
     announce(context, &folder, &attached.status())?;
     notify::ready(&format!("serves the disk {name}"));

@@ -122,7 +122,8 @@ pub fn exists(folder: &Path) -> bool {
     folder.join("journal").exists()
 }
 
-/// A disk that is served until it is detached or left. Dropped it is as if the process had died: nothing is lost.
+/// A disk that is served until it is detached or left. Dropped it is as if the process had died: nothing is lost, and nothing
+/// stays frozen.
 pub struct Attached {
     disk: Arc<Disk>,
     /// Before the disk, which its threads use.
@@ -215,6 +216,13 @@ impl Attached {
         move || disk.leave()
     }
 
+    /// What is to be done before the process ends without a word: when it returns nothing is frozen for a commit, and
+    /// nothing will be. It takes no longer than freezing and thawing may.
+    pub fn thawer(&self) -> impl Fn() + Send + Sync + use<> {
+        let disk = Arc::clone(&self.disk);
+        move || disk.thaw()
+    }
+
     /// Waits until the disk was detached or left.
     #[must_use]
     pub fn wait(&self) -> End {
@@ -225,6 +233,12 @@ impl Attached {
             }
             phase = self.disk.changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.disk.thaw();
     }
 }
 
@@ -275,6 +289,12 @@ impl Disk {
         let closed = self.mirror.close().map_err(of(&self.settings.name));
         let _ = std::fs::remove_file(self.folder.join(protocol::SOCKET));
         closed
+    }
+
+    /// Lets no moment of a commit begin any more, and waits until that of the one that runs is over.
+    fn thaw(&self) {
+        self.begin_end();
+        drop(self.moment.lock());
     }
 
     fn leave(&self) {
