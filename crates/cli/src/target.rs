@@ -33,10 +33,22 @@ pub fn check(path: &Path, version: &Manifest) -> Result<()> {
     })
 }
 
+/// Checks the same of what has to be a block device.
+pub fn check_device(path: &Path, version: &Manifest) -> Result<()> {
+    if is_device(path) {
+        return check(path, version);
+    }
+    Err(Failure::new(Exit::Refused, format!("`{}` is no block device", path.display()))
+        .hint("without --device the disk's bytes are kept in its folder"))
+}
+
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
 /// Asks before a disk is overwritten, unless told not to.
 pub fn confirm(path: &Path, version: &Manifest, global: &Global) -> Result<()> {
-    let is_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-    if !is_device || global.yes {
+    if !is_device(path) || global.yes {
         return Ok(());
     }
     let (image, number) = (&version.image, version.number);

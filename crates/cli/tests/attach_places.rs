@@ -1,13 +1,116 @@
-//! Attached disks behind TLS, through the real binary.
+//! Attached disks on block devices and behind TLS, through the real binary.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;
 mod common;
 
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use attach_common::{Attached, bench, qemu_io, run, status, write_at};
 use common::{Bench, assert_same};
+
+/// A loop device over a file; detached when dropped.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// None where that can't be done, which is a failure where `CI` is set.
+    #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+    fn new(file: &Path, mib: u64) -> Option<Self> {
+        // What is there is nothing that a disk may show.
+        std::fs::write(file, vec![0xAA; usize::try_from(mib << 20).unwrap()]).unwrap();
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(Self(String::from_utf8(output.stdout).unwrap().trim().into()))
+            }
+            why => {
+                assert!(std::env::var_os("CI").is_none(), "CI needs loop devices: {why:?}");
+                eprintln!("left out, since there is no loop device: {why:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// What a device holds, as far as the disk goes.
+fn content(device: &Path, disk: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(disk.metadata().unwrap().len()).unwrap()];
+    std::fs::File::open(device).unwrap().read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_disk_on_a_block_device_is_read_written_committed_and_found_again() {
+    let (bench, disk) = bench();
+    let Some(device) = Loop::new(&bench.path("device.img"), 40) else { return };
+    let words = format!("attach web --name vm1 --device {}", device.0.display());
+    let asked = bench.see(&words);
+    assert!(asked.contains("will be overwritten by web@1") && asked.ends_with("exit: 11\n"), "{asked}");
+    let attached = Attached::start(bench.command(&format!("{words} --yes --quiet")));
+    if !qemu_io(&attached.uri, &["write -P 7 65024 1024", "write -z 8M 1M", "flush"]) {
+        return;
+    }
+    write_at(&disk, 65_024, &[7; 1024]);
+    write_at(&disk, 8 << 20, &vec![0; 1 << 20]);
+    let taken = bench.see(&format!("attach web --name vm2 --device {} --yes", device.0.display()));
+    assert!(taken.contains("is in use") && taken.ends_with("exit: 11\n"), "{taken}");
+    let copy = bench.path("copy.img");
+    assert!(run("nbdcopy", &[&attached.uri, copy.to_str().unwrap()]));
+    assert_same(&disk, &copy);
+    let done = bench.json("commit --disk vm1").remove(0);
+    assert_eq!((&done["number"], &done["bytes"]), (&2.into(), &((1 << 20) + 1024).into()), "{done}");
+    assert!(bench.see("install web@2 copy.img --free zero").ends_with("exit: 0\n"));
+    assert_same(&disk, &copy);
+    assert!(qemu_io(&attached.uri, &["write -P 9 20M 64k"]));
+    write_at(&disk, 20 << 20, &[9; 64 << 10]);
+    attached.kill();
+
+    let attached = Attached::from_repository(&bench, "vm1");
+    assert!(run("nbdcopy", &[&attached.uri, copy.to_str().unwrap()]));
+    assert_same(&disk, &copy);
+    assert_eq!(status(&bench, "vm1")["dirty_bytes"], 64 << 10);
+    assert_eq!(attached.stop(), Some(0));
+    assert!(content(&device.0, &disk) == std::fs::read(&disk).unwrap(), "the device is the disk");
+    assert!(!bench.path("disks/vm1/data").exists());
+}
+
+#[test]
+fn what_can_not_hold_a_disk_is_refused_and_left_as_it_is() {
+    let (bench, disk) = bench();
+    let Some(small) = Loop::new(&bench.path("small.img"), 16) else { return };
+    let refused = |device: &Path| bench.see(&format!("attach web --device {} --yes", device.display()));
+    let said = refused(&small.0);
+    assert!(said.contains("is too small") && said.ends_with("exit: 11\n"), "{said}");
+    assert!(std::fs::read(bench.path("small.img")).unwrap().iter().all(|&byte| byte == 0xAA));
+    // A slip of the pen makes no file in /dev, and takes none for a device.
+    let missing = bench.path("missing");
+    let said = refused(&missing);
+    assert!(said.contains("is no block device") && said.ends_with("exit: 11\n"), "{said}");
+    let said = refused(&disk);
+    assert!(said.contains("is no block device") && said.ends_with("exit: 11\n"), "{said}");
+    assert!(!missing.exists() && !bench.path("disks/web").exists());
+
+    // One that is away when the disk is attached again is waited for, not replaced by zeros.
+    let Some(device) = Loop::new(&bench.path("device.img"), 40) else { return };
+    let name = bench.path("by-name");
+    std::os::unix::fs::symlink(&device.0, &name).unwrap();
+    let words = format!("attach web --device {} --yes --prepare", name.display());
+    assert!(bench.see(&words).ends_with("exit: 0\n"));
+    std::fs::remove_file(&name).unwrap();
+    let said = bench.see("attach web");
+    assert!(said.contains("by-name") && said.ends_with("exit: 10\n"), "{said}");
+    assert!(!name.exists());
+    std::os::unix::fs::symlink(&device.0, &name).unwrap();
+    assert_eq!(Attached::from_repository(&bench, "web").stop(), Some(0));
+}
 
 /// A certificate for loopback and its key, as a server uses them and, in the folder `trust`, as libnbd trusts them.
 fn certificate(bench: &Bench, trust: &str) {

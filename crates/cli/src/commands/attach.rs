@@ -263,7 +263,7 @@ fn begin(context: &Context, settings: &Settings, reached: &Reached) -> Result<Ma
     let reference = repository::reference(&settings.image)?;
     let manifest = first_that_has(context, settings, reached, &reference)?;
     if let Some(device) = &settings.device {
-        target::check(device, &manifest)?;
+        target::check_device(device, &manifest)?;
         if !context.global.dry_run {
             target::confirm(device, &manifest, &context.global)?;
         }

@@ -258,7 +258,8 @@ fn sizes(folder: &Path, manifest: &Manifest) -> Result<(Layout, Cut)> {
 fn open_data(folder: &Path, data: Option<&Path>, layout: &Layout) -> Result<Target> {
     let path = data.map_or_else(|| folder.join("data"), Path::to_owned);
     let options = TargetOptions {
-        create_size: Some(layout.size_bytes()),
+        // A device that is away must not become a file of zeros.
+        create_size: data.is_none().then(|| layout.size_bytes()),
         file_sector_bytes: Some(layout.logical_sector_bytes),
         force: false,
     };
