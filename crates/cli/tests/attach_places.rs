@@ -1,4 +1,4 @@
-//! Attached disks on block devices and behind TLS, through the real binary.
+//! Attached disks on block devices and behind TLS, through the real binary, and what a server keeps of one that is detached.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;
@@ -163,4 +163,18 @@ fn an_attached_disk_is_read_written_and_committed_by_tls() {
     assert!(run("nbdcopy", &[&trusting("ours"), copy.to_str().unwrap()]));
     assert_same(&disk, &copy);
     assert_eq!(attached.stop(), Some(0));
+}
+
+#[test]
+fn a_server_keeps_what_was_read_by_a_disk_that_is_detached_before_its_machine_is_up() {
+    let (bench, _) = bench();
+    let server = bench.serve("--no-multicast");
+    let attached = Attached::from_server(&bench, &server, "web --name vm1");
+    if !qemu_io(&attached.uri, &["read 0 16M"]) {
+        return;
+    }
+    assert!(bench.see("detach vm1").ends_with("exit: 0\n"));
+    assert_eq!(attached.ends(), Some(0));
+    let kept = bench.json("profile show web").remove(0);
+    assert_eq!((&kept["boots"], &kept["chunks"]), (&1.into(), &32.into()), "{kept}");
 }

@@ -41,6 +41,8 @@ pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSett
 const CLIENTS_MAX: usize = 64;
 /// How long requests in flight have when a disk is detached.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the keeping of what a machine read may take then, if it is not up yet.
+const PARTING_MAX: Duration = Duration::from_secs(3);
 
 /// Says who and when it is.
 pub type Stamper = Arc<dyn Fn() -> Stamp + Send + Sync>;
@@ -283,6 +285,8 @@ impl Disk {
 
     /// Makes the disk durable and serves it no longer. Clients were told, or left, before.
     fn close(&self) -> Result<()> {
+        // A server is told what was read before nothing is asked of it any more.
+        self.mirror.part(PARTING_MAX);
         self.stop.stop();
         // Who connects from now on finds nobody, instead of waiting for an answer.
         let _ = std::fs::remove_file(&self.settings.nbd);

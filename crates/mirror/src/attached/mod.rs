@@ -191,10 +191,22 @@ impl Mirror {
     /// `Io` if no thread can be started.
     pub fn follow(&self, guide: Arc<dyn Guide>) -> Result<()> {
         let follower = Follower::new(Arc::clone(&self.shared), guide);
-        let spawned = std::thread::Builder::new().name("mirror-guide".into()).spawn(move || follower.run());
+        let shared = Arc::clone(&self.shared);
+        shared.lock().follows = true;
+        let run = move || {
+            follower.run();
+            shared.parted();
+        };
+        let spawned = std::thread::Builder::new().name("mirror-guide".into()).spawn(run);
         let thread = spawned.map_err(|error| Error::from_source(ErrorKind::Io, "follow a guide", error))?;
         *self.follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
+    }
+
+    /// Follows its guide no longer: what was read until now is kept as when the disk is closed, while whatever the guide needs
+    /// is still there. Waits for that at most `limit`.
+    pub fn part(&self, limit: Duration) {
+        self.shared.part(limit);
     }
 
     fn check(&self, offset: u64, bytes: u64) -> Result<Sectors> {

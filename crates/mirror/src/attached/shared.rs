@@ -29,7 +29,7 @@ pub struct Shared {
     time: Condvar,
     /// Who closes waits for requests to end.
     idle: Condvar,
-    /// The thread that follows a guide.
+    /// The thread that follows a guide, and who waits for its end.
     guide: Condvar,
 }
 
@@ -50,6 +50,10 @@ pub struct State {
     /// What went wrong last on the way to something that was wanted.
     pub complaint: Option<String>,
     pub closed: bool,
+    /// A thread follows a guide.
+    pub follows: bool,
+    /// It is to end as if the disk were closed.
+    parting: bool,
     stopping: bool,
     /// Requests under way.
     requests: usize,
@@ -76,6 +80,8 @@ impl Shared {
             committing: false,
             complaint: None,
             closed: false,
+            follows: false,
+            parting: false,
             stopping: false,
             requests: 0,
             sleepers: HashMap::new(),
@@ -319,9 +325,23 @@ impl Shared {
     /// Lets time pass for who follows a guide, unless the end has come.
     pub fn pause_guide(&self, pause: std::time::Duration) {
         let state = self.lock();
-        if !state.stopping {
+        if state.ends().is_none() {
             drop(self.guide.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
         }
+    }
+
+    /// Ends who follows a guide, and waits for that at most so long.
+    pub fn part(&self, limit: std::time::Duration) {
+        let mut state = self.lock();
+        state.parting = true;
+        self.guide.notify_all();
+        drop(self.guide.wait_timeout_while(state, limit, |state| state.follows));
+    }
+
+    /// Nobody follows a guide any more.
+    pub fn parted(&self) {
+        self.lock().follows = false;
+        self.guide.notify_all();
     }
 
     /// See [`Core::expect_reads`].
@@ -341,9 +361,9 @@ impl Shared {
 }
 
 impl State {
-    /// Whether the disk ends, and if so whether it was closed before.
+    /// Whether the disk ends, and if so whether that is a proper end.
     pub fn ends(&self) -> Option<bool> {
-        self.stopping.then_some(self.closed)
+        (self.stopping || self.parting).then_some(self.closed || self.parting)
     }
 
     fn of(&self) -> Of {
