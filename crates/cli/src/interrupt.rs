@@ -1,11 +1,11 @@
-//! SIGINT and SIGTERM: they end the program with 130, unless the running command asked to end in its own way. Ending at
+//! SIGINT, SIGTERM, and the terminal's SIGHUP: they end the program with 130, unless the running command asked to end in its own way. Ending at
 //! once is safe: objects are written once, versions appear whole, targets are resumed. What would not be safe is done before
 //! ([`at_last`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::exit::{Exit, Result};
@@ -20,6 +20,9 @@ static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 /// Handles signals from now on.
 pub fn watch(output: Output) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if !is_ignored(SIGHUP, &std::fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+        signals.add_signal(SIGHUP)?;
+    }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
             let first = !STOP.load(Ordering::SeqCst);
@@ -35,6 +38,13 @@ pub fn watch(output: Output) -> Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Whether a process ignores a signal, as one does that nohup(1) started, by its `status` of proc(5).
+fn is_ignored(signal: i32, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// What to tell those who interrupt what runs from now on.
@@ -63,5 +73,19 @@ pub fn wait() {
     let mut guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
     while !STOP.load(Ordering::SeqCst) {
         guard = CHANGE.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nohup_is_seen() {
+        let status =
+            |mask: &str| format!("SigBlk:\t0000000000000000\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
+        assert!(is_ignored(SIGHUP, &status("0000000000000001")));
+        assert!(!is_ignored(SIGHUP, &status("0000000000001000")) && !is_ignored(SIGHUP, ""));
+        assert!(is_ignored(13, &status("0000000000001000")));
     }
 }
