@@ -19,6 +19,7 @@ mod frisbee;
 mod fuse;
 mod histories;
 mod install;
+mod kills;
 mod load;
 mod machine;
 mod multicast;
@@ -67,7 +68,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
     &[&cloud::GROUP, &boots::GROUP],
-    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP],
+    &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];

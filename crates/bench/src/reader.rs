@@ -17,6 +17,10 @@ const MAGIC: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const CLIENT_FLAGS: u32 = 3;
 const EXPORT_NAME: u32 = 1;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// The type of a request that writes; one that reads is 0.
+const WRITE: u32 = 1;
+/// A flag of it, in the half above the type.
+const FORCE_UNIT_ACCESS: u32 = 1 << 16;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 /// Bytes of size and flags that end the handshake.
 const EXPORT_BYTES: usize = 10;
@@ -107,25 +111,32 @@ impl Nbd {
         Ok(Replayed::new(latencies))
     }
 
+    /// Writes `bytes` at `offset`, durably if `is_durable`, and returns when that is acknowledged. Nothing may be in flight.
+    pub fn write(&mut self, offset: u64, bytes: &[u8], is_durable: bool) -> Result<()> {
+        let command = WRITE | if is_durable { FORCE_UNIT_ACCESS } else { 0 };
+        self.stream.write_all(&[&request(command, 0, offset, bytes.len() as u64)?[..], bytes].concat())?;
+        self.head().map(drop)
+    }
+
     fn ask(&mut self, handle: u64, read: &Event) -> Result<()> {
-        let mut request = [0; 28];
-        request[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        request[8..16].copy_from_slice(&handle.to_be_bytes());
-        request[16..24].copy_from_slice(&read.offset.to_be_bytes());
-        request[24..].copy_from_slice(&u32::try_from(read.bytes)?.to_be_bytes());
         self.in_flight.insert(handle, Instant::now());
-        Ok(self.stream.write_all(&request)?)
+        Ok(self.stream.write_all(&request(0, handle, read.offset, read.bytes)?)?)
+    }
+
+    /// Takes the head of an answer, which says that the request of a handle was carried out.
+    fn head(&mut self) -> Result<u64> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head)?;
+        let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        if word(0) != REPLY_MAGIC || word(4) != 0 {
+            return Err(format!("a request failed: magic {:x}, error {}", word(0), word(4)).into());
+        }
+        Ok(u64::from_be_bytes(head[8..].try_into().expect("eight bytes")))
     }
 
     /// Takes one answer, and tells how long it took in milliseconds.
     fn answer(&mut self, reads: &[Event], see: &mut impl FnMut(&Event, &[u8]) -> Result<()>) -> Result<f64> {
-        let mut head = [0; 16];
-        self.stream.read_exact(&mut head)?;
-        let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
-        let handle = u64::from_be_bytes(head[8..].try_into().expect("eight bytes"));
-        if word(0) != REPLY_MAGIC || word(4) != 0 {
-            return Err(format!("a read failed: magic {:x}, error {}", word(0), word(4)).into());
-        }
+        let handle = self.head()?;
         let since = self.in_flight.remove(&handle).ok_or("an answer that nobody asked for")?;
         let read = &reads[usize::try_from(handle)?];
         let bytes = &mut self.buffer[..usize::try_from(read.bytes)?];
@@ -134,6 +145,17 @@ impl Nbd {
         see(read, bytes)?;
         Ok(latency)
     }
+}
+
+/// The 28 bytes of a request: flags and type together, then handle, offset and length.
+fn request(command: u32, handle: u64, offset: u64, bytes: u64) -> Result<[u8; 28]> {
+    let mut request = [0; 28];
+    request[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    request[4..8].copy_from_slice(&command.to_be_bytes());
+    request[8..16].copy_from_slice(&handle.to_be_bytes());
+    request[16..24].copy_from_slice(&offset.to_be_bytes());
+    request[24..].copy_from_slice(&u32::try_from(bytes)?.to_be_bytes());
+    Ok(request)
 }
 
 #[cfg(test)]
@@ -163,6 +185,7 @@ mod tests {
             |sector: u64, in_flight| Event { kind: Kind::Read, offset: sector * 512, bytes: 1024, in_flight };
         let reads = [read(3, 1), read(700, 2), read(701, 3), read(9, 1)];
         let (mut seen, mut client) = (vec![], Nbd::connect(&socket, "disk").unwrap());
+        client.write(700 * 512, &[188; 512], true).unwrap();
         let replayed = client.replay(&reads, |event, bytes| {
             assert_eq!(u64::from(bytes[0]), event.offset / 512 % 256);
             assert_eq!(u64::from(bytes[1023]), (event.offset / 512 + 1) % 256);

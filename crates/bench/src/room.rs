@@ -230,8 +230,8 @@ fn number_after(text: &str, word: &str) -> u64 {
     words.next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The next line of type `kind`.
-fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
+/// The next line of type `kind` that a program says.
+pub fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
     let mut line = String::new();
     while log.read_line(&mut line)? > 0 {
         if let Ok(value) = serde_json::from_str::<Value>(&line)
@@ -241,5 +241,5 @@ fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
         }
         line.clear();
     }
-    Err(format!("the server ended before it said `{kind}`").into())
+    Err(format!("a program ended before it said `{kind}`").into())
 }
