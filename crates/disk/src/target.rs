@@ -130,6 +130,19 @@ impl Target {
         }
     }
 
+    /// Finds room for `len` bytes from `offset` in one piece, for a write that follows. Without, ext4 looks for each page by
+    /// itself once much of the disk is promised to what it has not written yet: 12 times slower. Where there is no such
+    /// thing, nothing happens.
+    pub fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        if self.is_device || len == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(e) => Err(self.failed("find room for", len, offset, e)),
+        }
+    }
+
     fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<()> {
         let mut done = 0;
         while done < len {

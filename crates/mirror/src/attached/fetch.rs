@@ -209,6 +209,7 @@ impl Worker {
             }
             let from = usize::try_from(offset - start).expect("inside the chunk");
             let until = from + usize::try_from(count).expect("inside the chunk");
+            data.reserve(offset, count)?;
             data.write_all_at(&self.whole[from..until], offset)?;
         }
         Ok(())
