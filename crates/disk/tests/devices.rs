@@ -46,6 +46,7 @@ fn exercise(path: &Path, options: &TargetOptions) {
     target.write_all_at(&data, 3 * unit).unwrap();
     target.write_all_at(&data[..unit as usize], size - unit).unwrap();
     target.write_zeroes(5 * unit, 2 * unit).unwrap();
+    target.reserve(4 * unit, 6 * unit).unwrap();
     match target.discard(9 * unit, unit) {
         Ok(()) => {}
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}"),
@@ -71,6 +72,11 @@ fn sparse_file() {
         let metadata = fs::metadata(&path).unwrap();
         assert_eq!(metadata.len(), (64 << 20) + 512);
         assert!(metadata.blocks() < 100, "stays sparse");
+        let target = open_target(&path, &TargetOptions::default()).unwrap();
+        target.reserve(16 << 20, 1 << 20).unwrap();
+        assert!(fs::metadata(&path).unwrap().blocks() >= 2048, "there is room");
+        assert!(target.reserve(0, u64::MAX >> 2).is_err(), "for so much there is none");
+        drop(target);
         // An existing file is grown, never cut.
         let grown = open_target(&path, &TargetOptions { create_size: Some(65 << 20), ..Default::default() });
         assert_eq!(grown.unwrap().geometry().size_bytes, 65 << 20);

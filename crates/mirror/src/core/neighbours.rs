@@ -14,12 +14,12 @@ use super::{Core, Cut, Sectors};
 /// Fetches that take less are not worth a bet.
 const PACE_MIN: Duration = Duration::from_millis(4);
 /// Of a hundred bytes that came so many may lie unread, and this besides.
-const PERCENT: u64 = 20;
+const PERCENT: u64 = 22;
 const SLACK_BYTES: u64 = 1 << 20;
 /// Weight of the newest fetch in the pace.
 const NEWEST: u32 = 8;
 /// A bet waits for this part of the pace behind what is demanded, which would else share the link with it.
-const STAND_BACK: u32 = 8;
+const STAND_BACK: u32 = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
