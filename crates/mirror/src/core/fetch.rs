@@ -253,9 +253,11 @@ impl Core {
                 fetch.phase = Phase::Over;
             }
             (Phase::Get, Done::Chunk(bytes)) => {
+                let (time, most) = (now.since(fetch.began), self.ahead_max());
+                self.supply.window.took(time, bytes, self.supply.running, most);
                 self.answered(now, fetch.source, Ok(()));
                 if fetch.priority == Priority::Demand {
-                    self.neighbours.took(now.since(fetch.began));
+                    self.neighbours.took(time);
                 }
                 (fetch.bytes, fetch.phase) = (bytes, Phase::Settle);
             }

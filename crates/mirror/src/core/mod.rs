@@ -29,6 +29,7 @@ mod neighbours;
 mod runs;
 mod supply;
 mod sync;
+mod window;
 mod write;
 
 use std::collections::{HashMap, VecDeque};

@@ -9,6 +9,7 @@ use base::{Duration, Instant};
 use super::cast::Cast;
 use super::expected::{Expected, WANTS_EACH};
 use super::fetch::{Fetch, NOBODY};
+use super::window::Window;
 use super::{Config, Core, Failure, Item, Mutant, NodePlace, Op, OpId, RunSet};
 
 /// Children of a node.
@@ -93,6 +94,8 @@ pub(super) struct Supply {
     order: u64,
     pub(super) running: usize,
     pub(super) running_demand: usize,
+    /// How many may be in flight that nobody waits for.
+    pub(super) window: Window,
     /// Nodes that were opened.
     known: HashSet<NodePlace>,
     /// What comes by itself.
@@ -143,6 +146,7 @@ impl Supply {
             order: 0,
             running: 0,
             running_demand: 0,
+            window: Window::default(),
             known: HashSet::new(),
             cast: Cast::default(),
             nodes_ahead: 0,
@@ -459,11 +463,11 @@ impl Core {
 
     pub(super) fn next_fetch(&mut self, now: Instant) -> Option<OpId> {
         self.feed(now);
+        let ahead_max = self.ahead_max().min(self.supply.window.size());
         let supply = &mut self.supply;
         if supply.running >= self.config.fetches_max {
             return None;
         }
-        let reserve = self.config.fetches_max.saturating_sub(self.config.demand_reserve);
         let queued: Vec<_> = supply.queue.iter().take(LOOKS_MAX).copied().collect();
         for (priority, _, item) in queued {
             if let Item::Chunk(chunk) = item {
@@ -479,7 +483,7 @@ impl Core {
                     return self.next_fetch(now);
                 }
             }
-            if priority != Priority::Demand && supply.running - supply.running_demand >= reserve {
+            if priority != Priority::Demand && supply.running - supply.running_demand >= ahead_max {
                 return None;
             }
             // A chunk that has to be checked is here: nobody is asked for it yet.
@@ -506,6 +510,11 @@ impl Core {
             }
         }
         None
+    }
+
+    /// Most fetches in flight that nobody waits for.
+    pub(super) fn ahead_max(&self) -> usize {
+        self.config.fetches_max.saturating_sub(self.config.demand_reserve)
     }
 
     fn start(&mut self, now: Instant, item: Item, source: usize, priority: Priority) -> OpId {
