@@ -12,8 +12,9 @@ use crate::figure::{Bar, Figure};
 use crate::load::chunks;
 use crate::reader::Nbd;
 use crate::replay::Setting;
-use crate::site::{DISK, Had, Place, Site, Way};
+use crate::site::{DISK, Site};
 use crate::trace::{Event, Kind};
+use crate::way::{Had, Place, Way};
 use crate::{Group, Result};
 
 pub const GROUP: Group = Group {

@@ -14,8 +14,9 @@ use mirror::nbd::{Export, ExportTable, Server};
 
 use crate::Result;
 use crate::context::{Context, said};
-use crate::site::{DISK, Place};
+use crate::site::DISK;
 use crate::trace::{Recorder, Trace};
+use crate::way::Place;
 
 /// In MiB.
 const DISK_MEBIBYTES: &str = "4096";

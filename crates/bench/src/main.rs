@@ -44,6 +44,7 @@ mod threads;
 mod trace;
 mod transfer;
 mod versions;
+mod way;
 
 use std::process::ExitCode;
 

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use store::{Location, Repository};
 
-use crate::context::{Context, json_line, said};
+use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
 use crate::machine::{BLOB_BYTES, Machine, Running};
-use crate::site::{DISK, Had, Place, Site, Way, repository};
+use crate::site::{DISK, Site, repository};
+use crate::way::{Had, Place, Way};
 use crate::{Group, Result};
 
 pub const GROUP: Group = Group {
@@ -66,6 +67,10 @@ impl Start {
         }
     }
 
+    fn is_attached(self) -> bool {
+        matches!(self, Self::New | Self::Known | Self::Commit)
+    }
+
     fn flags(self) -> &'static str {
         match self {
             Self::Copy => "a copy in the page cache",
@@ -103,9 +108,9 @@ impl<'a> Stage<'a> {
         let repository = repository(context, &machine)?;
         let site = Site::open(context, &machine, &repository, Duration::ZERO, true)?;
         let token = context.folder()?.join("write.token");
-        let mut make = context.diskcast(&repository);
-        let made = said(make.args(["token", "--write", "--state"]).arg(repository.join("state-0")))?;
-        std::fs::write(&token, json_line(&made, "token")?["token"].as_str().ok_or("no token was made")?)?;
+        let mut mint = Command::new(&context.diskcast);
+        let state = repository.join("state-0");
+        std::fs::write(&token, said(mint.args(["token", "--write", "--state"]).arg(state))?)?;
         Ok(Self { context, machine, repository, site, token })
     }
 
@@ -136,14 +141,6 @@ impl<'a> Stage<'a> {
         Ok(Booted { machine, disk, login, sent: [before, self.site.sent()?] })
     }
 
-    /// What `diskcast WORDS` says of an attached disk.
-    fn ask(&self, disk: &Had, words: &[&str], kind: &str) -> Result<Value> {
-        let Place::Socket(socket) = &disk.place else { return Err("a file is not attached".into()) };
-        let folder = socket.ancestors().nth(2).ok_or("a socket is in its disk's folder")?;
-        let mut ask = Command::new(&self.context.diskcast);
-        json_line(&said(ask.arg("--json").args(words).arg("--folder").arg(folder))?, kind)
-    }
-
     /// Waits until it is known in which order the machine read when it started. How many chunks it read.
     fn until_profile(&self) -> Result<usize> {
         let repository = Repository::open(&Location::Folder(self.repository.clone()))?;
@@ -160,9 +157,9 @@ impl<'a> Stage<'a> {
     /// A row of the table, of a machine whose job was done after so many seconds.
     #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
     fn row(&self, start: Start, booted: &Booted, job: Option<f64>) -> Result<Value> {
-        let counters = match start {
-            Start::Copy | Start::Other(_) => Value::Null,
-            _ => self.ask(&booted.disk, &["disks", DISK], "disk")?,
+        let counters = match start.is_attached() {
+            false => Value::Null,
+            true => booted.disk.ask(self.context, &["disks", DISK], "disk")?,
         };
         let or_dash = |number: Option<f64>| number.map_or(json!("–"), |number| json!(number));
         let mebibytes = |field: &str| or_dash(counters[field].as_f64().map(|bytes| bytes / MIB));
@@ -192,18 +189,18 @@ struct Found {
 
 impl Found {
     /// What a machine does in the first round once it has booted.
-    fn go_on(&mut self, stage: &Stage<'_>, start: Start, mut booted: Booted) -> Result<()> {
+    fn go_on(&mut self, stage: &Stage<'_>, start: Start, booted: &mut Booted) -> Result<()> {
         if start == Start::Commit {
-            self.rows.push(stage.row(start, &booted, None)?);
+            self.rows.push(stage.row(start, booted, None)?);
             let is_same = booted.machine.sum()? == self.sum;
             return if is_same { Ok(()) } else { Err("what was committed is not what was written".into()) };
         }
         let job = booted.machine.work()?;
-        self.rows.push(stage.row(start, &booted, Some(job))?);
+        self.rows.push(stage.row(start, booted, Some(job))?);
         match (start, &booted.disk.place) {
             (Start::New, _) => self.chunks = stage.until_profile()?,
             (Start::Known, _) => {
-                self.committed = stage.ask(&booted.disk, &["commit", "--disk", DISK], "committed")?;
+                self.committed = booted.disk.ask(stage.context, &["commit", "--disk", DISK], "committed")?;
                 self.sum = booted.machine.sum()?;
             }
             (Start::Other(Way::Qemu), Place::Socket(socket)) => {
@@ -241,10 +238,14 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let mut found = Found::default();
     for round in 0..ROUNDS {
         for (start, logins) in Start::ALL.into_iter().zip(&mut logins) {
-            let booted = stage.boot(start, round == 0)?;
+            let mut booted = stage.boot(start, round == 0)?;
             logins.push(booted.login);
             if round == 0 {
-                found.go_on(&stage, start, booted)?;
+                found.go_on(&stage, start, &mut booted)?;
+            }
+            drop(booted.machine);
+            if start.is_attached() {
+                booted.disk.detach(context)?;
             }
         }
     }

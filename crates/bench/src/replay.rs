@@ -10,20 +10,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use store::{Location, Repository};
 
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure, median};
 use crate::load::touched;
 use crate::machine::Machine;
+use crate::nbd::stamp;
 use crate::reader::{Nbd, of_file};
-use crate::site::{Place, Site, Way, repository};
+use crate::site::{DISK, Site, repository};
 use crate::trace::Event;
+use crate::way::{Place, Way};
 use crate::{Group, Result};
 
 pub const NEAR: Group = Group {
     figures: &[
         ("mirror.replay_cold", "reads of a boot and a job over 1 Gbit/s, nothing here; at most 0.70 s"),
         ("mirror.replay_profile", "the same, the order of an earlier boot known; at most 0.52 s"),
+        ("mirror.replay_attach", "the same by `diskcast attach`, the order at the server; at most 0.52 s"),
         ("mirror.boot_bytes", "bytes over the link over the compressed chunks touched; at most 1.25"),
         ("mirror.boot_bytes_profile", "the same with the order known; at most 1.05"),
     ],
@@ -34,6 +38,7 @@ pub const FAR: Group = Group {
     figures: &[
         ("mirror.replay_wan", "reads of a boot and a job, 10 ms round trip, nothing here; at most 4 s"),
         ("mirror.replay_wan_profile", "the same, the order of an earlier boot known; at most 0.9 s"),
+        ("mirror.replay_wan_attach", "the same by `diskcast attach`, the order at the server; at most 0.9 s"),
     ],
     measure: measure_far,
 };
@@ -41,6 +46,8 @@ pub const FAR: Group = Group {
 /// A half of the round trip to what is far.
 const ONE_WAY: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 3;
+/// Cells of [`cells`] that are diskcast's.
+const OURS: usize = 3;
 
 /// What all replays have in common.
 pub struct Setting {
@@ -128,7 +135,7 @@ fn replay(
     let replayed = match &had.place {
         Place::File(path) => of_file(path, &setting.reads)?,
         Place::Socket(socket) => {
-            let mut client = Nbd::connect(socket, crate::site::DISK)?;
+            let mut client = Nbd::connect(socket, DISK)?;
             if let (Some(profile), Some(mirror)) = (profile, &had.mirror) {
                 mirror.expect_reads(profile);
             }
@@ -141,24 +148,36 @@ fn replay(
             )?
         }
     };
-    let (order, counters) = match &had.mirror {
-        None => (vec![], Value::Null),
-        Some(mirror) => {
-            let counters = mirror.counters();
-            let counters = json!({
-                "waited": counters.demanded_chunks, "demanded": counters.demanded_bytes,
-                "prefetched": counters.prefetched_bytes, "unused": counters.prefetched_unused_bytes(),
-                "nodes": counters.node_bytes,
-            });
-            (mirror.order(), counters)
+    let seconds = had.before + begin.elapsed().as_secs_f64();
+    let sent = site.sent()? - before;
+    let (order, counters) = match (&had.mirror, way) {
+        (Some(mirror), _) => {
+            let of = mirror.counters();
+            let unused = of.prefetched_unused_bytes();
+            let counted = [of.demanded_chunks, of.demanded_bytes, of.prefetched_bytes, unused, of.node_bytes];
+            (mirror.order(), counters(counted.map(Value::from)))
         }
+        (None, Way::Program) => {
+            let said = had.ask(context, &["disks", DISK], "disk")?;
+            had.detach(context)?;
+            let fields = [
+                "demanded_chunks",
+                "demanded_bytes",
+                "prefetched_bytes",
+                "prefetched_unused_bytes",
+                "node_bytes",
+            ];
+            (vec![], counters(fields.map(|field| said[field].clone())))
+        }
+        (None, _) => (vec![], Value::Null),
     };
-    Ok(Run {
-        seconds: had.before + begin.elapsed().as_secs_f64(),
-        latency: [50, 99, 100].map(|percent| replayed.percentile(percent)),
-        sent: site.sent()? - before,
-        order,
-        counters,
+    let latency = [50, 99, 100].map(|percent| replayed.percentile(percent));
+    Ok(Run { seconds, latency, sent, order, counters })
+}
+
+fn counters([waited, demanded, prefetched, unused, nodes]: [Value; 5]) -> Value {
+    json!({
+        "waited": waited, "demanded": demanded, "prefetched": prefetched, "unused": unused, "nodes": nodes,
     })
 }
 
@@ -171,20 +190,26 @@ fn compare(raw: &File, read: &Event, bytes: &[u8]) -> Result<()> {
     Err(format!("{} bytes at {} are not what the disk has", read.bytes, read.offset).into())
 }
 
-/// Replays by all ways at one distance: without profile, with profile, and the `others`.
+/// Replays by all ways at one distance: without profile, with profile, by the program, and the `others`.
 fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]) -> Result<Vec<Cell>> {
     let site = Site::open(context, &setting.machine, &setting.repository, one_way, !others.is_empty())?;
     // What is read is right, the server's page cache is warm, and the order is known.
     let order = replay(context, setting, &site, Way::Attached, None, true)?.order;
+    let repository = Repository::open(&Location::Folder(setting.repository.clone()))?;
+    repository.add_profile(&DISK.parse()?, 1, &order, &stamp())?;
     let cell = |name: &str, way: Way| Cell { name: name.to_owned(), flags: way.flags(), runs: vec![] };
-    let mut cells = vec![cell("diskcast", Way::Attached), cell("diskcast, order known", Way::Attached)];
+    let mut cells = vec![
+        cell("diskcast", Way::Attached),
+        cell("diskcast, order known", Way::Attached),
+        cell(&Way::Program.name(), Way::Program),
+    ];
     cells.extend(others.iter().map(|way| cell(&way.name(), *way)));
     for round in 0..ROUNDS {
-        for (place, profile) in [(0, None), (1, Some(&order[..]))] {
-            let run = replay(context, setting, &site, Way::Attached, profile, false)?;
-            cells[place].runs.push(run);
+        let ours = [(Way::Attached, None), (Way::Attached, Some(&order[..])), (Way::Program, None)];
+        for (cell, (way, profile)) in cells.iter_mut().zip(ours) {
+            cell.runs.push(replay(context, setting, &site, way, profile, false)?);
         }
-        for (cell, way) in cells[2..].iter_mut().zip(others) {
+        for (cell, way) in cells[OURS..].iter_mut().zip(others) {
             // What takes long is not more exact by being repeated.
             let slow = cell.runs.last().is_some_and(|run| run.seconds > 2.0);
             if round == 0 || !slow {
@@ -198,7 +223,7 @@ fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]
 fn figure(name: &str, bar: f64, cells: &[Cell], cell: usize, setting: &Setting, link: &str) -> Figure {
     let rows: Vec<Value> = cells.iter().map(Cell::row).collect();
     let figure = Figure::new(name, &cells[cell].seconds(), "s", Bar::AtMost(bar));
-    let figure = cells[2..]
+    let figure = cells[OURS..]
         .iter()
         .fold(figure, |figure, other| figure.peer(&other.name, other.flags, median(&other.seconds()), "s"));
     figure.on(&setting.words(), link).with(if cell == 0 { json!(rows) } else { Value::Null })
@@ -218,6 +243,7 @@ fn measure_near(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![
         figure("mirror.replay_cold", 0.70, &cells, 0, &setting, link),
         figure("mirror.replay_profile", 0.52, &cells, 1, &setting, link),
+        figure("mirror.replay_attach", 0.52, &cells, 2, &setting, link),
         bytes("mirror.boot_bytes", 0, 1.25),
         bytes("mirror.boot_bytes_profile", 1, 1.05),
     ])
@@ -232,6 +258,7 @@ fn measure_far(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![
         figure("mirror.replay_wan", 4.0, &cells, 0, &setting, link),
         figure("mirror.replay_wan_profile", 0.9, &cells, 1, &setting, link),
+        figure("mirror.replay_wan_attach", 0.9, &cells, 2, &setting, link),
     ])
 }
 

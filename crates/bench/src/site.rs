@@ -1,5 +1,5 @@
 //! A machine's disk on a server, and a host that wants it: a lab of two with shaped links, on the server diskcast and the
-//! programs that people serve disks with today, and the ways in which the host can have the disk.
+//! programs that people serve disks with today, and how the host comes to the disk.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use image::{Cipher, Manifest};
 use lab::Host;
-use mirror::nbd::{Export, ExportTable, Server};
 use mirror::{Mirror, MirrorOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
@@ -21,6 +20,7 @@ use crate::figure::median;
 use crate::machine::Machine;
 use crate::programs::Program;
 use crate::room::{Room, star};
+use crate::way::{Had, Way};
 
 /// As the image and every export are called.
 pub const DISK: &str = "disk";
@@ -31,64 +31,8 @@ const NBDKIT_PORT: u16 = 10810;
 const HTTP_PORT: u16 = 8080;
 /// Added to a port: the same service from far away.
 const FAR_PORTS: u16 = 1000;
-const CLIENTS_MAX: usize = 16;
 /// Connections by which the round trip is measured.
 const CONNECTIONS: usize = 50;
-
-/// How the host comes to the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// It is there already.
-    Local,
-    /// All of it is copied by `nbdcopy`.
-    Copied,
-    /// All of it is fetched by `diskcast fetch`.
-    Fetched,
-    /// An overlay over `qemu-nbd`.
-    Qemu,
-    /// An overlay over `nbdkit file`.
-    Nbdkit,
-    /// `nbdkit curl` with these filters, from nginx.
-    Curl(&'static [&'static str]),
-    /// A disk attached by diskcast.
-    Attached,
-}
-
-impl Way {
-    /// All but diskcast's own.
-    pub const OTHERS: [Self; 7] = [
-        Self::Local,
-        Self::Copied,
-        Self::Fetched,
-        Self::Qemu,
-        Self::Nbdkit,
-        Self::Curl(&["cow"]),
-        Self::Curl(&["cow", "cache"]),
-    ];
-
-    pub fn name(self) -> String {
-        match self {
-            Self::Local => "local raw file".to_owned(),
-            Self::Copied => "nbdcopy first".to_owned(),
-            Self::Fetched => "diskcast fetch first".to_owned(),
-            Self::Qemu => "qemu-nbd".to_owned(),
-            Self::Nbdkit => "nbdkit file".to_owned(),
-            Self::Curl(filters) => format!("nbdkit curl + {}", filters.join(" + ")),
-            Self::Attached => "diskcast".to_owned(),
-        }
-    }
-
-    pub fn flags(self) -> &'static str {
-        match self {
-            Self::Local => "pread",
-            Self::Copied => "of nbdkit file, then pread",
-            Self::Fetched => "by multicast, then pread",
-            Self::Qemu | Self::Nbdkit => "a qcow2 overlay in qemu-nbd on the host",
-            Self::Curl(_) => "on the host, from nginx",
-            Self::Attached => "",
-        }
-    }
-}
 
 /// See the module.
 pub struct Site {
@@ -96,36 +40,6 @@ pub struct Site {
     machine: Arc<Machine>,
     one_way: Duration,
     _programs: Vec<Program>,
-}
-
-/// A disk as the host has it.
-pub struct Had {
-    pub place: Place,
-    /// Seconds that it took until the first byte could be read, if that belongs to the whole.
-    pub before: f64,
-    /// The attached disk, if it is one.
-    pub mirror: Option<Arc<Mirror>>,
-    _server: Option<Server>,
-    _program: Option<Program>,
-}
-
-/// Where it can be read.
-#[derive(Debug, Clone)]
-pub enum Place {
-    File(PathBuf),
-    /// The Unix socket of an NBD server with the export [`DISK`].
-    Socket(PathBuf),
-}
-
-impl Had {
-    pub fn file(path: PathBuf, before: f64) -> Self {
-        Self { place: Place::File(path), before, mirror: None, _server: None, _program: None }
-    }
-
-    fn served(socket: &Path, program: Program) -> Self {
-        let place = Place::Socket(socket.to_owned());
-        Self { place, before: 0.0, mirror: None, _server: None, _program: Some(program) }
-    }
 }
 
 /// A repository with the machine's disk.
@@ -209,15 +123,6 @@ impl Site {
         format!("https://{}", self.address(DISKCAST_PORT))
     }
 
-    /// The disk as `diskcast attach` runs it by these words, in a folder of its own in `disks`.
-    pub fn run(&self, context: &Context, disks: &Path, words: &[&str]) -> Result<Had> {
-        let mut attach = self.command(&context.diskcast.to_string_lossy());
-        attach.args(["--quiet", "attach", "--name", DISK, "--from", &self.url()]).args(words);
-        attach.arg("--folder").arg(disks).env_remove("DISKCAST_REPO");
-        let socket = disks.join(DISK).join("nbd.sock");
-        Ok(Had::served(&socket, Program::start(&mut attach)?.until_socket(&socket)?))
-    }
-
     /// The disk in one of the ways, fresh.
     pub fn have(&self, context: &Context, way: Way) -> Result<Had> {
         let folder = context.folder()?;
@@ -248,6 +153,15 @@ impl Site {
                 Ok(Had::served(&socket, Program::start(&mut nbdkit)?.until_socket(&socket)?))
             }
             Way::Attached => self.attach(&folder),
+            Way::Program => {
+                let token = self.room.token(0).to_string_lossy().into_owned();
+                let mut words = vec![DISK, "--token-file", &token];
+                if !self.one_way.is_zero() {
+                    // What belongs to sessions would not take the long way.
+                    words.push("--no-multicast");
+                }
+                self.run(context, &folder, &words)
+            }
         }
     }
 
@@ -278,13 +192,16 @@ impl Site {
                 .map_err(|error| words(&error))
         };
         let mirror = Arc::new(self.host().run(attach)?.join().map_err(|_| "attaching panicked")??);
-        let socket = folder.join("socket");
-        let table = Arc::new(ExportTable::default());
-        table.insert(DISK, Export { disk: mirror.clone(), description: String::new() })?;
-        let server = Server::new(table, CLIENTS_MAX, Arc::new(|_| {}));
-        server.listen_unix(std::os::unix::net::UnixListener::bind(&socket)?)?;
-        let (place, mirror) = (Place::Socket(socket), Some(mirror));
-        Ok(Had { place, before: 0.0, mirror, _server: Some(server), _program: None })
+        Had::attached(folder.join("socket"), mirror)
+    }
+
+    /// The disk as `diskcast attach` runs it by these words, in a folder of its own in `disks`.
+    pub fn run(&self, context: &Context, disks: &Path, words: &[&str]) -> Result<Had> {
+        let mut attach = self.command(&context.diskcast.to_string_lossy());
+        attach.args(["--quiet", "attach", "--name", DISK, "--from", &self.url()]).args(words);
+        attach.arg("--folder").arg(disks).env_remove("DISKCAST_REPO");
+        let socket = disks.join(DISK).join("nbd.sock");
+        Ok(Had::served(&socket, Program::start(&mut attach)?.until_socket(&socket)?))
     }
 
     /// A command that runs `program` in the host.
