@@ -14,6 +14,10 @@ use super::shared::Shared;
 use super::tree::Found;
 use crate::core::{Done, Failure, Io, Item, NodePlace, Sectors};
 
+/// A chunk is written in pieces of this: the page cache keeps each as one folio, and ext4 looks at all blocks of a folio
+/// whenever a guest writes a few of them (Linux 6.18: 15 us for 4 KiB in one of 256 KiB, 3.5 us in one of 64 KiB).
+const FILL_BYTES: usize = 64 << 10;
+
 pub struct Worker {
     shared: Arc<Shared>,
     /// For each source, since each may keep objects in its own way.
@@ -210,7 +214,10 @@ impl Worker {
             let from = usize::try_from(offset - start).expect("inside the chunk");
             let until = from + usize::try_from(count).expect("inside the chunk");
             data.reserve(offset, count)?;
-            data.write_all_at(&self.whole[from..until], offset)?;
+            for (at, piece) in (offset..).step_by(FILL_BYTES).zip(self.whole[from..until].chunks(FILL_BYTES))
+            {
+                data.write_all_at(piece, at)?;
+            }
         }
         Ok(())
     }

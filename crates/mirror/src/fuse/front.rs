@@ -177,8 +177,8 @@ impl Shared {
         }
     }
 
-    fn open(&self, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+    fn open(&self, number: INodeNo, asked: OpenFlags, reply: ReplyOpen) {
+        let writes = asked.acc_mode() != OpenAccMode::O_RDONLY;
         let name = match self.names.place(number) {
             Ok(Place::Disk(DiskName::Version(..))) if writes => return reply.error(Errno::EROFS),
             Ok(Place::Disk(name)) => name,
@@ -201,6 +201,11 @@ impl Shared {
         if matches!(name, DiskName::Version(..)) && backing.is_none() {
             // What is in the page cache of a version stays true. Passthrough has none, and refuses the flag.
             flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        if backing.is_none() && asked.0 & OFlags::DIRECT.bits().cast_signed() != 0 {
+            // Who waits for each request is told by its answer alone. Otherwise the kernel has all direct requests complete
+            // in the background, and wakes who waits once more.
+            flags |= FopenFlags::FOPEN_DIRECT_IO;
         }
         let handle = self.handles.insert(Handle::Disk(name, open));
         match backing {
