@@ -143,15 +143,22 @@ fn cell(value: &serde_json::Value) -> String {
 /// Longer bars are cut: the others could not be told apart beside one that is ten times as good as its bar.
 const SHARE_MAX: f64 = 2.0;
 
-/// Bars that reach 1 where a figure just holds: value over bar, or bar over value where less is better.
+/// 1 where a figure just holds: value over bar, or bar over value where less is better.
+fn share(figure: &Figure) -> Option<f64> {
+    match figure.bar {
+        Bar::AtLeast(bar) => Some(figure.value / bar),
+        // Less than nothing can't be.
+        Bar::AtMost(_) if figure.value == 0.0 => Some(SHARE_MAX),
+        Bar::AtMost(bar) => Some(bar / figure.value),
+        Bar::Shown => None,
+    }
+}
+
+/// A bar for each figure, as long as its [`share`].
 fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     let shares: Vec<(&str, f64)> = entries
         .iter()
-        .filter_map(|entry| match entry.figure.bar {
-            Bar::AtLeast(bar) => Some((entry.figure.name.as_str(), entry.figure.value / bar)),
-            Bar::AtMost(bar) => Some((entry.figure.name.as_str(), bar / entry.figure.value)),
-            Bar::Shown => None,
-        })
+        .filter_map(|entry| Some((entry.figure.name.as_str(), share(&entry.figure)?)))
         .collect();
     if shares.is_empty() {
         return Ok(false);
@@ -192,4 +199,18 @@ fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     ))?;
     area.present()?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_one_where_a_figure_just_holds() {
+        let of = |value: f64, bar| share(&Figure::new("a", &[value], "s", bar));
+        assert_eq!([of(2.0, Bar::AtLeast(2.0)), of(2.0, Bar::AtMost(2.0))], [Some(1.0); 2]);
+        assert_eq!([of(1.0, Bar::AtLeast(2.0)), of(4.0, Bar::AtMost(2.0))], [Some(0.5); 2]);
+        assert_eq!([of(0.0, Bar::AtMost(0.0)), of(1.0, Bar::AtMost(0.0))], [Some(SHARE_MAX), Some(0.0)]);
+        assert_eq!(of(1.0, Bar::Shown), None);
+    }
 }
