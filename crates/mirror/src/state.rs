@@ -229,9 +229,11 @@ pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered>
         let clean = std::mem::take(&mut held.clean);
         held.suspect.extend(&clean);
     }
-    let dirty: Vec<Range<u64>> = held.dirty.iter().map(|run| cut.chunks_of(&run)).collect();
-    // What is dirty in part can't be held against a digest: the rest of it is fetched again.
-    dirty.into_iter().for_each(|chunks| held.suspect.remove(chunks));
+    if !closed {
+        // What is dirty in part can't be held against a digest: the rest of it is cleared, and fetched again.
+        let dirty: Vec<Range<u64>> = held.dirty.iter().map(|run| cut.chunks_of(&run)).collect();
+        dirty.into_iter().for_each(|chunks| held.suspect.remove(chunks));
+    }
     if lineage.base.is_empty() {
         return Err(corrupt("the journal names no version"));
     }
@@ -415,6 +417,17 @@ mod tests {
         assert_eq!((cut.held.clean.clone(), cut.held.suspect.clone()), (RunSet::new(), set(1..2)));
         // Chunk 0 is dirty in part: the rest of it is void. Chunk 1 is looked at first.
         assert_eq!(cut.void().collect::<RunSet>(), [8..512, 1024..4000].into_iter().collect());
+    }
+
+    #[test]
+    fn what_was_to_be_checked_when_the_disk_was_closed_still_is() {
+        let held = Held { suspect: set(1..2), dirty: set(512..520), ..Held::default() };
+        let mut bytes = snapshot(&BOOT, &CUT, &base(), &held);
+        // Killed: the rest of the chunk is cleared. Closed: nothing is.
+        assert!(recovered(&bytes, &BOOT).held.suspect.is_empty());
+        let at = bytes.len() as u64;
+        bytes.extend(closed(at));
+        assert_eq!(recovered(&bytes, &LATER).held.suspect, set(1..2));
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl Shared {
             Io::SyncData => well(disk::WriteAt::sync(self.local.data()).is_ok()),
             Io::Barrier(upto) => appended(self.local.barrier(*upto)),
             Io::Rewrite => {
-                // Writes are held; chunks that become clean meanwhile are fetched again after a crash.
+                // Writes are held, and records: nothing changes what is held meanwhile.
                 let state = self.lock();
                 let (cut, of, held) = (*state.core.cut(), state.of(), state.core.held().clone());
                 drop(state);

@@ -286,10 +286,11 @@ impl Core {
         if right {
             fetch.phase = Phase::Record;
         } else if self.is_empty(chunk) {
-            // No source has it: until it is cleared it stays to be checked.
+            // No source has it: it is cleared.
             fetch.phase = Phase::Fill;
         } else {
-            self.held.suspect.remove(chunk..chunk + 1);
+            // Suspect it stays until it is filled: as an absent chunk it would count as zeros where the version has zeros.
+            self.wrong.insert(chunk..chunk + 1);
             self.unsettle(id);
             self.failed(fetch.item, fetch.priority, NOBODY, Failure::Missing);
             fetch.phase = Phase::Over;

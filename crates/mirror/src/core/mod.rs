@@ -482,6 +482,8 @@ pub struct Core {
     writing: Vec<(OpId, Sectors)>,
     /// Reads of the frozen generation under way.
     frozen_reading: Vec<(OpId, Sectors)>,
+    /// Suspect chunks that were held against their leaf, and differ.
+    wrong: RunSet,
     /// Operations whose record is on its way to the journal.
     appending: Vec<OpId>,
     /// Sectors whose chunks are about to become clean: writes wait.
@@ -521,6 +523,7 @@ impl Core {
             wakes: VecDeque::new(),
             writing: Vec::new(),
             frozen_reading: Vec::new(),
+            wrong: RunSet::new(),
             appending: Vec::new(),
             settling: Vec::new(),
             blocked: Vec::new(),

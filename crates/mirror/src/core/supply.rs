@@ -486,9 +486,13 @@ impl Core {
             if priority != Priority::Demand && supply.running - supply.running_demand >= ahead_max {
                 return None;
             }
-            // A chunk that has to be checked is here: nobody is asked for it yet.
+            // A chunk that has to be checked is here: nobody is asked for it yet, and for an empty one never.
             let check = match item {
-                Item::Chunk(chunk) => self.held.suspect.contains(&(chunk..chunk + 1)),
+                Item::Chunk(chunk) => {
+                    let one = chunk..chunk + 1;
+                    let open = !self.wrong.contains(&one) || supply.empty.contains(&one);
+                    self.held.suspect.contains(&one) && open
+                }
                 Item::Node(_) => false,
             };
             let left = if check { None } else { supply.left_until(now, item) };

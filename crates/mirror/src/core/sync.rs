@@ -377,7 +377,7 @@ mod tests {
     const NOW: Instant = Instant::ZERO;
     const JOURNAL_BYTES: u64 = 1000;
 
-    fn core() -> Core {
+    fn core(held: Held) -> Core {
         let cut = Cut { size_sectors: 64, chunk_sectors: 16, height: 1 };
         let config = Config {
             sources: vec![4],
@@ -389,7 +389,7 @@ mod tests {
             journal_bytes_max: JOURNAL_BYTES,
             mutant: Mutant::None,
         };
-        Core::new(cut, config, Held::default(), 100)
+        Core::new(cut, config, held, 100)
     }
 
     /// What `id` is to do after it did what it was told to.
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_the_generation_that_began_before_it() {
-        let mut core = core();
+        let mut core = core(Held::default());
         let first = flush_that_syncs(&mut core);
         let freeze = core.submit(Request::Freeze);
         assert_eq!(core.step(NOW, freeze), Step::Do(Io::Append(Record::Frozen)));
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_journal_is_replaced_when_no_record_is_on_its_way_to_it() {
-        let mut core = core();
+        let mut core = core(Held::default());
         let [one, other] = [0, 20].map(|at| {
             let read = core.submit(Request::Read(at..at + 1));
             assert_eq!(core.step(NOW, read), Step::Wait);
@@ -465,5 +465,40 @@ mod tests {
         assert_eq!(go_on(&mut core, fetches[1], Done::Appended(340)), Step::Over(Ok(())));
         assert!(std::iter::from_fn(|| core.poll_wake()).any(|woken| woken == other));
         assert_eq!(core.rounds.journal_bytes(), 340);
+    }
+
+    #[test]
+    fn a_wrong_chunk_is_cleared_although_the_tree_changed_while_it_was_checked() {
+        let held = Held { suspect: std::iter::once(0..1).collect(), ..Held::default() };
+        let mut core = core(held);
+        let read = core.submit(Request::Read(0..1));
+        assert_eq!(core.step(NOW, read), Step::Wait);
+        let opens = |core: &mut Core, empty: bool| {
+            let node = core.poll_begin(NOW).expect("the leaves are not known");
+            assert!(matches!(core.step(NOW, node), Step::Do(Io::Fetch { item: Item::Node(_), .. })));
+            (node, go_on(core, node, Done::Node { empty: vec![empty; 4], bytes: 100 }))
+        };
+        assert_eq!(opens(&mut core, false).1, Step::Over(Ok(())));
+        let checks = |core: &mut Core| {
+            let check = core.poll_begin(NOW).expect("the chunk has to be checked");
+            assert_eq!(core.step(NOW, check), Step::Do(Io::Check(0)));
+            check
+        };
+        let check = checks(&mut core);
+        let rebase = core.submit(Request::Rebase);
+        assert_eq!(core.step(NOW, rebase), Step::Do(Io::Append(Record::Rebased)));
+        assert_eq!(go_on(&mut core, rebase, Done::Appended(200)), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, check, Done::Checked(false)), Step::Over(Ok(())));
+        // In the tree of now it is empty: what lies there is not.
+        let (node, step) = opens(&mut core, true);
+        assert_eq!(step, Step::Do(Io::Append(Record::Clean(std::iter::once(1..4).collect()))));
+        assert_eq!(go_on(&mut core, node, Done::Appended(300)), Step::Over(Ok(())));
+        let check = checks(&mut core);
+        let cleared = Io::Fill { chunk: 0, parts: std::iter::once(0..16).collect() };
+        assert_eq!(go_on(&mut core, check, Done::Checked(false)), Step::Do(cleared));
+        let clean = Record::Clean(std::iter::once(0..1).collect());
+        assert_eq!(go_on(&mut core, check, Done::Well), Step::Do(Io::Append(clean)));
+        assert_eq!(go_on(&mut core, check, Done::Appended(340)), Step::Over(Ok(())));
+        assert_eq!(core.step(NOW, read), Step::Do(Io::Read(0..1)));
     }
 }
