@@ -12,6 +12,7 @@ use image::Manifest;
 use mirror::{Guide, Heard, Mirror, MirrorOptions, Served, Source, Told};
 use net::ErrorKind;
 use net::client::{Client, ClientOptions};
+use net::clock::Clock;
 use net::profile::{BootRequest, Cursor, ExchangeRequest, chunks_of, runs_of};
 use store::{Location, Repository, Shape, Stamp};
 
@@ -133,6 +134,15 @@ fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
     (mirror, guide)
 }
 
+/// Looks again and again; gives up where it hangs.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let clock = Clock::start();
+    while !is_so() {
+        assert!(clock.elapsed() < Duration::from_secs(120), "it never comes");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_machine_that_starts_later_has_what_the_first_one_read() {
     const CHUNK: u64 = 256 << 10;
@@ -143,19 +153,13 @@ fn a_machine_that_starts_later_has_what_the_first_one_read() {
     };
     let (first, first_guide) = machine(&bench, &folder.path().join("first"));
     read(&first, &order[..20]);
-    while first_guide.told.load(Ordering::SeqCst) != 20 {
-        std::thread::yield_now();
-    }
+    until(|| first_guide.told.load(Ordering::SeqCst) == 20);
     // The second starts, while the first one goes on.
     let (second, second_guide) = machine(&bench, &folder.path().join("second"));
     read(&first, &order[20..]);
-    while second_guide.heard.load(Ordering::SeqCst) != order.len() {
-        std::thread::yield_now();
-    }
+    until(|| second_guide.heard.load(Ordering::SeqCst) == order.len());
     let all = first.counters().demanded_bytes;
-    while second.counters().expected_bytes != all {
-        std::thread::yield_now();
-    }
+    until(|| second.counters().expected_bytes == all);
     read(&second, &order);
     let waits = [&first, &second].map(|mirror| mirror.counters().demanded_chunks);
     assert_eq!(waits, [CHUNKS, 0], "reads that waited");

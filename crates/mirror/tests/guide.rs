@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mirror::{Guide, Heard, Mirror, MirrorOptions, RepositoryGuide, Served, Source, Told};
+use net::clock::Clock;
 use net::profile::Cursor;
 use store::{Location, Repository, Shape, Stamp};
 
@@ -56,6 +57,15 @@ fn read(mirror: &Mirror, chunks: impl IntoIterator<Item = u64>) {
     chunks.into_iter().for_each(|chunk| mirror.read(chunk * CHUNK, &mut [0; 512]).unwrap());
 }
 
+/// Looks again and again; gives up where it hangs.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let clock = Clock::start();
+    while !is_so() {
+        assert!(clock.elapsed() < Duration::from_secs(120), "it never comes");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn what_one_boot_read_the_next_one_has_before_it_asks() {
     let (repository, folder) = (repository(), tempfile::tempdir().unwrap());
@@ -70,9 +80,7 @@ fn what_one_boot_read_the_next_one_has_before_it_asks() {
     let second = disk(&repository, &folder.path().join("second"));
     second.follow(guide(&repository)).unwrap();
     let bytes = |mirror: &Mirror| mirror.counters().expected_bytes;
-    while 2 * bytes(&second) <= encoded(&repository, 39) {
-        std::thread::yield_now();
-    }
+    until(|| 2 * bytes(&second) > encoded(&repository, 39));
     read(&second, boot.clone());
     let counters = second.counters();
     assert_eq!((counters.demanded_bytes, counters.prefetched_unused_bytes()), (0, 0));
@@ -145,16 +153,10 @@ fn what_is_read_is_told_once_and_what_is_heard_is_prefetched() {
     let mirror = disk(&repository, &folder.path().join("disk"));
     mirror.follow(Arc::clone(&teller) as Arc<dyn Guide>).unwrap();
     read(&mirror, [9, 3, 7]);
-    while teller.told.lock().unwrap().len() < 3 {
-        std::thread::yield_now();
-    }
-    while 2 * mirror.counters().expected_bytes <= encoded(&repository, 3) {
-        std::thread::yield_now();
-    }
+    until(|| teller.told.lock().unwrap().len() >= 3);
+    until(|| 2 * mirror.counters().expected_bytes > encoded(&repository, 3));
     read(&mirror, [50, 51, 4]);
-    while teller.told.lock().unwrap().len() < 6 {
-        std::thread::yield_now();
-    }
+    until(|| teller.told.lock().unwrap().len() >= 6);
     mirror.close().unwrap();
     assert_eq!(*teller.told.lock().unwrap(), [9, 3, 7, 50, 51, 4]);
     assert_eq!(mirror.counters().expected_used_bytes, mirror.counters().expected_bytes);
