@@ -160,9 +160,8 @@ impl Epoch {
                 doubt.clear();
             }
             let own = if has_ended { 0 } else { begin.parts };
-            let count = own.saturating_add(doubt.len() as u64);
-            let own = (1..=own).map(|part| PartName { epoch: self.number - 1, lease: begin.lease, part });
-            match collect(repository, count, doubt.into_iter().chain(own)) {
+            doubt.extend((1..=own).map(|part| PartName { epoch: self.number - 1, lease: begin.lease, part }));
+            match collect(repository, &doubt) {
                 // Its prune has ended and cleared up meanwhile.
                 Err(error)
                     if error.kind() == ErrorKind::NotFound
@@ -179,12 +178,12 @@ impl Epoch {
     }
 }
 
-/// All that `count` parts name.
-fn collect(repository: &Repository, count: u64, parts: impl Iterator<Item = PartName>) -> Result<Filter> {
-    let objects = count.saturating_mul(PART_PATHS_MAX as u64);
+/// All that `parts` name.
+pub(crate) fn collect(repository: &Repository, parts: &[PartName]) -> Result<Filter> {
+    let objects = (parts.len() as u64).saturating_mul(PART_PATHS_MAX as u64);
     let mut condemned = Filter::new(objects, CONDEMNED_BITS, CONDEMNED_BYTES_MAX, 0);
     for part in parts {
-        for candidate in read_part(repository, &part)? {
+        for candidate in read_part(repository, part)? {
             condemned.insert(&candidate.digest, candidate.slot);
         }
     }

@@ -45,13 +45,15 @@ pub enum Mutant {
     ClosesUnlisted,
     /// Prune: takes copies in other slots for something else.
     OverlooksCopies,
+    /// Prune: keeps a copy that another prune may still delete, and deletes the others.
+    KeepsCondemnedCopies,
     /// Prune: leaves its lists and the leases' logs.
     LeavesRecords,
 }
 
 impl Mutant {
     /// Every bug but none.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::CountsOnCondemned,
         Self::StoresAnewInPlace,
         Self::IgnoresNextEpoch,
@@ -70,6 +72,7 @@ impl Mutant {
         Self::LooksForTombstonesLate,
         Self::ClosesUnlisted,
         Self::OverlooksCopies,
+        Self::KeepsCondemnedCopies,
         Self::LeavesRecords,
     ];
 }

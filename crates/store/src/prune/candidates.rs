@@ -9,16 +9,15 @@ use crate::layout;
 use crate::lease::Lease;
 use crate::repository::Repository;
 
-/// Calls `each` for every copy of every object, folder by folder.
+/// Calls `each` for every object with all its copies, in the order of their slots, folder by folder.
 pub(super) fn each_object(
     repository: &Repository,
-    each: &mut dyn FnMut(&Candidate) -> Result<()>,
+    each: &mut dyn FnMut(&[Candidate]) -> Result<()>,
 ) -> Result<()> {
     for kind in [ObjectKind::Chunk, ObjectKind::Node] {
         for name in repository.backend.folders(&layout::objects(kind))? {
-            for candidate in in_folder(repository, &layout::objects(kind).join(name))? {
-                each(&candidate)?;
-            }
+            let found = in_folder(repository, &layout::objects(kind).join(name))?;
+            found.chunk_by(|one, next| one.digest == next.digest).try_for_each(&mut *each)?;
         }
     }
     Ok(())

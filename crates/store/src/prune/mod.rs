@@ -3,6 +3,7 @@
 
 mod candidates;
 mod close;
+mod copies;
 mod mark;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use object_store::path::Path;
 
 use crate::backend::Created;
-use crate::epoch::{Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, read_part};
+use crate::epoch::{Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::lease::{Heart, Lease, Owner, Purpose};
@@ -22,6 +23,7 @@ use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp};
 use candidates::{Candidates, each_object};
 use close::{Closed, Watch};
+use copies::{has_other, spare};
 use mark::{Marks, Tombstones};
 
 /// How to prune.
@@ -127,11 +129,11 @@ impl Repository {
     pub fn prune_dry(&self, options: &PruneOptions, overseer: &dyn Overseer) -> Result<PruneReport> {
         let mut report = PruneReport::default();
         let marks = first_marks(self, options, &Tombstones::list(self)?, overseer, &mut report)?;
+        let doubted = Epoch::current(self)?.condemned(self)?;
         each_object(self, &mut |found| {
-            report.stored.add(found);
-            if !marks.is_live(&found.digest) {
-                report.candidates.add(found);
-            }
+            found.iter().for_each(|copy| report.stored.add(copy));
+            let is_live = marks.is_live(&found[0].digest);
+            spare(self, found, is_live, &doubted).for_each(|copy| report.candidates.add(copy));
             Ok(())
         })?;
         overseer.event(&PruneEvent::Found(report.candidates));
@@ -196,7 +198,7 @@ impl<'a> Run<'a> {
         let removed = Tombstones::list(self.repository)?;
         let mut marks =
             first_marks(self.repository, self.options, &removed, self.overseer, &mut self.report)?;
-        let candidates = self.candidates(&marks, epoch)?;
+        let candidates = self.candidates(&marks, epoch, &before)?;
         self.overseer.event(&PruneEvent::Found(self.report.candidates));
         if !self.begin(epoch, &before, &candidates)? {
             self.clear(candidates.names().collect())?;
@@ -216,7 +218,7 @@ impl<'a> Run<'a> {
         }
         let is_listed = marks.has_seen_all(&closed.commits) || self.repository.has(Mutant::ClosesUnlisted);
         // From here on a delete may be on its way when something fails.
-        if let Err(error) = self.delete(&marks, &candidates) {
+        if let Err(error) = self.delete(&marks, &candidates, &before) {
             self.lease.abandon();
             return Err(error);
         }
@@ -270,19 +272,21 @@ impl<'a> Run<'a> {
     }
 
     /// Step 5, its first half.
-    fn candidates(&mut self, marks: &Marks, epoch: &Epoch) -> Result<Candidates<'a>> {
+    fn candidates(&mut self, marks: &Marks, epoch: &Epoch, before: &End) -> Result<Candidates<'a>> {
         let mut candidates = Candidates::new(self.repository, &self.lease, epoch.slots());
+        let doubted = collect(self.repository, &before.doubt)?;
         each_object(self.repository, &mut |found| {
-            self.report.stored.add(found);
-            if found.slot > 0 && self.repository.has(Mutant::OverlooksCopies) {
-                return Ok(());
+            let overlooks = self.repository.has(Mutant::OverlooksCopies);
+            let found = if overlooks { &found[..1] } else { found };
+            for copy in found {
+                self.report.stored.add(copy);
+                candidates.saw(copy);
             }
-            candidates.saw(found);
-            if !marks.is_live(&found.digest) {
-                self.report.candidates.add(found);
-                candidates.push(found.clone())?;
-            }
-            Ok(())
+            let is_live = marks.is_live(&found[0].digest);
+            spare(self.repository, found, is_live, &doubted).try_for_each(|copy| {
+                self.report.candidates.add(copy);
+                candidates.push(copy.clone())
+            })
         })?;
         candidates.finish()?;
         Ok(candidates)
@@ -305,17 +309,16 @@ impl<'a> Run<'a> {
         Ok(created == Created::Ours)
     }
 
-    /// Step 8.
-    fn delete(&mut self, marks: &Marks, candidates: &Candidates) -> Result<()> {
+    /// Step 8. What a version needs goes only if a copy stays that nobody deletes, which must be seen after the announcement.
+    fn delete(&mut self, marks: &Marks, candidates: &Candidates, before: &End) -> Result<()> {
+        let parts: Vec<_> = candidates.names().chain(before.doubt.iter().copied()).collect();
+        let all = collect(self.repository, &parts)?;
         for name in candidates.names() {
             let mut condemned = read_part(self.repository, &name)?;
-            condemned.retain(|candidate| !marks.is_live(&candidate.digest));
-            if condemned.is_empty() {
-                continue;
-            }
             if !self.repository.has(Mutant::DeletesUnannounced) {
                 self.lease.announce(name.part)?;
             }
+            condemned.retain(|copy| !marks.is_live(&copy.digest) || has_other(self.repository, copy, &all));
             let paths: Vec<_> = condemned.iter().map(Candidate::path).collect();
             self.repository.backend.delete(&paths)?;
             condemned.iter().for_each(|candidate| self.report.deleted.add(candidate));

@@ -1,0 +1,47 @@
+//! Objects that lie in several slots: which copy stays, and which are garbage though a version needs the object.
+//! formats/repository.md, "Pruning".
+
+use base::Digest;
+use base::limits::OBJECT_BYTES_MAX;
+
+use crate::epoch::Candidate;
+use crate::filter::Filter;
+use crate::layout;
+use crate::mutant::Mutant;
+use crate::repository::Repository;
+
+/// The copies of one object that are candidates: all of them if no version needs the object. Otherwise the first one stays
+/// that is good and not in doubt; if there is none, all stay.
+pub(super) fn spare<'c>(
+    repository: &Repository,
+    copies: &'c [Candidate],
+    is_live: bool,
+    doubted: &Filter,
+) -> impl Iterator<Item = &'c Candidate> {
+    let kept = if is_live && copies.len() > 1 { first_kept(repository, copies, doubted) } else { None };
+    let are_spare = !is_live || kept.is_some();
+    copies.iter().filter(move |copy| are_spare && kept.is_none_or(|kept| kept.slot != copy.slot))
+}
+
+/// Whether the object of `copy` has a good copy that nobody deletes, `condemned` being what somebody may delete.
+pub(super) fn has_other(repository: &Repository, copy: &Candidate, condemned: &Filter) -> bool {
+    let others: Vec<_> = (0..layout::SLOTS).map(|slot| Candidate { slot, ..copy.clone() }).collect();
+    first_kept(repository, &others, condemned).is_some()
+}
+
+fn first_kept<'c>(
+    repository: &Repository,
+    copies: &'c [Candidate],
+    condemned: &Filter,
+) -> Option<&'c Candidate> {
+    let stays = |copy: &Candidate| {
+        !condemned.contains(&copy.digest, copy.slot) || repository.has(Mutant::KeepsCondemnedCopies)
+    };
+    copies.iter().find(|copy| stays(copy) && is_good(repository, copy))
+}
+
+/// Whether the bytes of `copy` are those that its name says. What cannot be read is not good.
+fn is_good(repository: &Repository, copy: &Candidate) -> bool {
+    let bytes = repository.backend.read(&copy.path(), u64::from(OBJECT_BYTES_MAX));
+    bytes.is_ok_and(|bytes| Digest::of(&bytes) == copy.digest)
+}
