@@ -39,9 +39,21 @@ pub(crate) struct PartName {
     /// Number of the prune's lease.
     pub(crate) lease: u64,
     pub(crate) part: u64,
+    /// Whether the prune that deleted it is dead, so that nothing but what it asked for before can be on its way.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) dead: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl PartName {
+    pub(crate) fn of(epoch: u64, lease: u64, part: u64) -> Self {
+        Self { epoch, lease, part, dead: false }
+    }
+
     pub(crate) fn path(&self) -> Path {
         layout::candidates_part(self.epoch, self.lease, self.part)
     }
@@ -160,7 +172,7 @@ impl Epoch {
                 doubt.clear();
             }
             let own = if has_ended { 0 } else { begin.parts };
-            doubt.extend((1..=own).map(|part| PartName { epoch: self.number - 1, lease: begin.lease, part }));
+            doubt.extend((1..=own).map(|part| PartName::of(self.number - 1, begin.lease, part)));
             match collect(repository, &doubt) {
                 // Its prune has ended and cleared up meanwhile.
                 Err(error)
@@ -289,7 +301,7 @@ mod tests {
             Candidate { kind: ObjectKind::Chunk, digest: Digest([255; 32]), slot: 7, bytes: 1 << 25 };
         let part = seal_part(&vec![longest; PART_PATHS_MAX]);
         assert!(part.len() as u64 <= PART_BYTES_MAX, "{}", part.len());
-        let name = PartName { epoch: 1 << 20, lease: 1 << 20, part: 1 << 20 };
+        let name = PartName { dead: true, ..PartName::of(1 << 20, 1 << 20, 1 << 20) };
         let end = End::new(u64::MAX, u64::MAX, vec![name; DOUBT_MAX + 7]).unwrap();
         assert_eq!(end.doubt.len(), DOUBT_MAX);
         let sealed = end.seal(&Cipher::Key(SealKey::from_bytes([1; 32]))).unwrap();

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result, from_io};
 use crate::layout;
 use crate::mutant::Mutant;
 use crate::names::ImageName;
+use crate::process::Process;
 use crate::record::{self, RECORD_BYTES_MAX};
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp, from_image};
@@ -65,6 +66,9 @@ pub struct Owner {
     pub created: String,
     /// A person or a program.
     pub creator: String,
+    /// The process that holds it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
 }
 
 /// One entry of a lease.
@@ -167,7 +171,8 @@ enum State {
 impl Lease {
     /// Takes a lease in the current epoch.
     pub(crate) fn take(repository: &Repository, purpose: Purpose, stamp: &Stamp) -> Result<(Self, Epoch)> {
-        let owner = Owner { purpose, created: stamp.created.clone(), creator: stamp.creator.clone() };
+        let (created, creator) = (stamp.created.clone(), stamp.creator.clone());
+        let owner = Owner { purpose, created, creator, process: repository.processes.own() };
         for _ in 0..RACES_MAX {
             let epoch = Epoch::current(repository)?;
             let lease = match Self::take_in(repository, epoch.number, &owner) {

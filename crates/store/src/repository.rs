@@ -22,6 +22,9 @@ use crate::layout;
 use crate::location::Location;
 use crate::mutant::Mutant;
 use crate::probe::{Probe, Proof};
+#[cfg(feature = "mutants")]
+use crate::process::Process;
+use crate::process::Processes;
 use crate::record::{self, RECORD_BYTES_MAX};
 use crate::s3;
 use crate::versions::{Stamp, from_image};
@@ -91,6 +94,7 @@ pub struct Repository {
     pub(crate) cipher: Cipher,
     pub(crate) keys: Keys,
     pub(crate) blobs: Arc<Blobs>,
+    pub(crate) processes: Processes,
     pub(crate) mutant: Mutant,
 }
 
@@ -260,17 +264,22 @@ impl Repository {
         self.cache.as_ref().map(|cache| (cache.bytes(), cache.folder()))
     }
 
-    /// The repository in `store`, which answers at once and is fit, used by a program with the bug `mutant`; made if there
-    /// is none. For simulations.
+    /// The repository in `store`, which answers at once and is fit, used by `process` with the bug `mutant`; made if there
+    /// is none. `is_dead` says of processes what the kernel would say. For simulations.
     #[cfg(feature = "mutants")]
-    pub fn simulated(store: Arc<dyn ObjectStore>, mutant: Mutant) -> Result<Self> {
+    pub fn simulated(
+        store: Arc<dyn ObjectStore>,
+        mutant: Mutant,
+        process: Process,
+        is_dead: Arc<dyn Fn(&Process) -> bool + Send + Sync>,
+    ) -> Result<Self> {
         const NAME: &str = "simulated";
         let backend = Backend::here(store, Proof::given());
         let repository = match backend.size(&layout::format())? {
             None => Self::create_on(backend, NAME.to_owned(), None)?,
             Some(_) => Self::open_on(backend, NAME.to_owned())?,
         };
-        Ok(Self { mutant, ..repository })
+        Ok(Self { mutant, processes: Processes::Simulated(process, is_dead), ..repository })
     }
 
     fn cached(mut self, setting: &Setting) -> Result<Self> {
@@ -306,7 +315,8 @@ impl Repository {
         let Format { id, key_check, .. } = format;
         let (keys, blobs) = (Keys::default(), Arc::default());
         let backend = Arc::new(backend);
-        Self { backend, cache: None, name, id, key_check, cipher, keys, blobs, mutant: Mutant::None }
+        let (processes, mutant) = (Processes::default(), Mutant::None);
+        Self { backend, cache: None, name, id, key_check, cipher, keys, blobs, processes, mutant }
     }
 
     fn open_on(backend: Backend, name: String) -> Result<Self> {

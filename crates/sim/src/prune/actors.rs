@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::store::{
-    ErrorKind, ImageName, Mutant, Overseer, PruneEvent, PruneOptions, Reference, Repository, Stamp, Writer,
+    ErrorKind, ImageName, Mutant, Overseer, Process, PruneEvent, PruneOptions, Reference, Repository, Stamp,
+    Writer,
 };
 use base::{Chance, Digest};
 use bytes::Bytes;
@@ -80,7 +81,15 @@ pub fn found(world: &Arc<World>, mutant: Mutant) {
 }
 
 fn open(stage: &Stage, mutant: Mutant) -> ::store::Result<Repository> {
-    Repository::simulated(Arc::new(ActorStore::new(stage.clone())), mutant)
+    let process = |number: usize| Process {
+        boot: "sim".to_owned(),
+        namespace: 1,
+        pid: u32::try_from(number).expect("few"),
+        started: 1,
+    };
+    let (watcher, own) = (stage.clone(), process(stage.number()));
+    let is_dead = move |other: &Process| watcher.sees_dead(other.pid as usize);
+    Repository::simulated(Arc::new(ActorStore::new(stage.clone())), mutant, own, Arc::new(is_dead))
 }
 
 fn stamp() -> Stamp {

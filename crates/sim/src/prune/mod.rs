@@ -47,11 +47,12 @@ pub fn run_prunes(seed: u64, mutant: Mutant) -> PruneOutcome {
     let mut chance = Chance::from_seed(seed);
     let world = World::new(chance.fork());
     actors::found(&world, mutant);
-    world.trouble(Faults::draw(&mut chance));
+    let faults = Faults::draw(&mut chance);
+    world.trouble(faults);
     let actors = actors::cast(&mut chance);
     play(&world, &actors, mutant);
     // What the dead had asked for arrives when others have cleared up behind them, and stored it anew.
-    world.trouble(Faults::NONE);
+    world.trouble(Faults { deaths_show: faults.deaths_show, ..Faults::NONE });
     for role in [Role::Prune { rounds: 1, looks: 1 }, Role::Write { rounds: 3 }] {
         play(&world, &[Actor { role, seed: chance.u64() }], mutant);
     }

@@ -59,11 +59,20 @@ pub struct Faults {
     pub lost_reply: u32,
     /// A change shows in lists up to so many operations late.
     pub lag_steps: u64,
+    /// Others on the same machine see who is dead, and a request of the dead that somebody repeats takes no effect any more.
+    pub deaths_show: bool,
 }
 
 impl Faults {
-    pub const NONE: Self =
-        Self { sleep: 0, sleep_steps: 0, death: 0, failure: 0, lost_reply: 0, lag_steps: 0 };
+    pub const NONE: Self = Self {
+        sleep: 0,
+        sleep_steps: 0,
+        death: 0,
+        failure: 0,
+        lost_reply: 0,
+        lag_steps: 0,
+        deaths_show: false,
+    };
 
     pub fn draw(chance: &mut Chance) -> Self {
         Self {
@@ -73,6 +82,7 @@ impl Faults {
             failure: [0, 1_000][chance.below(2) as usize],
             lost_reply: [0, 5_000][chance.below(2) as usize],
             lag_steps: [0, 0, 100, 2000][chance.below(4) as usize],
+            deaths_show: chance.hits(500_000),
         }
     }
 }
@@ -120,6 +130,10 @@ struct State {
     operations: u64,
     trace: Trace,
     souls: Vec<Soul>,
+    /// Number of the first of them among all that there ever were.
+    first_soul: usize,
+    /// Numbers of those who died.
+    dead: HashSet<usize>,
     chosen: Option<usize>,
     records: BTreeMap<String, Record>,
     /// Deleted, and still in lists until then.
@@ -140,6 +154,8 @@ impl World {
                 operations: 0,
                 trace: Trace::new(),
                 souls: Vec::new(),
+                first_soul: 0,
+                dead: HashSet::new(),
                 chosen: None,
                 records: BTreeMap::new(),
                 ghosts: BTreeMap::new(),
@@ -158,7 +174,7 @@ impl World {
     /// From now on nothing goes wrong, and what is on its way arrives.
     pub fn calm(&self) {
         let mut state = self.state();
-        state.faults = Faults::NONE;
+        state.faults = Faults { deaths_show: state.faults.deaths_show, ..Faults::NONE };
         state.arrive(u64::MAX);
         state.ghosts.clear();
         state.records.values_mut().for_each(|record| record.shown_at = 0);
@@ -167,7 +183,9 @@ impl World {
     /// Makes room for so many actors, who all begin at once.
     pub fn cast(&self, actors: usize) {
         let soul = || Soul { mood: Mood::Busy, deletes: false, sleeps_until: 0, is_dead: false };
-        self.state().souls = (0..actors).map(|_| soul()).collect();
+        let mut state = self.state();
+        state.first_soul += state.souls.len();
+        state.souls = (0..actors).map(|_| soul()).collect();
     }
 
     pub fn stage(self: &Arc<Self>, actor: usize) -> Stage {
@@ -225,6 +243,17 @@ impl Stage {
         state.chosen = None;
         state.souls[self.actor].mood = Mood::Busy;
         state.suffer(self.actor, operation)
+    }
+
+    /// Its number among all that there ever were.
+    pub fn number(&self) -> usize {
+        self.world.state().first_soul + self.actor
+    }
+
+    /// Whether it can see that the actor of this number is dead.
+    pub fn sees_dead(&self, number: usize) -> bool {
+        let state = self.world.state();
+        state.faults.deaths_show && state.dead.contains(&number)
     }
 
     /// Whether this actor died.
@@ -297,6 +326,7 @@ impl State {
         let worst = if matches!(operation, Operation::Delete(_)) { DELETES_WORSE } else { 1 };
         if self.chance.hits(self.faults.death * worst) {
             self.souls[actor].is_dead = true;
+            self.dead.insert(self.first_soul + actor);
             match self.chance.below(3) {
                 0 => {}
                 1 => drop(self.perform(operation)),
@@ -312,6 +342,11 @@ impl State {
             return Answer::Failed;
         }
         let is_lost = self.chance.hits(self.faults.lost_reply);
+        if let Operation::Delete(path) = &operation
+            && self.faults.deaths_show
+        {
+            self.late.retain(|(_, late)| !matches!(late, Operation::Delete(late) if late == path));
+        }
         let answer = self.perform(operation);
         if is_lost { Answer::Failed } else { answer }
     }

@@ -74,7 +74,7 @@ impl<'a> Candidates<'a> {
             return Ok(());
         }
         self.parts += 1;
-        let name = PartName { epoch: self.epoch, lease: self.lease, part: self.parts };
+        let name = PartName::of(self.epoch, self.lease, self.parts);
         self.repository.backend.create(&name.path(), &seal_part(&self.waiting))?;
         self.waiting.clear();
         Ok(())
@@ -90,6 +90,6 @@ impl<'a> Candidates<'a> {
 
     pub(super) fn names(&self) -> impl Iterator<Item = PartName> + use<> {
         let (epoch, lease) = (self.epoch, self.lease);
-        (1..=self.parts).map(move |part| PartName { epoch, lease, part })
+        (1..=self.parts).map(move |part| PartName::of(epoch, lease, part))
     }
 }

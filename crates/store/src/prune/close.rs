@@ -65,6 +65,12 @@ impl<'a> Watch<'a> {
         self.deleting
     }
 
+    /// Whether its owner is surely dead.
+    pub(super) fn is_dead(&self) -> bool {
+        let process = self.owner.as_ref().and_then(|owner| owner.process.as_ref());
+        process.is_some_and(|process| self.repository.processes.is_dead(process))
+    }
+
     /// Whether there is such a lease.
     fn is_there(&self) -> Result<bool> {
         self.repository.backend.exists(&layout::lease_entry(self.epoch, self.lease, 1))
@@ -159,8 +165,11 @@ impl<'a> Run<'a> {
     pub(super) fn wait_for(&mut self, mut open: Vec<Watch<'a>>, closed: &mut Closed<'a>) -> Result<()> {
         loop {
             for watch in &mut open {
+                // Asked before the look, a death is not taken for one that came before the last entry.
+                let is_dead = watch.is_dead();
                 watch.look()?;
-                if !watch.has_ended && watch.silent >= self.options.looks && watch.revoke()? {
+                let is_given_up = is_dead || watch.silent >= self.options.looks;
+                if !watch.has_ended && is_given_up && watch.revoke()? {
                     self.report.revoked += 1;
                     watch
                         .owner

@@ -3,8 +3,10 @@
 
 use base::Digest;
 use base::limits::OBJECT_BYTES_MAX;
+use image::ObjectRef;
 
 use crate::epoch::Candidate;
+use crate::error::{ErrorKind, Result};
 use crate::filter::Filter;
 use crate::layout;
 use crate::mutant::Mutant;
@@ -38,6 +40,19 @@ fn first_kept<'c>(
         !condemned.contains(&copy.digest, copy.slot) || repository.has(Mutant::KeepsCondemnedCopies)
     };
     copies.iter().find(|copy| stays(copy) && is_good(repository, copy))
+}
+
+/// Stores the object of `copy`, if that is there, in a slot that nobody condemns; durable after the next flush. False if it
+/// is there and not good, or no slot is left.
+pub(super) fn store_elsewhere(repository: &Repository, copy: &Candidate, condemned: &Filter) -> Result<bool> {
+    let bytes = match repository.backend.read(&copy.path(), u64::from(OBJECT_BYTES_MAX)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        bytes => bytes?,
+    };
+    let free = (0..layout::SLOTS).find(|&slot| !condemned.contains(&copy.digest, slot));
+    let (true, Some(slot)) = (Digest::of(&bytes) == copy.digest, free) else { return Ok(false) };
+    repository.put_in(&ObjectRef::of(copy.kind, &bytes), slot, bytes)?;
+    Ok(true)
 }
 
 /// Whether the bytes of `copy` are those that its name says. What cannot be read is not good.

@@ -15,6 +15,7 @@ use object_store::path::Path;
 use crate::backend::Created;
 use crate::epoch::{Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filter::Filter;
 use crate::layout;
 use crate::lease::{Heart, Lease, Owner, Purpose};
 use crate::mutant::Mutant;
@@ -23,7 +24,7 @@ use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp};
 use candidates::{Candidates, each_object};
 use close::{Closed, Watch};
-use copies::{has_other, spare};
+use copies::{has_other, spare, store_elsewhere};
 use mark::{Marks, Tombstones};
 
 /// How to prune.
@@ -218,12 +219,9 @@ impl<'a> Run<'a> {
         }
         let is_listed = marks.has_seen_all(&closed.commits) || self.repository.has(Mutant::ClosesUnlisted);
         // From here on a delete may be on its way when something fails.
-        if let Err(error) = self.delete(&marks, &candidates, &before) {
-            self.lease.abandon();
-            return Err(error);
-        }
+        let doubt = self.delete(&marks, &candidates, &before.doubt).inspect_err(|_| self.lease.abandon())?;
         let closed_below = if is_listed { epoch.number + 1 } else { before.closed };
-        let end = End::new(epoch.number + 1, closed_below, before.doubt)?;
+        let end = End::new(epoch.number + 1, closed_below, doubt)?;
         if self
             .repository
             .backend
@@ -251,7 +249,18 @@ impl<'a> Run<'a> {
             }
             if watch.has_ended() {
                 let mut doubt = begin.doubt.clone();
-                doubt.extend(watch.deleting().map(|part| PartName { epoch: of, lease, part }));
+                let is_dead = watch.is_dead();
+                match watch.deleting() {
+                    None => {}
+                    Some(part) if part <= begin.parts => {
+                        doubt.push(PartName { dead: is_dead, ..PartName::of(of, lease, part) });
+                    }
+                    // It deleted once more what was in doubt.
+                    Some(part) => {
+                        let at = usize::try_from(part - begin.parts - 1).unwrap_or(usize::MAX);
+                        doubt.get_mut(at).into_iter().for_each(|part| part.dead &= is_dead);
+                    }
+                }
                 if self.repository.has(Mutant::PruneForgetsDoubt) {
                     doubt.clear();
                 }
@@ -310,8 +319,14 @@ impl<'a> Run<'a> {
     }
 
     /// Step 8. What a version needs goes only if a copy stays that nobody deletes, which must be seen after the announcement.
-    fn delete(&mut self, marks: &Marks, candidates: &Candidates, before: &End) -> Result<()> {
-        let parts: Vec<_> = candidates.names().chain(before.doubt.iter().copied()).collect();
+    /// Returns the parts that stay in `doubt`.
+    fn delete(
+        &mut self,
+        marks: &Marks,
+        candidates: &Candidates,
+        doubt: &[PartName],
+    ) -> Result<Vec<PartName>> {
+        let parts: Vec<_> = candidates.names().chain(doubt.iter().copied()).collect();
         let all = collect(self.repository, &parts)?;
         for name in candidates.names() {
             let mut condemned = read_part(self.repository, &name)?;
@@ -319,12 +334,40 @@ impl<'a> Run<'a> {
                 self.lease.announce(name.part)?;
             }
             condemned.retain(|copy| !marks.is_live(&copy.digest) || has_other(self.repository, copy, &all));
-            let paths: Vec<_> = condemned.iter().map(Candidate::path).collect();
-            self.repository.backend.delete(&paths)?;
-            condemned.iter().for_each(|candidate| self.report.deleted.add(candidate));
+            self.delete_copies(&condemned)?;
+            condemned.iter().for_each(|copy| self.report.deleted.add(copy));
             self.overseer.event(&PruneEvent::Deleted(self.report.deleted));
         }
-        Ok(())
+        if self.repository.has(Mutant::PruneForgetsDoubt) {
+            return Ok(Vec::new());
+        }
+        let mut in_doubt = Vec::new();
+        for (name, number) in doubt.iter().zip(candidates.parts() + 1..) {
+            if !(name.dead && self.delete_again(name, number, marks, &all)?) {
+                in_doubt.push(*name);
+            }
+        }
+        Ok(in_doubt)
+    }
+
+    /// Asks once more for all that a dead prune may have asked for when it deleted the part `name`, so that nothing is on its
+    /// way afterwards. What a version needs is stored elsewhere before. False if that cannot be done.
+    fn delete_again(&self, name: &PartName, number: u64, marks: &Marks, condemned: &Filter) -> Result<bool> {
+        let copies = read_part(self.repository, name)?;
+        self.lease.announce(number)?;
+        for copy in copies.iter().filter(|copy| marks.is_live(&copy.digest)) {
+            if !has_other(self.repository, copy, condemned)
+                && !store_elsewhere(self.repository, copy, condemned)?
+            {
+                return Ok(false);
+            }
+        }
+        self.repository.settle()?;
+        self.delete_copies(&copies).map(|()| true)
+    }
+
+    fn delete_copies(&self, copies: &[Candidate]) -> Result<()> {
+        self.repository.backend.delete(&copies.iter().map(Candidate::path).collect::<Vec<_>>())
     }
 
     /// Step 10. First entries go before others of their logs, listed or not.

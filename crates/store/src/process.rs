@@ -1,0 +1,141 @@
+//! Which process holds a lease, so that a prune on the same machine need not wait for one that is dead.
+//! proc(5): `/proc/[pid]/stat`, `/proc/sys/kernel/random/boot_id`; pid_namespaces(7).
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+/// Separates the digest of a boot's id from other uses of that id.
+const BOOT_CONTEXT: &str = "diskcast repository v1: boot of a machine";
+/// Digits of that digest that are kept.
+const BOOT_DIGITS: usize = 32;
+
+/// A process of some machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Which boot of which machine: the digest of the kernel's random id, 32 hexadecimal digits.
+    pub boot: String,
+    /// Inode of its PID namespace.
+    pub namespace: u64,
+    /// Its number there.
+    pub pid: u32,
+    /// When it was started, in clock ticks since the boot. Numbers are used again.
+    pub started: u64,
+}
+
+impl Process {
+    /// The process that asks; `None` where `/proc` does not tell.
+    fn own() -> Option<Self> {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let mut boot = blake3::derive_key(BOOT_CONTEXT, &boot).map(|byte| format!("{byte:02x}")).concat();
+        boot.truncate(BOOT_DIGITS);
+        let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        let pid = std::process::id();
+        Some(Self { boot, namespace, pid, started: Status::of(pid)?.started })
+    }
+
+    /// Whether it is surely dead. A process of another machine, boot or PID namespace never is.
+    fn is_dead(&self) -> bool {
+        let is_near =
+            Self::own().is_some_and(|own| (own.boot, own.namespace) == (self.boot.clone(), self.namespace));
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
+        // The signal is asked first: `/proc` may hide the processes of others.
+        is_near
+            && (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
+                || Status::of(self.pid).is_some_and(|now| now.started != self.started || now.is_over))
+    }
+}
+
+/// What `/proc` says of a process.
+struct Status {
+    started: u64,
+    /// It has ended, with all its threads, and its parent has not asked for its status yet.
+    is_over: bool,
+}
+
+impl Status {
+    fn of(pid: u32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name before is in parentheses, and may hold some itself.
+        let fields: Vec<_> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+        let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
+        Some(Self { started: started.parse().ok()?, is_over: *state == "Z" && *threads == "1" })
+    }
+}
+
+/// Who tells which processes live.
+#[derive(Clone, Default)]
+pub(crate) enum Processes {
+    /// The kernel.
+    #[default]
+    Kernel,
+    /// A simulation: its process, and what it knows of the others.
+    #[cfg(feature = "mutants")]
+    Simulated(Process, Arc<dyn Fn(&Process) -> bool + Send + Sync>),
+}
+
+impl Processes {
+    /// The process that asks.
+    pub(crate) fn own(&self) -> Option<Process> {
+        match self {
+            Self::Kernel => Process::own(),
+            #[cfg(feature = "mutants")]
+            Self::Simulated(own, _) => Some(own.clone()),
+        }
+    }
+
+    /// Whether `process` is surely dead.
+    pub(crate) fn is_dead(&self, process: &Process) -> bool {
+        match self {
+            Self::Kernel => process.is_dead(),
+            #[cfg(feature = "mutants")]
+            Self::Simulated(_, is_dead) => is_dead(process),
+        }
+    }
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Processes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_living_and_strangers_are_not_dead() {
+        let own = Process::own().unwrap();
+        assert!(!own.is_dead());
+        assert!(Process { started: own.started + 1, ..own.clone() }.is_dead(), "another had its number");
+        for stranger in [
+            Process { boot: "0".repeat(BOOT_DIGITS), started: 1, ..own.clone() },
+            Process { namespace: 1, started: 1, ..own },
+        ] {
+            assert!(!stranger.is_dead(), "{stranger:?}");
+        }
+    }
+
+    #[test]
+    fn who_was_killed_is_dead_before_and_after_its_parent_asks() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let process = Process { pid, started: Status::of(pid).unwrap().started, ..Process::own().unwrap() };
+        assert!(!process.is_dead());
+        // Reads from a pipe that nobody writes to until it is killed; `waitid` tells of its end and leaves it there.
+        child.kill().unwrap();
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let id = rustix::process::WaitId::Pid(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap());
+        rustix::process::waitid(id, ended).unwrap();
+        assert!(process.is_dead());
+        child.wait().unwrap();
+        assert!(process.is_dead());
+    }
+}
