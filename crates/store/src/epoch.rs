@@ -12,8 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::filter::Filter;
 use crate::layout;
 use crate::mutant::Mutant;
+use crate::process::Process;
 use crate::record;
 use crate::repository::Repository;
+use crate::versions::RACES_MAX;
 
 const PRUNE: &str = "prune";
 const PRUNE_END: &str = "prune-end";
@@ -24,7 +26,7 @@ pub(crate) const PART_PATHS_MAX: usize = 1000;
 /// Longest part in bytes.
 const PART_BYTES_MAX: u64 = 128 << 10;
 /// Longest record of a prune in bytes: it names all parts in doubt, and is twice as long where it is sealed.
-const PRUNE_BYTES_MAX: u64 = 64 << 10;
+const PRUNE_BYTES_MAX: u64 = 128 << 10;
 /// Most parts in doubt that are handed on.
 const DOUBT_MAX: usize = 256;
 /// Memory for what is condemned: 32 bits each for four million objects, fewer for more.
@@ -32,26 +34,21 @@ const CONDEMNED_BYTES_MAX: u64 = 16 << 20;
 const CONDEMNED_BITS: u64 = 32;
 
 /// Names a part of a list of candidates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartName {
     /// Epoch of the prune's lease.
     pub(crate) epoch: u64,
     /// Number of the prune's lease.
     pub(crate) lease: u64,
     pub(crate) part: u64,
-    /// Whether the prune that deleted it is dead, so that nothing but what it asked for before can be on its way.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) dead: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_false(value: &bool) -> bool {
-    !value
+    /// The process that may still delete it; one that is not known may live for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<Process>,
 }
 
 impl PartName {
     pub(crate) fn of(epoch: u64, lease: u64, part: u64) -> Self {
-        Self { epoch, lease, part, dead: false }
+        Self { epoch, lease, part, process: None }
     }
 
     pub(crate) fn path(&self) -> Path {
@@ -126,24 +123,93 @@ pub(crate) struct Epoch {
     pub(crate) begin: Option<Begin>,
 }
 
+/// Whether prune `number` has begun and its record is there.
+fn has_begun(repository: &Repository, number: u64) -> Result<bool> {
+    repository.backend.exists(&layout::prune_begin(number))
+}
+
+/// The numbers of prunes that lists show, ascending.
+fn listed(repository: &Repository) -> Result<Vec<u64>> {
+    let folders = repository.backend.folders(&layout::prunes())?;
+    Ok(folders.iter().filter_map(|name| layout::number_named(name)).collect())
+}
+
+/// The highest number that lists show of a prune whose record is there; 0 if they show none.
+fn newest_listed(repository: &Repository) -> Result<u64> {
+    for number in listed(repository)?.into_iter().rev() {
+        if has_begun(repository, number)? {
+            return Ok(number);
+        }
+    }
+    Ok(0)
+}
+
+/// Deletes the records of old prunes, after prune `newest` has ended: that one and the one before stay. Nothing goes unless
+/// a list shows one of these two, so that every later list shows one that is there; and what goes goes in ascending order
+/// without a gap, so that the number after one that is there was never deleted.
+pub(crate) fn forget(repository: &Repository, newest: u64) -> Result<()> {
+    let listed = listed(repository)?;
+    let is_shown = listed.last().is_some_and(|&last| last + 1 >= newest);
+    let Some(&first) = listed.first().filter(|_| is_shown || repository.has(Mutant::ForgetsUnshownPrunes))
+    else {
+        return Ok(());
+    };
+    let mut first = first;
+    while first > 1 && has_begun(repository, first - 1)? {
+        first -= 1;
+    }
+    for number in first..newest.saturating_sub(1) {
+        repository.backend.delete(&[layout::prune_begin(number)])?;
+        repository.backend.delete(&[layout::prune_end(number)])?;
+    }
+    Ok(())
+}
+
 impl Epoch {
-    /// The newest.
+    /// The newest, or one that was the newest a moment ago: see [`Epoch::has_passed`].
     pub(crate) fn current(repository: &Repository) -> Result<Self> {
-        let begun = |number| repository.backend.exists(&layout::prune_begin(number));
-        Self::of(repository, first_absent(begun)? - 1)
+        for _ in 0..RACES_MAX {
+            let newest = newest_listed(repository)?;
+            let number = newest + first_absent(|more| has_begun(repository, newest + more))? - 1;
+            // Read after the next one was found absent.
+            if let Some(epoch) = Self::find(repository, number)? {
+                return Ok(epoch);
+            }
+        }
+        Err(Error::new(ErrorKind::Io, "find the newest prune: too many begin at this moment"))
     }
 
+    /// The epoch that prune `number` began.
     pub(crate) fn of(repository: &Repository, number: u64) -> Result<Self> {
+        let deleted = || {
+            let path = layout::prune_begin(number);
+            Error::new(ErrorKind::Revoked, format!("`{path}` was deleted, since later prunes have ended"))
+        };
+        Self::find(repository, number)?.ok_or_else(deleted)
+    }
+
+    fn find(repository: &Repository, number: u64) -> Result<Option<Self>> {
         if number == 0 {
-            return Ok(Self { number, begin: None });
+            return Ok(Some(Self { number, begin: None }));
         }
         let path = layout::prune_begin(number);
-        let begin: Begin = read_enclosed(repository, PRUNE, &path)?
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("`{path}` was deleted")))?;
-        if begin.number != number {
+        let begin: Option<Begin> = read_enclosed(repository, PRUNE, &path)?;
+        if begin.as_ref().is_some_and(|begin| begin.number != number) {
             return Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the record of another prune")));
         }
-        Ok(Self { number, begin: Some(begin) })
+        Ok(begin.map(|begin| Self { number, begin: Some(begin) }))
+    }
+
+    /// Whether a later prune has begun. No prune that had begun before this was asked is overlooked: if the record of the
+    /// next one was deleted, that of this one was before.
+    pub(crate) fn has_passed(&self, repository: &Repository) -> Result<bool> {
+        if has_begun(repository, self.number + 1)? {
+            return Ok(true);
+        }
+        match self.number {
+            0 => Ok(newest_listed(repository)? > 0),
+            number => Ok(!has_begun(repository, number)?),
+        }
     }
 
     /// How its prune ended; nothing if it has not.
@@ -179,6 +245,10 @@ impl Epoch {
                     if error.kind() == ErrorKind::NotFound
                         && !has_ended
                         && self.end(repository)?.is_some() => {}
+                Err(error) if error.kind() == ErrorKind::NotFound && self.has_passed(repository)? => {
+                    let text = format!("what prune {} condemned was deleted by a later one", self.number);
+                    return Err(Error::from_source(ErrorKind::Revoked, text, error));
+                }
                 result => return result,
             }
         }
@@ -301,7 +371,9 @@ mod tests {
             Candidate { kind: ObjectKind::Chunk, digest: Digest([255; 32]), slot: 7, bytes: 1 << 25 };
         let part = seal_part(&vec![longest; PART_PATHS_MAX]);
         assert!(part.len() as u64 <= PART_BYTES_MAX, "{}", part.len());
-        let name = PartName { dead: true, ..PartName::of(1 << 20, 1 << 20, 1 << 20) };
+        let (number, boot) = (1 << 20, "0".repeat(32));
+        let process = Process { boot, namespace: u64::from(u32::MAX), pid: u32::MAX, started: 1 << 40 };
+        let name = PartName { process: Some(process), ..PartName::of(number, number, number) };
         let end = End::new(u64::MAX, u64::MAX, vec![name; DOUBT_MAX + 7]).unwrap();
         assert_eq!(end.doubt.len(), DOUBT_MAX);
         let sealed = end.seal(&Cipher::Key(SealKey::from_bytes([1; 32]))).unwrap();

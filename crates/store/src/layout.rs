@@ -130,12 +130,16 @@ pub(crate) fn scratch(name: &str) -> Path {
     Path::from_iter([PROBES, SCRATCH, name])
 }
 
+pub(crate) fn prunes() -> Path {
+    Path::from(PRUNES)
+}
+
 pub(crate) fn prune_begin(number: u64) -> Path {
-    numbered(Path::from(PRUNES), number).join("begin")
+    numbered(prunes(), number).join("begin")
 }
 
 pub(crate) fn prune_end(number: u64) -> Path {
-    numbered(Path::from(PRUNES), number).join("end")
+    numbered(prunes(), number).join("end")
 }
 
 pub(crate) fn leases() -> Path {

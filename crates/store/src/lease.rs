@@ -180,8 +180,7 @@ impl Lease {
                 Err(error) if error.kind() == ErrorKind::Exists => continue,
                 lease => lease?,
             };
-            let has_passed = repository.backend.exists(&layout::prune_begin(epoch.number + 1))?;
-            if !has_passed || repository.has(Mutant::IgnoresNextEpoch) {
+            if !epoch.has_passed(repository)? || repository.has(Mutant::IgnoresNextEpoch) {
                 return Ok((lease, epoch));
             }
         }

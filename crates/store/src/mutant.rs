@@ -47,13 +47,15 @@ pub enum Mutant {
     OverlooksCopies,
     /// Prune: keeps a copy that another prune may still delete, and deletes the others.
     KeepsCondemnedCopies,
+    /// Prune: deletes the records of earlier prunes before a list shows a later one.
+    ForgetsUnshownPrunes,
     /// Prune: leaves its lists and the leases' logs.
     LeavesRecords,
 }
 
 impl Mutant {
     /// Every bug but none.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::CountsOnCondemned,
         Self::StoresAnewInPlace,
         Self::IgnoresNextEpoch,
@@ -73,6 +75,7 @@ impl Mutant {
         Self::ClosesUnlisted,
         Self::OverlooksCopies,
         Self::KeepsCondemnedCopies,
+        Self::ForgetsUnshownPrunes,
         Self::LeavesRecords,
     ];
 }

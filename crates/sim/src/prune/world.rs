@@ -132,8 +132,6 @@ struct State {
     souls: Vec<Soul>,
     /// Number of the first of them among all that there ever were.
     first_soul: usize,
-    /// Numbers of those who died.
-    dead: HashSet<usize>,
     chosen: Option<usize>,
     records: BTreeMap<String, Record>,
     /// Deleted, and still in lists until then.
@@ -155,7 +153,6 @@ impl World {
                 trace: Trace::new(),
                 souls: Vec::new(),
                 first_soul: 0,
-                dead: HashSet::new(),
                 chosen: None,
                 records: BTreeMap::new(),
                 ghosts: BTreeMap::new(),
@@ -194,8 +191,9 @@ impl World {
 
     pub fn outcome(&self) -> PruneOutcome {
         let mut state = self.state();
-        let State { checker, records, .. } = &mut *state;
-        checker.end(&records.iter().map(|(path, record)| (path.as_str(), &record.bytes)).collect());
+        let State { checker, records, faults, .. } = &mut *state;
+        let records = records.iter().map(|(path, record)| (path.as_str(), &record.bytes)).collect();
+        checker.end(&records, faults.deaths_show);
         PruneOutcome {
             violations: std::mem::take(&mut state.checker.violations),
             trace: state.trace.value(),
@@ -250,10 +248,11 @@ impl Stage {
         self.world.state().first_soul + self.actor
     }
 
-    /// Whether it can see that the actor of this number is dead.
+    /// Whether it can see that the actor of this number is no more.
     pub fn sees_dead(&self, number: usize) -> bool {
         let state = self.world.state();
-        state.faults.deaths_show && state.dead.contains(&number)
+        let soul = number.checked_sub(state.first_soul).map(|at| &state.souls[at]);
+        state.faults.deaths_show && soul.is_none_or(|soul| soul.is_dead || soul.mood == Mood::Gone)
     }
 
     /// Whether this actor died.
@@ -326,7 +325,6 @@ impl State {
         let worst = if matches!(operation, Operation::Delete(_)) { DELETES_WORSE } else { 1 };
         if self.chance.hits(self.faults.death * worst) {
             self.souls[actor].is_dead = true;
-            self.dead.insert(self.first_soul + actor);
             match self.chance.below(3) {
                 0 => {}
                 1 => drop(self.perform(operation)),

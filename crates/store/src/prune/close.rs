@@ -8,6 +8,7 @@ use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::lease::{self, Commit, Entry, Owner};
 use crate::mutant::Mutant;
+use crate::process::Process;
 use crate::repository::Repository;
 
 use super::{PruneEvent, Run, Tombstones};
@@ -65,10 +66,14 @@ impl<'a> Watch<'a> {
         self.deleting
     }
 
+    /// The process that holds it, where that is known.
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.owner.as_ref().and_then(|owner| owner.process.as_ref())
+    }
+
     /// Whether its owner is surely dead.
-    pub(super) fn is_dead(&self) -> bool {
-        let process = self.owner.as_ref().and_then(|owner| owner.process.as_ref());
-        process.is_some_and(|process| self.repository.processes.is_dead(process))
+    fn is_dead(&self) -> bool {
+        self.process().is_some_and(|process| self.repository.processes.is_dead(process))
     }
 
     /// Whether there is such a lease.

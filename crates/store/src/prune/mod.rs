@@ -13,7 +13,7 @@ use std::time::Duration;
 use object_store::path::Path;
 
 use crate::backend::Created;
-use crate::epoch::{Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
+use crate::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filter::Filter;
 use crate::layout;
@@ -249,17 +249,15 @@ impl<'a> Run<'a> {
             }
             if watch.has_ended() {
                 let mut doubt = begin.doubt.clone();
-                let is_dead = watch.is_dead();
-                match watch.deleting() {
-                    None => {}
-                    Some(part) if part <= begin.parts => {
-                        doubt.push(PartName { dead: is_dead, ..PartName::of(of, lease, part) });
+                if let Some(part) = watch.deleting() {
+                    // A number above those of its own parts is that of one in doubt, which it deleted once more.
+                    let again = part.checked_sub(begin.parts + 1);
+                    if again.is_none() {
+                        doubt.push(PartName::of(of, lease, part));
                     }
-                    // It deleted once more what was in doubt.
-                    Some(part) => {
-                        let at = usize::try_from(part - begin.parts - 1).unwrap_or(usize::MAX);
-                        doubt.get_mut(at).into_iter().for_each(|part| part.dead &= is_dead);
-                    }
+                    let at = again.map_or(Ok(doubt.len() - 1), usize::try_from).unwrap_or(usize::MAX);
+                    let doubted = doubt.get_mut(at);
+                    doubted.into_iter().for_each(|part| part.process = watch.process().cloned());
                 }
                 if self.repository.has(Mutant::PruneForgetsDoubt) {
                     doubt.clear();
@@ -326,7 +324,7 @@ impl<'a> Run<'a> {
         candidates: &Candidates,
         doubt: &[PartName],
     ) -> Result<Vec<PartName>> {
-        let parts: Vec<_> = candidates.names().chain(doubt.iter().copied()).collect();
+        let parts: Vec<_> = candidates.names().chain(doubt.iter().cloned()).collect();
         let all = collect(self.repository, &parts)?;
         for name in candidates.names() {
             let mut condemned = read_part(self.repository, &name)?;
@@ -343,8 +341,11 @@ impl<'a> Run<'a> {
         }
         let mut in_doubt = Vec::new();
         for (name, number) in doubt.iter().zip(candidates.parts() + 1..) {
-            if !(name.dead && self.delete_again(name, number, marks, &all)?) {
-                in_doubt.push(*name);
+            let is_dead = |process| self.repository.processes.is_dead(process);
+            if !(name.process.as_ref().is_some_and(is_dead)
+                && self.delete_again(name, number, marks, &all)?)
+            {
+                in_doubt.push(name.clone());
             }
         }
         Ok(in_doubt)
@@ -392,7 +393,8 @@ impl<'a> Run<'a> {
         let leases: BTreeSet<_> = entries.iter().filter_map(layout::lease_of).collect();
         let firsts = leases.iter().map(|&(epoch, lease)| layout::lease_entry(epoch, lease, 1));
         let profiles = self.repository.stale_profiles()?;
-        [parts, firsts.collect(), entries, profiles].iter().try_for_each(|paths| self.delete_all(paths))
+        [parts, firsts.collect(), entries, profiles].iter().try_for_each(|paths| self.delete_all(paths))?;
+        epoch::forget(self.repository, end.number)
     }
 
     fn delete_all(&self, paths: &[Path]) -> Result<()> {
