@@ -16,6 +16,7 @@ const NODES: &str = "nodes";
 const VERSIONS: &str = "versions";
 const REMOVED: &str = "removed";
 const TAGS: &str = "tags";
+const FLOORS: &str = "floors";
 const APPENDS: &str = "appends";
 const PROFILES: &str = "profiles";
 const PROBES: &str = "probes";
@@ -81,6 +82,18 @@ pub(crate) fn removed(image: &ImageName, number: u64) -> Path {
     numbered(removed_of(image), number)
 }
 
+pub(crate) fn all_floors() -> Path {
+    Path::from(FLOORS)
+}
+
+pub(crate) fn floors_of(image: &ImageName) -> Path {
+    Path::from_iter([FLOORS, image.as_str()])
+}
+
+pub(crate) fn floor(image: &ImageName, number: u64) -> Path {
+    numbered(floors_of(image), number)
+}
+
 pub(crate) fn tags_of(image: &ImageName) -> Path {
     Path::from_iter([TAGS, image.as_str()])
 }
@@ -91,6 +104,10 @@ pub(crate) fn tag_records(image: &ImageName, tag: &TagName) -> Path {
 
 pub(crate) fn tag_record(image: &ImageName, tag: &TagName, number: u64) -> Path {
     numbered(tag_records(image, tag), number)
+}
+
+pub(crate) fn all_appends() -> Path {
+    Path::from(APPENDS)
 }
 
 pub(crate) fn appends_of(image: &ImageName) -> Path {

@@ -17,6 +17,7 @@ mod epoch;
 mod error;
 mod executor;
 mod filter;
+mod floor;
 mod folder;
 mod http;
 mod layout;

@@ -49,13 +49,15 @@ pub enum Mutant {
     KeepsCondemnedCopies,
     /// Prune: deletes the records of earlier prunes before a list shows a later one.
     ForgetsUnshownPrunes,
+    /// Prune: deletes the records of removed versions before a list shows their floor.
+    TrustsUnshownFloors,
     /// Prune: leaves its lists and the leases' logs.
     LeavesRecords,
 }
 
 impl Mutant {
     /// Every bug but none.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::CountsOnCondemned,
         Self::StoresAnewInPlace,
         Self::IgnoresNextEpoch,
@@ -76,6 +78,7 @@ impl Mutant {
         Self::OverlooksCopies,
         Self::KeepsCondemnedCopies,
         Self::ForgetsUnshownPrunes,
+        Self::TrustsUnshownFloors,
         Self::LeavesRecords,
     ];
 }

@@ -54,7 +54,7 @@ impl Repository {
             Some(newest) => Ok(newest),
             None if versions.whole => {
                 let highest = self.newest_number(&layout::removed_of(image))?.unwrap_or(0);
-                Ok(Newest { live: None, highest })
+                Ok(Newest { live: None, highest: highest.max(self.floor(image)?) })
             }
             None => {
                 let numbers = self.numbers(image)?;
@@ -74,22 +74,26 @@ impl Repository {
         // Tombstones after versions: a version that is removed in between is listed with its tombstone.
         let removed = self.numbers_behind(&layout::removed_of(image), first - 1)?;
         let highest = removed.last().max(Some(last)).copied().unwrap_or(0);
-        let live = versions.iter().rev().find(|number| removed.binary_search(number).is_err());
+        // After the tombstones, since what is deleted in between is below a floor.
+        let floor = self.floor(image)?;
+        let is_live = |number: &&u64| **number > floor && removed.binary_search(number).is_err();
+        let live = versions.iter().rev().find(is_live);
         Ok(live.map(|&live| Newest { live: Some(live), highest }))
     }
 
     /// The same from `live` and `highest` on, number by number; `None` if that would take long, or `live` was removed.
     fn step(&self, image: &ImageName, live: u64, highest: u64) -> Result<Option<Newest>> {
         let (mut live, mut highest) = (live, highest);
-        if self.backend.size(&layout::removed(image, live))?.is_some() {
-            return Ok(None);
-        }
         let steps = if self.backend.lists_pages() { STEPS_FAR_MAX } else { STEPS_MAX };
         for number in (highest..u64::MAX).map(|number| number + 1).take(steps) {
             let there = self.backend.size(&layout::version(image, number))?.is_some();
             let removed = self.backend.size(&layout::removed(image, number))?.is_some();
             if !there && !removed {
-                return Ok(Some(Newest { live: Some(live), highest }));
+                // Nothing above a version that is still there is below a floor, so that no number was passed over. Its
+                // tombstone is looked for first: it goes after the manifest.
+                let is_live =
+                    !self.is_removed(image, live)? && self.backend.exists(&layout::version(image, live))?;
+                return Ok(is_live.then_some(Newest { live: Some(live), highest }));
             }
             highest = number;
             if !removed {

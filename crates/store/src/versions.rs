@@ -234,7 +234,7 @@ impl Repository {
     }
 
     /// Whether there is a tombstone. Its content says who and when; a damaged one is one all the same.
-    fn is_removed(&self, image: &ImageName, number: u64) -> Result<bool> {
+    pub(crate) fn is_removed(&self, image: &ImageName, number: u64) -> Result<bool> {
         Ok(self.backend.size(&layout::removed(image, number))?.is_some())
     }
 
@@ -292,13 +292,15 @@ impl Repository {
 
     pub(crate) fn numbers(&self, image: &ImageName) -> Result<Numbers> {
         let mut live = self.numbers_in(&layout::versions_of(image))?;
-        // Tombstones after versions: a version that is removed in between is listed with its tombstone.
+        // Tombstones after versions: a version that is removed in between is listed with its tombstone. Floors last: what
+        // is deleted in between is below one.
         let removed = self.numbers_in(&layout::removed_of(image))?;
-        let highest = live.last().max(removed.last()).copied().unwrap_or(0);
+        let floor = self.floor(image)?;
+        let highest = live.last().max(removed.last()).copied().unwrap_or(0).max(floor);
         let mut used = [&live[..], &removed[..]].concat();
         used.sort_unstable();
-        let lost = gaps(&used).collect();
-        live.retain(|number| removed.binary_search(number).is_err());
+        let lost = gaps(floor, &used).collect();
+        live.retain(|number| *number > floor && removed.binary_search(number).is_err());
         Ok(Numbers { live, lost, highest })
     }
 
@@ -311,9 +313,10 @@ impl Repository {
     }
 }
 
-/// First and last of the numbers from 1 on that are missing between those of `used`, which ascend.
-pub(crate) fn gaps(used: &[u64]) -> impl Iterator<Item = (u64, u64)> {
-    let pairs = std::iter::once(0).chain(used.iter().copied()).zip(used);
+/// First and last of the numbers above `floor` that are missing between those of `used`, which ascend.
+pub(crate) fn gaps(floor: u64, used: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+    let used = &used[used.partition_point(|&number| number <= floor)..];
+    let pairs = std::iter::once(floor).chain(used.iter().copied()).zip(used);
     let pairs = pairs.filter(|&(before, &number)| number.saturating_sub(before) > 1);
     pairs.map(|(before, number)| (before + 1, number - 1))
 }

@@ -8,10 +8,14 @@ use super::Blob;
 use crate::backend::Created;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
+use crate::names::ImageName;
 use crate::record::{self, RECORD_BYTES_MAX};
+use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp, next};
 
 const APPEND: &str = "append";
+/// Reservations that a prune deletes of one image at a time, at most.
+const OLD_MAX: u64 = 1 << 20;
 
 /// The body of a reservation.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,11 +63,22 @@ impl Blob<'_> {
             };
             let path = layout::append(image, number);
             let bytes = record::enclose(repository.cipher(), record::seal(APPEND, &record))?;
-            if repository.backend.create(&path, &bytes)? == Created::Ours {
+            // If the one before was deleted, then perhaps this one was, too, and others went on behind it: then this place
+            // is given up.
+            if repository.backend.create(&path, &bytes)? == Created::Ours && self.follows(number)? {
                 return Ok(offset);
             }
         }
         Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many others do at this moment")))
+    }
+
+    /// Whether reservation `number` followed the newest one when it was made: a prune leaves the newest two.
+    fn follows(&self, number: u64) -> Result<bool> {
+        if number > 1 {
+            return self.repository.backend.exists(&layout::append(&self.image, number - 1));
+        }
+        let newest = self.repository.newest_number(&layout::appends_of(&self.image))?;
+        Ok(newest.is_none_or(|newest| newest == number))
     }
 
     /// The end of reservation `number`.
@@ -80,5 +95,26 @@ impl Blob<'_> {
             .offset
             .checked_add(found.bytes)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: it ends nowhere")))
+    }
+}
+
+impl Repository {
+    /// Deletes all reservations but the newest two of each image that lists show, in ascending order.
+    pub(crate) fn forget_appends(&self) -> Result<()> {
+        for image in self.backend.folders(&layout::all_appends())? {
+            let Ok(image) = image.parse::<ImageName>() else { continue };
+            let folder = layout::appends_of(&image);
+            let listed = self.numbers_in(&folder)?;
+            let (Some(&first), Some(&last)) = (listed.first(), listed.last()) else { continue };
+            if last - first > OLD_MAX {
+                // Strangers are among them.
+                continue;
+            }
+            // A number that no list shows yet must not be passed over.
+            let old: Vec<_> =
+                (first..last.saturating_sub(1)).map(|number| layout::append(&image, number)).collect();
+            self.delete_all(&old)?;
+        }
+        Ok(())
     }
 }

@@ -111,9 +111,10 @@ impl<'a> Watch<'a> {
         Ok(revoked)
     }
 
-    /// The commits that are versions. The last becomes one now if it can.
-    fn into_versions(mut self) -> Result<Vec<Commit>> {
-        if let Some((last, bytes)) = self.last_commit.take() {
+    /// The commits that are versions. The last becomes one now if it can, and was not removed.
+    fn into_versions(mut self, removed: &Tombstones) -> Result<Vec<Commit>> {
+        let last = self.last_commit.take();
+        if let Some((last, bytes)) = last.filter(|(last, _)| !removed.holds(&last.image, last.number)) {
             let path = layout::version(&last.image, last.number);
             let is_version = match self.repository.has(Mutant::LeavesCommitsUndecided) {
                 true => self.is_version(&last, &bytes)?,
@@ -157,7 +158,7 @@ impl<'a> Run<'a> {
             self.wait_for(watches, &mut closed)?;
         }
         for watch in std::mem::take(&mut closed.watched) {
-            closed.commits.extend(watch.into_versions()?);
+            closed.commits.extend(watch.into_versions(removed)?);
         }
         closed.commits.retain(|commit| !removed.holds(&commit.image, commit.number));
         if self.repository.has(Mutant::ForgetsCommits) {

@@ -30,25 +30,48 @@ const SAMPLE: usize = 4;
 
 /// The versions that were removed when a prune began.
 #[derive(Debug)]
-pub(super) struct Tombstones(HashMap<ImageName, Vec<u64>>);
+pub(super) struct Tombstones(HashMap<ImageName, Removed>);
+
+/// Those of one image.
+#[derive(Debug, Default)]
+struct Removed {
+    /// All up to this number.
+    floor: u64,
+    /// And those that have a tombstone, ascending.
+    numbers: Vec<u64>,
+}
 
 impl Tombstones {
     pub(super) fn list(repository: &Repository) -> Result<Self> {
-        let mut removed = HashMap::new();
+        let mut removed = HashMap::<_, Removed>::new();
         for image in names(repository.backend.folders(&layout::all_removed())?) {
             let numbers = repository.tombstones(&image)?;
-            removed.insert(image, numbers);
+            removed.insert(image, Removed { floor: 0, numbers });
+        }
+        // Floors after tombstones, which go only below them.
+        for image in names(repository.backend.folders(&layout::all_floors())?) {
+            let floor = repository.floor(&image)?;
+            removed.entry(image).or_default().floor = floor;
         }
         Ok(Self(removed))
     }
 
     pub(super) fn holds(&self, image: &ImageName, number: u64) -> bool {
-        self.of(image).binary_search(&number).is_ok()
+        let (floor, numbers) = self.of(image);
+        number <= floor || numbers.binary_search(&number).is_ok()
     }
 
-    /// Those of `image`, ascending.
-    fn of(&self, image: &ImageName) -> &[u64] {
-        self.0.get(image).map_or(&[], Vec::as_slice)
+    /// The floor of `image`, and the tombstones, ascending.
+    fn of(&self, image: &ImageName) -> (u64, &[u64]) {
+        self.0.get(image).map_or((0, &[]), |removed| (removed.floor, &removed.numbers))
+    }
+
+    /// How high the floor of each image can be: up to there all numbers are removed.
+    pub(super) fn floors(&self) -> impl Iterator<Item = (&ImageName, u64)> {
+        self.0.iter().map(|(image, Removed { floor, numbers })| {
+            let next = |floor: u64, number: &u64| if *number == floor + 1 { *number } else { floor };
+            (image, numbers.iter().fold(*floor, next))
+        })
     }
 }
 
@@ -103,10 +126,11 @@ impl<'a> Marks<'a> {
     /// Versions that are there and that no list shows yet, below the highest that it shows. `NotFound` if one was lost: its
     /// manifest may come back by a repair, and what it needs would not.
     fn unlisted(&self, image: &ImageName, listed: &[u64], removed: &Tombstones) -> Result<Vec<u64>> {
-        let mut used = [listed, removed.of(image)].concat();
+        let (floor, tombstones) = removed.of(image);
+        let mut used = [listed, tombstones].concat();
         used.sort_unstable();
         let mut unlisted = Vec::new();
-        for (first, last) in gaps(&used) {
+        for (first, last) in gaps(floor, &used) {
             for number in first..=last {
                 if self.repository.backend.exists(&layout::version(image, number))? {
                     unlisted.push(number);

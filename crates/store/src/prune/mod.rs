@@ -165,6 +165,13 @@ impl Repository {
     }
 }
 
+impl Repository {
+    /// Deletes the records at `paths`, in their order.
+    pub(crate) fn delete_all(&self, paths: &[Path]) -> Result<()> {
+        paths.chunks(PART_PATHS_MAX).try_for_each(|some| self.backend.delete(some))
+    }
+}
+
 fn is_revoked(error: &Error) -> bool {
     error.kind() == ErrorKind::Revoked
 }
@@ -207,11 +214,10 @@ impl<'a> Run<'a> {
         }
         let closed = self.close(before.closed, epoch.number, &removed)?;
         if !self.repository.has(Mutant::MarksOnce) {
-            let removed = match self.repository.has(Mutant::LooksForTombstonesLate) {
-                true => Tombstones::list(self.repository)?,
-                false => removed,
-            };
-            marks.versions(&removed)?;
+            let late = self.repository.has(Mutant::LooksForTombstonesLate);
+            let late = late.then(|| Tombstones::list(self.repository)).transpose()?;
+            let removed = late.as_ref().unwrap_or(&removed);
+            marks.versions(removed)?;
             for commit in closed.commits.iter().filter(|commit| !removed.holds(&commit.image, commit.number))
             {
                 marks.root(commit.root, commit.size)?;
@@ -235,6 +241,7 @@ impl<'a> Run<'a> {
         // Before its log goes with the others.
         self.lease.close();
         self.clean(&end, &candidates)?;
+        self.clear_removed(&removed)?;
         Ok(true)
     }
 
@@ -393,15 +400,24 @@ impl<'a> Run<'a> {
         let leases: BTreeSet<_> = entries.iter().filter_map(layout::lease_of).collect();
         let firsts = leases.iter().map(|&(epoch, lease)| layout::lease_entry(epoch, lease, 1));
         let profiles = self.repository.stale_profiles()?;
-        [parts, firsts.collect(), entries, profiles].iter().try_for_each(|paths| self.delete_all(paths))?;
+        [parts, firsts.collect(), entries, profiles]
+            .iter()
+            .try_for_each(|paths| self.repository.delete_all(paths))?;
         epoch::forget(self.repository, end.number)
     }
 
-    fn delete_all(&self, paths: &[Path]) -> Result<()> {
-        paths.chunks(PART_PATHS_MAX).try_for_each(|some| self.repository.backend.delete(some))
+    /// The records of versions that were removed before it began, and of appends that others follow.
+    fn clear_removed(&self, removed: &Tombstones) -> Result<()> {
+        if self.repository.has(Mutant::LeavesRecords) {
+            return Ok(());
+        }
+        for (image, floor) in removed.floors().filter(|&(_, floor)| floor > 0) {
+            self.repository.raise_floor(image, floor, self.stamp)?;
+        }
+        self.repository.forget_appends()
     }
 
     fn clear(&self, parts: Vec<PartName>) -> Result<()> {
-        self.delete_all(&parts.iter().map(PartName::path).collect::<Vec<_>>())
+        self.repository.delete_all(&parts.iter().map(PartName::path).collect::<Vec<_>>())
     }
 }
