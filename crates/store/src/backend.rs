@@ -16,7 +16,7 @@ use rustix::buffer::spare_capacity;
 
 use crate::error::{Error, ErrorKind, Result, from_store};
 use crate::executor::Executor;
-use crate::folder::Folder;
+use crate::folder::{Folder, Unfinished};
 use crate::http::CutShort;
 use crate::probe::{Probe, Proof};
 use crate::uploads::Uploads;
@@ -311,6 +311,22 @@ impl Backend {
                 (Some(_), Some(pause)) => self.executor.pause(pause)?,
                 (Some(error), None) => return Err(from_store("delete records", error)),
             }
+        }
+    }
+
+    /// The temporary files of writers that are at work or dead, where records are files.
+    pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>> {
+        match &self.objects {
+            Objects::Folder(folder) => folder.unfinished(),
+            Objects::Direct | Objects::Uploads(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Deletes those of `files` that are as they were.
+    pub(crate) fn delete_unfinished(&self, files: Vec<Unfinished>) -> Result<()> {
+        match &self.objects {
+            Objects::Folder(folder) => folder.delete_unfinished(files),
+            Objects::Direct | Objects::Uploads(_) => Ok(()),
         }
     }
 

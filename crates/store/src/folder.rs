@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +21,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result, from_io};
+
+/// How deep records lie.
+const DEPTH_MAX: u32 = 4;
+/// How often a folder is made for an object that somebody removes since it is empty.
+const FOLDERS_MAX: u32 = 5;
 
 /// Most bytes and files that wait for one flush. Twice as many may be open, while one batch is flushed and the next
 /// fills; together they stay below the usual limit of 1024 open files.
@@ -45,6 +51,35 @@ struct Shared {
     intake: Mutex<Intake>,
     /// Held while a batch is flushed and linked. Taken before `intake`.
     flushing: Mutex<()>,
+}
+
+/// A temporary file beside the record that it was to become: its writer is at work, or died.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    /// Another file may have this name later.
+    file: (u64, i64, i64),
+}
+
+impl Unfinished {
+    /// What lies at `path`, if its name is that of a temporary file of `object_store`: `<record>#<number>`.
+    fn at(path: PathBuf) -> Option<Self> {
+        let (_, number) = path.file_name()?.to_str()?.rsplit_once('#')?;
+        number.parse::<u64>().ok()?;
+        let found = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self { path, file: (found.ino(), found.mtime(), found.mtime_nsec()) })
+    }
+
+    /// Deletes it, if it is there and as it was.
+    fn delete(self) -> std::io::Result<()> {
+        if Self::at(self.path.clone()).is_none_or(|now| now.file != self.file) {
+            return Ok(());
+        }
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Objects that were put and wait for their flush.
@@ -101,6 +136,20 @@ impl Folder {
             }
         }
         Ok(())
+    }
+
+    /// The temporary files that writers have left here or are about to use.
+    pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>> {
+        let mut found = Vec::new();
+        let walked = gather_unfinished(&self.shared.root, DEPTH_MAX, &mut found);
+        walked.map_err(|error| from_io("look for temporary files", error))?;
+        Ok(found)
+    }
+
+    /// Deletes those of `files` that are as they were.
+    pub(crate) fn delete_unfinished(&self, files: Vec<Unfinished>) -> Result<()> {
+        let deleted = files.into_iter().try_for_each(Unfinished::delete);
+        deleted.map_err(|error| from_io("delete a temporary file", error))
     }
 
     /// Whether an object of this name was put and waits for its flush.
@@ -237,13 +286,18 @@ impl Unnamed {
     /// Links the file to its name. A file of that name and length is the same object; one of another length is what a
     /// filesystem made of it in a crash, and gives way.
     fn link(&self) -> rustix::io::Result<()> {
-        match self.link_once() {
-            Err(Errno::NOENT) => {
-                let folder = self.name.parent().expect("an object lies in a folder");
-                std::fs::create_dir_all(folder)
-                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                self.link_once()
+        let mut linked = self.link_once();
+        // A prune removes folders that are empty.
+        for _ in 0..FOLDERS_MAX {
+            if linked != Err(Errno::NOENT) {
+                break;
             }
+            let folder = self.name.parent().expect("an object lies in a folder");
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            linked = self.link_once();
+        }
+        match linked {
             Err(Errno::EXIST) if !self.is_there() => {
                 rustix::fs::unlink(&self.name)?;
                 self.link_once()
@@ -267,4 +321,20 @@ impl Unnamed {
 fn unnamed(folder: &Path) -> rustix::io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     rustix::fs::open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode).map(File::from)
+}
+
+fn gather_unfinished(folder: &Path, depth: u32, found: &mut Vec<Unfinished>) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            found.extend(Unfinished::at(entry.path()));
+        } else if depth > 0 {
+            gather_unfinished(&entry.path(), depth - 1, found)?;
+        }
+    }
+    Ok(())
 }

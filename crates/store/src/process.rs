@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
+#[cfg(feature = "mutants")]
 use std::sync::Arc;
 
 use rustix::io::Errno;

@@ -345,7 +345,7 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
                 .map_err(|error| from_store(format!("open folder `{location}`"), error))?;
             // Wherever it is moved to.
             let proof = proof("a folder".to_owned());
-            Ok(Backend::folder(Arc::new(store.with_fsync(true)), folder, proof))
+            Ok(Backend::folder(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), folder, proof))
         }
         Location::S3(bucket) => {
             let access = setting.s3.as_ref().ok_or_else(|| {

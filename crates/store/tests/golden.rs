@@ -55,6 +55,17 @@ fn the_good_repository_reads_as_it_did() {
 }
 
 #[test]
+fn what_is_below_a_floor_is_removed() {
+    let repository = open("floored");
+    assert_eq!(repository.images().unwrap(), []);
+    assert_eq!(repository.resolve(&reference("debian")).unwrap_err().kind(), ErrorKind::NotFound);
+    let folder = tempfile::tempdir().unwrap();
+    copy_all(&golden("floored"), folder.path());
+    let copy = Repository::open(&Location::Folder(folder.path().to_owned())).unwrap();
+    assert_eq!(common::publish(&copy, "debian", 1).number, 3);
+}
+
+#[test]
 fn manifests_are_still_written_as_they_were() {
     let repository = open("good");
     for (name, key) in [("debian@1", None), ("debian@3", Some(key())), ("alpine@1", None)] {

@@ -171,9 +171,12 @@ impl<'a> Run<'a> {
     pub(super) fn wait_for(&mut self, mut open: Vec<Watch<'a>>, closed: &mut Closed<'a>) -> Result<()> {
         loop {
             for watch in &mut open {
-                // Asked before the look, a death is not taken for one that came before the last entry.
-                let is_dead = watch.is_dead();
                 watch.look()?;
+                let is_dead = watch.is_dead();
+                if is_dead {
+                    // It may have added something just before.
+                    watch.look()?;
+                }
                 let is_given_up = is_dead || watch.silent >= self.options.looks;
                 if !watch.has_ended && is_given_up && watch.revoke()? {
                     self.report.revoked += 1;

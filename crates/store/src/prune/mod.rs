@@ -206,6 +206,8 @@ impl<'a> Run<'a> {
         let removed = Tombstones::list(self.repository)?;
         let mut marks =
             first_marks(self.repository, self.options, &removed, self.overseer, &mut self.report)?;
+        // Before the epoch begins, so that those of its writers are not among them.
+        let unfinished = self.repository.backend.unfinished()?;
         let candidates = self.candidates(&marks, epoch, &before)?;
         self.overseer.event(&PruneEvent::Found(self.report.candidates));
         if !self.begin(epoch, &before, &candidates)? {
@@ -242,6 +244,7 @@ impl<'a> Run<'a> {
         self.lease.close();
         self.clean(&end, &candidates)?;
         self.clear_removed(&removed)?;
+        self.repository.backend.delete_unfinished(unfinished)?;
         Ok(true)
     }
 
