@@ -144,13 +144,15 @@ fn mount_images(folder: &Path, images: &Images) -> Result<(Mounted, PathBuf)> {
 }
 
 /// The example, mounted as long as this lives.
-struct Example {
+pub struct Example {
     child: Child,
-    at: PathBuf,
+    /// Where its source appears.
+    pub at: PathBuf,
 }
 
 impl Example {
-    fn start(folder: &Path) -> Result<Self> {
+    /// Mounts `folder` at a folder in it.
+    pub fn start(folder: &Path) -> Result<Self> {
         let (program, at) = (folder.join("passthrough_ll"), folder.join("example"));
         let flags = said(Command::new("pkg-config").args(["--cflags", "--libs", "fuse3"]))?;
         said(
@@ -164,7 +166,8 @@ impl Example {
             .stdin(Stdio::null())
             .spawn()?;
         let clock = std::time::Instant::now();
-        while !at.join("disk.raw").exists() {
+        // Its own folder shows in its source.
+        while !at.join("example").exists() {
             if clock.elapsed() > START_TIME_MAX || child.try_wait()?.is_some() {
                 return Err("libfuse's example does not mount".into());
             }

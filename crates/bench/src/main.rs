@@ -17,6 +17,7 @@ mod fetch;
 mod figure;
 mod frisbee;
 mod fuse;
+mod garbage;
 mod histories;
 mod install;
 mod kills;
@@ -61,13 +62,13 @@ struct Group {
     measure: fn(&Context) -> Result<Vec<Figure>>,
 }
 
-const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --replay ROUND-TRIP-MS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
+const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --replay ROUND-TRIP-MS | --garbage SECONDS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
-    &[&prune::GROUP, &puts::GROUP, &s3::GROUP],
+    &[&prune::GROUP, &garbage::GROUP, &puts::GROUP, &s3::GROUP],
     &[&cloud::GROUP, &boots::GROUP],
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         ["--replay", round_trip_ms] => {
             Context::new().and_then(|context| replay::explore(&context, round_trip_ms))
         }
+        ["--garbage", seconds] => Context::new().and_then(|context| garbage::explore(&context, seconds)),
         ["--boot-order", path] => Context::new().and_then(|context| replay::write_order(&context, path)),
         // Run by `mirror.replay_wan` in the lab's server.
         ["--far", listen, to, micros] => far::run(listen, to, micros),

@@ -169,7 +169,11 @@ impl Room {
         assert_eq!((report.unreferenced, report.strangers), (0, 0), "garbage is left");
         for records in ["leases", "candidates", "appends"] {
             let left = files(&self.bench.path(&format!("repo/{records}")));
-            assert_eq!(left, Vec::<PathBuf>::new(), "all writers have ended, and what was in doubt is deleted");
+            assert_eq!(
+                left,
+                Vec::<PathBuf>::new(),
+                "all writers have ended, and what was in doubt is deleted"
+            );
         }
         assert!(files(&self.bench.path("repo/prunes")).len() <= 4, "records of the newest two prunes");
         let copies = [files(&self.bench.path("repo/chunks")), files(&self.bench.path("repo/nodes"))].concat();
