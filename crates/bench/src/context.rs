@@ -57,7 +57,7 @@ impl Context {
         let scratch = target.join("bench");
         std::fs::create_dir_all(&scratch)?;
         std::fs::create_dir_all(root.join("bench"))?;
-        let commit = said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root))?;
+        let commit = commit(root)?;
         let folders = tempfile::tempdir_in(&scratch)?;
         Ok(Self { root: root.to_owned(), scratch, diskcast, folders, commit, machine: machine()? })
     }
@@ -87,6 +87,15 @@ impl Context {
         writeln!(file, "{}", serde_json::to_string(&entry)?)?;
         Ok(())
     }
+}
+
+/// The commit that is checked out, with `-dirty` if any file differs from it but those that a benchmark writes itself.
+fn commit(root: &Path) -> Result<String> {
+    let git = |words: &[&str]| said(Command::new("git").args(words).current_dir(root));
+    let own = [":!bench/results.jsonl", ":!docs/measurements.md", ":!docs/plots"];
+    let changed = git(&[&["status", "--porcelain", "--", "."][..], &own].concat())?;
+    let dirty = if changed.is_empty() { "" } else { "-dirty" };
+    Ok(git(&["rev-parse", "--short", "HEAD"])? + dirty)
 }
 
 fn machine() -> Result<String> {

@@ -94,6 +94,9 @@ impl Overseer for Teller {
                 self.output
                     .warning(&format!("gave up waiting: {} starts again if it lives", describe(owner)));
             }
+            PruneEvent::Dead(owner) => {
+                self.output.detail(&format!("the process of {} is dead", describe(owner)))
+            }
             PruneEvent::Deleted(deleted) => self.output.detail(&format!(
                 "deleted {} objects of {}",
                 deleted.objects,

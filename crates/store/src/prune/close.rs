@@ -180,10 +180,8 @@ impl<'a> Run<'a> {
                 let is_given_up = is_dead || watch.silent >= self.options.looks;
                 if !watch.has_ended && is_given_up && watch.revoke()? {
                     self.report.revoked += 1;
-                    watch
-                        .owner
-                        .iter()
-                        .for_each(|owner| self.overseer.event(&PruneEvent::Revoked(owner.clone())));
+                    let event = if is_dead { PruneEvent::Dead } else { PruneEvent::Revoked };
+                    watch.owner.iter().for_each(|owner| self.overseer.event(&event(owner.clone())));
                 }
             }
             let (over, rest) = open.into_iter().partition(Watch::has_ended);

@@ -58,8 +58,10 @@ pub enum PruneEvent {
     Found(Tally),
     /// It waits for others, one of whom is this.
     Waiting(Owner),
-    /// It has taken this one for dead.
+    /// It has taken this one for dead, which was silent for long.
     Revoked(Owner),
+    /// It has found that the process of this one is dead.
+    Dead(Owner),
     /// It has deleted so much by now.
     Deleted(Tally),
 }
