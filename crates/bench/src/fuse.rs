@@ -179,8 +179,8 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // It ends when it is unmounted; that fails where it has ended already.
-        let _ = Command::new("fusermount3").arg("-u").arg(&self.at).status();
+        // It ends when it is unmounted, as soon as the last file is closed; that fails where it has ended already.
+        let _ = Command::new("fusermount3").arg("-uz").arg(&self.at).status();
         let _ = self.child.wait();
     }
 }

@@ -1,6 +1,8 @@
 //! Step 6 of a prune: waits until every lease of an epoch that has passed is over, or revokes it, and learns what was
 //! committed under it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::backend::Created;
@@ -12,6 +14,9 @@ use crate::process::Process;
 use crate::repository::Repository;
 
 use super::{PruneEvent, Run, Tombstones};
+
+/// What lies between the first two looks at a lease: most writers that are met end soon. It is doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// A lease that is looked at until it is over.
 #[derive(Debug)]
@@ -169,6 +174,7 @@ impl<'a> Run<'a> {
 
     /// Waits until each lease is over, and revokes those that are silent for too long.
     pub(super) fn wait_for(&mut self, mut open: Vec<Watch<'a>>, closed: &mut Closed<'a>) -> Result<()> {
+        let mut pause = FIRST_PAUSE.min(self.options.pause);
         loop {
             for watch in &mut open {
                 watch.look()?;
@@ -189,7 +195,8 @@ impl<'a> Run<'a> {
             closed.watched.extend::<Vec<_>>(over);
             let Some(first) = open.first() else { return Ok(()) };
             first.owner.iter().for_each(|owner| self.overseer.event(&PruneEvent::Waiting(owner.clone())));
-            self.overseer.pause(self.options.pause);
+            self.overseer.pause(pause);
+            pause = (2 * pause).min(self.options.pause);
         }
     }
 }
