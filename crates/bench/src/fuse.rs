@@ -32,6 +32,8 @@ const ROUNDS: usize = 3;
 const SECONDS: u32 = 2;
 /// How long the example may take to mount.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
+/// A file in its source, which shows that it is mounted.
+const MARKER: &str = "mounted";
 const EXAMPLE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 
 /// fio's pattern, block size and requests in flight.
@@ -159,6 +161,7 @@ impl Example {
             Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(EXAMPLE).args(flags.split_whitespace()),
         )?;
         std::fs::create_dir(&at)?;
+        std::fs::write(folder.join(MARKER), "")?;
         let mut child = Command::new(program)
             .args(["-f", "-o", "cache=never", "-o"])
             .arg(format!("source={}", folder.display()))
@@ -166,8 +169,8 @@ impl Example {
             .stdin(Stdio::null())
             .spawn()?;
         let clock = std::time::Instant::now();
-        // Its own folder shows in its source.
-        while !at.join("example").exists() {
+        // Not the folder that it is mounted at, which lies in its source too: it would hold itself open.
+        while !at.join(MARKER).exists() {
             if clock.elapsed() > START_TIME_MAX || child.try_wait()?.is_some() {
                 return Err("libfuse's example does not mount".into());
             }
