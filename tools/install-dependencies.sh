@@ -8,6 +8,7 @@ packages=(
     build-essential ca-certificates git make            # building
     iproute2 nftables ethtool                           # the lab: namespaces, links, loss
     e2fsprogs dosfstools mtools gdisk fdisk mount       # disks and filesystems to test against
+    parted                                              # and partition tables of other systems
     xfsprogs btrfs-progs                                # and some that are captured whole
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it

@@ -3,23 +3,32 @@
 
 mod ext;
 mod fat;
-mod known;
 mod swap;
 
 use base::Extent;
 
 use crate::coverage::Coverage;
+use crate::signature::{self, Claim};
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Filesystem, Result};
 
 /// Reads the allocation map of one family of filesystems.
 trait AllocationReader: Sync {
+    /// What its signatures are called ([`Claim::kind`]).
+    fn family(&self) -> &'static str;
+
     /// What the volume holds, if it is of this family, be it sound or not. `Io` only.
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>>;
 
     /// Which sectors matter. Errs towards allocated: whatever is not surely free is in the map, and a filesystem that
     /// is dirty, inconsistent or of a kind not known in every part is [`Why::Whole`].
     fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why>;
+
+    /// Whether `claim` is no other claim to a volume of this family. A filesystem whose map was checked outlives
+    /// what an earlier one left in its free space, as long as no program takes that for more than a leftover.
+    fn explains(&self, claim: &Claim) -> bool {
+        claim.kind == self.family() || claim.is_copy
+    }
 }
 
 /// All readers. Their order is of no account: a volume that two of them claim is taken whole.
@@ -73,41 +82,62 @@ pub(crate) struct Contents {
     pub(crate) end_sectors: u64,
 }
 
-/// What `volume` holds, by its signatures alone.
-pub(crate) fn identify(volume: &Volume) -> Result<Vec<Filesystem>> {
-    let mut found = known::probe(volume)?;
-    for reader in READERS {
-        found.extend(reader.probe(volume)?);
-    }
-    Ok(found)
+/// What `volume` holds, by its signatures alone: the first of what claims it.
+pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
+    let claims = signature::find(volume)?;
+    let read = reader_of(&claims).map_or(Ok(None), |reader| reader.probe(volume))?;
+    Ok(read.or_else(|| claims.first().map(unread)))
 }
 
 /// Looks into `volume`. `Io` if the disk fails; whatever else is wrong is a reason to take the volume whole.
 pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
     let whole = |filesystem, why| Contents { filesystem, used: Err(why), end_sectors: volume.sectors() };
-    let mut found = identify(volume)?;
-    if found.len() > 1 {
-        let kinds: Vec<_> = found.iter().map(|filesystem| filesystem.kind).collect();
-        return Ok(whole(None, format!("it bears the signatures of {}", kinds.join(" and "))));
-    }
-    let Some(mut filesystem) = found.pop() else {
-        return Ok(whole(None, "it holds no filesystem that is known".to_owned()));
-    };
-    for reader in READERS {
-        if reader.probe(volume)?.is_none() {
-            continue;
-        }
-        return match reader.allocated(volume) {
-            Ok(Allocation { used, end_sectors }) => {
-                filesystem.understood = true;
-                Ok(Contents { filesystem: Some(filesystem), used: Ok(used), end_sectors })
+    let claims = signature::find(volume)?;
+    let reader = reader_of(&claims);
+    let names = names(&claims, reader);
+    match (reader, &names[..]) {
+        (_, []) => Ok(whole(None, "it holds no filesystem that is known".to_owned())),
+        (Some(reader), [_]) => match (reader.probe(volume)?, reader.allocated(volume)) {
+            (_, Err(Why::Failed(error))) => Err(error),
+            (filesystem, Err(Why::Whole(why))) => Ok(whole(filesystem, why)),
+            (filesystem, Ok(Allocation { used, end_sectors })) => {
+                let filesystem = filesystem.map(|found| Filesystem { understood: true, ..found });
+                Ok(Contents { filesystem, used: Ok(used), end_sectors })
             }
-            Err(Why::Whole(why)) => Ok(whole(Some(filesystem), why)),
-            Err(Why::Failed(error)) => Err(error),
-        };
+        },
+        (None, [name]) => {
+            let is_table = claims.iter().any(|claim| claim.is_table);
+            let why = if is_table {
+                format!("it holds {name}")
+            } else {
+                format!("the free space of {name} is not known")
+            };
+            Ok(whole(claims.first().map(unread), why))
+        }
+        (_, names) => Ok(whole(None, format!("it bears the signatures of {}", names.join(" and ")))),
     }
-    let why = format!("the free space of {} is not known", filesystem.kind);
-    Ok(whole(Some(filesystem), why))
+}
+
+/// The first reader that reads one of `claims`.
+fn reader_of(claims: &[Claim]) -> Option<&'static dyn AllocationReader> {
+    READERS.into_iter().find(|reader| claims.iter().any(|claim| claim.kind == reader.family()))
+}
+
+/// The names of those that claim a volume, each once, without what `reader` explains besides its own.
+fn names(claims: &[Claim], reader: Option<&dyn AllocationReader>) -> Vec<String> {
+    let mut names: Vec<String> = reader.map(|reader| reader.family().to_owned()).into_iter().collect();
+    for claim in claims.iter().filter(|claim| reader.is_none_or(|reader| !reader.explains(claim))) {
+        let name = claim.describe();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// What is known of a format that no reader reads.
+fn unread(claim: &Claim) -> Filesystem {
+    Filesystem { kind: claim.kind, uuid: None, label: None, block_bytes: 0, understood: false }
 }
 
 /// `count` units of `unit_sectors` sectors, from unit `start` on, as sectors. The caller has checked that they lie in

@@ -1,4 +1,5 @@
-//! The survey of a disk: partition table, filesystems, and which sectors matter.
+//! The survey of a disk: partition table, filesystems, and which sectors matter. Free is only what a reader calls free,
+//! of a filesystem that nothing else claims the space of; all else is allocated, zeros as well.
 
 use base::limits::{PARTITIONS_MAX, SECTOR_BYTES};
 use base::{Extent, ExtentSet};
@@ -6,7 +7,7 @@ use base::{Extent, ExtentSet};
 use crate::coverage::Coverage;
 use crate::filesystem::{Contents, identify, inspect};
 use crate::map::{DiskMap, Partition, SurveyOptions, TableKind};
-use crate::scan::find_content;
+use crate::signature::{self, Claim};
 use crate::table::{self, Entry, Table};
 use crate::volume::Volume;
 use crate::{Error, ErrorKind, Filesystem, ReadAt, Result};
@@ -15,8 +16,12 @@ use crate::{Error, ErrorKind, Filesystem, ReadAt, Result};
 /// worth no warning.
 const RAW_TYPES: [&str; 2] = ["21686148-6449-6e6f-744e-656564454649", "e3c9e316-0b5c-4db8-817d-f92df00215ae"];
 
-/// Surveys `source`: reads its partition table and the allocation maps of its filesystems, and looks for content
-/// between and outside partitions. Errs towards allocated; whatever is taken whole for want of trust is said in the
+/// What is taken at both ends of the disk and of each partition, whatever their contents say: 128 KiB. Most of what
+/// claims a volume stands there.
+const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
+
+/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. What lies between and outside
+/// partitions is allocated. Errs towards allocated; whatever is taken whole for want of trust is said in the
 /// map's warnings. `NotFound` if the options name a partition that the table lacks, `Io` if the disk fails,
 /// `Unsupported` if it has more partitions than an image can describe.
 pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {
@@ -77,7 +82,7 @@ impl<'a> Survey<'a> {
         let areas: ExtentSet = entries.iter().map(|entry| entry.extent).collect();
         let overlapping: Vec<_> = entries.iter().map(|entry| overlaps(entry, &entries)).collect();
         if !self.options.raw {
-            self.judge_table(entries.is_empty())?;
+            self.judge_table(&entries)?;
         }
         let whole = self.options.raw || self.table.distrust.is_some();
         for (entry, overlaps) in entries.drain(..).zip(overlapping) {
@@ -85,26 +90,24 @@ impl<'a> Survey<'a> {
         }
         if whole {
             self.used.add(self.disk);
-        } else if self.options.partition.is_none() && self.table.kind != TableKind::None {
-            for gap in areas.gaps_within(self.disk).runs() {
-                find_content(self.source, *gap, &mut self.used)?;
-            }
+        } else if self.table.kind != TableKind::None {
+            self.edges(self.disk);
+            areas.gaps_within(self.disk).runs().iter().for_each(|gap| self.used.add(*gap));
         }
         Ok(self.finish())
     }
 
     /// Looks at the disk as one volume: it may be one filesystem, or it may be both that and a table.
-    fn judge_table(&mut self, no_partitions: bool) -> Result<()> {
-        let volume = Volume::whole(self.source);
-        if self.table.distrust.is_none() {
-            let found = identify(&volume)?;
-            if self.table.kind != TableKind::None && !found.is_empty() {
-                let kind = found[0].kind;
-                self.table.distrust =
-                    Some(format!("there is a partition table, but also the signature of {kind}"));
-            } else if self.table.kind == TableKind::None && no_partitions {
-                return self.bare(&volume);
-            }
+    fn judge_table(&mut self, entries: &[Entry]) -> Result<()> {
+        if self.table.kind == TableKind::None {
+            return self.bare(&Volume::whole(self.source));
+        }
+        if self.table.distrust.is_none()
+            && let Some(claim) = self.stranger(entries)?
+        {
+            let name = claim.describe();
+            self.table.distrust =
+                Some(format!("there is a partition table, but also the signature of {name}"));
         }
         if let Some(why) = &self.table.distrust {
             self.warnings.push(format!("the disk is captured whole: {why}"));
@@ -112,24 +115,45 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
+    /// What claims the disk besides its table. Where the ends of the disk and of a partition meet, one signature may
+    /// stand at a place of both: then it is the partition's.
+    fn stranger(&self, entries: &[Entry]) -> Result<Option<Claim>> {
+        for claim in signature::find(&Volume::whole(self.source))? {
+            let at = Extent::new(claim.offset / SECTOR_BYTES, 1);
+            let meets = |extent: &Extent| extent.intersection(at).is_some();
+            let own = claim.is_copy || self.table.is_own(&claim);
+            let of_partition = |extent: Extent| {
+                let offset = claim.offset.checked_sub(extent.offset_bytes());
+                let found = signature::find(&Volume::new(self.source, extent))?;
+                Ok(found.iter().any(|other| other.kind == claim.kind && Some(other.offset) == offset))
+            };
+            let owner = entries.iter().map(|entry| entry.extent).find(meets);
+            if !own && !owner.map_or(Ok(false), of_partition)? {
+                return Ok(Some(claim));
+            }
+        }
+        Ok(None)
+    }
+
     /// A disk without a table: number 0 stands for it.
     fn bare(&mut self, volume: &Volume) -> Result<()> {
-        let contents = inspect(volume)?;
-        if contents.filesystem.is_none() {
+        if identify(volume)?.is_none() {
             self.warnings
                 .push("the disk is captured whole: it has no partition table and no known filesystem".into());
             self.used.add(self.disk);
             return Ok(());
         }
-        let filesystem = self.take(contents, self.disk, "the disk", false)?;
-        self.partitions.push(Partition {
-            number: 0,
-            extent: self.disk,
-            type_id: String::new(),
-            name: None,
-            uuid: None,
-            filesystem,
-        });
+        let filesystem = self.take(inspect(volume)?, self.disk, "the disk", false);
+        if filesystem.is_some() {
+            self.partitions.push(Partition {
+                number: 0,
+                extent: self.disk,
+                type_id: String::new(),
+                name: None,
+                uuid: None,
+                filesystem,
+            });
+        }
         Ok(())
     }
 
@@ -149,32 +173,33 @@ impl<'a> Survey<'a> {
             };
             let volume = Volume::new(self.source, extent);
             if skipped {
-                filesystem = identify(&volume)?.into_iter().next();
+                filesystem = identify(&volume)?;
             } else {
                 let mut contents = inspect(&volume)?;
                 if let Some(doubt) = doubt {
                     contents = distrusted(contents, doubt, extent.count);
                 }
-                filesystem = self.take(contents, extent, &what, RAW_TYPES.contains(&type_id.as_str()))?;
+                filesystem = self.take(contents, extent, &what, RAW_TYPES.contains(&type_id.as_str()));
             }
         }
         self.partitions.push(Partition { number, extent, type_id, name, uuid, filesystem });
         Ok(())
     }
 
+    /// Adds what is at both ends of `extent`.
+    fn edges(&mut self, extent: Extent) {
+        let count = extent.count.min(EDGE_SECTORS);
+        self.used.add(Extent::new(extent.start, count));
+        self.used.add(Extent::new(extent.end() - count, count));
+    }
+
     /// Adds what matters of the volume at `extent`, and says why if that is all of it.
-    fn take(
-        &mut self,
-        contents: Contents,
-        extent: Extent,
-        what: &str,
-        quiet: bool,
-    ) -> Result<Option<Filesystem>> {
+    fn take(&mut self, contents: Contents, extent: Extent, what: &str, quiet: bool) -> Option<Filesystem> {
         match contents.used {
             Ok(used) => {
                 self.used.add_moved(used, extent.start);
-                let behind = Extent::between(extent.start + contents.end_sectors, extent.end());
-                find_content(self.source, behind, &mut self.used)?;
+                self.used.add(Extent::between(extent.start + contents.end_sectors, extent.end()));
+                self.edges(extent);
             }
             Err(why) => {
                 self.used.add(extent);
@@ -185,7 +210,7 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        Ok(contents.filesystem)
+        contents.filesystem
     }
 
     fn finish(mut self) -> DiskMap {

@@ -6,6 +6,7 @@ mod mbr;
 use base::Extent;
 use base::limits::SECTOR_BYTES;
 
+use crate::signature::Claim;
 use crate::volume::Volume;
 use crate::{ReadAt, Result, TableKind};
 
@@ -49,6 +50,17 @@ impl Table {
             warnings: Vec::new(),
         }
     }
+
+    /// Whether a claim to the disk is this table's.
+    pub(crate) fn is_own(&self, claim: &Claim) -> bool {
+        let sector = Extent::new(claim.offset / SECTOR_BYTES, 1);
+        let stands_here = || self.own.iter().any(|own| own.intersection(sector).is_some());
+        match self.kind {
+            TableKind::None => false,
+            TableKind::Mbr => claim.kind == "mbr",
+            TableKind::Gpt => claim.kind == "mbr" || claim.kind == "gpt" && stands_here(),
+        }
+    }
 }
 
 /// Reads the partition table of `disk`. As Linux does, a GPT counts only where the boot record announces it.
@@ -59,16 +71,11 @@ pub(crate) fn read(disk: &dyn ReadAt) -> Result<Table> {
         Some(sector) => mbr::BootRecord::parse(&sector),
         None => None,
     };
-    let mut table = match &record {
-        Some(record) if record.is_protective() => return gpt::read(&blocks),
-        Some(record) if record.is_plausible() && !record.is_empty() => mbr::read(&blocks, record)?,
-        _ => Table::new(TableKind::None),
-    };
-    if gpt::has_primary(&blocks)? {
-        let why = "there is a GUID partition table that the boot record does not announce";
-        table.distrust = Some(why.to_owned());
+    match &record {
+        Some(record) if record.is_protective() => gpt::read(&blocks, record),
+        Some(record) if record.is_plausible() && !record.is_empty() => mbr::read(&blocks, record),
+        _ => Ok(Table::new(TableKind::None)),
     }
-    Ok(table)
 }
 
 /// A disk in its own logical sectors, which is what tables count in.

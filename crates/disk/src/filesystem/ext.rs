@@ -16,6 +16,10 @@ use crate::{Filesystem, Result};
 pub(super) struct Ext;
 
 impl AllocationReader for Ext {
+    fn family(&self) -> &'static str {
+        "ext"
+    }
+
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>> {
         let Some(superblock) = Superblock::read(volume)? else { return Ok(None) };
         Ok(Some(Filesystem {

@@ -269,6 +269,10 @@ impl Walk<'_, '_> {
 }
 
 impl AllocationReader for Fat {
+    fn family(&self) -> &'static str {
+        "vfat"
+    }
+
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>> {
         let filesystem = |boot: Boot| Filesystem {
             kind: "vfat",

@@ -5,6 +5,7 @@ use base::wire::Reader;
 
 use super::{Allocation, AllocationReader, Why, require, units};
 use crate::coverage::Coverage;
+use crate::signature::Claim;
 use crate::volume::Volume;
 use crate::{Filesystem, Result, text};
 
@@ -62,6 +63,10 @@ impl Header {
 }
 
 impl AllocationReader for Swap {
+    fn family(&self) -> &'static str {
+        "swap"
+    }
+
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>> {
         let filesystem = |header: Header| Filesystem {
             kind: "swap",
@@ -85,7 +90,12 @@ impl AllocationReader for Swap {
         let page_sectors = header.page_bytes / 512;
         let mut used = Coverage::default();
         used.add(units(0, 1, page_sectors));
-        Ok(Allocation { used, end_sectors: volume.sectors() })
+        Ok(Allocation { used, end_sectors: pages * page_sectors })
+    }
+
+    /// Nothing in a swap space vouches for its header: whatever else stands there may be what is meant.
+    fn explains(&self, claim: &Claim) -> bool {
+        claim.kind == self.family()
     }
 }
 

@@ -4,6 +4,7 @@ use base::limits::PARTITIONS_MAX;
 use base::wire::{Reader, Truncated};
 use crc::{CRC_32_ISO_HDLC, Crc};
 
+use super::mbr::BootRecord;
 use super::{Blocks, Entry, Table};
 use crate::{Result, TableKind};
 
@@ -93,43 +94,86 @@ impl Replica {
         let sound = CRC32.checksum(&entries) == header.entries_crc;
         Ok(sound.then_some(Self { header, entries }))
     }
+
+    fn layout(&self) -> Vec<Place> {
+        layout(&self.entries, self.header.entry_bytes)
+    }
 }
 
-/// Whether a sound primary table stands where it should.
-pub(super) fn has_primary(blocks: &Blocks) -> Result<bool> {
-    Replica::read(blocks, 1).map(|copy| copy.is_some())
-}
-
-/// The table of a disk whose boot record announces a GPT.
-pub(super) fn read(blocks: &Blocks) -> Result<Table> {
+/// The table of a disk whose boot record, `record`, announces a GPT.
+pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     let mut table = Table::new(TableKind::Gpt);
     let last = blocks.count.saturating_sub(1);
-    let primary = Replica::read(blocks, 1)?;
-    let mut backup = Replica::read(blocks, last)?;
-    if let (None, Some(primary)) = (&backup, &primary) {
-        // The disk may have grown, or the image been copied to a larger one.
-        backup = Replica::read(blocks, primary.header.alternate)?;
-    }
-    match (&primary, &backup) {
-        (Some(primary), Some(backup)) if primary.entries != backup.entries => {
-            table.warnings.push("the GPT and its backup differ; the primary counts".to_owned());
-        }
-        (Some(_), None) => table.warnings.push("the backup of the GPT is missing or damaged".to_owned()),
-        (None, Some(_)) => table.warnings.push("the primary GPT is damaged; its backup is used".to_owned()),
-        _ => {}
-    }
     table.own.push(blocks.extent(0, 34));
     table.own.push(blocks.extent(last.saturating_sub(32), 33));
-    for copy in [&primary, &backup].into_iter().flatten() {
+    let primary = Replica::read(blocks, 1)?;
+    // The disk may have grown, or the image been copied to a larger one: then the backup is where the primary says.
+    let alternate = primary.as_ref().map_or(last, |primary| primary.header.alternate);
+    let places = if alternate == last { vec![last] } else { vec![alternate, last] };
+    let mut backups = Vec::new();
+    for at in places.into_iter().filter(|&at| at != 1) {
+        backups.extend(Replica::read(blocks, at)?);
+    }
+    for copy in primary.iter().chain(&backups) {
         let blocks_len = (copy.entries.len() as u64).div_ceil(blocks.bytes);
         table.own.push(blocks.extent(copy.header.at, 1));
         table.own.push(blocks.extent(copy.header.entries_at, blocks_len));
     }
-    match primary.or(backup) {
-        Some(copy) => fill(&mut table, blocks, &copy),
-        None => table.distrust = Some("both copies of the GPT are damaged".to_owned()),
-    }
+    let Some(copy) = primary.as_ref().or(backups.first()) else {
+        table.distrust = Some("both copies of the GPT are damaged".to_owned());
+        return Ok(table);
+    };
+    fill(&mut table, blocks, copy);
+    table.distrust = disagreement(&table, blocks, record, copy, &backups, primary.is_some())?;
+    let differs = backups.iter().any(|backup| backup.entries != copy.entries);
+    let warning = match (&primary, &backups[..]) {
+        (Some(_), []) => Some("the backup of the GPT is missing or damaged"),
+        (None, _) => Some("the primary GPT is damaged; its backup is used"),
+        (Some(_), _) => differs.then_some("the GPT and its backup differ; the primary counts"),
+    };
+    table.warnings.extend(warning.map(str::to_owned));
     Ok(table)
+}
+
+/// Where the copies of the table and the boot record say different things of the disk's space, if they do.
+fn disagreement(
+    table: &Table,
+    blocks: &Blocks,
+    record: &BootRecord,
+    copy: &Replica,
+    backups: &[Replica],
+    has_primary: bool,
+) -> Result<Option<String>> {
+    let layout = copy.layout();
+    let why = if !record.announces_gpt() {
+        "the entry of the boot record that announces a GPT does not begin with the second block of the disk"
+    } else if record.extents(blocks).any(|extent| table.entries.iter().all(|entry| entry.extent != extent)) {
+        "the boot record has a partition that the GPT lacks"
+    } else if backups.iter().any(|backup| backup.layout() != layout) {
+        "the GPT and its backup disagree about the partitions"
+    } else if !has_primary && layout_at(blocks, 2, &copy.header)? != Some(layout) {
+        // A table that was cut off while it was written may be newer than its backup.
+        "the primary GPT is damaged, and what is left of it disagrees with its backup"
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(why.to_owned()))
+}
+
+/// Where a partition lies: its number, first and last block.
+type Place = (u64, u64, u64);
+
+/// The layout that stands in the entries from block `at` on, sound or not; as many as `header` has.
+fn layout_at(blocks: &Blocks, at: u64, header: &Header) -> Result<Option<Vec<Place>>> {
+    let len = header.entries_len();
+    let entries = blocks.read(at, (len as u64).div_ceil(blocks.bytes))?;
+    Ok(entries.map(|entries| layout(&entries[..len], header.entry_bytes)))
+}
+
+fn layout(entries: &[u8], entry_bytes: u32) -> Vec<Place> {
+    let raw = entries.chunks_exact(entry_bytes as usize).map(RawEntry::parse);
+    let used = (1..).zip(raw.filter_map(std::result::Result::ok));
+    used.filter(|(_, raw)| raw.kind != [0; 16]).map(|(number, raw)| (number, raw.first, raw.last)).collect()
 }
 
 fn fill(table: &mut Table, blocks: &Blocks, copy: &Replica) {

@@ -1,5 +1,6 @@
 //! The master boot record and the chain of extended boot records, as Linux reads them (block/partitions/msdos.c).
 
+use base::Extent;
 use base::limits::LOGICAL_PARTITIONS_MAX;
 use base::wire::{Reader, Truncated};
 
@@ -10,6 +11,9 @@ use crate::{Result, TableKind};
 const SLOTS_OFFSET: usize = 446;
 /// Where the disk's signature stands.
 const DISK_ID_OFFSET: usize = 440;
+
+/// The type that announces a GPT.
+const PROTECTIVE: u8 = 0xEE;
 
 /// A boot record's table.
 #[derive(Debug)]
@@ -59,7 +63,18 @@ impl BootRecord {
 
     /// Whether it announces a GPT.
     pub(super) fn is_protective(&self) -> bool {
-        self.slots.iter().any(|slot| slot.kind == 0xEE)
+        self.slots.iter().any(|slot| slot.kind == PROTECTIVE)
+    }
+
+    /// Whether Linux takes the announcement: it does only where that begins with the second block of the disk.
+    pub(super) fn announces_gpt(&self) -> bool {
+        self.slots.iter().any(|slot| slot.kind == PROTECTIVE && slot.start == 1)
+    }
+
+    /// The sectors of its partitions, those aside that announce a GPT.
+    pub(super) fn extents(&self, blocks: &Blocks) -> impl Iterator<Item = Extent> {
+        let used = self.slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE);
+        used.map(|slot| blocks.extent(u64::from(slot.start), u64::from(slot.count)))
     }
 
     /// Whether its slots look like a table, rather than like the code or text of a filesystem's boot sector.

@@ -88,6 +88,33 @@ pub fn map_of(path: &Path) -> DiskMap {
     survey(&open_source(path).unwrap(), &SurveyOptions::default()).unwrap()
 }
 
+/// Makes a filesystem and puts it into `disk` at `extent`.
+pub fn put(bench: &Bench, disk: &Path, extent: Extent, mkfs: &str) {
+    let image = bench.random_file("part", extent.len_bytes(), 3);
+    run(mkfs, &[&image]);
+    write_at(disk, extent.offset_bytes(), &fs::read(&image).unwrap());
+}
+
+pub fn write_at(disk: &Path, offset: u64, bytes: &[u8]) {
+    File::options().write(true).open(disk).unwrap().write_all_at(bytes, offset).unwrap();
+}
+
+pub fn read_at(disk: &Path, extent: Extent) -> Vec<u8> {
+    let mut bytes = vec![0; extent.len_bytes() as usize];
+    File::open(disk).unwrap().read_exact_at(&mut bytes, extent.offset_bytes()).unwrap();
+    bytes
+}
+
+/// The first and the last 128 KiB of an extent, which a survey takes whatever they hold.
+pub fn ends(extent: Extent) -> [Extent; 2] {
+    [Extent::new(extent.start, 256), Extent::new(extent.end() - 256, 256)]
+}
+
+/// The part of a disk from MiB `start` on, `count` MiB long.
+pub fn mib(start: u64, count: u64) -> Extent {
+    Extent::new(start << 11, count << 11)
+}
+
 /// Whether the tools are there. On a developer's machine a test may go without; in CI nothing may be missing.
 pub fn have(tools: &[&str]) -> bool {
     let there = |tool: &&&str| {
