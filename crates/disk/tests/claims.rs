@@ -8,6 +8,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use base::Extent;
+use common::stack::raid_superblock;
 use common::{Bench, ends, have, map_of, mib, put, read_at, run, run_with_input, write_at};
 use disk::{DiskMap, TableKind};
 
@@ -81,25 +82,6 @@ fn swap_smaller_than_its_partition() {
     let free = map.allocated.gaps_within(map.window);
     assert_eq!(free.runs(), [Extent::between((1 << 11) + 256, 17 << 11)]);
     assert!(ends(mib(1, 48)).into_iter().all(|end| map.allocated.contains(end)));
-}
-
-/// A superblock of md at `offset` of a member with `sectors` sectors (Linux, include/uapi/linux/raid/md_p.h). Its data
-/// begin with the member.
-fn raid_superblock(offset: u64, sectors: u64) -> Vec<u8> {
-    let mut block = vec![0; 258];
-    block[..4].copy_from_slice(&0xA92B_4EFCu32.to_le_bytes());
-    block[4] = 1;
-    block[16..32].fill(7);
-    block[72] = 1;
-    block[80..88].copy_from_slice(&(sectors - 16).to_le_bytes());
-    block[92] = 2;
-    block[136..144].copy_from_slice(&(sectors - 16).to_le_bytes());
-    block[144..152].copy_from_slice(&(offset / 512).to_le_bytes());
-    block[220] = 1;
-    let words = block[..256].as_chunks().0.iter().map(|&word| u64::from(u32::from_le_bytes(word)));
-    let sum: u64 = words.sum();
-    block[216..220].copy_from_slice(&((sum & 0xFFFF_FFFF) as u32 + (sum >> 32) as u32).to_le_bytes());
-    block
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! disk from its allocated sectors alone.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod stack;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
