@@ -217,6 +217,51 @@ fn the_last_partition_of_a_disk_may_be_a_member() {
     assert_whole(&map, mib(33, 31), &["partition 2", "linux_raid_member"]);
 }
 
+/// What the formats' own tools make, by the names that blkid has for it.
+#[test]
+fn what_tools_make_is_known() {
+    const MAKERS: [(&str, &str); 14] = [
+        ("mkfs.jfs -q", "jfs"),
+        ("mkreiserfs -q -f", "reiserfs"),
+        ("mkfs.f2fs -q", "f2fs"),
+        ("mkntfs -Q -F -q", "ntfs"),
+        ("mkfs.exfat", "exfat"),
+        ("mkudffs", "udf"),
+        ("mkfs.btrfs -q", "btrfs"),
+        ("mkfs.minix -1", "minix"),
+        ("mkfs.minix -2", "minix"),
+        ("mkfs.minix -3", "minix"),
+        ("mkfs.bfs", "bfs"),
+        ("make-bcache -B", "bcache"),
+        (
+            "cryptsetup luksFormat -q --type luks1 --pbkdf-force-iterations 1000 --key-file /etc/hostname",
+            LUKS,
+        ),
+        (
+            "cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 --pbkdf-force-iterations 1000 \
+             --key-file /etc/hostname",
+            LUKS,
+        ),
+    ];
+    const LUKS: &str = "crypto_LUKS";
+    let tools: Vec<_> = MAKERS.iter().map(|(line, _)| line.split(' ').next().unwrap()).collect();
+    if !have(&tools) || !have(&["blkid"]) {
+        return;
+    }
+    for (line, kind) in MAKERS {
+        let bench = Bench::new();
+        let disk = bench.sparse_file("disk", 160 << 20);
+        run(line, &[&disk]);
+        assert_eq!(run("blkid -p -s TYPE -o value", &[&disk]).trim(), kind, "{line}");
+        let map = map_of(&disk);
+        assert_eq!(map.partitions[0].filesystem.as_ref().unwrap().kind, kind, "{line}: {:?}", map.warnings);
+        assert_whole(&map, mib(0, 160), &[&format!("the free space of {kind} is not known")]);
+        // And beside a swap space, whose header leaves most of them alone.
+        write_at(&disk, 4086, b"SWAPSPACE2");
+        assert_whole(&map_of(&disk), mib(0, 160), &["swap", kind]);
+    }
+}
+
 /// Labels of other systems: known only as something that is not understood.
 #[test]
 fn tables_of_other_systems() {

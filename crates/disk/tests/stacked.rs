@@ -167,6 +167,7 @@ fn signatures(path: &Path) -> BTreeSet<(String, u64)> {
 fn family(kind: &str) -> &str {
     match kind {
         "ext2" | "ext3" | "ext4" | "jbd" => "ext",
+        "squashfs3" => "squashfs",
         "swsuspend" => "swap",
         "PMBR" => "",
         "dos" => "mbr",
