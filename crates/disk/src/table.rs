@@ -53,8 +53,7 @@ impl Table {
 
     /// Whether a claim to the disk is this table's.
     pub(crate) fn is_own(&self, claim: &Claim) -> bool {
-        let sector = Extent::new(claim.offset / SECTOR_BYTES, 1);
-        let stands_here = || self.own.iter().any(|own| own.intersection(sector).is_some());
+        let stands_here = || self.own.iter().any(|own| own.offset_bytes() == claim.offset);
         match self.kind {
             TableKind::None => false,
             TableKind::Mbr => claim.kind == "mbr",

@@ -106,6 +106,8 @@ pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     let last = blocks.count.saturating_sub(1);
     table.own.push(blocks.extent(0, 34));
     table.own.push(blocks.extent(last.saturating_sub(32), 33));
+    // Headers that are damaged are this table's as well.
+    table.own.extend([1, last].map(|at| blocks.extent(at, 1)));
     let primary = Replica::read(blocks, 1)?;
     // The disk may have grown, or the image been copied to a larger one: then the backup is where the primary says.
     let alternate = primary.as_ref().map_or(last, |primary| primary.header.alternate);
