@@ -146,7 +146,9 @@ impl Check<'_> {
                 };
                 ["wipefs -n", "blkid -p", check].map(out)
             });
-            assert_eq!(seen[0], seen[1], "{range:?}: {}", self.context);
+            // A filesystem that was broken by what is under it may refer to blocks that it calls free.
+            let compared = if seen[0][2].0 == Some(0) { 3 } else { 2 };
+            assert_eq!(seen[0][..compared], seen[1][..compared], "{range:?}: {}", self.context);
         }
     }
 }
