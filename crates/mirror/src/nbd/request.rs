@@ -193,14 +193,17 @@ impl Raw {
         let durability = if self.has(command_flag::FUA) { Durability::Durable } else { Durability::Cached };
         Ok(match self.kind {
             command::READ => self.read(rules)?,
-            command::WRITE => Command::Write { range: self.payload(self.writable(rules)?)?, durability },
+            command::WRITE => {
+                Command::Write { range: self.payload(self.writable(rules, Code::NoSpace)?)?, durability }
+            }
             command::DISC => Command::Disconnect,
             command::FLUSH => Command::Flush,
-            command::TRIM => Command::Discard { range: self.writable(rules)?, durability },
+            // As QEMU's server and nbdkit have it: nothing is written, so no space is lacking, and QEMU would stop a machine.
+            command::TRIM => Command::Discard { range: self.writable(rules, Code::Invalid)?, durability },
             command::CACHE => Command::Cache { range: self.inside(rules, Code::Invalid)? },
             command::WRITE_ZEROES => {
                 let space = if self.has(command_flag::NO_HOLE) { Space::Keep } else { Space::Free };
-                Command::WriteZeroes { range: self.writable(rules)?, space, durability }
+                Command::WriteZeroes { range: self.writable(rules, Code::NoSpace)?, space, durability }
             }
             command::BLOCK_STATUS if rules.contexts => {
                 let one = self.has(command_flag::REQ_ONE);
@@ -251,11 +254,11 @@ impl Raw {
         Ok(Range { offset: self.offset, bytes: self.bytes })
     }
 
-    fn writable(&self, rules: &Rules) -> Judged<Range> {
+    fn writable(&self, rules: &Rules, beyond: Code) -> Judged<Range> {
         if rules.read_only {
             return Err((Code::NotPermitted, "the disk is read-only"));
         }
-        self.inside(rules, Code::NoSpace)
+        self.inside(rules, beyond)
     }
 
     fn payload(&self, range: Range) -> Judged<Range> {
@@ -326,6 +329,9 @@ pub mod tests {
             (&RULES, command::READ, 0, 1 << 30, 512, Code::Invalid),
             (&RULES, command::WRITE, 0, 1 << 30, 512, Code::NoSpace),
             (&RULES, command::WRITE, 0, u64::MAX - 511, 512, Code::NoSpace),
+            (&RULES, command::WRITE_ZEROES, 0, 1 << 30, 512, Code::NoSpace),
+            (&RULES, command::TRIM, 0, (1 << 30) - 512, 1024, Code::Invalid),
+            (&RULES, command::TRIM, 0, u64::MAX - 511, 512, Code::Invalid),
             (&RULES, command::READ, 0, 0, 0, Code::Invalid),
             (&RULES, command::READ, 0, 256, 512, Code::Invalid),
             (&RULES, command::READ, 0, 0, 100, Code::Invalid),

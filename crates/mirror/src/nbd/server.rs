@@ -14,7 +14,7 @@ use rustls::ServerConfig;
 
 use crate::nbd::connection::{Connection, negotiate};
 use crate::nbd::event::{Event, Log};
-use crate::nbd::exports::Exports;
+use crate::nbd::exports::{Export, Exports};
 use crate::nbd::handshake::Privacy;
 use crate::nbd::input::Input;
 use crate::nbd::serve::Service;
@@ -23,6 +23,9 @@ use crate::{Error, ErrorKind, Result};
 
 /// After the system could not give a connection (no file descriptors left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Clients that came when all places were taken, and are being told so; more of them are cut off without a word.
+const TURNED_AWAY_MAX: usize = 8;
 
 /// How clients of a TCP listener stand to TLS. Who they are is asked if the configuration verifies certificates of
 /// clients, and not at all without TLS.
@@ -60,7 +63,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of `exports` for at most `clients_max` connections at once; the kernel keeps others waiting.
+    /// A server of `exports` for at most `clients_max` connections at once; others are told that there is no place.
     #[must_use]
     pub fn new(exports: Arc<dyn Exports>, clients_max: usize, log: Log) -> Self {
         let shared = Shared {
@@ -187,16 +190,18 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Who is here: a transport once the client has come.
+/// Who is here.
 #[derive(Default)]
 struct Places {
-    taken: BTreeMap<u64, Option<Arc<Transport>>>,
+    taken: BTreeMap<u64, Arc<Transport>>,
+    /// Of these, those who are only told that there is no place.
+    turned_away: usize,
     next: u64,
 }
 
 impl Places {
     fn transports(&self) -> impl Iterator<Item = &Arc<Transport>> {
-        self.taken.values().flatten()
+        self.taken.values()
     }
 }
 
@@ -223,25 +228,27 @@ impl Shared {
     }
 
     fn accept_all(self: &Arc<Self>, listener: &Listener) {
-        while let Some(place) = self.place() {
+        while !self.is_stopping() {
             match listener.accept() {
-                Ok((socket, peer)) => self.admit(socket, peer, place, listener.tls()),
+                Ok((socket, peer)) => self.admit(socket, peer, listener.tls()),
                 Err(_) => self.pause(),
             }
         }
     }
 
-    /// Waits for a free place. None if the server stops.
-    fn place(self: &Arc<Self>) -> Option<Place> {
-        let full = |places: &mut Places| places.taken.len() >= self.clients_max && !self.is_stopping();
-        let mut places = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
-        if self.is_stopping() {
+    /// A place for the client of `transport`, if only to be told that there is none. None if the server stops, or too many are
+    /// being told that already.
+    fn place(self: &Arc<Self>, transport: &Arc<Transport>) -> Option<Place> {
+        let mut places = self.lock();
+        let full = places.taken.len() - places.turned_away >= self.clients_max;
+        if self.is_stopping() || (full && places.turned_away >= TURNED_AWAY_MAX) {
             return None;
         }
         let number = places.next;
         places.next += 1;
-        places.taken.insert(number, None);
-        Some(Place { shared: Arc::clone(self), number })
+        places.turned_away += usize::from(full);
+        places.taken.insert(number, Arc::clone(transport));
+        Some(Place { shared: Arc::clone(self), number, full })
     }
 
     fn pause(&self) {
@@ -249,15 +256,9 @@ impl Shared {
         drop(self.changed.wait_timeout_while(self.lock(), ACCEPT_PAUSE, stays));
     }
 
-    fn admit(&self, socket: Socket, peer: String, place: Place, tls: &Tls) {
+    fn admit(self: &Arc<Self>, socket: Socket, peer: String, tls: &Tls) {
         let transport = Arc::new(Transport::new(socket));
-        {
-            let mut places = self.lock();
-            if self.is_stopping() {
-                return;
-            }
-            places.taken.insert(place.number, Some(Arc::clone(&transport)));
-        }
+        let Some(place) = self.place(&transport) else { return transport.cut() };
         let (log, name, tls) = (&self.log, peer.clone(), tls.clone());
         let thread = std::thread::Builder::new().name("nbd".into());
         let started = thread.spawn(move || place.serve(transport, peer, &tls));
@@ -271,6 +272,8 @@ impl Shared {
 pub struct Place {
     shared: Arc<Shared>,
     number: u64,
+    /// All places were taken: this one is for being told so.
+    full: bool,
 }
 
 impl Place {
@@ -283,7 +286,12 @@ impl Place {
     fn serve(self, transport: Arc<Transport>, peer: String, tls: &Tls) {
         let shared = Arc::clone(&self.shared);
         let mut input = Input::new();
-        match negotiate(&transport, &*shared.exports, tls, &mut input) {
+        let full = Full(shared.clients_max);
+        if self.full {
+            (shared.log)(&Event::Dropped { peer: peer.clone(), error: full.words() });
+        }
+        let exports = if self.full { &full as &dyn Exports } else { &*shared.exports };
+        match negotiate(&transport, exports, tls, &mut input) {
             Ok(Some(session)) => {
                 let service = Service { transport, session, log: Arc::clone(&shared.log) };
                 Connection::run(service, peer, input, self);
@@ -291,7 +299,9 @@ impl Place {
             Ok(None) => transport.turn().finish(),
             Err(error) => {
                 transport.cut();
-                (shared.log)(&Event::Dropped { peer, error: base::fault::chain(&error) });
+                if !self.full {
+                    (shared.log)(&Event::Dropped { peer, error: base::fault::chain(&error) });
+                }
             }
         }
     }
@@ -299,7 +309,28 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.lock().taken.remove(&self.number);
+        let mut places = self.shared.lock();
+        places.taken.remove(&self.number);
+        places.turned_away -= usize::from(self.full);
         self.shared.changed.notify_all();
+    }
+}
+
+/// What is offered to clients for whom there is no place.
+struct Full(usize);
+
+impl Full {
+    fn words(&self) -> String {
+        format!("{} clients are here already, and no more are let in", self.0)
+    }
+}
+
+impl Exports for Full {
+    fn list(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn find(&self, _name: &str) -> Result<Export> {
+        Err(Error::new(ErrorKind::Refused, self.words()))
     }
 }
