@@ -74,6 +74,46 @@ fn two_disks_of_one_base_merge_sector_by_sector_and_neither_sees_the_other() {
 }
 
 #[test]
+fn after_a_merge_only_what_others_write_asks_for_another() {
+    let (place, stamp, image) = (Place::new(SIZE, 24), stamp(), "disk".parse().unwrap());
+    let (one, two) = (disk(&place, "one", "disk"), disk(&place, "two", "disk"));
+    let mut chance = Chance::from_seed(24);
+    let mut contents = [place.content.clone(), place.content.clone(), place.content.clone()];
+    let [merged, of_one, of_two] = &mut contents;
+    write(&one, &mut chance, [&mut *merged, &mut *of_one], 0);
+    one.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+    write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
+    let landed = two.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
+    assert!(!landed.is_base && landed.manifest.number == 4);
+    // Nobody else wrote: what this disk adds goes onto the version that it made itself, also after it was attached again.
+    let mut two = two;
+    for number in 5..8 {
+        write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
+        let commit = two.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+        assert!(!commit.is_base && commit.manifest.number == number, "{commit:?}");
+        assert_eq!(commit.manifest.parent.as_ref().map(|parent| parent.number), Some(number - 1));
+        assert!(place.read("disk") == *merged && all(&two) == *of_two);
+        drop(two);
+        two = Mirror::open(&place.path("two"), place.sources(), &options()).unwrap();
+        assert_eq!(two.base().number, 2);
+    }
+    let again = two.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+    assert_eq!(again.manifest.number, 7, "nothing is new, and no version is made");
+    // Another image is another matter, and so is what somebody else writes.
+    let elsewhere = "disk2".parse().unwrap();
+    place.repository.blob(&elsewhere).clone_from(&"disk@2".parse().unwrap(), &stamp).unwrap();
+    let refused = two.commit(&place.repository, &elsewhere, &CommitOptions::new(&stamp)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
+    write(&one, &mut chance, [&mut *merged, &mut *of_one], 0);
+    one.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
+    write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
+    let refused = two.commit(&place.repository, &image, &CommitOptions::new(&stamp)).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Refused && refused.to_string().contains("version 8"), "{refused}");
+    two.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
+    assert!(place.read("disk@9") == *merged && all(&two) == *of_two);
+}
+
+#[test]
 fn who_changed_the_same_sectors_is_told_which() {
     let (place, stamp, image) = (Place::new(SIZE, 21), stamp(), "disk".parse().unwrap());
     let (one, two) = (disk(&place, "one", "disk"), disk(&place, "two", "disk"));

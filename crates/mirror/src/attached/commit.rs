@@ -26,7 +26,8 @@ const LOOKS_MAX: usize = 1000;
 /// What a version goes onto.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Onto {
-    /// The disk's base, which has to be the newest version of the image; or the image is new.
+    /// The disk's base, or the version that its own last merge made: that has to be the newest version of the image; or the
+    /// image is new.
     #[default]
     Base,
     /// The image's newest version, whatever that is, if nobody else changed the sectors that this disk changed.
@@ -76,7 +77,7 @@ impl Mirror {
     /// no such image the version is its first.
     ///
     /// # Errors
-    /// `Refused` if `image` has a newer version than the base ([`Onto::Base`]), or one that changed the same sectors
+    /// `Refused` if others gave `image` a newer version ([`Onto::Base`]), or one that changed the same sectors
     /// ([`Onto::Newest`]), or another commit is under way; `NotFound` if the base is not in `depot`; those of the depot and of
     /// what is done around the moment. The disk is as before then, and runs on.
     pub fn commit(
@@ -204,9 +205,9 @@ impl Mirror {
         let merging = options.onto == Onto::Newest;
         for _ in 0..if merging { MERGES_MAX } else { 1 } {
             let newest = depot.version(&Reference::Newest(image.clone()))?;
-            let over = goes_onto(&base, newest, image, options.onto)?;
             // What others wrote counts from the version that has what this disk wrote.
             let seen = landed.as_ref().filter(|landed| landed.image == image.as_str());
+            let over = goes_onto(&base, seen, newest, image, options.onto)?;
             let since = match (&over, seen) {
                 (Over::Other(_), Some(landed)) => &in_depot(depot, landed)?,
                 _ => &base,
@@ -335,18 +336,36 @@ enum Over {
     Other(Box<Sealed>),
 }
 
-fn goes_onto(base: &Sealed, newest: Option<Sealed>, image: &ImageName, onto: Onto) -> Result<Over> {
+/// `seen` is the version of the image that this disk's own last merge made.
+fn goes_onto(
+    base: &Sealed,
+    seen: Option<&Manifest>,
+    newest: Option<Sealed>,
+    image: &ImageName,
+    onto: Onto,
+) -> Result<Over> {
     let Some(newest) = newest else { return Ok(Over::Nothing) };
     if newest.digest() == base.digest() {
         return Ok(Over::Base);
     }
-    if onto == Onto::Newest {
+    let found = newest.manifest.number;
+    // Nobody else has written since, so there is nothing to be asked.
+    let is_own = seen.is_some_and(|seen| seen.number == found && seen.root == newest.manifest.root);
+    if is_own || onto == Onto::Newest {
         return Ok(Over::Other(Box::new(newest)));
     }
-    let (from, found) = (&base.manifest, newest.manifest.number);
-    let text = match from.image == image.as_str() {
-        true => format!("`{image}` is at version {found} by now, the disk began as version {}", from.number),
-        false => format!("there is an image `{image}` already, the disk began as `{}`", from.image),
+    let from = &base.manifest;
+    let text = match (seen, from.image == image.as_str()) {
+        (Some(seen), _) => {
+            format!(
+                "`{image}` is at version {found} by now, the disk's last commit made version {}",
+                seen.number
+            )
+        }
+        (None, true) => {
+            format!("`{image}` is at version {found} by now, the disk began as version {}", from.number)
+        }
+        (None, false) => format!("there is an image `{image}` already, the disk began as `{}`", from.image),
     };
     Err(Error::new(ErrorKind::Refused, format!("commit the disk to `{image}`: {text}")))
 }
