@@ -20,6 +20,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
 
 const SIZE: u64 = 40 * CHUNK;
 /// As Linux numbers them.
+const EPERM: i32 = 1;
 const EIO: i32 = 5;
 const EBUSY: i32 = 16;
 const EFBIG: i32 = 27;
@@ -162,6 +163,44 @@ fn ioctl(path: &Path, mode: &str, number: u32, text: &str) -> String {
     let program = "my ($p, $m, $n, $t) = @ARGV; open F, $m, $p or die $!; my $b = pack 'a1024', $t; \
                    ioctl(F, $n, $b) or die $!; print unpack 'Z*', $b";
     run(&["perl", "-e", program, path.to_str().unwrap(), mode, &number.to_string(), text])
+}
+
+#[test]
+fn a_clone_gets_another_name_by_the_control_file_and_mv_is_told_so() {
+    let place = Place::new(SIZE, 10);
+    let mount = Mount::new(&place);
+    let file = open(&mount.clone_of("one", "disk"));
+    file.write_all_at(&[7; 512], 4096).unwrap();
+    mount.control("clone three disk@1").unwrap();
+    let number = |error: std::io::Error| error.raw_os_error();
+    assert_eq!(number(mount.control("rename one two").unwrap_err()), Some(EBUSY));
+    drop(file);
+    for (from, to, said) in [
+        ("_clones/one", "_clones/two", "echo rename one NEW > _control"),
+        ("disk/2", "disk/3", "not renamed in a mount"),
+        ("disk", "other", "not renamed in a mount"),
+    ] {
+        let error = std::fs::rename(mount.path(from), mount.path(to)).unwrap_err();
+        assert_eq!(number(error), Some(EPERM), "{from}");
+        let answer = std::fs::read_to_string(mount.path("_control")).unwrap();
+        assert!(answer.starts_with("failed: ") && answer.contains(said), "{from}: {answer}");
+    }
+    // The last user may still be on its way out.
+    let renamed = loop {
+        match mount.control("rename one two") {
+            Err(error) if error.raw_os_error() == Some(EBUSY) => {}
+            done => break done.unwrap(),
+        }
+    };
+    assert_eq!(renamed, "renamed one to two");
+    assert_eq!(mount.list("_clones"), ["three", "two"]);
+    assert!(std::fs::read(mount.path("_clones/two")).unwrap()[4096..4608] == [7; 512]);
+    assert_eq!(mount.control("rename two three").unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(mount.control("rename one four").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    // The old name is free, and is another disk's in a moment.
+    let again = mount.clone_of("one", "disk@1");
+    assert!(std::fs::read(again).unwrap().iter().all(|&byte| byte == 0));
+    mount.mounted.stop().unwrap();
 }
 
 #[test]

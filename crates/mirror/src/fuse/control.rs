@@ -7,6 +7,7 @@ use store::{ImageName, Reference};
 
 use super::disks::{DiskName, Disks};
 use super::event::Event;
+use super::names::Place;
 use crate::error::from_store;
 use crate::{Commit, Error, ErrorKind, Result};
 
@@ -34,6 +35,8 @@ pub enum Command {
     Commit(ImageName, Option<ImageName>),
     /// `fork NAME IMAGE`: lets commits go to a new image.
     Fork(ImageName, ImageName),
+    /// `rename NAME NEW`: gives a writable disk another name.
+    Rename(ImageName, ImageName),
     /// `remove NAME`: removes a writable disk.
     Remove(ImageName),
 }
@@ -54,11 +57,12 @@ impl std::str::FromStr for Command {
             ["commit", clone] => Ok(Self::Commit(name(clone)?, None)),
             ["commit", clone, image] => Ok(Self::Commit(name(clone)?, Some(name(image)?))),
             ["fork", clone, image] => Ok(Self::Fork(name(clone)?, name(image)?)),
+            ["rename", clone, new] => Ok(Self::Rename(name(clone)?, name(new)?)),
             ["remove", clone] => Ok(Self::Remove(name(clone)?)),
             _ => {
                 let text = format!(
-                    "`{}` is not understood: expected `clone NAME VERSION`, `commit NAME [IMAGE]`, `fork NAME IMAGE` or \
-                     `remove NAME`",
+                    "`{}` is not understood: expected `clone NAME VERSION`, `commit NAME [IMAGE]`, `fork NAME IMAGE`, \
+                     `rename NAME NEW` or `remove NAME`",
                     line.trim().escape_debug()
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
@@ -87,6 +91,23 @@ impl Control {
     /// Carries out a line, and returns its answer, which is remembered, too; so is why it failed.
     pub fn line(&self, line: &str) -> Result<String> {
         self.settle(line.parse().and_then(|command| self.carry_out(command)))
+    }
+
+    /// Why a file or folder of the mount gets no other name by `rename(2)`, remembered as an answer. The kernel would go on to know the
+    /// file by its old number, under which another disk may stand in a moment.
+    pub fn refuse_rename(&self, place: &Place) -> Error {
+        let error = match place {
+            Place::Disk(DiskName::Clone(name)) => {
+                let text = format!(
+                    "`{name}` is renamed by the control file alone: echo rename {name} NEW > _control"
+                );
+                Error::new(ErrorKind::Refused, text)
+            }
+            _ => Error::new(ErrorKind::Refused, "images, versions and tags are not renamed in a mount"),
+        };
+        // The error goes to who asked, by number; here are its words.
+        let _ = self.settle(Err(Error::new(error.kind(), error.to_string())));
+        error
     }
 
     /// Carries out an ioctl on a disk.
@@ -132,6 +153,10 @@ impl Control {
             Command::Fork(name, image) => {
                 self.disks.fork(&name, &image)?;
                 format!("forked {name} to {image}")
+            }
+            Command::Rename(name, new) => {
+                self.disks.rename_clone(&name, &new)?;
+                format!("renamed {name} to {new}")
             }
             Command::Remove(name) => {
                 self.disks.remove_clone(&name)?;
@@ -179,6 +204,7 @@ mod tests {
         assert_eq!(parsed("clone vm1 debian@3\n").unwrap(), Command::Clone(name("vm1"), version));
         assert_eq!(parsed(" commit vm1 ").unwrap(), Command::Commit(name("vm1"), None));
         assert_eq!(parsed("commit vm1 lab").unwrap(), Command::Commit(name("vm1"), Some(name("lab"))));
+        assert_eq!(parsed("rename vm1 vm2").unwrap(), Command::Rename(name("vm1"), name("vm2")));
         assert_eq!(parsed("fork vm1 lab").unwrap(), Command::Fork(name("vm1"), name("lab")));
         for line in ["", "clone vm1", "commit ../x", "erase vm1", "clone vm1 debian@0", "remove a b"] {
             assert_eq!(parsed(line).unwrap_err().kind(), ErrorKind::Invalid, "{line}");

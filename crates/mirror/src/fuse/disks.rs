@@ -481,6 +481,38 @@ impl Disks {
         Ok((mirror.base(), done))
     }
 
+    /// Calls clone `name` by the name `new`. `Exists` if there is one of that name, `Refused` while it is in use.
+    pub fn rename_clone(&self, name: &ImageName, new: &ImageName) -> Result<()> {
+        self.clone_file(name)?;
+        let (from, to) = (DiskName::Clone(name.clone()), DiskName::Clone(new.clone()));
+        if from == to {
+            return Ok(());
+        }
+        let slots = [self.slot(&from), self.slot(&to)];
+        let renamed = {
+            // In the order of their names, so that two who rename each the other's do not wait for one another.
+            let (first, second) = if name < new { (0, 1) } else { (1, 0) };
+            let (mut one, mut other) = (lock(&slots[first].open), lock(&slots[second].open));
+            let open = if first == 0 { &mut *one } else { &mut *other };
+            self.close_unused(&from, &slots[0], open);
+            match (&open, self.clone_file(new)) {
+                (Some(_), _) => Err(Error::new(ErrorKind::Refused, format!("clone `{name}` is in use"))),
+                (None, Ok(_)) => {
+                    Err(Error::new(ErrorKind::Exists, format!("there is a clone `{new}` already")))
+                }
+                (None, Err(_)) => {
+                    let (from, to) = (self.folder_of(&from), self.folder_of(&to));
+                    let renamed = std::fs::rename(&from, &to)
+                        .and_then(|()| File::open(self.settings.folder.join("clones"))?.sync_all());
+                    renamed.map_err(|error| failed("rename", &from, error))
+                }
+            }
+        };
+        self.tidy(&from, &slots[0]);
+        self.tidy(&to, &slots[1]);
+        renamed
+    }
+
     /// Removes clone `name` with all that was not committed. `Refused` while it is in use.
     pub fn remove_clone(&self, name: &ImageName) -> Result<()> {
         self.clone_file(name)?;

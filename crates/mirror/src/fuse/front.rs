@@ -322,6 +322,27 @@ impl Filesystem for Front {
         });
     }
 
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let place = self.shared.names.place(parent).and_then(|place| place.child(&name.to_string_lossy()));
+        match place {
+            Err(error) => reply.error(errno(&error)),
+            Ok(place) => {
+                let error = self.shared.control.refuse_rename(&place);
+                self.shared.disks.complain("rename", &error);
+                reply.error(Errno::EPERM);
+            }
+        }
+    }
+
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.hand_over(move |shared, _| shared.open(number, flags, reply));
     }
