@@ -11,6 +11,7 @@ use image::{ObjectKind, ObjectRef};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
+use crate::token::Secret;
 
 /// What every path of this version begins with.
 pub const PREFIX: &str = "/api/v1";
@@ -112,6 +113,25 @@ impl ProblemKind {
     }
 }
 
+/// What a token grants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenGrant {
+    /// Patterns of the images that it is good for.
+    pub images: Vec<String>,
+    /// `read` or `write`.
+    pub right: String,
+    /// When it ends, in seconds since 1970 by the server's clock.
+    pub expires: u64,
+    /// How long that is, in seconds.
+    pub left_seconds: u64,
+    /// For how long a token is good that it is renewed by, in seconds. `None` if it can't be renewed.
+    #[serde(default)]
+    pub lasts_seconds: Option<u64>,
+    /// Its secret, if it is a new one.
+    #[serde(default)]
+    pub secret: Option<Secret>,
+}
+
 /// Paths of the API, escaped.
 pub mod path {
     use super::{ObjectKind, ObjectRef, PREFIX};
@@ -120,6 +140,12 @@ pub mod path {
     #[must_use]
     pub fn repository() -> String {
         format!("{PREFIX}/repository")
+    }
+
+    /// `GET`: what the request's token grants; `POST`: another one that grants the same.
+    #[must_use]
+    pub fn token() -> String {
+        format!("{PREFIX}/token")
     }
 
     /// `GET`: all images.

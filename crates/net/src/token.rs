@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, ErrorKind};
 
 /// Longest bearer secret, in bytes.
@@ -40,8 +42,23 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// What goes into the `Authorization` header: letters, digits and `-._~`. Never printed by `Debug`.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Secret(String);
+
+impl TryFrom<String> for Secret {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+impl From<Secret> for String {
+    fn from(secret: Secret) -> Self {
+        secret.0
+    }
+}
 
 impl Secret {
     /// The text, to be sent or to be checked.
@@ -116,6 +133,47 @@ impl FromStr for JoinToken {
     }
 }
 
+/// Tokens that end within a day, in seconds, are told of.
+pub const WARNING_SECONDS: u64 = 24 * 3600;
+
+/// How long a token is good. Times are seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Term {
+    /// From this second on it is worth nothing.
+    pub expires: u64,
+    /// How long a token lasts that it is renewed by; `None` if it can't be renewed.
+    pub lasts: Option<u64>,
+}
+
+/// How a token stands at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing is to be done.
+    Good,
+    /// Two thirds of its life are over: it is time for another.
+    Due,
+    /// The same, or it can't be renewed, and it ends within a day: who looks after it is told. Of a token that is made for less
+    /// than six days that is the last sixth of its life.
+    Ending,
+    /// It has ended.
+    Over,
+}
+
+impl Term {
+    /// How it stands at `now`.
+    #[must_use]
+    pub fn standing(&self, now: u64) -> Standing {
+        let left = self.expires.saturating_sub(now);
+        let warning = self.lasts.map_or(WARNING_SECONDS, |lasts| WARNING_SECONDS.min(lasts / 6));
+        match self.lasts {
+            _ if left == 0 => Standing::Over,
+            _ if left <= warning => Standing::Ending,
+            Some(lasts) if left <= lasts / 3 => Standing::Due,
+            _ => Standing::Good,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +191,25 @@ mod tests {
     fn a_fingerprint_is_what_openssl_prints() {
         let of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(Fingerprint::of(b"abc").to_string(), of_abc);
+    }
+
+    #[test]
+    fn a_token_is_renewed_in_time_and_told_of_a_day_before_it_ends() {
+        let (day, begins) = (WARNING_SECONDS, 1_000_000_000);
+        let month = Term { expires: begins + 30 * day, lasts: Some(30 * day) };
+        for (days, standing) in [(0, Standing::Good), (19, Standing::Good), (20, Standing::Due)] {
+            assert_eq!(month.standing(begins + days * day), standing, "day {days}");
+        }
+        assert_eq!(month.standing(begins + 29 * day - 1), Standing::Due);
+        assert_eq!(month.standing(begins + 29 * day), Standing::Ending);
+        assert_eq!(month.standing(begins + 30 * day - 1), Standing::Ending);
+        assert_eq!(month.standing(begins + 30 * day), Standing::Over);
+        let never = Term { lasts: None, ..month };
+        assert_eq!(never.standing(begins + 29 * day - 1), Standing::Good);
+        assert_eq!(never.standing(begins + 29 * day), Standing::Ending);
+        let short = Term { expires: 600, lasts: Some(600) };
+        let standings = [399, 400, 500, 600].map(|now| short.standing(now));
+        assert_eq!(standings, [Standing::Good, Standing::Due, Standing::Ending, Standing::Over]);
     }
 
     #[test]

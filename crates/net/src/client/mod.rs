@@ -6,10 +6,12 @@
 //! be no server at all: that is told soon, and waited for less long.
 
 mod blobs;
+mod credential;
 mod profiles;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod tokens;
 mod watch;
 
 use std::io::Read;
@@ -29,9 +31,10 @@ use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionRequest};
 use crate::clock::{self, Clock, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::from_image;
-use crate::token::{Fingerprint, JoinToken};
+use crate::token::JoinToken;
 pub use blobs::{Changes, ReadContent};
-use watch::Watch;
+pub use credential::{Again, Credential};
+use watch::Told;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
@@ -61,7 +64,7 @@ pub struct ClientOptions {
     pub cipher: Cipher,
     /// Ends every wait.
     pub stop: Stop,
-    /// Hears, in words, that the first answer is still being waited for.
+    /// Hears, in words, that the server is waited for, and that it answers again.
     pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -87,11 +90,13 @@ pub struct Client {
     /// How often that was in vain.
     hasty_failures: AtomicU32,
     server: Url,
-    authorization: header::HeaderValue,
+    credential: Arc<Credential>,
     options: ClientOptions,
     chance: Mutex<Chance>,
     /// Whether the server has ever answered.
     answered: AtomicBool,
+    /// Whether somebody was told that it does not answer now.
+    told: Told,
     /// The session that objects are fetched beside.
     session: Mutex<Option<api::SessionId>>,
     /// What names all that this client adds.
@@ -105,22 +110,25 @@ impl Client {
     /// # Errors
     /// `Invalid` for an address that is none, or without TLS anywhere but on loopback.
     pub fn connect(server: &str, token: &JoinToken, options: ClientOptions) -> Result<Self> {
-        let server = address_of(server, token)?;
-        let secret = format!("Bearer {}", token.secret.expose());
-        let mut authorization = header::HeaderValue::from_str(&secret).expect("secrets are visible ASCII");
-        authorization.set_sensitive(true);
+        Self::connect_by(server, Credential::fixed(token.clone()), options)
+    }
+
+    /// The same with a token that may be replaced meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_by(server: &str, credential: Arc<Credential>, options: ClientOptions) -> Result<Self> {
+        let server = address_of(server, &credential.token())?;
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
             Error::from_source(ErrorKind::Io, format!("set up a client of {server}"), error)
         };
-        // Without TLS no certificate is right; the client wants a configuration all the same.
-        let pin = token.fingerprint.unwrap_or(Fingerprint([0; 32]));
         let build = |connect_timeout| {
             let builder = reqwest::blocking::Client::builder()
                 .connect_timeout(connect_timeout)
                 .timeout(options.request_timeout)
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy();
-            let tls = tls::pinned(pin).map_err(|error| failed(error.into()))?;
+            let tls = tls::pinned(Arc::clone(&credential)).map_err(|error| failed(error.into()))?;
             builder.use_preconfigured_tls(tls).build().map_err(|error| failed(error.into()))
         };
         let (http, hasty) = (build(options.connect_timeout)?, build(HASTE)?);
@@ -133,10 +141,11 @@ impl Client {
             hasty,
             hasty_failures,
             server,
-            authorization,
+            credential,
             options,
             chance,
             answered,
+            told: Told::default(),
             session,
             upload,
         })
@@ -150,10 +159,11 @@ impl Client {
             hasty: self.hasty.clone(),
             hasty_failures: AtomicU32::new(self.hasty_failures.load(Ordering::Relaxed)),
             server: self.server.clone(),
-            authorization: self.authorization.clone(),
+            credential: Arc::clone(&self.credential),
             options,
             chance: Mutex::new(clock::jitter()),
             answered: AtomicBool::new(self.answered.load(Ordering::Relaxed)),
+            told: Told::default(),
             session: Mutex::new(self.beside()),
             upload: upload_name(),
         }
@@ -163,6 +173,18 @@ impl Client {
     #[must_use]
     pub fn another(&self) -> Self {
         self.with_options(self.options.clone())
+    }
+
+    /// How this client waits.
+    #[must_use]
+    pub fn options(&self) -> &ClientOptions {
+        &self.options
+    }
+
+    /// What it shows the server.
+    #[must_use]
+    pub fn credential(&self) -> &Arc<Credential> {
+        &self.credential
     }
 
     /// The server's address on the network.
@@ -332,7 +354,7 @@ impl Client {
         let in_haste = self.hasty_failures.load(Ordering::Relaxed) < HASTY_ATTEMPTS;
         let http = if in_haste { &self.hasty } else { &self.http };
         let request = http.request(method.clone(), url).timeout(limit);
-        let request = body.attach(request.header(header::AUTHORIZATION, self.authorization.clone()));
+        let request = body.attach(request.header(header::AUTHORIZATION, self.credential.authorization()));
         let request = match self.beside() {
             Some(session) => request.header(api::SESSION_HEADER, session.to_string()),
             None => request,
@@ -358,25 +380,32 @@ impl Client {
     ) -> Result<T> {
         let clock = Clock::start();
         let first = !self.answered.load(Ordering::Relaxed);
-        let watch = first.then(|| Watch::start(&self.server, &self.options));
-        let mut pause = PAUSE_MIN;
+        let _watch = first.then(|| self.told.watch(&self.server, &self.options));
+        let (mut pause, mut reloaded) = (PAUSE_MIN, false);
         loop {
             if self.options.stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, format!("{context}: stopped")));
             }
             let failure = match attempt(self.limit(&clock)) {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    self.told.answered(&self.server, &self.options);
+                    return Ok(done);
+                }
                 Err(failure) => failure,
             };
+            let rejected = matches!(failure.kind, ErrorKind::Denied | ErrorKind::Untrusted);
+            if rejected && !std::mem::replace(&mut reloaded, true) && self.credential.reload() {
+                continue;
+            }
             let context = || format!("{context} at {}", self.server);
             let left = self.patience().saturating_sub(clock.elapsed());
             if !failure.passing || left.is_zero() {
                 return Err(failure.into_error(context()));
             }
-            watch.iter().for_each(|watch| watch.failed(&failure));
             if failure.at_once {
                 continue;
             }
+            self.told.failed(&self.server, &self.options, &failure, left);
             // Between half of the pause and all of it, so that machines which failed together come back apart.
             let half = u64::try_from(pause.min(left).as_micros() / 2).unwrap_or(u64::MAX);
             let extra = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner).below(half);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::*;
-use crate::token::Secret;
+use crate::token::{Fingerprint, Secret};
 use image::ObjectKind;
 
 const OBJECT: &[u8] = b"an object";
@@ -92,6 +92,51 @@ fn what_does_not_pass_is_said_at_once() {
         assert!(error.to_string().contains("because"), "{error}");
         assert_eq!(serving.join().unwrap().len(), 1);
     }
+}
+
+#[test]
+fn a_token_that_is_not_taken_is_looked_for_again_once() {
+    let token = |secret: &str| JoinToken { fingerprint: None, secret: secret.parse().unwrap() };
+    let denied = || failed(&ProblemKind::Denied.with("the token has expired"));
+    let options = || ClientOptions { patience: Duration::ZERO, ..ClientOptions::default() };
+    // Another is there by now.
+    let (address, serving) = server(vec![denied(), ok(OBJECT)]);
+    let credential = Credential::from_place(token("old"), Box::new(move || Some(token("secret"))));
+    let client = Client::connect_by(&address, Arc::clone(&credential), options()).unwrap();
+    assert_eq!(&client.object(&object()).unwrap()[..], OBJECT);
+    let authorized: Vec<bool> =
+        serving.join().unwrap().into_iter().map(|(_, authorized)| authorized).collect();
+    assert_eq!((authorized, credential.token()), (vec![false, true], token("secret")));
+    // It is the same still, or does no good either: the server is asked no more than twice.
+    for (now, asked) in [("old", 1), ("secret", 2)] {
+        let (address, serving) = server(vec![denied(); asked]);
+        let credential = Credential::from_place(token("old"), Box::new(move || Some(token(now))));
+        let client = Client::connect_by(&address, credential, options()).unwrap();
+        let error = client.images().unwrap_err();
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("expired"), "{error}");
+        assert_eq!(serving.join().unwrap().len(), asked);
+    }
+}
+
+#[test]
+fn a_server_that_goes_is_waited_for_in_words_at_once_and_its_return_is_told() {
+    let (told, words) = std::sync::mpsc::channel();
+    let token = JoinToken { fingerprint: None, secret: secret() };
+    let options = ClientOptions {
+        tell: Arc::new(move |words| told.send(words.to_owned()).unwrap()),
+        ..ClientOptions::default()
+    };
+    let busy = || failed(&ProblemKind::Unavailable.with("it is ending"));
+    let (address, _) = server(vec![ok(OBJECT), busy(), busy(), ok(OBJECT)]);
+    let client = Client::connect(&address, &token, options).unwrap();
+    client.object(&object()).unwrap();
+    assert!(words.try_recv().is_err());
+    client.object(&object()).unwrap();
+    let told: Vec<String> = words.try_iter().collect();
+    assert!(
+        told.len() == 2 && told[0].contains("it is ending") && told[1].contains("answers again"),
+        "{told:?}"
+    );
 }
 
 #[test]

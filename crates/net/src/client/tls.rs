@@ -10,19 +10,20 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
+use super::credential::Credential;
 use crate::token::Fingerprint;
 
-/// A configuration that accepts the certificate of `fingerprint` and no other.
-pub fn pinned(fingerprint: Fingerprint) -> Result<ClientConfig, rustls::Error> {
+/// A configuration that accepts the certificate that the token of `credential` names by then, and no other.
+pub fn pinned(credential: Arc<Credential>) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = Arc::new(Pinned { fingerprint, provider: Arc::clone(&provider) });
+    let verifier = Arc::new(Pinned { credential, provider: Arc::clone(&provider) });
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 #[derive(Debug)]
 struct Pinned {
-    fingerprint: Fingerprint,
+    credential: Arc<Credential>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -35,7 +36,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        if Fingerprint::of(end_entity) == self.fingerprint {
+        if Fingerprint::of(end_entity) == self.credential.fingerprint() {
             return Ok(ServerCertVerified::assertion());
         }
         Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))

@@ -1,41 +1,53 @@
-//! Tells that a server's first answer is still being waited for, so that a wrong address does not look like a hang.
+//! Tells that a server is waited for, so that a wrong address or a server that went does not look like a hang: as soon as an
+//! attempt fails, or a first answer takes long.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use reqwest::Url;
 
 use super::{ClientOptions, Failure};
 
-/// An answer that takes longer is told of.
-const SOON: std::time::Duration = std::time::Duration::from_secs(3);
+/// A first answer that takes longer is told of.
+const SOON: Duration = Duration::from_secs(3);
 
-/// Watches a first request until it is dropped.
-pub struct Watch {
-    /// What went wrong last.
-    why: Arc<Mutex<Option<String>>>,
-    _over: Sender<()>,
-}
+/// Whether it was told that a server does not answer: once for all requests that wait, until one of them is answered.
+#[derive(Clone, Default)]
+pub struct Told(Arc<AtomicBool>);
 
-impl Watch {
-    pub fn start(server: &Url, options: &ClientOptions) -> Self {
-        let (over, is_over) = bounded::<()>(0);
-        let why = Arc::new(Mutex::new(None));
-        let (last, server, tell) = (Arc::clone(&why), server.clone(), Arc::clone(&options.tell));
-        let left = options.first_patience.saturating_sub(SOON);
-        thread::spawn(move || {
-            if is_over.recv_timeout(SOON) == Err(RecvTimeoutError::Timeout) {
-                let why = last.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let why = why.map(|why: String| format!(" ({why})")).unwrap_or_default();
-                tell(&format!("{server} does not answer{why}; waiting for {} s more", left.as_secs()));
-            }
-        });
-        Self { why, _over: over }
+impl Told {
+    /// An attempt failed, and others follow for at most `left`.
+    pub fn failed(&self, server: &Url, options: &ClientOptions, failure: &Failure, left: Duration) {
+        self.tell(server, options, &format!(" ({})", failure.root_cause()), left);
     }
 
-    /// An attempt failed.
-    pub fn failed(&self, failure: &Failure) {
-        *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.root_cause());
+    fn tell(&self, server: &Url, options: &ClientOptions, why: &str, left: Duration) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            let left = left.as_secs();
+            (options.tell)(&format!("{server} does not answer{why}; waiting for {left} s more"));
+        }
+    }
+
+    /// An answer came.
+    pub fn answered(&self, server: &Url, options: &ClientOptions) {
+        if self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed) {
+            (options.tell)(&format!("{server} answers again"));
+        }
+    }
+
+    /// Watches a first request until what this returns is dropped.
+    pub fn watch(&self, server: &Url, options: &ClientOptions) -> Sender<()> {
+        let (over, is_over) = bounded::<()>(0);
+        let (this, server, options) = (self.clone(), server.clone(), options.clone());
+        thread::spawn(move || {
+            if is_over.recv_timeout(SOON) == Err(RecvTimeoutError::Timeout) {
+                let left = options.first_patience.saturating_sub(SOON);
+                this.tell(&server, &options, "", left);
+            }
+        });
+        over
     }
 }

@@ -1,0 +1,31 @@
+//! What a client asks about its own token.
+
+use reqwest::Method;
+
+use super::{Body, Client};
+use crate::api::{self, TokenGrant};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::JoinToken;
+
+impl Client {
+    /// What its token grants, and for how long.
+    ///
+    /// # Errors
+    /// `Denied` if the server does not take it any more; `NotFound` if the server is too old to tell; as [`Self::images`].
+    pub fn token_grant(&self) -> Result<TokenGrant> {
+        self.json(Method::GET, &api::path::token(), Body::None)
+    }
+
+    /// Another token that grants the same from now on, for as long as the one that it has was made for. It is not used
+    /// until it is put into the client's [`super::Credential`]; the one before it stays good until it ends.
+    ///
+    /// # Errors
+    /// `Denied` if the token has ended, or is not to be renewed; as [`Self::token_grant`].
+    pub fn renew_token(&self) -> Result<(JoinToken, TokenGrant)> {
+        let grant: TokenGrant = self.json(Method::POST, &api::path::token(), Body::None)?;
+        let lacking = || Error::new(ErrorKind::Corrupt, "the server renewed a token and did not send it");
+        let secret = grant.secret.clone().ok_or_else(lacking)?;
+        let fingerprint = self.credential.token().fingerprint;
+        Ok((JoinToken { fingerprint, secret }, grant))
+    }
+}
