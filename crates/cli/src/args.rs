@@ -281,7 +281,7 @@ pub struct Serve {
     /// Plain HTTP; allowed on a loopback address only
     #[arg(long)]
     pub no_tls: bool,
-    /// Also write the join token to this file (mode 0600)
+    /// Also write the join token to this file (mode 0600), and a new one there before that one ends
     #[arg(long, value_name = "FILE")]
     pub token_out: Option<PathBuf>,
     /// How long the printed join token is good for
@@ -307,6 +307,10 @@ pub struct Token {
     /// How long it is good for: 30d, 8h, 15m
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
     pub expires: std::time::Duration,
+    /// It ends then for good; without this a client that runs for longer (attach, mount) gets another one from the server before,
+    /// which grants the same for as long again
+    #[arg(long)]
+    pub no_renewal: bool,
     /// The server runs with --no-tls
     #[arg(long)]
     pub no_tls: bool,

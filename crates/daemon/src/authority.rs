@@ -5,7 +5,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use net::token::Secret;
+use net::token::{Secret, Term};
 use serde::{Deserialize, Serialize};
 
 const CONTEXT: &str = "diskcast 2026 token seal v1";
@@ -31,9 +31,25 @@ pub struct Claims {
     pub right: Right,
     /// When it ends, in seconds since 1970.
     pub expires: u64,
+    /// For how many seconds a token is good that it is renewed by; it can't be renewed if this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasts: Option<u64>,
 }
 
 impl Claims {
+    /// The same claims for whoever shows a token of these at `now`, from then on. `None` if it is not to be renewed.
+    #[must_use]
+    pub fn renewed(&self, now: u64) -> Option<Self> {
+        let expires = now.checked_add(self.lasts?)?.max(self.expires);
+        Some(Self { expires, ..self.clone() })
+    }
+
+    /// When it ends, and whether it is renewed before.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        Term { expires: self.expires, lasts: self.lasts }
+    }
+
     /// Whether it is good for the image of this name.
     #[must_use]
     pub fn covers(&self, image: &str) -> bool {
@@ -120,7 +136,7 @@ mod tests {
     use super::*;
 
     fn claims(images: &[&str], right: Right) -> Claims {
-        Claims { images: images.iter().map(ToString::to_string).collect(), right, expires: 1000 }
+        Claims { images: images.iter().map(ToString::to_string).collect(), right, expires: 1000, lasts: None }
     }
 
     #[test]
@@ -130,6 +146,23 @@ mod tests {
         let secret = authority.mint(&claims).unwrap();
         assert_eq!(authority.check(secret.expose(), 999), Ok(claims));
         assert_eq!(authority.check(secret.expose(), 1000), Err(Rejection::Expired(1000)));
+    }
+
+    #[test]
+    fn a_token_is_renewed_for_what_it_grants_and_as_long_as_it_was_made_for() {
+        let plain = claims(&["web"], Right::Write);
+        assert_eq!(plain.renewed(500), None, "one that says nothing of it ends for good");
+        let claims = Claims { lasts: Some(1000), ..plain };
+        assert_eq!(claims.renewed(500), Some(Claims { expires: 1500, ..claims.clone() }));
+        // One that was made by hand to end late is not cut short.
+        let late = Claims { expires: 10_000, ..claims };
+        assert_eq!(late.renewed(500).unwrap().expires, 10_000);
+        // Tokens of servers before this one are read, and end as they said.
+        let authority = Authority::new(&[7; 32]);
+        let old = br#"{"images":["*"],"right":"read","expires":1000}"#;
+        let seal = blake3::keyed_hash(&authority.key, old);
+        let secret = format!("{}.{}", BASE64.encode(old), BASE64.encode(seal.as_bytes()));
+        assert_eq!(authority.check(&secret, 999).unwrap().lasts, None);
     }
 
     #[test]

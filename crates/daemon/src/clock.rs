@@ -18,6 +18,12 @@ pub fn now_rfc3339() -> String {
     now.format(&Rfc3339).expect("years up to 9999 can be written")
 }
 
+/// The second `unix_seconds` since 1970 in UTC, as RFC 3339 has it; "never" for what is no date.
+pub fn rfc3339(unix_seconds: u64) -> String {
+    let moment = i64::try_from(unix_seconds).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());
+    moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| "never".to_owned())
+}
+
 /// A number that differs between any two starts of a server within 8 years: time in steps of 64 ms.
 #[expect(clippy::disallowed_methods, reason = "an epoch is told from others by the system's clock")]
 pub fn epoch() -> u32 {

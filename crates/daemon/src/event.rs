@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use base::units::{show_bits_per_second, show_bytes};
 use net::api::SessionStatistics;
@@ -52,6 +53,27 @@ pub enum Event {
         /// Where it came from.
         peer: SocketAddr,
     },
+    /// A token that somebody uses ends within a day. Said once for each.
+    TokenEnds {
+        /// Patterns of the images that it is good for.
+        images: String,
+        /// When, as RFC 3339 has it.
+        expires: String,
+        /// Who showed it.
+        peer: Option<SocketAddr>,
+    },
+    /// The file of the join token was written anew, since the token in it was going to end.
+    TokenWritten {
+        /// The file.
+        path: PathBuf,
+        /// When the new one ends, as RFC 3339 has it.
+        expires: String,
+    },
+    /// That failed; it is tried again.
+    TokenNotWritten {
+        /// The whole chain of causes.
+        error: String,
+    },
     /// A request failed through no fault of its client.
     RequestFailed {
         /// Method and path.
@@ -87,6 +109,14 @@ impl fmt::Display for Event {
                 )
             }
             Self::Published { reference, peer } => write!(f, "{reference} published by {peer}"),
+            Self::TokenEnds { images, expires, peer } => {
+                let of = peer.map(|peer| format!(" of {peer}")).unwrap_or_default();
+                write!(f, "a token{of} for {images} ends at {expires}, and is still in use")
+            }
+            Self::TokenWritten { path, expires } => {
+                write!(f, "`{}` has a new join token, good until {expires}", path.display())
+            }
+            Self::TokenNotWritten { error } => write!(f, "the join token could not be renewed: {error}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }
     }

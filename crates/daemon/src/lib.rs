@@ -12,6 +12,7 @@ mod clock;
 pub mod error;
 pub mod event;
 pub mod identity;
+mod join;
 mod listener;
 pub mod metrics;
 mod publications;
@@ -20,6 +21,8 @@ mod serve;
 mod sessions;
 pub mod state;
 pub mod statistics;
+mod token_uses;
+pub mod tokens;
 mod uploads;
 
 pub use error::{Error, ErrorKind, Result};

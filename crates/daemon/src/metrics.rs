@@ -16,6 +16,18 @@ pub struct Metrics {
     requests: [AtomicU64; CLASSES.len()],
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
+    expired: AtomicU64,
+}
+
+/// How tokens stand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenTotals {
+    /// Tokens that were shown within the last hour.
+    pub in_use: u64,
+    /// Of these, those that end within a day.
+    pub ending: u64,
+    /// When the join token ends that this server gives out, in seconds since 1970.
+    pub join_expires: u64,
 }
 
 /// What all multicast sessions did since the server started.
@@ -54,6 +66,7 @@ impl Metrics {
             requests: Default::default(),
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
         }
     }
 
@@ -73,8 +86,13 @@ impl Metrics {
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts a request whose token had ended.
+    pub fn expired(&self) {
+        self.expired.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Everything, as a scraper reads it.
-    pub fn text(&self, totals: &SessionTotals) -> String {
+    pub fn text(&self, totals: &SessionTotals, tokens: &TokenTotals) -> String {
         let mut page = Page::default();
         page.family("info", "gauge", "Version of this server");
         page.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -116,7 +134,26 @@ impl Metrics {
             "Packets received that were rejected",
             totals.rejected,
         );
+        self.tokens(&mut page, tokens);
         page.0
+    }
+
+    fn tokens(&self, page: &mut Page, tokens: &TokenTotals) {
+        page.single("tokens", "gauge", "Tokens shown within the last hour", tokens.in_use);
+        page.single("tokens_ending", "gauge", "Of these, those that end within a day", tokens.ending);
+        page.single(
+            "join_token_expires_seconds",
+            "gauge",
+            "When the join token that this server gives out ends, in seconds since 1970",
+            tokens.join_expires,
+        );
+        let expired = self.expired.load(Ordering::Relaxed);
+        page.single(
+            "token_expired_requests_total",
+            "counter",
+            "Requests refused since their token had ended",
+            expired,
+        );
     }
 }
 
@@ -153,12 +190,17 @@ mod tests {
         metrics.request(404);
         metrics.request(101);
         metrics.sent(10);
-        let text = metrics.text(&SessionTotals { resent: [1, 2, 3], ..SessionTotals::default() });
+        metrics.expired();
+        let sessions = SessionTotals { resent: [1, 2, 3], ..SessionTotals::default() };
+        let text = metrics.text(&sessions, &TokenTotals { in_use: 7, ending: 2, join_expires: 1000 });
         for line in [
             "diskcast_http_requests_total{status=\"2xx\"} 2\n",
             "diskcast_http_requests_total{status=\"4xx\"} 1\n",
             "diskcast_sent_bytes_total{transport=\"unicast\"} 10\n",
             "diskcast_blocks_resent_total{cause=\"lost\"} 3\n",
+            "diskcast_tokens_ending 2\n",
+            "diskcast_join_token_expires_seconds 1000\n",
+            "diskcast_token_expired_requests_total 1\n",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{self, App};
-use crate::authority::{Authority, Claims, Right};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Log;
 use crate::identity::Identity;
+use crate::join::Join;
 use crate::sessions::{MulticastOptions, Sessions};
 use crate::state::StateFolder;
 use crate::{listener, metrics};
@@ -44,6 +44,8 @@ pub struct ServeOptions {
     pub multicast: Option<MulticastOptions>,
     /// How long the join token is good for.
     pub token_lifetime: Duration,
+    /// Where it is written, again and again before the one that is there ends.
+    pub token_out: Option<PathBuf>,
     /// Where events go.
     pub log: Log,
 }
@@ -72,7 +74,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let state = StateFolder::open(&options.state)?;
     let authority = state.authority()?;
     let identity = if options.tls { Some(state.identity()?) } else { None };
-    let join_token = join_token(&authority, identity.as_ref(), options.token_lifetime)?;
+    let fingerprint = identity.as_ref().map(Identity::fingerprint);
     let tls = identity.map(|identity| identity.tls()).transpose()?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -85,24 +87,30 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
     let sessions =
         Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
-    runtime.spawn(sweep(sessions.clone()));
-    let app = App::new(options.repository, authority, sessions, options.log);
+    // Not before the address is ours: a server that can't start leaves the token of the one that runs alone.
+    let (lifetime, out) = (options.token_lifetime, options.token_out);
+    let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
+    let join_token = join.token();
+    let app = App::new(options.repository, authority, join, sessions, options.log);
+    runtime.spawn(sweep(app.clone()));
     let (stop, stopped) = watch::channel(false);
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
     Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
 }
 
 /// Ends with the runtime.
-async fn sweep(sessions: Arc<Sessions>) {
+async fn sweep(app: Arc<App>) {
     let mut interval = tokio::time::interval(SWEEP_INTERVAL);
     for sweeps in 1u32.. {
         interval.tick().await;
-        let sessions = sessions.clone();
+        let app = app.clone();
         let work = move || {
-            sessions.sweep();
+            app.sessions.sweep();
             if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
-                sessions.log_running();
+                app.sessions.log_running();
             }
+            let event = app.join.tend(&app.authority, clock::unix_seconds());
+            event.iter().for_each(|event| (app.log)(event));
         };
         let _ = tokio::task::spawn_blocking(work).await;
     }
@@ -118,18 +126,6 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
-/// A token with which any machine may read all images.
-fn join_token(authority: &Authority, identity: Option<&Identity>, lifetime: Duration) -> Result<JoinToken> {
-    let claims = Claims {
-        images: vec!["*".to_owned()],
-        right: Right::Read,
-        expires: clock::unix_seconds() + lifetime.as_secs(),
-    };
-    let secret =
-        authority.mint(&claims).ok_or_else(|| Error::new(ErrorKind::Refused, "mint the join token"))?;
-    Ok(JoinToken { fingerprint: identity.map(Identity::fingerprint), secret })
-}
-
 impl Server {
     /// Where it listens.
     #[must_use]
@@ -137,7 +133,7 @@ impl Server {
         self.address
     }
 
-    /// A token that grants reading all images for the time asked for.
+    /// A token that grants reading all images for the time asked for: the first one.
     #[must_use]
     pub fn join_token(&self) -> &JoinToken {
         &self.join_token

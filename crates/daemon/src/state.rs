@@ -85,9 +85,7 @@ fn make_draft(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let linked = std::fs::hard_link(&draft, path);
     std::fs::remove_file(&draft)?;
     linked?;
-    // A bare file name lies in a folder of no name.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    sync_folder_of(path)
 }
 
 /// The bytes of the file at `path`, at most 64 KiB. `Refused` if others than its owner may read or write it.
@@ -108,15 +106,40 @@ fn read_open(path: &Path, file: File) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes `text` to the file at `path`, of mode 0600 whether it is new or not.
+/// Writes `text` to the file at `path`, of mode 0600 whether it is new or not. Whoever reads meanwhile finds what was there or
+/// all of what is new. What is no file (`/dev/stdout`) is written to as it is.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
     let write = || -> std::io::Result<()> {
+        if !is_special {
+            return replace_private(path, text.as_bytes());
+        }
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         file.set_permissions(Permissions::from_mode(0o600))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };
     write().map_err(|error| io_error("write", path, error))
+}
+
+fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    // What a link leads to is replaced, not the link.
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let draft = path.with_extension(format!("draft-{}", std::process::id()));
+    let _ = std::fs::remove_file(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| std::fs::rename(&draft, &path)) {
+        let _ = std::fs::remove_file(&draft);
+        return Err(error);
+    }
+    sync_folder_of(&path)
+}
+
+fn sync_folder_of(path: &Path) -> std::io::Result<()> {
+    // A bare file name lies in a folder of no name.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn io_error(doing: &str, path: &Path, error: std::io::Error) -> Error {

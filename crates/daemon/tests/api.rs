@@ -36,6 +36,7 @@ fn start(tls: bool) -> Bench {
         tls,
         multicast: None,
         token_lifetime: Duration::from_secs(60),
+        token_out: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();
@@ -49,6 +50,7 @@ impl Bench {
             images: images.iter().map(ToString::to_string).collect(),
             right,
             expires,
+            lasts: Some(60),
         };
         let secret = self.state.authority().unwrap().mint(&claims).unwrap();
         let token = JoinToken { secret, ..self.server.join_token().clone() };
@@ -104,6 +106,39 @@ fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
     assert_eq!(writer.manifest("web@1").unwrap(), published);
     assert_eq!(writer.versions("web").unwrap().versions.len(), 2);
     assert_eq!(bench.repository.images().unwrap().len(), 1);
+}
+
+#[test]
+fn a_token_says_what_it_grants_and_gives_another_that_grants_the_same() {
+    let bench = start(true);
+    let address = bench.server.address().to_string();
+    let connect = |token: &JoinToken| Client::connect(&address, token, ClientOptions::default()).unwrap();
+    let client = connect(bench.server.join_token());
+    let grant = client.token_grant().unwrap();
+    assert_eq!((&grant.images[..], grant.right.as_str()), (&["*".to_owned()][..], "read"));
+    assert!(grant.lasts_seconds == Some(60) && grant.left_seconds <= 60 && grant.secret.is_none());
+    let (token, renewed) = client.renew_token().unwrap();
+    assert!(renewed.expires >= grant.expires && renewed.lasts_seconds == Some(60));
+    assert_eq!(connect(&token).token_grant().unwrap().right, "read");
+    connect(&token).images().unwrap();
+    assert!(!format!("{renewed:?}").contains(token.secret.expose()), "no log holds a secret");
+    // No more is granted than before.
+    let writer = bench.client(&["web"], daemon::authority::Right::Write, u64::MAX);
+    let (token, _) = writer.renew_token().unwrap();
+    let refused = connect(&token).publish("other", Bytes::new(), "key").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
+    // One that says nothing of it ends for good.
+    let claims = daemon::authority::Claims {
+        images: vec!["*".to_owned()],
+        right: daemon::authority::Right::Read,
+        expires: u64::MAX,
+        lasts: None,
+    };
+    let secret = bench.state.authority().unwrap().mint(&claims).unwrap();
+    let last = connect(&JoinToken { secret, ..bench.server.join_token().clone() });
+    assert_eq!(last.token_grant().unwrap().lasts_seconds, None);
+    let refused = last.renew_token().unwrap_err();
+    assert!(refused.kind() == ErrorKind::Denied && refused.to_string().contains("renewed"), "{refused}");
 }
 
 /// Waits for nobody for long, and does something whenever something happens.
@@ -253,6 +288,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         tls: true,
         multicast: None,
         token_lifetime: Duration::from_secs(60),
+        token_out: None,
         log: Arc::new(|_| {}),
     })
     .err()
@@ -282,7 +318,7 @@ fn images_are_made_written_cloned_compared_and_read_in_place() {
     let bench = start(false);
     let mint = |images: &[&str], right| {
         let images = images.iter().map(ToString::to_string).collect();
-        let claims = daemon::authority::Claims { images, right, expires: u64::MAX };
+        let claims = daemon::authority::Claims { images, right, expires: u64::MAX, lasts: None };
         bench.state.authority().unwrap().mint(&claims).unwrap().expose().to_owned()
     };
     let writer = mint(&["web", "copy"], daemon::authority::Right::Write);

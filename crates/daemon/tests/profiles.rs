@@ -42,6 +42,7 @@ fn start() -> Bench {
         tls: true,
         multicast: None,
         token_lifetime: Duration::from_secs(600),
+        token_out: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();

@@ -33,11 +33,9 @@ pub fn run(context: &Context, args: &Serve) -> Result<()> {
         tls: !args.no_tls,
         multicast,
         token_lifetime: args.token_expires,
+        token_out: args.token_out.clone(),
         log: Arc::new(move |event| output.event(event)),
     })?;
-    if let Some(path) = &args.token_out {
-        daemon::state::write_private(path, &format!("{}\n", server.join_token()))?;
-    }
     announce(context, args, &server, &name, images)?;
     notify::ready(&format!("serves {name}"));
     interrupt::wait();

@@ -21,6 +21,7 @@ pub fn run(context: &Context, args: &Token) -> Result<()> {
         images: if args.images.is_empty() { vec!["*".to_owned()] } else { args.images.clone() },
         right: if args.write { Right::Write } else { Right::Read },
         expires: clock::unix_seconds() + args.expires.as_secs(),
+        lasts: (!args.no_renewal).then_some(args.expires.as_secs()),
     };
     let secret = state.authority()?.mint(&claims).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("a token holds at most {PATTERNS_MAX} patterns, and 1024 bytes"))
@@ -30,6 +31,7 @@ pub fn run(context: &Context, args: &Token) -> Result<()> {
     let expires = clock::show_unix(claims.expires);
     let record = json!({
         "type": "token", "token": token.to_string(), "images": claims.images, "right": claims.right, "expires": expires,
+        "renewable": !args.no_renewal,
     });
     let right = if args.write { "reading and writing" } else { "reading" };
     context.output.note(&format!("for {right} {}, until {expires}", claims.images.join(" ")));

@@ -10,11 +10,18 @@ use net::api::ProblemKind;
 use super::{App, Failure};
 use crate::authority::{Claims, Rejection, Right};
 use crate::clock;
+use crate::event::Event;
+use crate::listener::Peer;
 
 /// A token that this server made and that is still good.
 pub struct Access(Claims);
 
 impl Access {
+    /// What the token says.
+    pub fn claims(&self) -> &Claims {
+        &self.0
+    }
+
     /// Whether lists show the image.
     pub fn sees(&self, image: &str) -> bool {
         self.0.covers(image)
@@ -53,9 +60,20 @@ impl FromRequestParts<Arc<App>> for Access {
         });
         let unauthorized = |detail: &str| Failure::new(ProblemKind::Unauthorized, detail);
         let secret = secret.ok_or_else(|| unauthorized("the request has no bearer token"))?;
-        app.authority.check(secret, clock::unix_seconds()).map(Self).map_err(|rejection| match rejection {
+        let now = clock::unix_seconds();
+        let claims = app.authority.check(secret, now).map_err(|rejection| match rejection {
             Rejection::Unknown => unauthorized("the token is not from this server"),
-            Rejection::Expired(_) => Failure::new(ProblemKind::Denied, "the token has expired"),
-        })
+            Rejection::Expired(expired) => {
+                app.metrics.expired();
+                let when = clock::rfc3339(expired);
+                Failure::new(ProblemKind::Denied, format!("the token has expired, {when}"))
+            }
+        })?;
+        if app.token_uses.shown(secret, &claims, now) {
+            let (images, expires) = (claims.images.join(" "), clock::rfc3339(claims.expires));
+            let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+            (app.log)(&Event::TokenEnds { images, expires, peer });
+        }
+        Ok(Self(claims))
     }
 }

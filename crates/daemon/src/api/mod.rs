@@ -9,6 +9,7 @@ mod operations;
 mod problem;
 mod profiles;
 mod sessions;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +26,12 @@ use tokio::sync::Semaphore;
 use crate::authority::Authority;
 use crate::clock;
 use crate::event::{Event, Log};
+use crate::join::Join;
 use crate::metrics::Metrics;
 use crate::publications::Publications;
 use crate::reads::Reads;
 use crate::sessions::Sessions;
+use crate::token_uses::TokenUses;
 use crate::uploads::Uploads;
 pub use problem::Failure;
 
@@ -46,6 +49,8 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 pub struct App {
     pub repository: Arc<Repository>,
     pub authority: Authority,
+    pub join: Join,
+    pub token_uses: TokenUses,
     pub sessions: Arc<Sessions>,
     pub publications: Publications,
     pub uploads: Uploads,
@@ -61,12 +66,15 @@ impl App {
     pub fn new(
         repository: Arc<Repository>,
         authority: Authority,
+        join: Join,
         sessions: Arc<Sessions>,
         log: Log,
     ) -> Arc<Self> {
         Arc::new(Self {
             repository,
             authority,
+            join,
+            token_uses: TokenUses::default(),
             sessions,
             publications: Publications::default(),
             uploads: Uploads::default(),
@@ -97,6 +105,7 @@ impl App {
 pub fn router(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/repository", get(images::repository))
+        .route("/token", get(tokens::get).post(tokens::renew))
         .route("/images", get(images::list))
         .route("/images/{image}/versions", get(images::versions).post(images::publish))
         .route("/images/{image}/tags/{tag}", get(images::tag))

@@ -7,7 +7,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
 use super::{App, Failure};
-use crate::metrics;
+use crate::clock;
+use crate::metrics::{self, TokenTotals};
 
 pub async fn health() -> &'static str {
     "ok\n"
@@ -21,5 +22,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure>
 
 pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let totals = app.blocking(|app| Ok::<_, Failure>(app.sessions.totals())).await?;
-    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&totals)).into_response())
+    let (in_use, ending) = app.token_uses.count(clock::unix_seconds());
+    let tokens = TokenTotals { in_use, ending, join_expires: app.join.expires() };
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&totals, &tokens)).into_response())
 }

@@ -1,0 +1,41 @@
+//! What a token says of itself, and another one before it ends. formats/api.md, "Tokens".
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use net::api::{ProblemKind, TokenGrant};
+
+use super::access::Access;
+use super::{App, Failure};
+use crate::authority::{Claims, Right};
+use crate::clock;
+
+pub async fn get(access: Access) -> Json<TokenGrant> {
+    Json(grant(access.claims(), clock::unix_seconds()))
+}
+
+/// Whoever holds a good token gets one that grants the same, for as long as it was made for.
+pub async fn renew(access: Access, State(app): State<Arc<App>>) -> Result<Json<TokenGrant>, Failure> {
+    let now = clock::unix_seconds();
+    let refused = || Failure::new(ProblemKind::Denied, "the token was made so that it can't be renewed");
+    let claims = access.claims().renewed(now).ok_or_else(refused)?;
+    let secret = app.authority.mint(&claims);
+    let secret = secret.ok_or_else(|| Failure::internal("a token that was made once can't be made again"))?;
+    Ok(Json(TokenGrant { secret: Some(secret), ..grant(&claims, now) }))
+}
+
+fn grant(claims: &Claims, now: u64) -> TokenGrant {
+    let right = match claims.right {
+        Right::Read => "read",
+        Right::Write => "write",
+    };
+    TokenGrant {
+        images: claims.images.clone(),
+        right: right.to_owned(),
+        expires: claims.expires,
+        left_seconds: claims.expires.saturating_sub(now),
+        lasts_seconds: claims.lasts,
+        secret: None,
+    }
+}

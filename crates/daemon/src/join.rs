@@ -1,0 +1,144 @@
+//! The join token that a server gives out: minted when it starts, and again before it ends, for a server that runs for months.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use net::token::{Fingerprint, JoinToken, Standing};
+
+use crate::authority::{Authority, Claims, Right};
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::state::write_private;
+
+/// After so many seconds a file that could not be written is tried again.
+const AGAIN_SECONDS: u64 = 60;
+
+/// See the module. Times are seconds since 1970.
+pub struct Join {
+    fingerprint: Option<Fingerprint>,
+    lifetime: Duration,
+    /// Where whoever is to have it finds it.
+    file: Option<PathBuf>,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    token: JoinToken,
+    claims: Claims,
+    /// Not before.
+    next: u64,
+}
+
+impl Join {
+    /// Mints a token with which any machine may read all images for `lifetime` from `now` on, and writes it to `file`.
+    ///
+    /// # Errors
+    /// `Io` if it can't be written.
+    pub fn begin(
+        authority: &Authority,
+        fingerprint: Option<Fingerprint>,
+        lifetime: Duration,
+        file: Option<PathBuf>,
+        now: u64,
+    ) -> Result<Self> {
+        let (token, claims) = mint(authority, fingerprint, lifetime, now)?;
+        let this = Self { fingerprint, lifetime, file, held: Mutex::new(Held { token, claims, next: 0 }) };
+        this.write(&this.token())?;
+        Ok(this)
+    }
+
+    /// The token that was minted last.
+    pub fn token(&self) -> JoinToken {
+        self.lock().token.clone()
+    }
+
+    /// When it ends.
+    pub fn expires(&self) -> u64 {
+        self.lock().claims.expires
+    }
+
+    /// Sees that its file never holds one that has ended; what was done about that. To be called every now and then.
+    pub fn tend(&self, authority: &Authority, now: u64) -> Option<Event> {
+        let path = self.file.clone()?;
+        {
+            let mut held = self.lock();
+            if held.claims.term().standing(now) == Standing::Good || now < held.next {
+                return None;
+            }
+            held.next = now + AGAIN_SECONDS.min(self.lifetime.as_secs() / 10);
+        }
+        let made = mint(authority, self.fingerprint, self.lifetime, now);
+        let written = made.and_then(|(token, claims)| self.write(&token).map(|()| (token, claims)));
+        Some(match written {
+            Ok((token, claims)) => {
+                let expires = clock::rfc3339(claims.expires);
+                let mut held = self.lock();
+                (held.token, held.claims) = (token, claims);
+                Event::TokenWritten { path, expires }
+            }
+            Err(error) => Event::TokenNotWritten { error: base::fault::chain(&error) },
+        })
+    }
+
+    fn write(&self, token: &JoinToken) -> Result<()> {
+        match &self.file {
+            Some(path) => write_private(path, &format!("{token}\n")),
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn mint(
+    authority: &Authority,
+    fingerprint: Option<Fingerprint>,
+    lifetime: Duration,
+    now: u64,
+) -> Result<(JoinToken, Claims)> {
+    let lasts = lifetime.as_secs();
+    let images = vec!["*".to_owned()];
+    let claims =
+        Claims { images, right: Right::Read, expires: now.saturating_add(lasts), lasts: Some(lasts) };
+    let secret = authority.mint(&claims);
+    let secret = secret.ok_or_else(|| Error::new(ErrorKind::Refused, "mint the join token"))?;
+    Ok((JoinToken { fingerprint, secret }, claims))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_server_that_runs_for_months_never_holds_a_token_that_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, authority) = (folder.path().join("join.token"), Authority::new(&[7; 32]));
+        let (day, begins) = (24 * 3600, 1_000_000_000);
+        let lifetime = Duration::from_secs(30 * day);
+        let join = Join::begin(&authority, None, lifetime, Some(path.clone()), begins).unwrap();
+        let mut written = 0;
+        for hour in 0..24 * 365 {
+            let now = begins + hour * 3600;
+            let event = join.tend(&authority, now);
+            written += u32::from(matches!(event, Some(Event::TokenWritten { .. })));
+            let text = std::fs::read_to_string(&path).unwrap();
+            let token: JoinToken = text.parse().unwrap();
+            let left = authority.check(token.secret.expose(), now).unwrap().expires - now;
+            assert!(left > 9 * day && token == join.token(), "hour {hour}");
+        }
+        assert_eq!(written, 18, "each after two thirds of its life");
+        // It is told of, and tried again, where the file can't be written.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let later = begins + 400 * day;
+        let failed = join.tend(&authority, later);
+        assert!(matches!(failed, Some(Event::TokenNotWritten { .. })), "{failed:?}");
+        assert!(join.tend(&authority, later + 1).is_none());
+        std::fs::remove_dir(&path).unwrap();
+        assert!(matches!(join.tend(&authority, later + 60), Some(Event::TokenWritten { .. })));
+    }
+}

@@ -1,0 +1,78 @@
+//! Tokens that clients show: which of them end soon, for the log and for metrics. A token that is renewed in time is used no
+//! longer when it ends, so what is counted here are clients that will stop working.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use net::token::WARNING_SECONDS;
+
+use crate::authority::Claims;
+
+/// Most tokens that are remembered; of more nothing is said.
+const TOKENS_MAX: usize = 4096;
+/// A token that was shown within so many seconds is in use.
+const IN_USE_SECONDS: u64 = 3600;
+
+/// See the module. Times are seconds since 1970.
+#[derive(Default)]
+pub struct TokenUses {
+    uses: Mutex<HashMap<blake3::Hash, Use>>,
+}
+
+struct Use {
+    expires: u64,
+    last: u64,
+    told: bool,
+}
+
+impl TokenUses {
+    /// The token of `claims` is shown at `now`. True once for each that ends within a day.
+    pub fn shown(&self, secret: &str, claims: &Claims, now: u64) -> bool {
+        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = blake3::hash(secret.as_bytes());
+        if uses.len() >= TOKENS_MAX && !uses.contains_key(&name) {
+            uses.retain(|_, known| known.last + IN_USE_SECONDS > now && known.expires > now);
+            if uses.len() >= TOKENS_MAX {
+                return false;
+            }
+        }
+        let known = uses.entry(name).or_insert(Use { expires: claims.expires, last: now, told: false });
+        known.last = now;
+        ends_soon(known.expires, now) && !std::mem::replace(&mut known.told, true)
+    }
+
+    /// How many tokens are in use at `now`, and how many of these end within a day, or have ended.
+    pub fn count(&self, now: u64) -> (u64, u64) {
+        let uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_use = || uses.values().filter(|known| known.last + IN_USE_SECONDS > now);
+        let ending = in_use().filter(|known| ends_soon(known.expires, now));
+        (in_use().count() as u64, ending.count() as u64)
+    }
+}
+
+fn ends_soon(expires: u64, now: u64) -> bool {
+    expires.saturating_sub(now) <= WARNING_SECONDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authority::Right;
+
+    #[test]
+    fn a_token_that_ends_within_a_day_is_told_of_once_and_counted_while_it_is_used() {
+        let uses = TokenUses::default();
+        let claims = |expires| Claims { images: vec!["*".into()], right: Right::Read, expires, lasts: None };
+        let (day, begins) = (WARNING_SECONDS, 1_000_000_000);
+        let (long, short) = (claims(begins + 30 * day), claims(begins + 2 * day));
+        assert!(!uses.shown("long", &long, begins) && !uses.shown("short", &short, begins));
+        assert_eq!(uses.count(begins), (2, 0));
+        let later = begins + day;
+        assert!(uses.shown("short", &short, later) && !uses.shown("short", &short, later + 1));
+        assert!(!uses.shown("long", &long, later));
+        assert_eq!(uses.count(later), (2, 1));
+        assert_eq!(uses.count(later + 2 * IN_USE_SECONDS), (0, 0), "nobody uses them any more");
+        let many = (0..2 * TOKENS_MAX).map(|index| uses.shown(&format!("{index}"), &short, later));
+        assert_eq!(many.filter(|told| *told).count(), TOKENS_MAX - 2, "memory is bounded");
+    }
+}

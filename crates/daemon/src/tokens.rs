@@ -1,0 +1,446 @@
+//! Tokens of clients that run for months: where a token comes from, what it was renewed to, and a thread that renews it in time
+//! and says so where that fails. formats/api.md, "Tokens".
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use net::client::{Client, Credential};
+use net::token::{JoinToken, Standing, Term};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::state::{read_private, write_private};
+
+/// How often a token is looked at: often enough to be renewed in time, as short-lived as it may be.
+const LOOK_MAX: Duration = Duration::from_secs(60);
+const LOOK_MIN: Duration = Duration::from_millis(200);
+/// Looks in the life of a token.
+const LOOKS: u64 = 20;
+/// How often it is looked for another in the place of one that has ended, ...
+const LOOK_ENDED: Duration = Duration::from_secs(1);
+/// ... and a server asked that does not take it, or does not say how long it is good.
+const LOOK_REJECTED: Duration = Duration::from_secs(10);
+
+/// Reads the token that somebody gave.
+pub type Given = Arc<dyn Fn() -> Result<JoinToken> + Send + Sync>;
+
+/// Where a token comes from: what was given (a file, which may change), and what the server renewed that to, kept by the client
+/// in a file of its own, of mode 0600.
+#[derive(Clone)]
+pub struct Place {
+    /// What was given.
+    pub given: Given,
+    /// The file of what it was renewed to; without one that is forgotten with the process.
+    pub kept: Option<PathBuf>,
+}
+
+/// What stands in the file that a client keeps.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// The token.
+    token: String,
+    /// BLAKE3 of the token that was given, in hexadecimal digits. If another is given by now, that counts.
+    given: String,
+}
+
+impl Place {
+    /// The token that counts now.
+    ///
+    /// # Errors
+    /// Those of what was given; `Refused` if others can read what is kept; `Io`.
+    pub fn load(&self) -> Result<JoinToken> {
+        let given = (self.given)()?;
+        Ok(self.renewed(&given)?.unwrap_or(given))
+    }
+
+    fn renewed(&self, given: &JoinToken) -> Result<Option<JoinToken>> {
+        let Some(path) = self.kept.as_ref().filter(|path| path.exists()) else { return Ok(None) };
+        let kept = serde_json::from_slice::<Kept>(&read_private(path)?).ok();
+        // What can't be understood is as good as none: the token that was given is there.
+        let kept = kept.filter(|kept| kept.given == name_of(given));
+        Ok(kept.and_then(|kept| kept.token.parse().ok()))
+    }
+
+    /// Keeps `token`, which the one that is given was renewed to.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn keep(&self, token: &JoinToken) -> Result<()> {
+        let Some(path) = &self.kept else { return Ok(()) };
+        let kept = Kept { token: token.to_string(), given: name_of(&(self.given)()?) };
+        write_private(path, &serde_json::to_string(&kept).expect("plain data"))
+    }
+
+    /// What clients show.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn credential(&self) -> Result<Arc<Credential>> {
+        let (this, renewable) = (self.clone(), self.kept.is_some());
+        let first = self.load()?;
+        let (last, memory) = (Mutex::new((self.given)()?), !renewable);
+        // Without a file for what it was renewed to, only another token that is given is news.
+        let again = move || {
+            let given = (this.given)().ok()?;
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if memory && *last == given {
+                return None;
+            }
+            *last = given;
+            this.load().ok()
+        };
+        Ok(Credential::from_place(first, Box::new(again)))
+    }
+}
+
+/// The file in `folder` that keeps what the token for `server` was renewed to.
+#[must_use]
+pub fn kept_in(folder: &Path, server: &str) -> PathBuf {
+    let name = blake3::hash(server.as_bytes()).to_hex();
+    folder.join(format!("token-{}.json", &name[..16]))
+}
+
+fn name_of(token: &JoinToken) -> String {
+    blake3::hash(token.to_string().as_bytes()).to_hex().to_string()
+}
+
+/// How the token for a server stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenStatus {
+    /// The server.
+    pub server: String,
+    /// When it ends, as RFC 3339 has it; absent until the server has said so.
+    #[serde(default)]
+    pub expires: Option<String>,
+    /// `unknown`, `good`, `ending` (within a day, and it was not or can't be renewed), `expired` or `rejected`.
+    pub state: String,
+    /// Why it could not be renewed, or is rejected.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
+/// Something to be told of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// It was renewed, or another was given: it is good again, until then.
+    Good(String),
+    /// It ends within a day.
+    Ending(String),
+    /// It has ended.
+    Expired(String),
+    /// The server does not take it.
+    Rejected(String),
+}
+
+/// What is known of a token, and what is to be done about it. Times are seconds since 1970 by this machine's clock.
+#[derive(Default)]
+struct Course {
+    /// Which one it is.
+    token: Option<JoinToken>,
+    term: Option<Term>,
+    rejected: Option<String>,
+    /// Why it was not renewed.
+    failed: Option<String>,
+    told: Told,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Told {
+    #[default]
+    Nothing,
+    Ending,
+    Expired,
+    Rejected,
+}
+
+/// What is to be asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    Nothing,
+    Term,
+    Renewal,
+}
+
+impl Course {
+    fn ask(&self, now: u64) -> Ask {
+        match self.term {
+            None => Ask::Term,
+            Some(Term { lasts: None, .. }) => Ask::Nothing,
+            Some(term) => match term.standing(now) {
+                Standing::Good | Standing::Over => Ask::Nothing,
+                Standing::Due | Standing::Ending => Ask::Renewal,
+            },
+        }
+    }
+
+    /// This is the token now.
+    fn holds(&mut self, token: &JoinToken) {
+        if self.token.as_ref() != Some(token) {
+            *self = Self { token: Some(token.clone()), told: self.told, ..Self::default() };
+        }
+    }
+
+    fn learned(&mut self, term: Term) {
+        (self.term, self.rejected, self.failed) = (Some(term), None, None);
+    }
+
+    /// The server does not take it.
+    fn rejected(&mut self, why: String) {
+        self.rejected = Some(why);
+    }
+
+    /// What is new at `now`, told once.
+    fn news(&mut self, now: u64) -> Option<News> {
+        let standing = self.term.map(|term| (term.standing(now), clock::rfc3339(term.expires)));
+        let (told, news) = match (&self.rejected, standing) {
+            (_, Some((Standing::Over, at))) => (Told::Expired, News::Expired(at)),
+            (Some(why), _) => (Told::Rejected, News::Rejected(why.clone())),
+            (None, Some((Standing::Ending, at))) => {
+                let why = self.failed.as_ref().map(|why| format!("{at}: {why}"));
+                (Told::Ending, News::Ending(why.unwrap_or(at)))
+            }
+            (None, Some((_, at))) => (Told::Nothing, News::Good(at)),
+            // Nothing is known of it yet.
+            (None, None) => return None,
+        };
+        (std::mem::replace(&mut self.told, told) != told).then_some(news)
+    }
+
+    /// When it is to be looked at again.
+    fn pause(&self, now: u64) -> Duration {
+        match self.term {
+            Some(term) if term.standing(now) == Standing::Over => LOOK_ENDED,
+            _ if self.rejected.is_some() => LOOK_REJECTED,
+            None => LOOK_REJECTED,
+            Some(Term { lasts: Some(lasts), .. }) => {
+                Duration::from_millis(lasts.saturating_mul(1000) / LOOKS).clamp(LOOK_MIN, LOOK_MAX)
+            }
+            Some(Term { expires, lasts: None }) => {
+                Duration::from_secs(expires.saturating_sub(now)).clamp(LOOK_ENDED, LOOK_MAX)
+            }
+        }
+    }
+
+    fn status(&self, server: &str, now: u64) -> TokenStatus {
+        let state = match (&self.rejected, self.term.map(|term| term.standing(now))) {
+            (_, Some(Standing::Over)) => "expired",
+            (Some(_), _) => "rejected",
+            (None, Some(Standing::Ending)) => "ending",
+            (None, Some(Standing::Good | Standing::Due)) => "good",
+            (None, None) => "unknown",
+        };
+        TokenStatus {
+            server: server.to_owned(),
+            expires: self.term.map(|term| clock::rfc3339(term.expires)),
+            state: state.to_owned(),
+            why: self.rejected.clone().or_else(|| self.failed.clone()),
+        }
+    }
+}
+
+/// Hears news of the token for a server. Called from the thread of [`Keeper`].
+pub type Tell = Box<dyn Fn(&str, News) + Send>;
+
+/// Keeps tokens good until it is dropped.
+pub struct Keeper {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    servers: Vec<Tended>,
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// A server, and the token for it.
+struct Tended {
+    name: String,
+    client: Arc<Client>,
+    place: Place,
+    course: Mutex<Course>,
+}
+
+impl Keeper {
+    /// Looks after the tokens of `clients`, each with the name of its server and the place of its token, whose credential it
+    /// has. The clients should be in a hurry: what fails is tried again soon.
+    ///
+    /// # Errors
+    /// `Io` if no thread can be started.
+    pub fn start(clients: Vec<(String, Arc<Client>, Place)>, tell: Tell) -> Result<Self> {
+        let server = |(name, client, place)| Tended { name, client, place, course: Mutex::default() };
+        let servers = clients.into_iter().map(server).collect();
+        let shared = Arc::new(Shared { servers, ended: Mutex::new(false), changed: Condvar::new() });
+        let works = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("tokens".into()).spawn(move || works.run(&tell));
+        thread.map_err(|error| Error::from_source(ErrorKind::Io, "start a thread for tokens", error))?;
+        Ok(Self { shared })
+    }
+
+    /// How each token stands.
+    #[must_use]
+    pub fn status(&self) -> Vec<TokenStatus> {
+        let now = clock::unix_seconds();
+        self.shared.servers.iter().map(|server| server.course().status(&server.name, now)).collect()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // The thread may be waiting for a server that says nothing: it ends behind that, and whoever drops this does not wait.
+        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn run(&self, tell: &Tell) {
+        if self.servers.is_empty() {
+            return;
+        }
+        loop {
+            for server in &self.servers {
+                server.look(clock::unix_seconds());
+                let news = server.course().news(clock::unix_seconds());
+                news.into_iter().for_each(|news| tell(&server.name, news));
+            }
+            let now = clock::unix_seconds();
+            let pause = self.servers.iter().map(|server| server.course().pause(now)).min();
+            let pause = pause.unwrap_or(LOOK_MAX);
+            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let wait = self.changed.wait_timeout_while(ended, pause, |ended| !*ended);
+            if *wait.unwrap_or_else(PoisonError::into_inner).0 {
+                return;
+            }
+        }
+    }
+}
+
+impl Tended {
+    fn course(&self) -> std::sync::MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self, now: u64) {
+        // Clients look for another by themselves when a server does not take the one that they have.
+        self.client.credential().reload();
+        self.course().holds(&self.client.credential().token());
+        // Whoever waits for an answer does not hold the lock.
+        let ask = self.course().ask(now);
+        match ask {
+            Ask::Nothing => {}
+            Ask::Term => self.learn(now),
+            Ask::Renewal => self.renew(now),
+        }
+    }
+
+    fn learn(&self, now: u64) {
+        match self.client.token_grant() {
+            Ok(grant) => {
+                let term =
+                    Term { expires: now.saturating_add(grant.left_seconds), lasts: grant.lasts_seconds };
+                self.course().learned(term);
+                if term.standing(now) != Standing::Good && term.lasts.is_some() {
+                    self.renew(now);
+                }
+            }
+            Err(error) if matches!(error.kind(), net::ErrorKind::Denied | net::ErrorKind::Untrusted) => {
+                self.course().rejected(base::fault::chain(&error));
+            }
+            // It is away, or too old to tell.
+            Err(_) => {}
+        }
+    }
+
+    fn renew(&self, now: u64) {
+        let renewed = self.client.renew_token().map_err(|error| base::fault::chain(&error));
+        let renewed = renewed.and_then(|(token, grant)| {
+            // What is not kept would be lost with this process, and with it perhaps the last good token.
+            let kept = self.place.keep(&token).map_err(|error| base::fault::chain(&error));
+            self.course().token = Some(token.clone());
+            self.client.credential().replace(token);
+            let term = Term { expires: now.saturating_add(grant.left_seconds), lasts: grant.lasts_seconds };
+            kept.map(|()| term)
+        });
+        let mut course = self.course();
+        match renewed {
+            Ok(term) => course.learned(term),
+            Err(why) => course.failed = Some(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(secret: &str) -> JoinToken {
+        JoinToken { fingerprint: None, secret: secret.parse().unwrap() }
+    }
+
+    #[test]
+    fn what_was_renewed_counts_until_another_token_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("given");
+        std::fs::write(&file, token("one").to_string()).unwrap();
+        let read = move || Ok(std::fs::read_to_string(&file).unwrap().parse().unwrap());
+        let kept = folder.path().join("kept");
+        let place = Place { given: Arc::new(read), kept: Some(kept.clone()) };
+        let credential = place.credential().unwrap();
+        assert_eq!(credential.token(), token("one"));
+        place.keep(&token("renewed")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&kept).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(place.load().unwrap(), token("renewed"));
+        assert!(credential.reload() && credential.token() == token("renewed"));
+        std::fs::write(folder.path().join("given"), token("two").to_string()).unwrap();
+        assert!(credential.reload() && !credential.reload());
+        assert_eq!((credential.token(), place.load().unwrap()), (token("two"), token("two")));
+        // Without a file of its own a client keeps what it was renewed to in memory.
+        let forgets = Place { kept: None, ..place };
+        let credential = forgets.credential().unwrap();
+        assert!(credential.replace(token("renewed")) && !credential.reload());
+        assert_eq!(credential.token(), token("renewed"));
+        std::fs::write(folder.path().join("given"), token("three").to_string()).unwrap();
+        assert!(credential.reload() && credential.token() == token("three"));
+    }
+
+    #[test]
+    fn a_token_is_told_of_once_for_each_turn_of_its_life() {
+        let (day, begins) = (24 * 3600, 1_000_000_000);
+        let mut course = Course::default();
+        course.holds(&token("one"));
+        assert_eq!((course.ask(begins), course.news(begins)), (Ask::Term, None));
+        course.learned(Term { expires: begins + 30 * day, lasts: Some(30 * day) });
+        assert_eq!((course.ask(begins), course.news(begins)), (Ask::Nothing, None));
+        assert_eq!(course.ask(begins + 20 * day), Ask::Renewal);
+        course.failed = Some("nobody there".into());
+        assert_eq!(course.news(begins + 28 * day), None, "there is time yet");
+        let late = begins + 29 * day;
+        assert_eq!(course.ask(late), Ask::Renewal);
+        let news = course.news(late);
+        assert!(matches!(&news, Some(News::Ending(why)) if why.contains("nobody there")), "{news:?}");
+        assert_eq!((course.news(late + 60), course.status("s", late).state.as_str()), (None, "ending"));
+        let over = begins + 30 * day;
+        assert!(matches!(course.news(over), Some(News::Expired(_))));
+        assert_eq!((course.ask(over), course.status("s", over).state.as_str()), (Ask::Nothing, "expired"));
+        // Somebody gives another.
+        assert_eq!(course.pause(over), LOOK_ENDED);
+        course.holds(&token("one"));
+        assert_eq!(course.ask(over), Ask::Nothing, "it is the same still");
+        course.holds(&token("two"));
+        assert_eq!((course.ask(over), course.news(over)), (Ask::Term, None));
+        course.learned(Term { expires: over + day, lasts: None });
+        assert!(matches!(course.news(over - 1), Some(News::Good(_))));
+        assert!(
+            matches!(course.news(over), Some(News::Ending(_))),
+            "one that can't be renewed is told of, too"
+        );
+        assert_eq!(course.ask(over), Ask::Nothing);
+        course.holds(&token("three"));
+        course.rejected("the token is not from this server".into());
+        assert!(matches!(course.news(over), Some(News::Rejected(_))));
+        assert_eq!(course.status("s", over).state, "rejected");
+    }
+}
