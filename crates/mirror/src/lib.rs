@@ -16,7 +16,9 @@ pub mod served;
 mod source;
 pub mod state;
 
-pub use attached::{CastOptions, Commit, CommitOptions, Join, Mirror, MirrorOptions, Moment, Onto};
+pub use attached::{
+    CastOptions, Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, Moment, Onto, Waiting,
+};
 pub use depot::{Addition, Depot};
 pub use error::{Error, ErrorKind, Result};
 pub use guide::{Guide, Heard, RepositoryGuide, Told};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::Chance;
-use common::{CHUNK, DEAD, FLIPS, GOOD, Moody, Place, all, options, source, stamp};
+use common::{CHUNK, DEAD, FLIPS, GONE, GOOD, Moody, Place, all, options, source, stamp};
 use mirror::{CommitOptions, Durability, ErrorKind, Mirror, MirrorOptions, Served, Space};
 use store::{CACHE_BYTES_MIN, Cache, CacheSetting};
 
@@ -119,6 +119,51 @@ fn writes_never_fetch_and_merge_with_what_comes_later() {
     moody.becomes(GOOD);
     assert!(all(&mirror) == expected);
     assert_eq!(mirror.dirty_bytes(), 4 * 512 + 2 * CHUNK);
+}
+
+#[test]
+fn damage_at_the_only_source_is_an_error_and_a_source_that_is_away_is_waited_for() {
+    let place = Place::new(SIZE, 3);
+    let (liar, away) = (Moody::new(&place, FLIPS), Moody::new(&place, DEAD));
+    let manifest = place.manifest("disk");
+    // Nobody gives up here, and nothing is fetched that is not asked for.
+    let options = MirrorOptions { ahead_chunks_max: 0, ..options() };
+    let alone = Mirror::create(&place.path("a"), &manifest, vec![source("liar", &liar)], &options).unwrap();
+    let full = place.content.chunks(CHUNK as usize).position(|chunk| chunk.iter().any(|&byte| byte != 0));
+    let (at, name) = (full.unwrap() as u64 * CHUNK, format!("chunk {}", full.unwrap()));
+    for _ in 0..4 {
+        let error = alone.read(at, &mut [0; 512]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let damage = alone.damage();
+        assert!(damage.len() == 1 && damage[0].what == name && damage[0].source == "liar", "{damage:?}");
+    }
+    assert_eq!(alone.waiting(), None);
+    // It is asked again by whoever reads again, and nothing is held against it.
+    liar.becomes(GOOD);
+    assert!(all(&alone) == place.content && alone.damage().is_empty());
+    alone.close().unwrap();
+
+    // Another may have it undamaged, but is away.
+    liar.becomes(FLIPS);
+    let sources = vec![source("liar", &liar), source("away", &away)];
+    let mirror = Mirror::create(&place.path("b"), &manifest, sources, &options).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| mirror.read(at, &mut [0; 512]));
+        while mirror.counters().lies < 4 {
+            std::thread::yield_now();
+        }
+        let waiting = mirror.waiting().unwrap();
+        assert!(waiting.what == name && waiting.why.is_some(), "{waiting:?}");
+        away.becomes(GOOD);
+        reader.join().unwrap().unwrap();
+        assert_eq!(mirror.waiting(), None);
+    });
+    // What a node is damaged at keeps no read waiting either.
+    let gone = Moody::new(&place, GONE);
+    let lacks = Mirror::create(&place.path("c"), &manifest, vec![source("gone", &gone)], &options).unwrap();
+    let error = lacks.read(at, &mut [0; 512]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(lacks.damage()[0].what.contains("node"), "{:?}", lacks.damage());
 }
 
 #[test]

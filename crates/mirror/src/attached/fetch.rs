@@ -12,6 +12,7 @@ use image::{ChunkExtents, ChunkRef, Cipher, Decoder, Leaf, ObjectRef, Verified};
 use super::local::bytes_of;
 use super::shared::Shared;
 use super::tree::Found;
+use super::trouble::name_of;
 use crate::core::{Done, Failure, Io, Item, NodePlace, Sectors};
 
 /// A chunk is written in pieces of this: the page cache keeps each as one folio, and ext4 looks at all blocks of a folio
@@ -92,7 +93,15 @@ impl Worker {
         match task {
             Io::Fetch { item, source } => {
                 self.whole.clear();
-                self.fetch(*item, *source).unwrap_or_else(|error| self.complain(*item, *source, &error))
+                match self.fetch(*item, *source) {
+                    Ok(done) => {
+                        if matches!(done, Done::Chunk(_) | Done::Node { .. }) {
+                            self.shared.lock().note_good(*item, *source);
+                        }
+                        done
+                    }
+                    Err(error) => self.complain(*item, *source, &error),
+                }
             }
             Io::Check(chunk) => {
                 self.whole.clear();
@@ -108,17 +117,19 @@ impl Worker {
 
     /// Remembers what went wrong, for who waits, and says of which kind it is.
     fn complain(&self, item: Item, source: usize, error: &image::Error) -> Done {
-        let what = match item {
-            Item::Chunk(index) => format!("chunk {index}"),
-            Item::Node(NodePlace { level, number }) => format!("node {number} of level {level}"),
-        };
-        let name = &self.shared.sources[source].name;
-        self.shared.lock().complaint = Some(format!("{what} from {name}: {}", base::fault::chain(error)));
-        Done::Failed(match error.kind() {
+        let (what, name) = (name_of(item), &self.shared.sources[source].name);
+        let failure = match error.kind() {
             image::ErrorKind::NotFound => Failure::Missing,
             image::ErrorKind::Corrupt | image::ErrorKind::Verification => Failure::Lies,
             _ => Failure::Dead,
-        })
+        };
+        let why = base::fault::chain(error);
+        let mut state = self.shared.lock();
+        state.complaint = Some(format!("{what} from {name}: {why}"));
+        if failure != Failure::Dead {
+            state.note_damage(item, source, why);
+        }
+        Done::Failed(failure)
     }
 
     fn fetch(&mut self, item: Item, source: usize) -> image::Result<Done> {

@@ -10,6 +10,7 @@ mod guide;
 mod local;
 mod shared;
 mod tree;
+mod trouble;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,7 @@ use shared::{Shared, State};
 
 pub use cast::{CastOptions, Join};
 pub use commit::{Commit, CommitOptions, Moment, Onto};
+pub use trouble::{Damage, Waiting};
 
 /// Most fetches in flight, and so many workers.
 const WORKERS_MAX: usize = 32;
@@ -40,7 +42,8 @@ const WORKERS_MAX: usize = 32;
 pub struct MirrorOptions {
     /// Where the bytes are kept, if not in the folder: a block device.
     pub data: Option<PathBuf>,
-    /// After so long a read that no source answers is an error; without, it waits.
+    /// After so long a read that no source answers is an error; without, it waits. What every source has damaged, or lacks, is
+    /// an error either way.
     pub give_up: Option<Duration>,
     /// Most chunks that are read ahead of a stream; 0 for none.
     pub ahead_chunks_max: u64,

@@ -1,6 +1,6 @@
 //! What the threads of a mirror share: the core behind one lock, who waits for it, and the threads that fetch.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use base::Instant;
@@ -49,6 +49,8 @@ pub struct State {
     pub committing: bool,
     /// What went wrong last on the way to something that was wanted.
     pub complaint: Option<String>,
+    /// What sources have damaged, or lack, by item and number of the source.
+    pub damage: BTreeMap<(Item, usize), String>,
     pub closed: bool,
     /// A thread follows a guide.
     pub follows: bool,
@@ -79,6 +81,7 @@ impl Shared {
             promise: of.promise,
             committing: false,
             complaint: None,
+            damage: BTreeMap::new(),
             closed: false,
             follows: false,
             parting: false,

@@ -154,7 +154,7 @@ impl Core {
         if self.is_chunk_here(chunk) {
             return;
         }
-        self.supply.want_chunk(chunk, Priority::Expected, None, None);
+        self.supply.want_chunk(chunk, Priority::Expected, None);
         let item = Item::Chunk(chunk);
         let Some(want) = self.supply.wants.get_mut(&item) else { return };
         let was_left = std::mem::replace(&mut want.left, true);

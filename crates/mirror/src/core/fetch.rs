@@ -138,7 +138,7 @@ impl Core {
         if let Some(failure) = learn.failure {
             return Step::Over(Err(failure));
         }
-        let deadline = self.config.give_up.map(|after| now + after);
+        let waiter = self.waiter(now, id);
         let mut waits = 0;
         let unknown: Vec<_> = self.held.clean.gaps(self.cut.chunks_of(&learn.range)).collect();
         for gap in unknown {
@@ -146,7 +146,7 @@ impl Core {
             while chunk < gap.end && waits < LEARNS_MAX {
                 let item = self.supply.next_item(chunk);
                 if let Item::Node(place) = item {
-                    self.supply.want_node(place, id, deadline);
+                    self.supply.want_node(place, waiter);
                     waits += 1;
                 }
                 chunk = match item {

@@ -296,7 +296,8 @@ pub struct Config {
     pub fetches_max: usize,
     /// Of these so many are for demanded chunks alone.
     pub demand_reserve: usize,
-    /// After so long a demanded chunk that no source gives is an error; without, it is waited for.
+    /// After so long a demanded chunk that no source gives is an error; without, it is waited for. One that all sources have
+    /// damaged, or lack, is an error at once.
     pub give_up: Option<Duration>,
     /// Most chunks that are read ahead of a stream; 0 for none.
     pub ahead_chunks_max: u64,

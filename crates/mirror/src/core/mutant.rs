@@ -53,6 +53,8 @@ pub enum Mutant {
     ForgetsPromise,
     /// An item that failed at one source is not tried at the others.
     NeverRetries,
+    /// What one source has damaged is an error, although another is away.
+    BelievesOne,
     /// Each reader of a chunk fetches it for itself.
     FetchesTwice,
     /// What came by itself is written while writes to its chunk are under way.
@@ -63,7 +65,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them that are bugs.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::ForgetsRecord,
         Self::RecordsAhead,
         Self::RecordsBehind,
@@ -87,6 +89,7 @@ impl Mutant {
         Self::TrustsFreed,
         Self::ForgetsPromise,
         Self::NeverRetries,
+        Self::BelievesOne,
         Self::FetchesTwice,
         Self::ArrivesUnsettled,
         Self::LeavesForEver,

@@ -24,6 +24,9 @@ const REST_MAX: Duration = Duration::from_secs(1);
 const LIES_MAX: u32 = 3;
 /// See [`LIES_MAX`].
 const LIAR_REST: Duration = Duration::from_secs(30);
+/// So often all sources are asked for an item that each of them has damaged, or lacks, before whoever waits hears of it: what
+/// was wrong on its way only, or in a source that is being healed, may be right then.
+const SPOILT_ROUNDS: u32 = 3;
 /// Fetches in flight in the background, and with any others in flight or queued.
 const BACKGROUND_MAX: usize = 4;
 
@@ -63,6 +66,12 @@ pub(super) struct Want {
     /// Sources that failed at it in this round, as bits.
     tried: u64,
     rounds: u32,
+    /// Of the sources tried those that answered, and have it damaged or not at all.
+    spoilt: u64,
+    /// Rounds in a row in which all sources did.
+    spoilt_rounds: u32,
+    /// Since when somebody waits for it.
+    since: Option<Instant>,
     /// When it fails for who waits.
     deadline: Option<Instant>,
     /// How it failed last.
@@ -115,6 +124,15 @@ pub(super) struct Supply {
     background_waits: bool,
     /// Chunks that were fetched before they were read.
     pub(super) unread: HashMap<u64, Unread>,
+}
+
+/// Who waits for an item.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiter {
+    pub(super) id: OpId,
+    pub(super) since: Instant,
+    /// When the waiter gives up.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// A chunk that was fetched before it was read.
@@ -204,7 +222,7 @@ impl Supply {
                 let queued = want.state == State::Queued;
                 self.take_from_queue(item);
                 let want = self.wants.get_mut(&item).expect("it was just there");
-                want.priority = priority;
+                (want.priority, want.spoilt_rounds) = (priority, 0);
                 if queued {
                     self.enqueue(item);
                 }
@@ -220,6 +238,9 @@ impl Supply {
             dependents: Vec::new(),
             tried: 0,
             rounds: 0,
+            spoilt: 0,
+            spoilt_rounds: 0,
+            since: None,
             deadline: None,
             failure: None,
             left: false,
@@ -256,31 +277,25 @@ impl Supply {
         self.wants.get(&Item::Chunk(chunk)).is_some_and(|want| want.priority == Priority::Demand)
     }
 
-    /// Wants `chunk`, for `waiter` if there is one, who gives up at `deadline`.
-    pub(super) fn want_chunk(
-        &mut self,
-        chunk: u64,
-        priority: Priority,
-        waiter: Option<OpId>,
-        deadline: Option<Instant>,
-    ) {
+    /// Wants `chunk`, for `waiter` if there is one.
+    pub(super) fn want_chunk(&mut self, chunk: u64, priority: Priority, waiter: Option<Waiter>) {
         let item = Item::Chunk(chunk);
         let fresh = self.want(item, priority);
         if let Some(waiter) = waiter {
-            self.wait_for(item, waiter, deadline);
+            self.wait_for(item, waiter);
         }
         if fresh || self.wants.get(&item).is_some_and(|want| want.state == State::NeedsNode) {
             self.want_next(chunk, priority);
         }
     }
 
-    /// Wants a node that can be named, for `waiter`, who gives up at `deadline`.
-    pub(super) fn want_node(&mut self, place: NodePlace, waiter: OpId, deadline: Option<Instant>) {
+    /// Wants a node that can be named, for `waiter`.
+    pub(super) fn want_node(&mut self, place: NodePlace, waiter: Waiter) {
         let item = Item::Node(place);
         if self.want(item, Priority::Demand) {
             self.enqueue(item);
         }
-        self.wait_for(item, waiter, deadline);
+        self.wait_for(item, waiter);
     }
 
     /// Why the item is wanted whose turn is next.
@@ -304,11 +319,17 @@ impl Supply {
         }
     }
 
-    fn wait_for(&mut self, item: Item, waiter: OpId, deadline: Option<Instant>) {
+    fn wait_for(&mut self, item: Item, waiter: Waiter) {
+        let Waiter { id, since, deadline } = waiter;
         let want = self.wants.get_mut(&item).expect("it is wanted");
-        if !want.waiters.contains(&waiter) {
-            want.waiters.push(waiter);
+        if want.waiters.is_empty() {
+            // Who begins to wait has sources asked anew.
+            want.spoilt_rounds = 0;
         }
+        if !want.waiters.contains(&id) {
+            want.waiters.push(id);
+        }
+        want.since.get_or_insert(since);
         if let (None, Some(deadline)) = (want.deadline, deadline) {
             want.deadline = Some(deadline);
             self.deadlines.insert((deadline, item));
@@ -329,17 +350,20 @@ impl Supply {
     }
 
     /// The source to ask for `item` now; or when there may be one.
-    fn source_for(&mut self, now: Instant, item: Item) -> Choice {
+    fn source_for(&mut self, now: Instant, item: Item, mutant: Mutant) -> Choice {
         let want = self.wants.get_mut(&item).expect("it is wanted");
-        let (mut busy, mut earliest) = (false, None::<Instant>);
+        let (mut busy, mut earliest, mut liar) = (false, None::<Instant>, None);
         for (index, source) in self.sources.iter().enumerate() {
             if want.tried & (1 << index) != 0 {
                 continue;
             }
-            if source.rests_until > now {
+            let rests = source.rests_until > now;
+            if rests && source.lies < LIES_MAX {
                 earliest = Some(earliest.map_or(source.rests_until, |at| at.min(source.rests_until)));
             } else if source.running >= source.running_max {
                 busy = true;
+            } else if rests {
+                liar = liar.or(Some(index));
             } else {
                 return Choice::Ask(index);
             }
@@ -347,9 +371,22 @@ impl Supply {
         if busy {
             return Choice::Busy;
         }
+        // A liar rests so that others are asked, not so that nobody is.
+        if let (Some(liar), None) = (liar, earliest) {
+            return Choice::Ask(liar);
+        }
         // All that were not tried rest, or all were tried: another round.
-        want.tried = 0;
+        let all_answered = match Mutant::BelievesOne.is(mutant) {
+            true => want.spoilt > 0,
+            false => want.spoilt.count_ones() as usize == self.sources.len(),
+        };
+        want.spoilt_rounds =
+            if all_answered && !self.sources.is_empty() { want.spoilt_rounds + 1 } else { 0 };
+        (want.tried, want.spoilt) = (0, 0);
         want.rounds += 1;
+        if want.spoilt_rounds >= SPOILT_ROUNDS {
+            return Choice::Spoilt;
+        }
         let pause = (REST_MIN * 2u32.saturating_pow(want.rounds.min(8))).min(REST_MAX);
         Choice::Rest(earliest.unwrap_or(now + pause))
     }
@@ -360,7 +397,8 @@ impl Supply {
         source.running -= 1;
         self.failure = result.err();
         match result {
-            Ok(()) => (source.failures, source.lies) = (0, 0),
+            // Whoever gives something good need not rest, whatever was before.
+            Ok(()) => (source.failures, source.lies, source.rests_until) = (0, 0, now),
             Err(Failure::Dead) => {
                 source.failures += 1;
                 let rest = REST_MIN * 2u32.saturating_pow(source.failures.min(8) - 1);
@@ -397,20 +435,36 @@ enum Choice {
     Ask(usize),
     Busy,
     Rest(Instant),
+    /// Nobody: all sources have it damaged, or lack it.
+    Spoilt,
 }
 
 impl Core {
     /// Wants a chunk for a read that waits.
     pub(super) fn demand(&mut self, now: Instant, chunk: u64, waiter: OpId) {
-        let deadline = self.config.give_up.map(|after| now + after);
-        self.supply.want_chunk(chunk, Priority::Demand, Some(waiter), deadline);
+        let waiter = self.waiter(now, waiter);
+        self.supply.want_chunk(chunk, Priority::Demand, Some(waiter));
         self.supply.urge(chunk);
+    }
+
+    /// The operation `id`, which waits from now on.
+    pub(super) fn waiter(&self, now: Instant, id: OpId) -> Waiter {
+        Waiter { id, since: now, deadline: self.config.give_up.map(|after| now + after) }
+    }
+
+    /// What is waited for longest of all that somebody waits for, and since when.
+    #[must_use]
+    pub fn longest_wait(&self) -> Option<(Item, Instant)> {
+        let waits = |(item, want): (&Item, &Want)| {
+            want.since.filter(|_| !want.waiters.is_empty()).map(|since| (since, *item))
+        };
+        self.supply.wants.iter().filter_map(waits).min().map(|(since, item)| (item, since))
     }
 
     pub(super) fn read_ahead(&mut self, chunks: Vec<u64>) {
         for chunk in chunks {
             if !self.is_chunk_here(chunk) {
-                self.supply.want_chunk(chunk, Priority::Ahead, None, None);
+                self.supply.want_chunk(chunk, Priority::Ahead, None);
                 self.supply.urge(chunk);
             }
         }
@@ -434,7 +488,7 @@ impl Core {
             && let Some(chunk) = self.supply.expected.next(now)
         {
             if !self.is_chunk_here(chunk) {
-                self.supply.want_chunk(chunk, Priority::Expected, None, None);
+                self.supply.want_chunk(chunk, Priority::Expected, None);
             }
         }
         let each_second = u64::from(self.config.background_per_second);
@@ -451,7 +505,7 @@ impl Core {
             };
             self.supply.cursor = gap.start + 1;
             if !self.is_chunk_here(gap.start) {
-                self.supply.want_chunk(gap.start, Priority::Background, None, None);
+                self.supply.want_chunk(gap.start, Priority::Background, None);
                 let pause = Duration::from_nanos(1_000_000_000 / each_second);
                 // What was not used of the rate while demand came first is not made up for.
                 self.supply.background_at = now.max(self.supply.background_at) + pause;
@@ -499,7 +553,7 @@ impl Core {
             let choice = match left {
                 _ if check => Choice::Ask(NOBODY),
                 Some(until) => Choice::Rest(until),
-                None => supply.source_for(now, item),
+                None => supply.source_for(now, item, self.config.mutant),
             };
             match choice {
                 Choice::Busy => {}
@@ -511,6 +565,10 @@ impl Core {
                     }
                 }
                 Choice::Ask(source) => return Some(self.start(now, item, source, priority)),
+                Choice::Spoilt => {
+                    self.give_up_spoilt(item);
+                    return self.next_fetch(now);
+                }
             }
         }
         None
@@ -578,11 +636,22 @@ impl Core {
     /// A fetch is over and what it brought could not be kept: who waits hears of it.
     pub(super) fn not_kept(&mut self, item: Item, priority: Priority) {
         self.stop_running(priority);
+        self.drop_want(item, Failure::Local);
+    }
+
+    /// All sources were asked, and none has the item undamaged: waiting does not help who waits.
+    fn give_up_spoilt(&mut self, item: Item) {
+        let failure = self.supply.wants.get(&item).and_then(|want| want.failure);
+        self.drop_want(item, failure.unwrap_or(Failure::Missing));
+    }
+
+    /// The item is not wanted any more, nor is what needs it: who waits hears of it.
+    fn drop_want(&mut self, item: Item, failure: Failure) {
         let (mut waiters, dependents) = self.supply.remove(item);
         for chunk in dependents {
             waiters.extend(self.supply.remove(Item::Chunk(chunk)).0);
         }
-        self.fail(waiters, Failure::Local);
+        self.fail(waiters, failure);
     }
 
     /// A fetch is over and brought nothing.
@@ -593,6 +662,9 @@ impl Core {
         want.failure = Some(failure);
         if source < 64 {
             want.tried |= 1 << source;
+            if matches!(failure, Failure::Lies | Failure::Missing) {
+                want.spoilt |= 1 << source;
+            }
         }
         // A node that was fetched ahead may be of a tree that is gone.
         let idle = matches!(item, Item::Node(_)) && want.waiters.is_empty() && want.dependents.is_empty();
@@ -631,7 +703,7 @@ impl Core {
         let failure = self.supply.wants.get(&next).and_then(|want| want.failure).or(self.supply.failure);
         let failure = failure.unwrap_or(Failure::Dead);
         if let Some(want) = self.supply.wants.get_mut(&item) {
-            want.deadline = None;
+            (want.deadline, want.since) = (None, None);
             waiters = std::mem::take(&mut want.waiters);
         }
         self.fail(waiters, failure);

@@ -87,6 +87,7 @@ pub fn all(mirror: &Mirror) -> Vec<u8> {
 pub const GOOD: u8 = 0;
 pub const DEAD: u8 = 1;
 pub const FLIPS: u8 = 2;
+pub const GONE: u8 = 3;
 
 /// A source that does as it is told.
 pub struct Moody {
@@ -108,6 +109,7 @@ impl ObjectSource for Moody {
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
         match self.mood.load(Ordering::SeqCst) {
             DEAD => Err(image::Error::new(image::ErrorKind::Io, "nobody there")),
+            GONE => Err(image::Error::new(image::ErrorKind::NotFound, "no such object")),
             FLIPS if object.kind == ObjectKind::Chunk => {
                 let mut bytes = self.inner.fetch(object)?.to_vec();
                 let at = bytes.len() / 2;

@@ -4,6 +4,7 @@
 mod medium;
 mod model;
 mod recovery;
+mod sources;
 mod world;
 
 use base::{Chance, Duration};

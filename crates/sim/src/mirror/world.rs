@@ -12,6 +12,7 @@ use mirror::state;
 use super::medium::{Mark, Medium, Value};
 use super::model::Model;
 use super::recovery::{self, End, Of, boot_id};
+use super::sources::Sources;
 use super::{MirrorOutcome, MirrorScenario, Told};
 use crate::Violation;
 use crate::queue::Queue;
@@ -69,14 +70,6 @@ impl Running {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ways {
-    Good,
-    Dead,
-    Lies,
-    Lacks,
-}
-
 struct Commit {
     pieces: Vec<Sectors>,
     /// What is frozen, as it was read.
@@ -111,7 +104,7 @@ pub struct World<'a> {
     boot: u64,
     ops: HashMap<OpId, Running>,
     model: Model,
-    sources: Vec<Ways>,
+    sources: Sources,
     commit: Option<Commit>,
     freezing: bool,
     next: u64,
@@ -154,7 +147,7 @@ impl<'a> World<'a> {
             life: 0,
             boot: 0,
             ops: HashMap::new(),
-            sources: vec![Ways::Good; scenario.config.sources.len()],
+            sources: Sources::new(scenario.config.sources.len()),
             commit: None,
             freezing: false,
             next: 0,
@@ -205,12 +198,10 @@ impl<'a> World<'a> {
     fn happen(&mut self, event: Event) {
         let now = self.queue.now();
         if self.chance.hits(self.scenario.source_faults_per_million) && self.issued < self.scenario.requests {
-            let at = self.chance.below(self.sources.len() as u64) as usize;
-            let ways = [Ways::Good, Ways::Good, Ways::Dead, Ways::Lies, Ways::Lacks];
-            self.sources[at] = ways[self.chance.below(5) as usize];
+            self.sources.turn(&mut self.chance);
         }
         if self.issued >= self.scenario.requests {
-            self.sources.fill(Ways::Good);
+            self.sources.heal();
         }
         if self.cast_chance.hits(self.scenario.casts_per_million) {
             self.turn_cast();
@@ -440,11 +431,8 @@ impl<'a> World<'a> {
     }
 
     fn fetch(&mut self, running: &mut Running, item: Item, source: usize) -> Done {
-        match self.sources[source] {
-            Ways::Dead => return Done::Failed(Failure::Dead),
-            Ways::Lies => return Done::Failed(Failure::Lies),
-            Ways::Lacks => return Done::Failed(Failure::Missing),
-            Ways::Good => {}
+        if let Err(failure) = self.sources.ask(item, source) {
+            return Done::Failed(failure);
         }
         self.bring(running, item)
     }
@@ -532,7 +520,7 @@ impl<'a> World<'a> {
             (Job::Read { read }, Err(failure)) => {
                 self.model.read_fails(read);
                 let is_local = failure == Failure::Local && self.local_faults > 0;
-                if self.scenario.config.give_up.is_none() && !is_local {
+                if self.scenario.config.give_up.is_none() && !is_local && !self.sources.is_spoilt(failure) {
                     self.breach("a read waits for its sources", format!("{failure:?}"));
                 }
                 self.guest_rests();
@@ -824,6 +812,9 @@ impl<'a> World<'a> {
         if !self.outcome.violations.is_empty() {
             return;
         }
+        // Nobody asks for more, and no source turns bad again: a read of what all sources lack fails, it does not wait for that.
+        self.issued = self.scenario.requests;
+        self.sources.heal();
         self.settle();
         (self.outcome.counters, self.outcome.expects) = (self.core.counters(), self.core.expects());
         if self.outcome.violations.is_empty() {
