@@ -122,7 +122,7 @@ impl From<daemon::Error> for Failure {
             Kind::Refused => Exit::Refused,
             Kind::NotFound => Exit::NotFound,
             Kind::Invalid => Exit::Usage,
-            Kind::Io | Kind::Corrupt | Kind::Unreachable => Exit::Failed,
+            Kind::Io | Kind::Corrupt | Kind::NotRunning | Kind::Unreachable => Exit::Failed,
         };
         Self::from_error(exit, &error)
     }

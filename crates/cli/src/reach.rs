@@ -1,10 +1,12 @@
 //! Reaches a server: with a token from a file, from standard input, or from the environment.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use daemon::tokens::{Given, Place};
 use image::Cipher;
-use net::client::{Client, ClientOptions};
+use net::client::{Client, ClientOptions, Credential};
 use net::clock::Stop;
 use net::token::JoinToken;
 
@@ -17,27 +19,35 @@ use crate::output::Output;
 const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
-/// A client of `server`, which says so while the first answer lets wait.
+/// A client of `server`, which says so while it waits.
 pub fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Output) -> Result<Client> {
+    let credential = place(reach, None)?.credential()?;
+    client_by(server, credential, reach.wait, keys, stop, output)
+}
+
+/// The same with a token that other clients share.
+pub fn client_by(
+    server: &str,
+    credential: Arc<Credential>,
+    wait: Duration,
+    keys: &Keys,
+    stop: Stop,
+    output: Output,
+) -> Result<Client> {
     let options = ClientOptions {
         cipher: keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key),
-        first_patience: reach.wait,
+        first_patience: wait,
         stop,
         tell: Arc::new(move |words| output.note(words)),
         ..ClientOptions::default()
     };
-    Ok(Client::connect(server, &token(reach)?, options)?)
+    Ok(Client::connect_by(server, credential, options)?)
 }
 
 /// A client of `server` that lets nobody wait who could ask somebody else.
-pub fn hasty(server: &str, reach: &Reach, keys: &Keys, stop: Stop) -> Result<Client> {
+pub fn hasty_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
     let cipher = keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key);
-    Ok(Client::connect(server, &token(reach)?, mirror::Source::client_options(cipher, stop))?)
-}
-
-/// A source of attached disks.
-pub fn source(server: &str, reach: &Reach, keys: &Keys, stop: Stop) -> Result<mirror::Source> {
-    Ok(mirror::Source::server(server, Arc::new(hasty(server, reach, keys, stop)?)))
+    Ok(Client::connect_by(server, credential, mirror::Source::client_options(cipher, stop))?)
 }
 
 /// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
@@ -58,7 +68,24 @@ pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Re
     Ok(client)
 }
 
-/// The token that the command line or the environment names.
+/// Where the token comes from that the command line or the environment names. What it is renewed to is in the file `kept`.
+pub fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
+    let first = token(reach)?;
+    let file = reach.token_file.clone().filter(|path| path != Path::new("-"));
+    let given: Given = match file {
+        // Standard input and the environment are what they were.
+        None => Arc::new(move || Ok(first.clone())),
+        Some(_) => {
+            let reach = reach.clone();
+            Arc::new(move || {
+                token(&reach).map_err(|failure| daemon::Error::new(daemon::ErrorKind::Io, failure.message))
+            })
+        }
+    };
+    Ok(Place { given, kept })
+}
+
+/// The token as it is there now.
 fn token(reach: &Reach) -> Result<JoinToken> {
     let text = match &reach.token_file {
         Some(path) => read_file(path)?,

@@ -14,7 +14,10 @@ pub enum ErrorKind {
     NotFound,
     /// Words that mean nothing here.
     Invalid,
-    /// Nobody answers there.
+    /// No process runs the disk that was asked.
+    #[serde(skip)]
+    NotRunning,
+    /// A server or a guest agent does not answer.
     Unreachable,
     /// The operating system refused or failed, or whatever a newer program calls by a name of its own.
     #[serde(other)]

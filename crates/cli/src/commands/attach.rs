@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use daemon::attached::{
     AttachOptions, Attached, CacheSettings, CommitTo, End, Event, KeySettings, ServerSettings, Settings,
     Status, TlsSettings, exists, prepare,
 };
+use daemon::tokens::{Place, kept_in};
 use image::Manifest;
 use mirror::{CastOptions, Guide, RepositoryGuide, Source};
 use net::client::Client;
@@ -27,21 +29,22 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
     let kept = Settings::load(&folder)?;
     let settings = match kept {
         Some(kept) => again(kept, args)?,
-        None => anew(context, args, &name, &folder)?,
+        None => anew(context, args, &name)?,
     };
     // From here on what was kept counts, not what this process was started with.
     let context = &Context { global: global(&context.global, &settings), output: context.output };
     let stop = Stop::new();
-    let reached = Reached::new(context, &settings, &stop)?;
+    let reached = Reached::new(context, &settings, &folder, &stop)?;
     let begin = if exists(&folder) { None } else { Some(begin(context, &settings, &reached)?) };
     if context.global.dry_run {
-        return plan(context, &settings, begin.as_ref());
+        return plan(context, &settings, &folder, begin.as_ref());
     }
     let output = context.output;
     let log = Arc::new(move |event: &Event| output.event(event));
     let cast = cast(context, &settings, &reached);
     let commit_to = reached.commit_to(context, &settings)?;
-    let Reached { sources, guide, .. } = reached;
+    let Reached { sources, guide, doors, .. } = reached;
+    let tokens = doors.into_iter().map(|door| (door.url, door.client, door.place)).collect();
     let options = AttachOptions {
         folder: folder.clone(),
         settings,
@@ -50,12 +53,13 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
         guide,
         cast,
         commit_to,
+        tokens,
         stamp: Arc::new(repository::stamp),
         stop,
         log,
     };
     if args.prepare {
-        let base = prepare(&options)?;
+        let base = prepare(options)?;
         return prepared(context, &name, &folder, &base);
     }
     let attached = Attached::start(options)?;
@@ -72,8 +76,8 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
 }
 
 /// How a new disk is attached.
-fn anew(context: &Context, args: &Attach, name: &str, folder: &Path) -> Result<Settings> {
-    let mut settings = Settings::new(name, &args.image, folder.join("nbd.sock"));
+fn anew(context: &Context, args: &Attach, name: &str) -> Result<Settings> {
+    let mut settings = Settings::new(name, &args.image);
     let global = &context.global;
     if args.from.is_empty() || global.repo.is_some() {
         settings.repository = Some(repository::absolute_location(global)?.0);
@@ -178,11 +182,20 @@ fn global(here: &Global, settings: &Settings) -> Global {
     global
 }
 
+/// A server.
+struct Door {
+    url: String,
+    /// Where its token comes from.
+    place: Place,
+    /// A client in a hurry. All clients of the server share its token.
+    client: Arc<Client>,
+}
+
 /// Who can be asked.
 struct Reached {
     sources: Vec<Source>,
-    /// The first server.
-    server: Option<Arc<Client>>,
+    /// The servers.
+    doors: Vec<Door>,
     repository: Option<Arc<Repository>>,
     /// Who knows what other machines read: a server rather than a repository, since through it they also tell each other.
     guide: Option<Arc<dyn Guide>>,
@@ -194,25 +207,24 @@ impl Reached {
         if let Some(repository) = &self.repository {
             return Ok(Some(CommitTo::Repository(Arc::clone(repository))));
         }
-        let Some(server) = settings.servers.first() else { return Ok(None) };
-        let keys = &context.global.keys;
-        let client = reach::client(&server.url, &reach(settings, server), keys, Stop::new(), context.output)?;
-        Ok(Some(CommitTo::Server(Arc::new(client))))
+        let Some(door) = self.doors.first() else { return Ok(None) };
+        Ok(Some(CommitTo::Server(Arc::new(patient(context, settings, door)?))))
     }
 
     /// A repository is opened, a server is asked nothing yet.
-    fn new(context: &Context, settings: &Settings, stop: &Stop) -> Result<Self> {
-        let (mut sources, mut first) = (Vec::new(), None::<Arc<Client>>);
+    fn new(context: &Context, settings: &Settings, folder: &Path, stop: &Stop) -> Result<Self> {
+        let (mut sources, mut doors) = (Vec::new(), Vec::<Door>::new());
         let cache = repository::chosen_cache(&context.global)?;
         for server in &settings.servers {
             let (url, keys) = (&server.url, &context.global.keys);
-            let client = Arc::new(reach::hasty(url, &reach(settings, server), keys, stop.clone())?);
+            let place = reach::place(&reach(settings, server), Some(kept_in(folder, url)))?;
+            let client = Arc::new(reach::hasty_by(url, place.credential()?, keys, stop.clone())?);
             let source = Source::server(url, Arc::clone(&client));
             sources.push(match &cache {
                 Some(cache) => source.cached(Arc::clone(cache)),
                 None => source,
             });
-            first.get_or_insert(client);
+            doors.push(Door { url: url.clone(), place, client });
         }
         let repository = match &settings.repository {
             None => None,
@@ -226,7 +238,7 @@ impl Reached {
                 Err(failure) => return Err(failure),
             },
         };
-        let mut guide = first.clone().map(|client| client as Arc<dyn Guide>);
+        let mut guide = doors.first().map(|door| Arc::clone(&door.client) as Arc<dyn Guide>);
         if let Some(repository) = &repository {
             let source = Source::repository(Arc::clone(repository));
             let stamp = repository::stamp();
@@ -236,13 +248,13 @@ impl Reached {
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
-        Ok(Self { sources, server: first, repository, guide })
+        Ok(Self { sources, doors, repository, guide })
     }
 }
 
 /// How the disk takes part in multicast. Without an interface for it, it does not.
 fn cast(context: &Context, settings: &Settings, reached: &Reached) -> Option<CastOptions> {
-    let server = reached.server.as_ref().filter(|_| !settings.no_multicast)?;
+    let server = &reached.doors.first().filter(|_| !settings.no_multicast)?.client;
     let output = context.output;
     match CastOptions::of(server, settings.interface.as_deref(), &settings.name) {
         Ok(cast) => Some(CastOptions { tell: Arc::new(move |words| output.note(words)), ..cast }),
@@ -254,8 +266,15 @@ fn cast(context: &Context, settings: &Settings, reached: &Reached) -> Option<Cas
 }
 
 fn reach(settings: &Settings, server: &ServerSettings) -> Reach {
-    let wait = std::time::Duration::from_secs(settings.wait_seconds);
+    let wait = Duration::from_secs(settings.wait_seconds);
     Reach { token_file: server.token_file.clone(), wait }
+}
+
+/// A client of the same server that waits, and says so.
+fn patient(context: &Context, settings: &Settings, door: &Door) -> Result<Client> {
+    let (credential, keys) = (Arc::clone(door.client.credential()), &context.global.keys);
+    let wait = Duration::from_secs(settings.wait_seconds);
+    reach::client_by(&door.url, credential, wait, keys, Stop::new(), context.output)
 }
 
 /// The version that a new disk begins as: of the first that has it, in the order in which sources are asked.
@@ -285,11 +304,10 @@ fn first_that_has(
         Some(_) => repository::absolute_location(&context.global)?.1,
         None => false,
     };
-    let from_servers = settings.servers.iter().map(|server| {
-        let keys = &context.global.keys;
-        let client = reach::client(&server.url, &reach(settings, server), keys, Stop::new(), context.output)?;
-        version::on_server(context, &client, reference)
-    });
+    let from_servers = reached
+        .doors
+        .iter()
+        .map(|door| version::on_server(context, &patient(context, settings, door)?, reference));
     let before = is_here.then(from_repository).flatten();
     let behind = std::iter::once_with(|| if is_here { None } else { from_repository() }).flatten();
     let mut first = None;
@@ -306,14 +324,15 @@ fn first_that_has(
     Err(first.unwrap_or_else(|| Failure::new(Exit::Usage, "a disk needs a repository or a server")))
 }
 
-fn plan(context: &Context, settings: &Settings, begin: Option<&Manifest>) -> Result<()> {
+fn plan(context: &Context, settings: &Settings, folder: &Path, begin: Option<&Manifest>) -> Result<()> {
+    let nbd = settings.nbd_socket(folder);
     let number = begin.map(|manifest| manifest.number);
     let record = json!({
         "type": "plan", "name": settings.name, "image": settings.image, "number": number,
-        "nbd": settings.nbd, "new": begin.is_some(),
+        "nbd": nbd, "new": begin.is_some(),
     });
     context.output.result(&record, || {
-        let (name, socket) = (&settings.name, settings.nbd.display());
+        let (name, socket) = (&settings.name, nbd.display());
         match begin {
             Some(Manifest { image, number, .. }) => {
                 format!("{}attach {image}@{number} as {name} at {socket}\n", context.would())

@@ -26,7 +26,7 @@ pub fn run(context: &Context, args: &Detach) -> Result<()> {
         Ok(Answer::Detached { .. }) => true,
         Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
         // No process runs it.
-        Err(error) if error.kind() == daemon::ErrorKind::Unreachable => false,
+        Err(error) if error.kind() == daemon::ErrorKind::NotRunning => false,
         Err(error) => return Err(explain(args, error)),
     };
     if !ran && args.discard {

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use base::units::show_bytes;
-use daemon::attached::{Answer, Request, Settings, Status, ask};
+use daemon::attached::{Answer, Damaged, Request, Settings, Status, Waits, ask};
+use daemon::tokens::TokenStatus;
 use serde_json::{Value, json};
 use store::ImageName;
 
@@ -32,8 +33,9 @@ pub fn run(context: &Context, args: &Disks) -> Result<()> {
         ("PREFETCHED", Align::Right),
         ("UNUSED", Align::Right),
         ("CLIENTS", Align::Right),
+        ("TROUBLE", Align::Left),
     ]);
-    let mut records = Vec::new();
+    let (mut records, mut details) = (Vec::new(), Vec::new());
     for name in names {
         let folder = folder_of(&args.place, &name)?;
         let image = match Settings::load(&folder) {
@@ -46,22 +48,27 @@ pub fn run(context: &Context, args: &Disks) -> Result<()> {
             Ok(Answer::Status(status)) => {
                 table.row(cells(&status));
                 records.push(record(&status));
+                details.extend(trouble(&status).into_iter().map(|(_, why)| format!("{name}: {why}")));
             }
             Ok(_) => {
                 return Err(Failure::new(Exit::Failed, format!("the disk `{name}` does not say how it is")));
             }
             Err(error) => {
-                let nobody = error.kind() == daemon::ErrorKind::Unreachable;
+                let nobody = error.kind() == daemon::ErrorKind::NotRunning;
                 let state = if nobody { "stopped" } else { "does not answer" };
                 let mut row = vec![name.clone(), image.clone()];
                 row.resize(8, String::new());
-                row.push(state.to_owned());
+                row.extend([state.to_owned(), String::new()]);
                 table.row(row);
                 records.push(json!({ "type": "disk", "name": name, "state": state, "image": image }));
             }
         }
     }
-    context.output.list(&records, &table)
+    context.output.list(&records, &table)?;
+    if !context.output.is_json() {
+        details.iter().for_each(|why| context.output.note(why));
+    }
+    Ok(())
 }
 
 /// The folder of the disk called `name`.
@@ -110,7 +117,41 @@ fn cells(status: &Status) -> Vec<String> {
         show_bytes(status.prefetched_bytes + status.background_bytes),
         show_bytes(status.prefetched_unused_bytes),
         status.clients.to_string(),
+        trouble(status).into_iter().map(|(what, _)| what).collect::<Vec<_>>().join(", "),
     ]
+}
+
+/// What somebody should look at: in a few words, and in many.
+fn trouble(status: &Status) -> Vec<(String, String)> {
+    let mut trouble = Vec::new();
+    if let Some(Waits { what, seconds, why }) = &status.waits {
+        let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+        trouble.push((
+            format!("waits {seconds} s"),
+            format!("reads have waited for {what} for {seconds} s{why}"),
+        ));
+    }
+    if status.damaged_count > 0 {
+        let all = status.damaged.iter().map(|damaged| {
+            let Damaged { what, source, why } = damaged;
+            format!("{source} has no good {what}: {why}")
+        });
+        trouble.push((format!("{} damaged", status.damaged_count), all.collect::<Vec<_>>().join("; ")));
+    }
+    for TokenStatus { server, expires, state, why } in &status.tokens {
+        let at = expires.as_deref().unwrap_or("an unknown time");
+        let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+        let (what, words) = match state.as_str() {
+            "good" | "unknown" => continue,
+            "ending" => {
+                ("token ends", format!("the token for {server} ends at {at}, and was not renewed{why}"))
+            }
+            "expired" => ("token expired", format!("the token for {server} has expired at {at}{why}")),
+            _ => ("token rejected", format!("{server} does not take the token{why}")),
+        };
+        trouble.push((what.to_owned(), words));
+    }
+    trouble
 }
 
 /// Rounded down: 100 % is all of it.

@@ -1,9 +1,10 @@
 //! `diskcast mount`: shows versions as files, and makes writable disks of them, until it is unmounted or a signal ends it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use daemon::tokens::{Keeper, Place, kept_in};
 use mirror::fuse::{DiskSettings, MountOptions, Origin, RepositoryOrigin, mount};
 use mirror::{Commit, CommitOptions, Mirror, MirrorOptions, Source};
 use net::client::Client;
@@ -22,7 +23,7 @@ pub fn run(context: &Context, args: &Mount) -> Result<()> {
         Some(folder) => std::path::absolute(folder)?,
         None => repository::default_mount_folder()?,
     };
-    let reached = Reached::new(context, args)?;
+    let reached = Reached::new(context, args, &folder)?;
     if context.global.dry_run {
         return plan(context, args, &reached);
     }
@@ -33,7 +34,11 @@ pub fn run(context: &Context, args: &Mount) -> Result<()> {
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(clock::unix_seconds()),
         log: Arc::new(move |event| output.event(&Happened { text: event.to_string() })),
     };
-    let Reached { origin, sources, names } = reached;
+    let Reached { origin, sources, names, tokens } = reached;
+    let tell = Box::new(move |server: &str, news| {
+        output.event(&Happened { text: daemon::attached::Event::of_token(server, news).to_string() });
+    });
+    let _keeper = Keeper::start(tokens, tell)?;
     let mounted = Arc::new(mount(&args.dir, Arc::new(origin), sources, options).map_err(explain)?);
     let stopped = Arc::clone(&mounted);
     interrupt::cooperate(move || {
@@ -112,21 +117,27 @@ struct Reached {
     origin: Origins,
     sources: Vec<Source>,
     names: Vec<String>,
+    /// Servers, clients of them in a hurry, and where their tokens come from.
+    tokens: Vec<(String, Arc<Client>, Place)>,
 }
 
 impl Reached {
-    fn new(context: &Context, args: &Mount) -> Result<Self> {
+    fn new(context: &Context, args: &Mount, folder: &Path) -> Result<Self> {
         let reach = Reach { token_file: args.token_file.clone(), wait: args.wait };
         let mut origins: Vec<Box<dyn Origin>> = Vec::new();
-        let (mut sources, mut names) = (Vec::new(), Vec::new());
+        let (mut sources, mut names, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         for server in &args.from {
-            let keys = &context.global.keys;
-            sources.push(reach::source(server, &reach, keys, Stop::new())?);
+            let (keys, output) = (&context.global.keys, context.output);
+            let place = reach::place(&reach, Some(kept_in(folder, server)))?;
+            let credential = place.credential()?;
             // The first answer may take its time, others not: whoever lists a folder waits for them.
-            let client = reach::client(server, &reach, keys, Stop::new(), context.output)?;
-            client.repository()?;
-            let client = reach::hasty(server, &reach, keys, Stop::new())?;
-            let context = Context { global: context.global.clone(), output: context.output };
+            let first =
+                reach::client_by(server, Arc::clone(&credential), args.wait, keys, Stop::new(), output)?;
+            first.repository()?;
+            let client = Arc::new(reach::hasty_by(server, credential, keys, Stop::new())?);
+            sources.push(Source::server(server, Arc::clone(&client)));
+            tokens.push((server.clone(), Arc::clone(&client), place));
+            let context = Context { global: context.global.clone(), output };
             origins.push(Box::new(ServerOrigin { client, context }));
             names.push(server.clone());
         }
@@ -138,7 +149,7 @@ impl Reached {
             sources.insert(at, Source::repository(Arc::clone(&repository)));
             origins.insert(at, Box::new(RepositoryOrigin::new(repository, repository::stamp)));
         }
-        Ok(Self { origin: Origins(origins), sources, names })
+        Ok(Self { origin: Origins(origins), sources, names, tokens })
     }
 }
 
@@ -194,7 +205,7 @@ impl Origin for Origins {
 
 /// A server, whose versions are signed by somebody who is trusted, if only some are.
 struct ServerOrigin {
-    client: Client,
+    client: Arc<Client>,
     context: Context,
 }
 
@@ -224,7 +235,7 @@ impl Origin for ServerOrigin {
     }
 
     fn commit(&self, disk: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
-        disk.commit(&self.client, image, &CommitOptions::new(&repository::stamp()))
+        disk.commit(&*self.client, image, &CommitOptions::new(&repository::stamp()))
     }
 }
 

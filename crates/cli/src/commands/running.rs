@@ -8,8 +8,14 @@ use store::ImageName;
 use super::Context;
 use super::disks::{folder_of, no_such_disk};
 use crate::args::RunningDisk;
-use crate::clock;
 use crate::exit::{Exit, Failure, Result};
+use crate::{clock, interrupt};
+
+/// What to tell those who interrupt a commit.
+const CALLED_OFF: &str =
+    "a commit to a server is called off, and the disk runs on with all that was written: commit again";
+/// What to tell those whose commit found nobody to go to.
+const RUNS_ON: &str = "the disk runs on with all that was written: commit again once the server answers";
 
 /// What is to become of the disk.
 pub struct What<'a> {
@@ -42,19 +48,25 @@ pub fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> Result<
     });
     let began = clock::now();
     let mut moment = None;
-    let answer = ask(&folder, &request, &mut |answer| {
-        if let Answer::Moment { quiesced, seconds } = answer {
+    interrupt::hint(CALLED_OFF);
+    let answer = ask(&folder, &request, &mut |answer| match answer {
+        Answer::Moment { quiesced, seconds } => {
             moment = Some(*seconds);
             let how = if *quiesced { "frozen and thawed" } else { "taken" };
             context.output.detail(&format!("the moment is {how} in {seconds:.3} s, the disk runs on"));
         }
+        Answer::Waits { message } => context.output.note(message),
+        _ => {}
     });
     let done = match answer {
         Ok(Answer::Committed(done)) => done,
         Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
-        Err(error) if error.kind() == daemon::ErrorKind::Unreachable => {
+        Err(error) if error.kind() == daemon::ErrorKind::NotRunning => {
             return Err(Failure::from(error)
                 .hint(format!("is it running? `diskcast attach {}` runs it", settings.name)));
+        }
+        Err(error) if error.kind() == daemon::ErrorKind::Unreachable => {
+            return Err(Failure::from(error).hint(RUNS_ON));
         }
         Err(error) => return Err(error.into()),
     };

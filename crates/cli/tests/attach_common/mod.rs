@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
@@ -16,7 +17,8 @@ pub struct Attached {
     pub child: Child,
     /// Of its Unix socket.
     pub uri: String,
-    log: Option<JoinHandle<Vec<String>>>,
+    log: Arc<Mutex<Vec<String>>>,
+    logs: Option<JoinHandle<()>>,
 }
 
 impl Attached {
@@ -27,8 +29,12 @@ impl Attached {
         let first = lines.next().expect("attach says that it serves").unwrap();
         let record: Value = serde_json::from_str(&first).unwrap();
         assert_eq!(record["type"], "attached", "{first}");
-        let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
-        Self { child, uri: record["nbd"][0].as_str().unwrap().to_owned(), log: Some(log) }
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines_so_far = Arc::clone(&log);
+        let take =
+            move || lines.map_while(Result::ok).for_each(|line| lines_so_far.lock().unwrap().push(line));
+        let logs = Some(std::thread::spawn(take));
+        Self { child, uri: record["nbd"][0].as_str().unwrap().to_owned(), log, logs }
     }
 
     /// With the repository of the bench as its source.
@@ -59,8 +65,32 @@ impl Attached {
     /// Waits until it ends by itself, and returns the exit code.
     pub fn ends(mut self) -> Option<i32> {
         let code = self.child.wait().unwrap().code();
-        self.log.take().unwrap().join().unwrap();
+        self.logs.take().unwrap().join().unwrap();
         code
+    }
+
+    /// Sends SIGTERM, and returns all that was logged.
+    pub fn events(mut self) -> Vec<Value> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.child.wait().unwrap();
+        self.logs.take().unwrap().join().unwrap();
+        self.so_far()
+    }
+
+    /// Waits until something is logged that fits, and returns all that was logged until then.
+    pub fn events_until(&self, fits: impl Fn(&Value) -> bool) -> Vec<Value> {
+        loop {
+            let events = self.so_far();
+            if events.iter().any(&fits) {
+                return events;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn so_far(&self) -> Vec<Value> {
+        self.log.lock().unwrap().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 

@@ -1,12 +1,11 @@
 //! Commits of an attached disk while it runs: where they go, and what is done around their moment.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mirror::{CommitOptions, Depot, Mirror, Onto};
-use net::client::Client;
-use net::clock::Clock;
+use net::client::{Client, ClientOptions};
+use net::clock::{Clock, Stop};
 use serde::{Deserialize, Serialize};
 use store::{ImageName, Reference, Repository, Stamp};
 
@@ -69,6 +68,18 @@ pub enum CommitTo {
 }
 
 impl CommitTo {
+    /// The same for one commit: `tell` hears in words what it waits for, and `stop` calls it off, where that is far away.
+    pub fn for_one(&self, tell: impl Fn(&str) + Send + Sync + 'static, stop: &Stop) -> Self {
+        match self {
+            Self::Repository(repository) => Self::Repository(Arc::clone(repository)),
+            Self::Server(client) => {
+                let (tell, stop) = (Arc::new(tell), stop.clone());
+                let options = ClientOptions { tell, stop, ..client.options().clone() };
+                Self::Server(Arc::new(client.with_options(options)))
+            }
+        }
+    }
+
     fn depot(&self) -> &dyn Depot {
         match self {
             Self::Repository(repository) => &**repository,
@@ -126,15 +137,14 @@ pub struct Committer<'a> {
 
 impl Committer<'_> {
     /// Commits. `tell` hears of the moment when it is over.
-    pub fn commit(&self, request: &CommitRequest, tell: &mut dyn FnMut(Answer)) -> Result<Committed> {
+    pub fn commit(&self, request: &CommitRequest, tell: &dyn Fn(&Answer)) -> Result<Committed> {
         let base = self.mirror.base();
         let invalid = |error| Error::from_source(ErrorKind::Invalid, format!("disk `{}`", self.name), error);
         let image: ImageName = request.image.as_deref().unwrap_or(&base.image).parse().map_err(invalid)?;
         if request.new {
             self.refuse_old(&image)?;
         }
-        let tell = RefCell::new(tell);
-        let moment = |freeze: &mut dyn FnMut() -> mirror::Result<()>| self.moment(request, freeze, &tell);
+        let moment = |freeze: &mut dyn FnMut() -> mirror::Result<()>| self.moment(request, freeze, tell);
         let onto = if request.merge { Onto::Newest } else { Onto::Base };
         let options = CommitOptions { stamp: self.stamp, onto, moment: Some(&moment) };
         let done = self.mirror.commit(self.to.depot(), &image, &options).map_err(of(self.name))?;
@@ -177,7 +187,7 @@ impl Committer<'_> {
         &self,
         request: &CommitRequest,
         freeze: &mut dyn FnMut() -> mirror::Result<()>,
-        tell: &RefCell<&mut dyn FnMut(Answer)>,
+        tell: &dyn Fn(&Answer),
     ) -> mirror::Result<()> {
         let clock = Clock::start();
         let mut take = || freeze().map_err(of(self.name));
@@ -195,7 +205,7 @@ impl Committer<'_> {
             mirror::Error::from_source(kind, "take the moment of a commit", error)
         })?;
         let quiesced = request.quiesce.is_some();
-        (tell.borrow_mut())(Answer::Moment { quiesced, seconds: clock.elapsed().as_secs_f64() });
+        tell(&Answer::Moment { quiesced, seconds: clock.elapsed().as_secs_f64() });
         Ok(())
     }
 }

@@ -4,9 +4,12 @@ use std::io::BufReader;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use net::clock::Stop;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::protocol::{Answer, Request, receive, send};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,14 +18,81 @@ use crate::error::{Error, ErrorKind, Result};
 const CONNECTIONS_MAX: usize = 16;
 /// How long a request and the taking of its answer may last.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether whoever asked is still there.
+const LOOK: Duration = Duration::from_millis(200);
 
-/// Does what is asked. Called from many threads; `tell` takes answers before the last one.
+/// Does what is asked. Called from many threads.
 pub trait Rule: Send + Sync + 'static {
-    /// Does it.
-    fn perform(&self, request: Request, tell: &mut dyn FnMut(Answer)) -> Result<Answer>;
+    /// Does it, for whoever asks.
+    fn perform(&self, request: Request, asker: &Arc<Asker>) -> Result<Answer>;
 
     /// The answer to a request to detach was sent, or could not be.
     fn answered(&self);
+}
+
+/// Who asks: takes answers before the last one, on any thread, and may go before that.
+pub struct Asker {
+    stream: Mutex<UnixStream>,
+    gone: Stop,
+}
+
+impl Asker {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream: Mutex::new(stream), gone: Stop::new() }
+    }
+
+    /// Tells of something before the last answer.
+    pub fn tell(&self, answer: &Answer) {
+        // Whoever went is noticed by who waits for that.
+        let _ = self.send(answer);
+    }
+
+    fn send(&self, answer: &Answer) -> std::io::Result<()> {
+        send(&mut self.stream.lock().unwrap_or_else(PoisonError::into_inner), answer)
+    }
+
+    /// Says when whoever asked has gone: a signal ended it, say. It is looked for inside of [`Self::while_here`].
+    pub fn gone(&self) -> &Stop {
+        &self.gone
+    }
+
+    /// Looks whether whoever asked has gone.
+    pub fn look(&self) -> bool {
+        if self.has_gone() {
+            self.gone.stop();
+        }
+        self.gone.is_stopped()
+    }
+
+    /// Does `work`, and meanwhile looks whether whoever asked is still there.
+    pub fn while_here<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let (this, is_over) = (Arc::clone(self), Arc::clone(&over));
+        let look = move || {
+            let mut over = is_over.0.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*over && !this.look() {
+                over = is_over.1.wait_timeout(over, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        };
+        // Without a thread nobody looks.
+        let looks = std::thread::Builder::new().name("control".into()).spawn(look).ok();
+        let done = work();
+        *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        over.1.notify_all();
+        // It only looks.
+        let _ = looks.map(JoinHandle::join);
+        done
+    }
+
+    /// Whether the other end was closed, both ways: who only has nothing more to ask still waits for the answer.
+    fn has_gone(&self) -> bool {
+        let Ok(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).try_clone() else {
+            return false;
+        };
+        let mut watched = [PollFd::new(&stream, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut watched, Some(&now)), Ok(1..)) && watched[0].revents().contains(PollFlags::HUP)
+    }
 }
 
 /// A socket that is listened at until this is closed or dropped.
@@ -88,25 +158,19 @@ impl Drop for Place {
 fn converse(stream: UnixStream, rule: &dyn Rule) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let (mut lines, mut stream) = (BufReader::new(stream.try_clone()?), stream);
+    let mut lines = BufReader::new(stream.try_clone()?);
+    let asker = Arc::new(Asker::new(stream));
     loop {
         let received = receive(&mut lines);
         let detaches = matches!(received, Ok(Some(Request::Detach { .. })));
         let answer = match received {
             Ok(None) => return Ok(()),
             Err(error) => {
-                send(&mut stream, &refusal(&error))?;
-                return Ok(());
+                return asker.send(&refusal(&error));
             }
-            Ok(Some(request)) => {
-                let done = rule.perform(request, &mut |answer| {
-                    // Whoever went does not stop what was begun.
-                    let _ = send(&mut stream, &answer);
-                });
-                done.unwrap_or_else(|error| refusal(&error))
-            }
+            Ok(Some(request)) => rule.perform(request, &asker).unwrap_or_else(|error| refusal(&error)),
         };
-        let sent = send(&mut stream, &answer);
+        let sent = asker.send(&answer);
         if detaches {
             rule.answered();
         }

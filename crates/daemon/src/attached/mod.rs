@@ -12,33 +12,41 @@ mod quiesce;
 mod settings;
 mod socket;
 mod tls;
+mod watch;
 
 use std::fs::DirBuilder;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use image::Manifest;
 use mirror::nbd::{Export, ExportTable, Server, Tls};
 use mirror::{CastOptions, Guide, Mirror, MirrorOptions, Served, Source};
+use net::client::Client;
 use net::clock::Stop;
 use store::Stamp;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::tokens::{Keeper, Place};
 use commit::Committer;
-use control::{Control, Rule};
+use control::{Asker, Control, Rule};
+use watch::Watcher;
 
 pub use commit::{CommitRequest, CommitTo, Committed};
 pub use event::{Event, Log};
-pub use protocol::{Answer, Request, Status, ask};
+pub use protocol::{Answer, Damaged, Request, Status, Waits, ask};
 pub use quiesce::Quiesce;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
-/// Most NBD connections at once; more of them wait in the kernel.
+/// Most NBD connections at once; more of them are told that there is no place.
 const CLIENTS_MAX: usize = 64;
+/// Most pieces of damage that a status has.
+const DAMAGED_MAX: usize = 16;
+/// A read that waits for less long is no news.
+const WAITS_MIN: Duration = Duration::from_secs(1);
 /// How long requests in flight have when a disk is detached.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the keeping of what a machine read may take then, if it is not up yet.
@@ -63,6 +71,8 @@ pub struct AttachOptions {
     pub cast: Option<CastOptions>,
     /// Where commits go; nowhere if there is none.
     pub commit_to: Option<CommitTo>,
+    /// Clients of its servers by name, in a hurry, and where the token of each comes from: they are renewed in time.
+    pub tokens: Vec<(String, Arc<Client>, Place)>,
     /// Whose a commit is that is made now.
     pub stamp: Stamper,
     /// Ends what the sources wait for.
@@ -73,8 +83,9 @@ pub struct AttachOptions {
 
 impl AttachOptions {
     /// Makes or opens the disk, which from here on is this process's, and keeps its settings.
-    fn open(&self) -> Result<Mirror> {
+    fn open(&mut self) -> Result<Mirror> {
         let Self { folder, settings, begin, sources, .. } = self;
+        settings.claim(folder)?;
         check(settings)?;
         make_folder(folder)?;
         let options = MirrorOptions {
@@ -102,7 +113,7 @@ impl AttachOptions {
 ///
 /// # Errors
 /// As [`Attached::start`], but for sockets.
-pub fn prepare(options: &AttachOptions) -> Result<Manifest> {
+pub fn prepare(mut options: AttachOptions) -> Result<Manifest> {
     let mirror = options.open()?;
     options.stop.stop();
     mirror.close().map_err(of(&options.settings.name))?;
@@ -130,6 +141,7 @@ pub struct Attached {
     disk: Arc<Disk>,
     /// Before the disk, which its threads use.
     _control: Control,
+    _watcher: Watcher,
 }
 
 /// What threads share.
@@ -146,9 +158,12 @@ struct Disk {
     log: Log,
     /// Held while a commit is made: a disk is not detached meanwhile.
     committing: Mutex<()>,
+    /// Who asked for the last commit.
+    asker: Mutex<Weak<Asker>>,
     /// Held while something may be frozen: the process does not end meanwhile.
     moment: Mutex<()>,
     stop: Stop,
+    keeper: Keeper,
     phase: Mutex<Phase>,
     changed: Condvar,
 }
@@ -169,10 +184,11 @@ impl Attached {
     /// # Errors
     /// `Refused` if another process has it, a socket or an address is in use, or may not be served without TLS; `NotFound` if
     /// there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
-    pub fn start(options: AttachOptions) -> Result<Self> {
+    pub fn start(mut options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
-        let AttachOptions { folder, settings, sources, guide, cast, commit_to, stamp, stop, log, .. } =
-            options;
+        let AttachOptions {
+            folder, settings, sources, guide, cast, commit_to, stamp, stop, log, tokens, ..
+        } = options;
         if let Some(guide) = guide.filter(|_| !settings.without_profile) {
             mirror.follow(guide).map_err(of(&settings.name))?;
         }
@@ -183,8 +199,12 @@ impl Attached {
         let clients = Arc::new(AtomicU64::new(0));
         let server =
             Server::new(exports(&settings, &mirror)?, CLIENTS_MAX, counting(&clients, Arc::clone(&log)));
-        let nbd = listen(&server, &settings)?;
+        let nbd = listen(&server, &settings, &folder)?;
         let control = socket::listen(&folder.join(protocol::SOCKET))?;
+        let tells = Arc::clone(&log);
+        let tell = Box::new(move |server: &str, news| tells(&Event::of_token(server, news)));
+        let keeper = Keeper::start(tokens, tell)?;
+        let watcher = Watcher::start(Arc::clone(&mirror), Arc::clone(&log))?;
         let disk = Arc::new(Disk {
             folder,
             settings,
@@ -197,13 +217,15 @@ impl Attached {
             stamp,
             log,
             committing: Mutex::default(),
+            asker: Mutex::default(),
+            keeper,
             moment: Mutex::default(),
             stop,
             phase: Mutex::new(Phase::Runs),
             changed: Condvar::new(),
         });
         let control = Control::start(control, Arc::clone(&disk) as Arc<dyn Rule>)?;
-        Ok(Self { disk, _control: control })
+        Ok(Self { disk, _control: control, _watcher: watcher })
     }
 
     /// The disk now.
@@ -247,6 +269,8 @@ impl Drop for Attached {
 impl Disk {
     fn status(&self) -> Status {
         let (base, counters) = (self.mirror.base(), self.mirror.counters());
+        let damaged = self.mirror.damage();
+        let said = |mirror::Damage { what, source, why }| Damaged { what, source, why };
         Status {
             name: self.settings.name.clone(),
             image: base.image,
@@ -269,7 +293,17 @@ impl Disk {
             multicast_bytes: counters.arrived_bytes,
             retries: counters.retries,
             lies: counters.lies,
+            waits: self.waits(),
+            damaged_count: damaged.len() as u64,
+            damaged: damaged.into_iter().take(DAMAGED_MAX).map(said).collect(),
+            tokens: self.keeper.status(),
         }
+    }
+
+    fn waits(&self) -> Option<Waits> {
+        let waiting = self.mirror.waiting().filter(|waiting| waiting.waited >= WAITS_MIN)?;
+        let mirror::Waiting { what, waited, why } = waiting;
+        Some(Waits { what, seconds: waited.as_secs(), why })
     }
 
     /// Takes the right to end the disk; false if it ends already.
@@ -289,7 +323,7 @@ impl Disk {
         self.mirror.part(PARTING_MAX);
         self.stop.stop();
         // Who connects from now on finds nobody, instead of waiting for an answer.
-        let _ = std::fs::remove_file(&self.settings.nbd);
+        let _ = std::fs::remove_file(self.settings.nbd_socket(&self.folder));
         let closed = self.mirror.close().map_err(of(&self.settings.name));
         let _ = std::fs::remove_file(self.folder.join(protocol::SOCKET));
         closed
@@ -342,15 +376,34 @@ impl Disk {
         Error::new(ErrorKind::Refused, format!("the disk `{}` {why}", self.settings.name))
     }
 
-    fn commit(&self, request: &CommitRequest, tell: &mut dyn FnMut(Answer)) -> Result<Answer> {
+    /// The right to commit for `asker`. Who asked for the commit that runs may have gone, and then it is called off: its end is
+    /// waited for.
+    fn turn(&self, asker: &Arc<Asker>) -> Result<MutexGuard<'_, ()>> {
+        let turn = self.idle().or_else(|| {
+            let runs = self.asker.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            runs.filter(|asker| asker.look()).map(|_| {
+                let message = "waiting for the end of a commit that was called off".to_owned();
+                asker.tell(&Answer::Waits { message });
+                self.committing.lock().unwrap_or_else(PoisonError::into_inner)
+            })
+        });
+        let turn = turn.ok_or_else(|| self.refusal("is being committed"))?;
+        *self.asker.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(asker);
+        Ok(turn)
+    }
+
+    fn commit(&self, request: &CommitRequest, asker: &Arc<Asker>) -> Result<Answer> {
         let Some(to) = &self.commit_to else {
             return Err(self.refusal("has neither a repository nor a server that takes commits"));
         };
         if let Some(quiesce) = &request.quiesce {
             quiesce.check(&self.folder)?;
         }
-        let Some(_idle) = self.idle() else { return Err(self.refusal("is being committed")) };
+        let _turn = self.turn(asker)?;
         let stamp = (self.stamp)();
+        let hears = Arc::clone(asker);
+        let waits = move |words: &str| hears.tell(&Answer::Waits { message: words.to_owned() });
+        let to = &to.for_one(waits, asker.gone());
         let committer = Committer {
             name: &self.settings.name,
             mirror: &self.mirror,
@@ -358,8 +411,9 @@ impl Disk {
             stamp: &stamp,
             unless_ending: &|moment| self.unless_ending(moment),
         };
-        let done = committer.commit(request, tell);
+        let done = committer.commit(request, &|answer| asker.tell(answer));
         match &done {
+            Err(_) if asker.gone().is_stopped() => (self.log)(&Event::CommitCalledOff),
             Ok(done) if done.changed => (self.log)(&Event::from(done)),
             Ok(_) => {}
             Err(error) => (self.log)(&Event::CommitFailed { error: base::fault::chain(error) }),
@@ -377,10 +431,10 @@ impl Disk {
 }
 
 impl Rule for Disk {
-    fn perform(&self, request: Request, tell: &mut dyn FnMut(Answer)) -> Result<Answer> {
+    fn perform(&self, request: Request, asker: &Arc<Asker>) -> Result<Answer> {
         match request {
             Request::Status => Ok(Answer::Status(Box::new(self.status()))),
-            Request::Commit(request) => self.commit(&request, tell),
+            Request::Commit(request) => asker.while_here(|| self.commit(&request, asker)),
             Request::Detach { discard, force } => self.detach(discard, force),
         }
     }
@@ -469,9 +523,10 @@ fn counting(clients: &Arc<AtomicU64>, log: Log) -> mirror::nbd::Log {
 }
 
 /// Opens the doors; where they are, as URIs of NBD.
-fn listen(server: &Server, settings: &Settings) -> Result<Vec<String>> {
-    server.listen_unix(socket::listen(&settings.nbd)?).map_err(of(&settings.name))?;
-    let mut uris = vec![format!("nbd+unix:///{}?socket={}", settings.name, settings.nbd.display())];
+fn listen(server: &Server, settings: &Settings, folder: &Path) -> Result<Vec<String>> {
+    let socket = settings.nbd_socket(folder);
+    server.listen_unix(socket::listen(&socket)?).map_err(of(&settings.name))?;
+    let mut uris = vec![format!("nbd+unix:///{}?socket={}", settings.name, socket.display())];
     if let Some(address) = settings.listen {
         let (listener, bound) = bind(address)?;
         let tls = settings.tls.as_ref().map(tls::server).transpose()?;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::commit::{CommitRequest, Committed};
 use crate::error::{Error, ErrorKind, Result};
+use crate::tokens::TokenStatus;
 
 /// Name of the socket in the disk's folder.
 pub const SOCKET: &str = "control.sock";
@@ -48,6 +49,11 @@ pub enum Answer {
         quiesced: bool,
         /// How long all of it took.
         seconds: f64,
+    },
+    /// What a commit waits for; more follows.
+    Waits {
+        /// In words for people.
+        message: String,
     },
     /// A version holds the disk as it was at the moment.
     Committed(Committed),
@@ -111,12 +117,46 @@ pub struct Status {
     pub retries: u64,
     /// Objects that were not what their name says.
     pub lies: u64,
+    /// What reads wait for, if they have waited for a second.
+    #[serde(default)]
+    pub waits: Option<Waits>,
+    /// What sources have damaged, or lack: at most 16 pieces.
+    #[serde(default)]
+    pub damaged: Vec<Damaged>,
+    /// How many pieces that are.
+    #[serde(default)]
+    pub damaged_count: u64,
+    /// How the tokens for its servers stand.
+    #[serde(default)]
+    pub tokens: Vec<TokenStatus>,
+}
+
+/// What reads wait for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// What has been waited for longest: a chunk, or a node above it.
+    pub what: String,
+    /// For how long.
+    pub seconds: u64,
+    /// What went wrong last.
+    pub why: Option<String>,
+}
+
+/// Something that a source has damaged, or lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damaged {
+    /// The chunk or node.
+    pub what: String,
+    /// The source.
+    pub source: String,
+    /// The whole chain of causes.
+    pub why: String,
 }
 
 /// Asks the disk in `folder`, and returns its last answer; those before it go to `hear`.
 ///
 /// # Errors
-/// `Unreachable` if no process runs the disk; those that the disk answers; `Io`.
+/// `NotRunning` if no process runs the disk; those that the disk answers; `Io`.
 pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> Result<Answer> {
     let path = folder.join(SOCKET);
     let failed =
@@ -126,7 +166,7 @@ pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> R
         Err(error) => {
             use std::io::ErrorKind as Kind;
             let nobody = matches!(error.kind(), Kind::NotFound | Kind::ConnectionRefused);
-            let kind = if nobody { ErrorKind::Unreachable } else { ErrorKind::Io };
+            let kind = if nobody { ErrorKind::NotRunning } else { ErrorKind::Io };
             let text = format!("ask the disk at `{}`", path.display());
             return Err(Error::from_source(kind, text, error));
         }
@@ -152,7 +192,7 @@ impl Answer {
     /// Whether no other follows.
     fn is_last(&self) -> bool {
         match self {
-            Self::Moment { .. } => false,
+            Self::Moment { .. } | Self::Waits { .. } => false,
             Self::Status(_) | Self::Committed(_) | Self::Detached { .. } | Self::Error { .. } => true,
         }
     }
