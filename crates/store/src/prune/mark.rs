@@ -1,7 +1,7 @@
 //! Marking: which objects are needed. Chunks go into a filter of fixed memory that errs towards live; nodes that were
 //! visited are remembered exactly, since what is below a node is passed over if the node was seen before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::Digest;
 use image::node::Node;
@@ -30,7 +30,7 @@ const SAMPLE: usize = 4;
 
 /// The versions that were removed when a prune began.
 #[derive(Debug)]
-pub(super) struct Tombstones(HashMap<ImageName, Removed>);
+pub(super) struct Tombstones(BTreeMap<ImageName, Removed>);
 
 /// Those of one image.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Removed {
 
 impl Tombstones {
     pub(super) fn list(repository: &Repository) -> Result<Self> {
-        let mut removed = HashMap::<_, Removed>::new();
+        let mut removed = BTreeMap::<_, Removed>::new();
         for image in names(repository.backend.folders(&layout::all_removed())?) {
             let numbers = repository.tombstones(&image)?;
             removed.insert(image, Removed { floor: 0, numbers });
