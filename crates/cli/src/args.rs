@@ -554,14 +554,16 @@ pub struct Prune {
 Examples:
   diskcast verify                      everything
   diskcast verify classroom@3          what one version needs
+  diskcast verify --repair             mend what can be mended from this repository alone
   diskcast verify --repair /mnt/backup
   diskcast verify --trust /etc/diskcast/keys")]
 pub struct Verify {
     /// What to check [default: the whole repository]
     pub name: Option<String>,
-    /// Take what is damaged or missing from this repository, where it is whole
+    /// Mend damaged records; take what is damaged or missing from this repository, where it is whole
     #[arg(long, value_name = "URL|FOLDER")]
-    pub repair: Option<String>,
+    #[allow(clippy::option_option, reason = "a flag whose value may be left out")]
+    pub repair: Option<Option<String>>,
 }
 
 /// Make keys that sign versions and tags, or encrypt a repository

@@ -12,12 +12,13 @@ use object_store::{
     GetOptions, GetResultPayload, ListResult, ObjectMeta, ObjectStore, ObjectStoreExt as _, PutMode,
     PutOptions, UpdateVersion,
 };
-use rustix::buffer::spare_capacity;
 
 use crate::error::{Error, ErrorKind, Result, from_store};
 use crate::executor::Executor;
+use crate::files;
 use crate::folder::{Folder, Unfinished};
 use crate::http::CutShort;
+use crate::mend::mend;
 use crate::probe::{Probe, Proof};
 use crate::uploads::Uploads;
 
@@ -117,6 +118,12 @@ impl Backend {
         self.read_named(path, bytes_max)
     }
 
+    /// The record at `path` as it was written, also where one bit of it changed since.
+    pub(crate) fn read_record(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
+        let stored = self.read(path, bytes_max)?;
+        Ok(mend(&stored).unwrap_or(stored))
+    }
+
     /// The object at `path`, which should have `bytes` bytes. A long one that comes from far comes in parts.
     pub(crate) fn read_object(&self, path: &Path, bytes: u64) -> Result<Bytes> {
         if self.is_far() && bytes > PART_BYTES && !self.waits(path) {
@@ -133,6 +140,9 @@ impl Backend {
     }
 
     fn read_named(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
+        if let Objects::Folder(folder) = &self.objects {
+            return files::read(folder.root(), path.as_ref(), bytes_max);
+        }
         let what = || format!("read `{path}`");
         let found = self.asked(what, || self.wait(self.store.get_opts(path, GetOptions::default())))?;
         let bytes = found.meta.size;
@@ -143,7 +153,7 @@ impl Backend {
             ));
         }
         if let GetResultPayload::File(file, _) = found.payload {
-            return read_file(&file, bytes)
+            return files::read_open(&file, bytes)
                 .map_err(|error| crate::error::from_io(format!("read `{path}`"), error));
         }
         self.wait(found.bytes()).map_err(|error| from_store(what(), error))
@@ -151,8 +161,15 @@ impl Backend {
 
     /// The length of the record at `path` in bytes, `None` if there is none.
     pub(crate) fn size(&self, path: &Path) -> Result<Option<u64>> {
+        if let Objects::Folder(folder) = &self.objects {
+            return files::size(folder.root(), path.as_ref());
+        }
+        Ok(self.found(path)?.map(|found| found.size))
+    }
+
+    fn found(&self, path: &Path) -> Result<Option<ObjectMeta>> {
         match self.wait(self.store.head(path)) {
-            Ok(found) => Ok(Some(found.size)),
+            Ok(found) => Ok(Some(found)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(from_store(format!("look for `{path}`"), error)),
         }
@@ -180,8 +197,35 @@ impl Backend {
         }
     }
 
+    /// Puts the record at `path` right, of which one byte is not as in `bytes`, durable. What is deleted meanwhile stays
+    /// deleted.
+    pub(crate) fn renew(&self, path: &Path, bytes: Bytes) -> Result<()> {
+        if let Objects::Folder(folder) = &self.objects {
+            return files::renew(folder.root(), path.as_ref(), &bytes);
+        }
+        let Some(found) = self.found(path)? else { return Ok(()) };
+        let version = UpdateVersion { e_tag: found.e_tag, version: found.version };
+        let options = PutOptions { mode: PutMode::Update(version), ..PutOptions::default() };
+        match self.wait(self.store.put_opts(path, bytes.clone().into(), options)) {
+            Ok(_) | Err(object_store::Error::NotFound { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(())
+            }
+            // Not every store replaces on a condition.
+            Err(_) => self.replace(path, bytes),
+        }
+    }
+
+    /// Gives what is at `path` the name `to`, which is no record's.
+    pub(crate) fn set_aside(&self, path: &Path, to: &Path) -> Result<()> {
+        let failed = |error| from_store(format!("set `{path}` aside as `{to}`"), error);
+        self.wait(self.store.rename(path, to)).map_err(failed)
+    }
+
     /// Stores `bytes` at `path`, durable, whatever is there: only for what is there and damaged.
     pub(crate) fn replace(&self, path: &Path, bytes: Bytes) -> Result<()> {
+        if let Objects::Folder(folder) = &self.objects {
+            files::make_way_for(folder.root(), path.as_ref())?;
+        }
         self.wait(self.store.put_opts(path, bytes.into(), PutOptions::default()))
             .map(drop)
             .map_err(|error| from_store(format!("replace `{path}`"), error))
@@ -257,7 +301,9 @@ impl Backend {
         };
         let taken = error.kind() == ErrorKind::Exists;
         match self.read_named(path, bytes.len() as u64) {
-            Ok(found) if found == *bytes => self.settle().map(|()| Ok(Created::Ours)),
+            Ok(found) if found == *bytes || mend(&found).as_ref() == Some(bytes) => {
+                self.settle().map(|()| Ok(Created::Ours))
+            }
             // It exists, and is another's: it has other bytes, or more of them.
             Ok(_) => Ok(Ok(Created::Taken)),
             Err(read) if read.kind() == ErrorKind::Corrupt => Ok(Ok(Created::Taken)),
@@ -345,6 +391,14 @@ impl Backend {
                 Some(pause) if was_cut_short(&error) => self.executor.pause(pause)?,
                 _ => return Err(from_store(format!("list `{folder}`"), error)),
             }
+        }
+    }
+
+    /// Calls `each` for the path of every record below `folder`, also where something else lies in place of one.
+    pub(crate) fn each_path(&self, folder: &Path, each: &mut dyn FnMut(Path)) -> Result<()> {
+        match &self.objects {
+            Objects::Folder(here) => files::each(here.root(), folder.as_ref(), each),
+            _ => self.for_each(folder, &mut |found| each(found.location)),
         }
     }
 
@@ -445,19 +499,4 @@ fn was_cut_short(error: &object_store::Error) -> bool {
         next = cause.source();
     }
     false
-}
-
-/// Reads what an open file holds by one system call, into memory that is not cleared before. `object_store` streams in
-/// pieces of 8 KiB, and `read_to_end` would begin with as little.
-fn read_file(file: &std::fs::File, bytes: u64) -> std::io::Result<Bytes> {
-    let length = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::FileTooLarge)?;
-    let mut content = Vec::with_capacity(length);
-    while content.len() < length {
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(&mut content)))?;
-        if read == 0 {
-            break;
-        }
-    }
-    content.truncate(length);
-    Ok(content.into())
 }

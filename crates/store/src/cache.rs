@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use base::limits::OBJECT_BYTES_MAX;
 use bytes::Bytes;
 use image::{ObjectKind, ObjectRef};
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::error::{Error, ErrorKind, Result, from_io};
 use crate::record;
@@ -112,7 +112,9 @@ impl Cache {
     /// The bytes of `object` if they are here and are what its name says.
     pub(crate) fn get(&self, object: &ObjectRef) -> Option<Bytes> {
         let path = self.path_of(object);
-        let mut file = File::open(&path).ok()?;
+        // What is no file does not keep anybody waiting.
+        let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+        let mut file = File::options().read(true).custom_flags(nonblock).open(&path).ok()?;
         let mut bytes = Vec::with_capacity(object.len as usize);
         let read = (&mut file).take(u64::from(object.len) + 1).read_to_end(&mut bytes);
         if read.is_err() || object.verify(&bytes).is_err() {

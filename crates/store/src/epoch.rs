@@ -312,7 +312,7 @@ pub(crate) fn seal_part(candidates: &[Candidate]) -> Bytes {
 /// The candidates of a part. `NotFound` if it was deleted.
 pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<Candidate>> {
     let path = name.path();
-    let bytes = repository.backend.read(&path, PART_BYTES_MAX)?;
+    let bytes = repository.backend.read_record(&path, PART_BYTES_MAX)?;
     let part: Part = record::unseal(CANDIDATES, path.as_ref(), &bytes)?;
     let corrupt = || Error::new(ErrorKind::Corrupt, format!("`{path}` names what is no object"));
     let candidate = |(object, bytes): &(String, u64)| Candidate::at(&Path::from(object.as_str()), *bytes);
@@ -321,7 +321,7 @@ pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<
 
 /// The record of a prune at `path`; `None` if there is none.
 fn read_enclosed<T: DeserializeOwned>(repository: &Repository, kind: &str, path: &Path) -> Result<Option<T>> {
-    let bytes = match repository.backend.read(path, PRUNE_BYTES_MAX) {
+    let bytes = match repository.backend.read_record(path, PRUNE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         bytes => record::disclose(repository.cipher(), path.as_ref(), bytes?)?,
     };

@@ -1,14 +1,15 @@
 //! Floors: up to which number all versions of an image are removed, so that their manifests and tombstones can go.
 //! formats/repository.md, "Versions" and "Pruning".
 
+use bytes::Bytes;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::mutant::Mutant;
 use crate::names::ImageName;
-use crate::record;
+use crate::record::{self, RECORD_BYTES_MAX};
 use crate::repository::Repository;
 use crate::versions::Stamp;
 
@@ -31,18 +32,35 @@ impl Repository {
         Ok(self.newest_number(&layout::floors_of(image))?.unwrap_or(0))
     }
 
+    /// `Corrupt` unless floor `number` of `image` is one. It counts all the same.
+    pub(crate) fn check_floor(&self, image: &ImageName, number: u64) -> Result<()> {
+        let path = layout::floor(image, number);
+        let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
+        let found: Floor = record::unseal(FLOOR, path.as_ref(), &bytes)?;
+        match (found.image.as_str(), found.number) == (image.as_str(), number) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the floor of another image"))),
+        }
+    }
+
+    /// Floor `number` of `image`, as it is stored.
+    pub(crate) fn seal_floor(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<Bytes> {
+        let floor = Floor {
+            image: image.to_string(),
+            number,
+            created: stamp.created.clone(),
+            creator: stamp.creator.clone(),
+            nonce: record::nonce()?,
+        };
+        record::enclose(&self.cipher, record::seal(FLOOR, &floor))
+    }
+
     /// Takes notice that all versions of `image` up to `number` are removed, then deletes what is listed of them. Nothing is
     /// deleted before a list shows the floor: from then on every list shows it, or a higher one.
     pub(crate) fn raise_floor(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<()> {
         if number > self.floor(image)? {
-            let floor = Floor {
-                image: image.to_string(),
-                number,
-                created: stamp.created.clone(),
-                creator: stamp.creator.clone(),
-                nonce: record::nonce()?,
-            };
-            let bytes = record::enclose(&self.cipher, record::seal(FLOOR, &floor))?;
+            let bytes = self.seal_floor(image, number, stamp)?;
             // Another prune's says the same.
             self.backend.create(&layout::floor(image, number), &bytes)?;
         }

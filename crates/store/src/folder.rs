@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result, from_io};
+use crate::files;
 
 /// How deep records lie.
 const DEPTH_MAX: u32 = 4;
@@ -110,6 +111,11 @@ impl Folder {
         let (intake, flushing) = (Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { root, handle, takes_unnamed, intake, flushing });
         Ok(Self { shared, flusher: Mutex::default() })
+    }
+
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        &self.shared.root
     }
 
     /// Whether [`Self::put`] works here. Where it does not (NFS), every object is flushed by itself.
@@ -299,7 +305,8 @@ impl Unnamed {
         }
         match linked {
             Err(Errno::EXIST) if !self.is_there() => {
-                rustix::fs::unlink(&self.name)?;
+                files::make_way(&self.name)
+                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
                 self.link_once()
             }
             other => other,
@@ -313,7 +320,7 @@ impl Unnamed {
     }
 
     fn is_there(&self) -> bool {
-        self.name.metadata().is_ok_and(|found| found.len() == self.bytes)
+        self.name.metadata().is_ok_and(|found| found.is_file() && found.len() == self.bytes)
     }
 }
 

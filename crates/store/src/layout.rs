@@ -29,6 +29,12 @@ const CANDIDATES: &str = "candidates";
 /// delete them elsewhere.
 pub(crate) const SLOTS: u8 = 8;
 
+/// The folders of all records that are no objects, but for `format`.
+pub(crate) fn record_folders() -> impl Iterator<Item = Path> {
+    let folders = [VERSIONS, REMOVED, FLOORS, TAGS, APPENDS, PROFILES, PROBES, LEASES, PRUNES, CANDIDATES];
+    folders.into_iter().map(Path::from)
+}
+
 pub(crate) fn format() -> Path {
     Path::from(FORMAT)
 }

@@ -96,7 +96,7 @@ pub(crate) struct Commit {
 /// Entry `entry` of a lease; `None` if there is none yet.
 pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) -> Result<Option<Entry>> {
     let path = layout::lease_entry(epoch, lease, entry);
-    let bytes = match repository.backend.read(&path, u64::from(MANIFEST_BYTES_MAX)) {
+    let bytes = match repository.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         result => result?,
     };
@@ -140,6 +140,16 @@ pub(crate) fn revoke(repository: &Repository, epoch: u64, lease: u64, entry: u64
 fn seal(repository: &Repository, entry: Kind, owner: Option<Owner>, part: Option<u64>) -> Result<Bytes> {
     let body = Body { entry, owner, part, nonce: record::nonce()? };
     record::enclose(repository.cipher(), record::seal(LEASE, &body))
+}
+
+/// An entry by which an owner says that it lives, as it is stored.
+pub(crate) fn sealed_alive(repository: &Repository) -> Result<Bytes> {
+    seal(repository, Kind::Alive, None, None)
+}
+
+/// The first entry of a lease of `owner`, as it is stored.
+pub(crate) fn sealed_begin(repository: &Repository, owner: Owner) -> Result<Bytes> {
+    seal(repository, Kind::Begin, Some(owner), None)
 }
 
 /// A lease that this process took. It is closed when it is dropped, as well as that can be done.
@@ -272,7 +282,7 @@ impl Lease {
     fn append_checked(&self, log: &mut Log, bytes: &Bytes) -> Result<()> {
         self.append(log, bytes)?;
         let path = layout::lease_entry(self.epoch, self.number, 1);
-        let is_ours = match self.repository.backend.read(&path, RECORD_BYTES_MAX) {
+        let is_ours = match self.repository.backend.read_record(&path, RECORD_BYTES_MAX) {
             Ok(first) if first == self.first => true,
             // Another's, or a damaged one, which is an error.
             Ok(first) => {

@@ -128,14 +128,18 @@ impl Proof {
 /// The newest probe that was kept, and its number. A damaged or newer record is as good as none: the next one says more.
 pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Probe)>> {
     let Some(number) = newest_number(backend)? else { return Ok(None) };
-    let path = layout::probe(number);
-    let read =
-        backend.read(&path, RECORD_BYTES_MAX).and_then(|bytes| record::unseal(PROBE, path.as_ref(), &bytes));
-    match read {
-        Ok(Kept { probe, .. }) => Ok(Some((number, probe))),
+    match read(backend, number) {
+        Ok(probe) => Ok(Some((number, probe))),
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Probe `number`.
+pub(crate) fn read(backend: &Backend, number: u64) -> Result<Probe> {
+    let path = layout::probe(number);
+    let bytes = backend.read_record(&path, RECORD_BYTES_MAX)?;
+    record::unseal(PROBE, path.as_ref(), &bytes).map(|kept: Kept| kept.probe)
 }
 
 fn newest_number(backend: &Backend) -> Result<Option<u64>> {

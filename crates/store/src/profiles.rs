@@ -279,9 +279,14 @@ impl Repository {
         Ok(None)
     }
 
+    /// `Corrupt` unless profile `number` of `image` is one.
+    pub(crate) fn check_profile(&self, image: &ImageName, number: u64) -> Result<()> {
+        self.read_profile(image, number).map(drop)
+    }
+
     fn read_profile(&self, image: &ImageName, number: u64) -> Result<Record> {
         let path = layout::profile(image, number);
-        let bytes = self.backend.read(&path, u64::from(PROFILE_RECORD_BYTES_MAX))?;
+        let bytes = self.backend.read_record(&path, u64::from(PROFILE_RECORD_BYTES_MAX))?;
         let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
         let found: Record = record::unseal(PROFILE, path.as_ref(), &bytes)?;
         let is_named = (found.image.as_str(), found.number) == (image.as_str(), number);

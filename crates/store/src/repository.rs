@@ -320,19 +320,21 @@ impl Repository {
     }
 
     fn open_on(backend: Backend, name: String) -> Result<Self> {
-        let bytes =
-            backend.read(&layout::format(), RECORD_BYTES_MAX).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => Error::from_source(
-                    ErrorKind::NotFound,
-                    format!("`{name}` is no repository: it has no record `format`"),
-                    error,
-                ),
-                _ => error,
-            })?;
-        let format: Format = record::unseal(FORMAT, layout::FORMAT, &bytes)?;
+        let format = read_format(&backend).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::from_source(
+                ErrorKind::NotFound,
+                format!("`{name}` is no repository: it has no record `format`"),
+                error,
+            ),
+            _ => error,
+        })?;
         let cipher = format.cipher(&name)?;
         Ok(Self::new(backend, name, format, cipher))
     }
+}
+
+fn read_format(backend: &Backend) -> Result<Format> {
+    record::unseal(FORMAT, layout::FORMAT, &backend.read_record(&layout::format(), RECORD_BYTES_MAX)?)
 }
 
 fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
@@ -397,6 +399,11 @@ impl Repository {
             }
         }
         Ok(false)
+    }
+
+    /// `Corrupt` unless the record `format` is what it was.
+    pub(crate) fn check_format(&self) -> Result<()> {
+        read_format(&self.backend).map(drop)
     }
 
     /// Whether there is one in `slot`. An object of another length is damaged, and who has the right bytes heals it.

@@ -117,12 +117,7 @@ impl Repository {
     pub fn tag_record(&self, image: &ImageName, tag: &TagName) -> Result<Bytes> {
         let number = self.newest_number(&layout::tag_records(image, tag))?;
         let number = number.ok_or_else(|| no_tag(image, tag))?;
-        self.backend.read(&layout::tag_record(image, tag, number), RECORD_BYTES_MAX)
-    }
-
-    /// What anybody can check of a sealed move: whether it has its digest.
-    pub(crate) fn check_tag_record(&self, image: &ImageName, tag: &TagName) -> Result<()> {
-        record::check_enclosed(&format!("{image}:{tag}"), &self.tag_record(image, tag)?)
+        self.backend.read_record(&layout::tag_record(image, tag, number), RECORD_BYTES_MAX)
     }
 
     fn move_tag(
@@ -156,13 +151,18 @@ impl Repository {
     }
 
     pub(crate) fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Move, Signed)>> {
-        let Some(number) = self.newest_number(&layout::tag_records(image, tag))? else { return Ok(None) };
+        let newest = self.newest_number(&layout::tag_records(image, tag))?;
+        newest.map(|number| self.move_of(image, tag, number)).transpose()
+    }
+
+    /// Move `number` of `tag`, and who signed it.
+    pub(crate) fn move_of(&self, image: &ImageName, tag: &TagName, number: u64) -> Result<(Move, Signed)> {
         let path = layout::tag_record(image, tag, number);
-        let bytes = self.backend.read(&path, RECORD_BYTES_MAX)?;
+        let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
         let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
-        let (newest, signed) = read_move(image, tag, path.as_ref(), &bytes)?;
-        match newest.number == number {
-            true => Ok(Some((newest, signed))),
+        let (found, signed) = read_move(image, tag, path.as_ref(), &bytes)?;
+        match found.number == number {
+            true => Ok((found, signed)),
             false => Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the record of another move"))),
         }
     }

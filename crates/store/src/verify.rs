@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::names::{ImageName, Reference, TagName};
 use crate::parallel::parallel;
+use crate::records::Name;
 use crate::repository::Repository;
 use crate::versions::{Numbers, from_image};
 
@@ -57,7 +58,7 @@ pub struct Damage {
     pub why: Why,
     /// The same in words.
     pub text: String,
-    /// The versions that cannot be installed for it. Empty if no version names the record.
+    /// The versions that need it. Empty if no version names the record.
     pub versions: Vec<Reference>,
 }
 
@@ -83,7 +84,7 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Objects that no version names: of a capture under way or given up, or of removed versions.
     pub unreferenced: u64,
-    /// Files among the objects that are no objects.
+    /// Files among the objects and records that are neither.
     pub strangers: u64,
     /// The keys that signed versions, or are said to have; a signature that is not its key's own is damage, too.
     pub signers: Vec<Signer>,
@@ -163,6 +164,7 @@ impl<'a> Run<'a> {
 
     fn all(&mut self) -> Result<()> {
         self.progress.begin(Stage::Verify, self.stored_bytes()?);
+        self.records()?;
         for image in self.repository.images()? {
             let numbers = self.repository.numbers(&image)?;
             self.lost(&image, &numbers);
@@ -179,26 +181,30 @@ impl<'a> Run<'a> {
     /// What can be checked without the key.
     fn all_locked(&mut self) -> Result<()> {
         self.progress.begin(Stage::Verify, self.stored_bytes()?);
+        self.records()?;
         for image in self.repository.images()? {
             let numbers = self.repository.numbers(&image)?;
             self.lost(&image, &numbers);
-            for number in numbers.live {
-                self.versions += 1;
-                if let Err(error) = self.repository.check_manifest(&image, number) {
-                    let concerned = vec![Reference::Version(image.clone(), number)];
-                    self.damage(layout::version(&image, number).to_string(), &error, concerned);
-                }
-            }
-            for tag in self.repository.tag_names(&image)? {
-                if let Err(error) = self.repository.check_tag_record(&image, &tag) {
-                    self.damage(layout::tag_records(&image, &tag).to_string(), &error, Vec::new());
-                }
-            }
+            self.versions += numbers.live.len() as u64;
         }
         self.rest(ObjectKind::Chunk)?;
         self.rest(ObjectKind::Node)?;
         // Nobody can tell which of them versions name.
         self.unreferenced = 0;
+        Ok(())
+    }
+
+    /// Looks at all records but objects.
+    fn records(&mut self) -> Result<()> {
+        let this = &*self;
+        let strangers = this.repository.each_damaged(&|name, error| {
+            let concerned = match name {
+                Name::Version(image, number) => vec![Reference::Version(image.clone(), *number)],
+                _ => Vec::new(),
+            };
+            this.damage(name.path().to_string(), error, concerned);
+        })?;
+        self.strangers += strangers;
         Ok(())
     }
 
@@ -281,7 +287,10 @@ impl<'a> Run<'a> {
 
     fn tag(&self, image: &ImageName, tag: &TagName) {
         let reference = Reference::Tagged(image.clone(), tag.clone());
-        let path = layout::tag_records(image, tag).to_string();
+        let path = match self.repository.newest_number(&layout::tag_records(image, tag)) {
+            Ok(Some(number)) => layout::tag_record(image, tag, number).to_string(),
+            _ => layout::tag_records(image, tag).to_string(),
+        };
         let read = self.repository.newest_move(image, tag).and_then(|newest| {
             let Some((newest, signed)) = newest else { return Ok(()) };
             self.signed(path.clone(), &reference, &signed, Vec::new());

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::names::{ImageName, Reference};
 use crate::parallel::parallel_by;
-use crate::record;
+use crate::record::{self, RECORD_BYTES_MAX};
 use crate::repository::Repository;
 
 const REMOVED: &str = "removed";
@@ -209,6 +209,15 @@ impl Repository {
                 format!("`{image}@{number}` carries the tag `{}`: move or remove the tag first", tag.name);
             return Err(Error::new(ErrorKind::Refused, text));
         }
+        let bytes = self.tombstone(image, number, stamp)?;
+        match self.backend.create(&layout::removed(image, number), &bytes)? {
+            Created::Ours => Ok(()),
+            Created::Taken => Err(missing()),
+        }
+    }
+
+    /// A tombstone of `image@number`, as it is stored.
+    pub(crate) fn tombstone(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<Bytes> {
         let tombstone = Tombstone {
             image: image.to_string(),
             number,
@@ -216,10 +225,20 @@ impl Repository {
             creator: stamp.creator.clone(),
             nonce: record::nonce()?,
         };
-        let bytes = record::enclose(&self.cipher, record::seal(REMOVED, &tombstone))?;
-        match self.backend.create(&layout::removed(image, number), &bytes)? {
-            Created::Ours => Ok(()),
-            Created::Taken => Err(missing()),
+        record::enclose(&self.cipher, record::seal(REMOVED, &tombstone))
+    }
+
+    /// `Corrupt` unless the tombstone of `image@number` is one. It counts all the same.
+    pub(crate) fn check_tombstone(&self, image: &ImageName, number: u64) -> Result<()> {
+        let path = layout::removed(image, number);
+        let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
+        let found: Tombstone = record::unseal(REMOVED, path.as_ref(), &bytes)?;
+        match (found.image.as_str(), found.number) == (image.as_str(), number) {
+            true => Ok(()),
+            false => {
+                Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the tombstone of another version")))
+            }
         }
     }
 
@@ -240,15 +259,15 @@ impl Repository {
 
     pub(crate) fn read_manifest(&self, image: &ImageName, number: u64) -> Result<(Sealed, Bytes)> {
         let path = layout::version(image, number);
-        let bytes =
-            self.backend.read(&path, u64::from(MANIFEST_BYTES_MAX)).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => Error::from_source(
-                    ErrorKind::NotFound,
-                    format!("there is no version `{image}@{number}`"),
-                    error,
-                ),
-                _ => error,
-            })?;
+        let read = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX));
+        let bytes = read.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::from_source(
+                ErrorKind::NotFound,
+                format!("there is no version `{image}@{number}`"),
+                error,
+            ),
+            _ => error,
+        })?;
         let opened = self.cipher.open_manifest(&bytes).and_then(|envelope| Sealed::open(&envelope));
         let sealed = opened.map_err(|error| from_image(format!("read `{path}`"), error))?;
         let manifest = &sealed.manifest;
@@ -266,7 +285,7 @@ impl Repository {
     /// What anybody can check of a sealed manifest: whether it has its checksum.
     pub(crate) fn check_manifest(&self, image: &ImageName, number: u64) -> Result<()> {
         let path = layout::version(image, number);
-        let bytes = self.backend.read(&path, u64::from(MANIFEST_BYTES_MAX))?;
+        let bytes = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX))?;
         let checked = image::cipher::check_sealed_manifest(&bytes);
         checked.map(drop).map_err(|error| from_image(format!("read `{path}`"), error))
     }

@@ -273,7 +273,7 @@ fn what_is_flipped_or_missing_is_named_and_healed_from_another_repository() {
         let scope = Scope::Version(reference("disk"));
         let found = broken.verify(&scope, &NoProgress).unwrap();
         assert!(!found.damaged.is_empty(), "seed {seed}");
-        let report = broken.repair(&scope, &other.repository, &stamp(), &NoProgress).unwrap();
+        let report = broken.repair(&scope, Some(&other.repository), &stamp(), &NoProgress).unwrap();
         assert_eq!(report.verified.damaged, [], "seed {seed}");
         assert!(report.healed.len() >= found.damaged.len(), "seed {seed}");
         assert_eq!(content(&broken, "disk"), before, "seed {seed}");
@@ -298,7 +298,7 @@ fn what_the_other_repository_lacks_or_has_damaged_itself_stays_damaged() {
     flip(&place);
     flip(&other);
     let broken = Repository::open(&place.location).unwrap();
-    let report = broken.repair(&Scope::All, &other.repository, &stamp(), &NoProgress).unwrap();
+    let report = broken.repair(&Scope::All, Some(&other.repository), &stamp(), &NoProgress).unwrap();
     assert_eq!((report.healed.len(), report.verified.damaged.len()), (0, 1));
     assert!(report.verified.damaged[0].path.starts_with("chunks/"));
 }

@@ -29,7 +29,7 @@ fn fill(repository: &Repository) {
     repository.remove(&reference("old@1"), &stamp()).unwrap();
 }
 
-/// Whether damage to the record is noticed: a tombstone counts by being there, what it
+/// Whether it is noticed that the record is not there: a tombstone counts by being there, what it
 /// removed does not count, and logs of leases are for prunes alone.
 fn matters(path: &str) -> bool {
     // A probe whose record is damaged is made again.
@@ -63,7 +63,8 @@ fn flips_and_cuts_in_every_record_are_noticed() {
     assert_eq!(kinds.len(), 8, "chunks format leases nodes probes removed tags versions: {kinds:?}");
     for record in records {
         let path = record.location;
-        if !matters(path.as_ref()) {
+        // What was removed counts by its number alone.
+        if path.as_ref().starts_with("versions/old/") {
             continue;
         }
         let good = block_on(async { store.get(&path).await.unwrap().bytes().await.unwrap() });

@@ -131,7 +131,11 @@ fn verify_says_who_signed_and_names_what_nobody_trusted_did() {
     let report = trusting(&records, 1).verify(&Scope::All, &NoProgress).unwrap();
     let damage: Vec<_> = report.damaged.iter().map(|damage| (damage.path.as_str(), damage.why)).collect();
     let (first, web) = (version("debian", 1), version("web", 1));
-    let expected = [("tags/web/stable", Why::Untrusted), (&first, Why::Untrusted), (&web, Why::Untrusted)];
+    let expected = [
+        ("tags/web/stable/00000000000000000001", Why::Untrusted),
+        (&first, Why::Untrusted),
+        (&web, Why::Untrusted),
+    ];
     assert_eq!(damage, expected);
     let names: Vec<_> = report.signers.iter().map(|signer| signer.name.as_deref()).collect();
     assert!(names.contains(&Some("the lab")) && names.contains(&None), "{names:?}");

@@ -60,7 +60,7 @@ fn explain(error: store::Error) -> Failure {
     match kind {
         Kind::Corrupt | Kind::NotFound => failure.hint(
             "nothing was deleted, since nobody can tell what a damaged or lost version needs: heal it by \
-             `diskcast verify --repair OTHER`, or `diskcast remove` it",
+             `diskcast verify --repair` or `diskcast verify --repair OTHER`, or `diskcast remove` it",
         ),
         _ => failure,
     }

@@ -2,7 +2,7 @@
 
 use base::units::{show_bytes, show_duration};
 use serde_json::json;
-use store::{Damage, RepairReport, Repository, Scope, Signer, VerifyReport};
+use store::{Damage, Healed, How, RepairReport, Repository, Scope, Signer, VerifyReport};
 
 use super::Context;
 use super::capture::show_rate;
@@ -24,14 +24,15 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
     let meter = Meter::new(context.output, context.global.quiet);
     let checked = match &args.repair {
         Some(from) if !context.global.dry_run => {
-            let from = repository::other(from, &context.global, None, Repository::open_with)?;
-            repository.repair(&scope, &from, &repository::stamp(), &meter)
+            let other = |from: &str| repository::other(from, &context.global, None, Repository::open_with);
+            let from = from.as_deref().map(other).transpose()?;
+            repository.repair(&scope, from.as_ref(), &repository::stamp(), &meter)
         }
         _ => repository.verify(&scope, &meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
     };
     meter.finish();
     let RepairReport { verified: report, healed } = checked?;
-    healed.iter().enumerate().try_for_each(|(index, damage)| show_healed(context, index, damage))?;
+    healed.iter().enumerate().try_for_each(|(index, healed)| show_healed(context, index, healed))?;
     if repository.is_locked() {
         let note = "without the key: objects were held against their names, records against their checksums";
         context.output.note(note);
@@ -59,7 +60,8 @@ pub fn run(context: &Context, args: &Verify) -> Result<()> {
         return Ok(());
     }
     Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len())).hint(
-        "`diskcast verify --repair OTHER` heals from another repository, capturing the same disks again does, too",
+        "`diskcast verify --repair` mends damaged records, `diskcast verify --repair OTHER` heals from another repository; \
+         capturing the same disks again heals their objects, too",
     ))
 }
 
@@ -78,12 +80,19 @@ fn signed(report: &VerifyReport) -> String {
     if report.signers.is_empty() { String::new() } else { format!("\nsigned: {}", all.join(", ")) }
 }
 
-fn show_healed(context: &Context, index: usize, damage: &Damage) -> Result<()> {
-    let record = json!({ "type": "healed", "path": damage.path, "text": damage.text });
+fn show_healed(context: &Context, index: usize, healed: &Healed) -> Result<()> {
+    let Healed { damage, how } = healed;
+    let (word, told) = match how {
+        How::Mended => ("mended", String::new()),
+        How::Copied => ("copied", " (taken from the other repository)".to_owned()),
+        How::Rebuilt => ("rebuilt", " (written anew, from what other records tell)".to_owned()),
+        How::SetAside => ("set-aside", format!(" (set aside as `{}.damaged`: nobody needs it)", damage.path)),
+    };
+    let record = json!({ "type": "healed", "path": damage.path, "how": word, "text": damage.text });
     if !context.output.is_json() && index >= SHOWN_MAX {
         return Ok(());
     }
-    context.output.answer(&record, || format!("healed: {}\n", damage.text))
+    context.output.answer(&record, || format!("healed: {}{told}\n", damage.text))
 }
 
 fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {

@@ -82,9 +82,9 @@ impl Blob<'_> {
     }
 
     /// The end of reservation `number`.
-    fn reserved(&self, number: u64) -> Result<u64> {
+    pub(crate) fn reserved(&self, number: u64) -> Result<u64> {
         let path = layout::append(&self.image, number);
-        let bytes = self.repository.backend.read(&path, RECORD_BYTES_MAX)?;
+        let bytes = self.repository.backend.read_record(&path, RECORD_BYTES_MAX)?;
         let bytes = record::disclose(self.repository.cipher(), path.as_ref(), bytes)?;
         let found: Reservation = record::unseal(APPEND, path.as_ref(), &bytes)?;
         if (found.image.as_str(), found.number) != (self.image.as_str(), number) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backend::Created;
+use crate::epoch::{Begin, PartName};
 use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::lease::{self, Commit, Entry, Owner};
@@ -45,6 +46,13 @@ pub(super) struct Closed<'a> {
     pub(super) commits: Vec<Commit>,
 }
 
+/// What is in doubt after a prune that began so, in `epoch`, and that has ended.
+pub(crate) fn doubted(repository: &Repository, epoch: u64, begin: &Begin) -> Result<Vec<PartName>> {
+    let mut watch = Watch::new(repository, epoch, begin.lease);
+    watch.look()?;
+    Ok(watch.doubt(begin))
+}
+
 impl<'a> Watch<'a> {
     pub(super) fn new(repository: &'a Repository, epoch: u64, lease: u64) -> Self {
         Self {
@@ -66,9 +74,20 @@ impl<'a> Watch<'a> {
         self.has_ended
     }
 
-    /// The last part that its owner, a prune, began to delete.
-    pub(super) fn deleting(&self) -> Option<u64> {
-        self.deleting
+    /// What is in doubt after its owner, the prune that began so, has ended: what was before, and what it deleted last.
+    pub(super) fn doubt(&self, begin: &Begin) -> Vec<PartName> {
+        let mut doubt = begin.doubt.clone();
+        if let Some(part) = self.deleting {
+            // A number above those of its own parts is that of one in doubt, which it deleted once more.
+            let again = part.checked_sub(begin.parts + 1);
+            if again.is_none() {
+                doubt.push(PartName::of(self.epoch, self.lease, part));
+            }
+            let at = again.map_or(Ok(doubt.len() - 1), usize::try_from).unwrap_or(usize::MAX);
+            let doubted = doubt.get_mut(at);
+            doubted.into_iter().for_each(|part| part.process = self.process().cloned());
+        }
+        doubt
     }
 
     /// The process that holds it, where that is known.
@@ -132,7 +151,7 @@ impl<'a> Watch<'a> {
 
     fn is_version(&self, commit: &Commit, bytes: &Bytes) -> Result<bool> {
         let path = layout::version(&commit.image, commit.number);
-        match self.repository.backend.read(&path, bytes.len() as u64) {
+        match self.repository.backend.read_record(&path, bytes.len() as u64) {
             Ok(found) => Ok(found == *bytes),
             // Longer than the commit is another's.
             Err(error) if [ErrorKind::NotFound, ErrorKind::Corrupt].contains(&error.kind()) => Ok(false),

@@ -23,6 +23,7 @@ use crate::record;
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, Stamp};
 use candidates::{Candidates, each_object};
+pub(crate) use close::doubted;
 use close::{Closed, Watch};
 use copies::{has_other, spare, store_elsewhere};
 use mark::{Marks, Tombstones};
@@ -253,24 +254,14 @@ impl<'a> Run<'a> {
     /// Step 2: the end of the prune that began `epoch`, which is made if it has none.
     fn end_of(&mut self, epoch: &Epoch) -> Result<End> {
         let Some(begin) = epoch.begin.as_ref() else { return End::new(0, 0, Vec::new()) };
-        let (of, lease) = (epoch.number - 1, begin.lease);
-        let mut watch = Watch::new(self.repository, of, lease);
+        let of = epoch.number - 1;
+        let mut watch = Watch::new(self.repository, of, begin.lease);
         for _ in 0..RACES_MAX {
             if let Some(end) = epoch.end(self.repository)? {
                 return Ok(end);
             }
             if watch.has_ended() {
-                let mut doubt = begin.doubt.clone();
-                if let Some(part) = watch.deleting() {
-                    // A number above those of its own parts is that of one in doubt, which it deleted once more.
-                    let again = part.checked_sub(begin.parts + 1);
-                    if again.is_none() {
-                        doubt.push(PartName::of(of, lease, part));
-                    }
-                    let at = again.map_or(Ok(doubt.len() - 1), usize::try_from).unwrap_or(usize::MAX);
-                    let doubted = doubt.get_mut(at);
-                    doubted.into_iter().for_each(|part| part.process = watch.process().cloned());
-                }
+                let mut doubt = watch.doubt(begin);
                 if self.repository.has(Mutant::PruneForgetsDoubt) {
                     doubt.clear();
                 }

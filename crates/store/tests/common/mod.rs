@@ -140,6 +140,32 @@ impl Records {
     }
 }
 
+/// Copies the folder `from` with all that is in it.
+pub fn copy_all(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    each_file(from, &mut |path, bytes| {
+        let there = to.join(path);
+        std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+        std::fs::write(there, bytes).unwrap();
+    });
+}
+
+/// Calls `each` for every file below `folder`: its path from there, and what it holds.
+pub fn each_file(folder: &std::path::Path, each: &mut dyn FnMut(&str, Bytes)) {
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(next) = waiting.pop() {
+        for path in std::fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => waiting.push(path),
+                false => each(
+                    path.strip_prefix(folder).unwrap().to_str().unwrap(),
+                    std::fs::read(&path).unwrap().into(),
+                ),
+            }
+        }
+    }
+}
+
 /// Where a version's manifest lies.
 pub fn version(image: &str, number: u64) -> String {
     format!("versions/{image}/{number:020}")
