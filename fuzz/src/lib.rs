@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     nbd::REQUEST,
     records::PRUNING,
     records::APPENDS,
+    records::REPAIR,
     records::PROFILES,
     words::REFERENCE,
     words::TOKEN,

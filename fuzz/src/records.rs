@@ -7,10 +7,11 @@ use base::limits::PROFILE_CHUNKS_MAX;
 use bytes::Bytes;
 use futures::executor::block_on;
 use futures::stream::TryStreamExt as _;
+use image::NoProgress;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
-use store::{Mutant, Overseer, PruneEvent, PruneOptions, Repository, Stamp, Writer};
+use store::{Mutant, Overseer, Process, PruneEvent, PruneOptions, Repository, Scope, Stamp, Writer};
 
 use crate::{Target, images};
 
@@ -20,6 +21,8 @@ pub const PRUNING: Target =
 /// Reservations of appends and tombstones, as those who append find them.
 pub const APPENDS: Target =
     Target { name: "appends", seeds: || records(&["appends/", "removed/"]), take: take_append };
+/// Any record, damaged in any way, as those find it who verify and repair.
+pub const REPAIR: Target = Target { name: "repair", seeds: || records(&[""]), take: take_repair };
 /// Profiles of boots, as machines that start find them, and as those who add a boot do.
 pub const PROFILES: Target =
     Target { name: "profiles", seeds: || records(&["profiles/"]), take: take_profile };
@@ -28,8 +31,9 @@ fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() }
 }
 
-fn open(store: InMemory) -> Repository {
-    Repository::simulated(Arc::new(store), Mutant::None).expect("memory takes it")
+fn open(store: Arc<InMemory>) -> store::Result<Repository> {
+    let process = Process { boot: "0".repeat(32), namespace: 1, pid: 1, started: 1 };
+    Repository::simulated(store, Mutant::None, process, Arc::new(|_| false))
 }
 
 /// Waits for nobody, and keeps the store as it is when the first objects were deleted.
@@ -59,7 +63,7 @@ fn base() -> &'static InMemory {
     static BASE: OnceLock<InMemory> = OnceLock::new();
     BASE.get_or_init(|| {
         let store = Arc::new(InMemory::new());
-        let repository = Repository::simulated(store.clone(), Mutant::None).expect("memory takes it");
+        let repository = open(store.clone()).expect("memory takes it");
         let image = "web".parse().expect("a name");
         for _ in 0..2 {
             repository.publish(&image, images::draft(&repository)).expect("all of it is there");
@@ -105,13 +109,35 @@ fn with(input: &[u8]) -> Option<Repository> {
     let bytes = format!("{covered}\nblake3 {}\n", base::Digest::of(covered.as_bytes()));
     let store = self::base().fork();
     block_on(store.put(&path, bytes.into())).ok()?;
-    Some(open(store))
+    open(Arc::new(store)).ok()
 }
 
 fn take_pruning(input: &[u8]) {
     let Some(repository) = with(input) else { return };
     let _ = Writer::begin_still(&repository, &stamp());
     let _ = prune(&repository, &Hasty::default());
+}
+
+/// One in so many inputs is repaired: that tries all changes of all its bytes.
+const REPAIRED: u8 = 64;
+
+fn take_repair(input: &[u8]) {
+    let Some(at) = input.iter().position(|&byte| byte == b'\n') else { return };
+    let (path, record) = (String::from_utf8_lossy(&input[..at]), &input[at + 1..]);
+    let Some(path) = Path::parse(path).ok().filter(|path| !path.as_ref().is_empty()) else { return };
+    if base::Digest::of(input).0[0] % REPAIRED != 0 {
+        return;
+    }
+    let store = Arc::new(self::base().fork());
+    if block_on(store.put(&path, Bytes::copy_from_slice(record).into())).is_err() {
+        return;
+    }
+    let Ok(repository) = open(store) else { return };
+    let report = repository.repair(&Scope::All, None, &stamp(), &NoProgress).expect("memory answers");
+    let told = |damage: &store::Damage| damage.path == path.as_ref();
+    let again = repository.verify(&Scope::All, &NoProgress).expect("memory answers");
+    let is_left = report.verified.damaged.iter().any(told);
+    assert_eq!(again.damaged.iter().any(told), is_left, "`{path}` was healed, or was not");
 }
 
 fn take_append(input: &[u8]) {
