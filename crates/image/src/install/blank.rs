@@ -3,9 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use base::Extent;
+use base::limits::SECTOR_BYTES;
 
 use crate::Result;
+use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
+use crate::chunk::is_zero;
 use crate::error::from_disk;
 use crate::leaf::Leaf;
 
@@ -23,15 +26,25 @@ pub(super) enum Blank {
 
 /// Largest extent that is handled in one call, in sectors: 1 GiB, so that nobody waits long to stop it.
 const PIECE_SECTORS: u64 = 1 << 21;
+/// Runs of zeros shorter than this, in sectors, are written as bytes: to ask a device or filesystem to make them takes
+/// longer. 64 KiB.
+const SHORT_SECTORS: u64 = 128;
+/// Short runs this close to each other, in sectors, are handled together: 32 KiB.
+const NEAR_SECTORS: u64 = 64;
+/// Short runs that are handled together lie in so many bytes.
+pub(super) const GROUP_BYTES: usize = 256 << 10;
 
-/// Calls `each` with all blank parts of a target of `target_sectors`, ascending, each at most 1 GiB.
+/// Calls `each` with all blank parts of a target of `target_sectors`, ascending by kind: with one extent of at most 1 GiB,
+/// or with short runs of zeros that lie within [`GROUP_BYTES`]. If `zero_free`, what is free counts as zeros.
 pub(super) fn for_each_blank(
     catalogue: &Catalogue,
     target_sectors: u64,
-    mut each: impl FnMut(Blank, Extent) -> Result<()>,
+    zero_free: bool,
+    mut each: impl FnMut(Blank, &[Extent]) -> Result<()>,
 ) -> Result<()> {
     let layout = *catalogue.layout();
-    let mut walk = Walk { pending: None, position: 0, each: &mut each };
+    let free = if zero_free { Blank::Zero } else { Blank::Free };
+    let mut walk = Walk { free, pending: None, group: Vec::new(), position: 0, each: &mut each };
     for run in catalogue.leaves() {
         let run = run?;
         let Some(extents) = run.leaf.extents() else { continue };
@@ -49,15 +62,19 @@ pub(super) fn for_each_blank(
 }
 
 struct Walk<'a, F> {
+    /// What free space counts as.
+    free: Blank,
     pending: Option<(Blank, Extent)>,
+    /// Short runs of zeros near each other.
+    group: Vec<Extent>,
     position: u64,
     each: &'a mut F,
 }
 
-impl<F: FnMut(Blank, Extent) -> Result<()>> Walk<'_, F> {
+impl<F: FnMut(Blank, &[Extent]) -> Result<()>> Walk<'_, F> {
     /// The next allocated extent.
     fn allocated(&mut self, extent: Extent, is_zero: bool) -> Result<()> {
-        self.blank(Blank::Free, Extent::between(self.position, extent.start))?;
+        self.blank(self.free, Extent::between(self.position, extent.start))?;
         if is_zero {
             self.blank(Blank::Zero, extent)?;
         }
@@ -82,20 +99,51 @@ impl<F: FnMut(Blank, Extent) -> Result<()>> Walk<'_, F> {
     }
 
     fn emit(&mut self, kind: Blank, extent: Extent) -> Result<()> {
+        if kind == Blank::Zero && extent.count < SHORT_SECTORS {
+            return self.gather(extent);
+        }
         let starts = (extent.start..extent.end()).step_by(usize::try_from(PIECE_SECTORS).expect("fits"));
         for start in starts {
-            (self.each)(kind, Extent::between(start, extent.end().min(start + PIECE_SECTORS)))?;
+            (self.each)(kind, &[Extent::between(start, extent.end().min(start + PIECE_SECTORS))])?;
         }
         Ok(())
     }
 
-    fn finish(mut self, target_sectors: u64) -> Result<()> {
-        self.blank(Blank::Free, Extent::between(self.position, target_sectors))?;
-        match self.pending.take() {
-            Some((kind, extent)) => self.emit(kind, extent),
-            None => Ok(()),
+    /// Takes a short run of zeros into the group, or lets that go and begins another.
+    fn gather(&mut self, run: Extent) -> Result<()> {
+        let fits = |first: &Extent, last: &Extent| {
+            run.start - last.end() <= NEAR_SECTORS
+                && (run.end() - first.start) * SECTOR_BYTES <= GROUP_BYTES as u64
+        };
+        if let (Some(first), Some(last)) = (self.group.first(), self.group.last())
+            && !fits(first, last)
+        {
+            (self.each)(Blank::Zero, &self.group)?;
+            self.group.clear();
         }
+        self.group.push(run);
+        Ok(())
     }
+
+    fn finish(mut self, target_sectors: u64) -> Result<()> {
+        self.blank(self.free, Extent::between(self.position, target_sectors))?;
+        if let Some((kind, extent)) = self.pending.take() {
+            self.emit(kind, extent)?;
+        }
+        if self.group.is_empty() { Ok(()) } else { (self.each)(Blank::Zero, &self.group) }
+    }
+}
+
+/// From the first to the last of `runs`.
+pub(super) fn hull(runs: &[Extent]) -> Extent {
+    let bounds = runs.first().zip(runs.last());
+    bounds.map_or(Extent::default(), |(first, last)| Extent::between(first.start, last.end()))
+}
+
+/// The bytes of `run` in those of the extent `hull` around it.
+pub(super) fn part<'a>(bytes: &'a [u8], hull: Extent, run: &Extent) -> &'a [u8] {
+    let from = usize::try_from((run.start - hull.start) * SECTOR_BYTES).expect("inside a group");
+    &bytes[from..from + usize::try_from(run.len_bytes()).expect("a short run")]
 }
 
 /// Pages of a kernel's cache, in sectors.
@@ -103,23 +151,55 @@ const PAGE_SECTORS: u64 = 8;
 
 /// Makes the target's zeros, and treats its free space as asked.
 pub(super) fn make_all(shared: &Shared, free: FreeSpace) -> Result<()> {
-    let counters = &shared.counters;
-    for_each_blank(&shared.catalogue, shared.target.geometry().size_bytes / 512, |kind, extent| {
+    let (counters, zero_free) = (&shared.counters, free == FreeSpace::Zero);
+    let target_sectors = shared.target.geometry().size_bytes / SECTOR_BYTES;
+    let mut buffer = AlignedBuffer::new(GROUP_BYTES);
+    for_each_blank(&shared.catalogue, target_sectors, zero_free, |kind, runs| {
         if shared.group.is_stopped() {
             return Ok(());
         }
         let counter = match (kind, free) {
-            (Blank::Free, FreeSpace::Skip) => &counters.skipped,
-            (Blank::Free, FreeSpace::Discard) if discard(shared, extent)? => &counters.discarded,
-            (Blank::Free, FreeSpace::Discard) => &counters.skipped,
-            (Blank::Zero, _) | (Blank::Free, FreeSpace::Zero) => {
-                zero(shared, extent)?;
+            (Blank::Zero, _) => {
+                zero(shared, runs, &mut buffer)?;
                 &counters.zeroed
             }
+            (Blank::Free, FreeSpace::Discard) if discard(shared, hull(runs))? => &counters.discarded,
+            (Blank::Free, _) => &counters.skipped,
         };
-        counter.fetch_add(extent.len_bytes(), Ordering::Relaxed);
+        counter.fetch_add(runs.iter().map(|run| run.len_bytes()).sum(), Ordering::Relaxed);
         Ok(())
     })
+}
+
+/// Makes `runs` zeros, one extent or a group of short ones.
+fn zero(shared: &Shared, runs: &[Extent], buffer: &mut AlignedBuffer) -> Result<()> {
+    let hull = hull(runs);
+    if shared.target.is_hole(hull.offset_bytes(), hull.len_bytes()) {
+        return Ok(());
+    }
+    match runs {
+        [run] if run.count >= SHORT_SECTORS => zero_long(shared, *run),
+        [run] => write_zeros(shared, *run),
+        _ => {
+            // Read in one go, the pages that the runs share with others need not be read one by one when they are written.
+            let bytes = buffer.front(usize::try_from(hull.len_bytes()).expect("a group"));
+            let known = shared.target.read_exact_at(bytes, hull.offset_bytes()).is_ok();
+            let is_done = |run: &&Extent| known && is_zero(part(bytes, hull, run));
+            runs.iter().filter(|run| !is_done(run)).try_for_each(|run| write_zeros(shared, *run))
+        }
+    }
+}
+
+/// Writes a short run.
+fn write_zeros(shared: &Shared, run: Extent) -> Result<()> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let len = usize::try_from(run.len_bytes()).expect("a short run");
+    shared.target.write_all_at(&ZEROS[..len], run.offset_bytes()).map_err(failed(run))
+}
+
+fn failed(extent: Extent) -> impl Fn(disk::Error) -> crate::Error {
+    let (offset, len) = (extent.offset_bytes(), extent.len_bytes());
+    move |error| from_disk(error, format!("write {len} zeros at offset {offset}"))
 }
 
 /// The whole pages inside `extent`, and what lies before and behind them. Others write their sectors of the pages at
@@ -130,20 +210,9 @@ fn split_at_pages(extent: Extent) -> (Extent, [Extent; 2]) {
     (Extent::between(from, to), [Extent::between(extent.start, from), Extent::between(to, extent.end())])
 }
 
-fn zero(shared: &Shared, extent: Extent) -> Result<()> {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let failed = |extent: Extent| {
-        let (offset, len) = (extent.offset_bytes(), extent.len_bytes());
-        move |error| from_disk(error, format!("write {len} zeros at offset {offset}"))
-    };
+fn zero_long(shared: &Shared, extent: Extent) -> Result<()> {
     let (pages, ends) = split_at_pages(extent);
-    for end in ends.into_iter().filter(|end| !end.is_empty()) {
-        let len = usize::try_from(end.len_bytes()).expect("less than a page");
-        shared.target.write_all_at(&ZEROS[..len], end.offset_bytes()).map_err(failed(end))?;
-    }
-    if pages.is_empty() {
-        return Ok(());
-    }
+    ends.into_iter().filter(|end| !end.is_empty()).try_for_each(|end| write_zeros(shared, end))?;
     shared.target.write_zeroes(pages.offset_bytes(), pages.len_bytes()).map_err(failed(pages))
 }
 

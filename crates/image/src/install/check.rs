@@ -4,10 +4,16 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::Extent;
+use base::limits::SECTOR_BYTES;
+
+use crate::buffer::AlignedBuffer;
+use crate::chunk::is_zero;
+use crate::error::from_disk;
 use crate::progress::Stage;
 use crate::{Error, ErrorKind, Result};
 
-use super::blank::{Blank, for_each_blank};
+use super::blank::{Blank, GROUP_BYTES, for_each_blank, hull, part};
 use super::plan::PlannedChunk;
 use super::shared::{Shared, State};
 use super::writer::Writer;
@@ -71,11 +77,12 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
         shared.progress.advance(Stage::Verify, chunk.bytes());
         Ok(())
     })?;
-    let mut writer = Writer::new(shared)?;
-    for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, |kind, extent| {
-        if kind == Blank::Zero {
-            note(writer.first_nonzero(shared, extent, read)?.into_iter().collect());
-            shared.counters.verified.fetch_add(extent.len_bytes(), Ordering::Relaxed);
+    let mut zeros = Zeros { shared, buffer: AlignedBuffer::new(GROUP_BYTES) };
+    for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, false, |kind, runs| {
+        if kind == Blank::Zero && !shared.group.is_stopped() {
+            note(zeros.first_other(runs, read)?.into_iter().collect());
+            let bytes = runs.iter().map(|run| run.len_bytes()).sum();
+            shared.counters.verified.fetch_add(bytes, Ordering::Relaxed);
         }
         Ok(())
     })?;
@@ -89,4 +96,41 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     let (count, name) = (wrong.len(), shared.target.name());
     let text = format!("`{name}` does not hold what was written to it in {count} chunks, at offsets");
     Err(Error::new(ErrorKind::Verification, format!("{text} {}{more}", shown.join(", "))))
+}
+
+/// Reads what has to be zeros.
+struct Zeros<'a> {
+    shared: &'a Shared,
+    buffer: AlignedBuffer,
+}
+
+impl Zeros<'_> {
+    /// The offset of the first piece of `runs`, one extent or a group of short ones, where `read` finds anything else.
+    fn first_other(
+        &mut self,
+        runs: &[Extent],
+        read: impl Fn(&mut [u8], u64) -> disk::Result<()>,
+    ) -> Result<Option<u64>> {
+        let whole = hull(runs);
+        let end = whole.end() * SECTOR_BYTES;
+        let mut offset = whole.offset_bytes();
+        while offset < end && !self.shared.group.is_stopped() {
+            // Holes of a sparse target need no reading.
+            let data = self.shared.target.next_data(offset).min(end) / SECTOR_BYTES * SECTOR_BYTES;
+            if data > offset {
+                offset = data;
+                continue;
+            }
+            let len = (GROUP_BYTES as u64).min(end - offset);
+            let piece = Extent::new(offset / SECTOR_BYTES, len / SECTOR_BYTES);
+            let bytes = self.buffer.front(usize::try_from(len).expect("at most a group"));
+            read(bytes, offset).map_err(|e| from_disk(e, format!("read back zeros at offset {offset}")))?;
+            let inside = runs.iter().filter_map(|run| run.intersection(piece));
+            if let Some(other) = inside.into_iter().find(|run| !is_zero(part(bytes, piece, run))) {
+                return Ok(Some(other.offset_bytes()));
+            }
+            offset += len;
+        }
+        Ok(None)
+    }
 }

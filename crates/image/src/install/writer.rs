@@ -3,16 +3,13 @@
 use base::Extent;
 
 use crate::buffer::AlignedBuffer;
-use crate::chunk::{Decoder, is_zero};
+use crate::chunk::Decoder;
 use crate::error::from_disk;
 use crate::object::Verified;
 use crate::{Error, Result};
 
 use super::plan::PlannedChunk;
 use super::shared::Shared;
-
-/// Offsets inside a page of 4096 bytes.
-const PAGE_MASK: u64 = 4095;
 
 /// What one thread keeps from chunk to chunk.
 pub(super) struct Writer {
@@ -71,34 +68,6 @@ impl Writer {
             }
         }
         Ok(wrong)
-    }
-
-    /// The offset of the first piece of `extent` where `read` finds anything but zeros.
-    pub(super) fn first_nonzero(
-        &mut self,
-        shared: &Shared,
-        extent: Extent,
-        mut read: impl FnMut(&mut [u8], u64) -> disk::Result<()>,
-    ) -> Result<Option<u64>> {
-        let step = u64::from(shared.plan.layout.chunk.bytes());
-        let end = extent.offset_bytes() + extent.len_bytes();
-        let mut offset = extent.offset_bytes();
-        while offset < end && !shared.group.is_stopped() {
-            // Holes of a sparse target need no reading.
-            let data = shared.target.next_data(offset).min(end) & !PAGE_MASK;
-            if data > offset {
-                offset = data;
-                continue;
-            }
-            let len = step.min(end - offset);
-            let piece = self.buffer.front(usize::try_from(len).expect("at most a chunk"));
-            read(piece, offset).map_err(|e| from_disk(e, format!("read back zeros at offset {offset}")))?;
-            if !is_zero(piece) {
-                return Ok(Some(offset));
-            }
-            offset += len;
-        }
-        Ok(None)
     }
 }
 
