@@ -658,6 +658,15 @@ pub struct Writing {
     /// Do not read back what was written
     #[arg(long)]
     pub no_verify: bool,
+    /// Leave signatures of what was on the target before where the image has free space
+    #[arg(long)]
+    pub keep_signatures: bool,
+    /// Leave a file that is longer than the image as long as it is
+    #[arg(long)]
+    pub keep_size: bool,
+    /// Leave the backup GPT where the image has it, also on a larger disk
+    #[arg(long)]
+    pub keep_gpt: bool,
 }
 
 /// How much of this machine to use.

@@ -8,10 +8,12 @@ use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::device::NullTarget;
 use disk::{Geometry, TargetOptions, WriteAt};
-use image::{FreeSpace, InstallOptions, Manifest};
+use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature};
+use serde_json::json;
 
 use crate::args::{Effort, Free, Global, Writing};
 use crate::exit::{Exit, Failure, Result};
+use crate::output::Output;
 use crate::prompt;
 
 /// A target that takes everything and keeps nothing, to try a network or to measure.
@@ -56,17 +58,66 @@ pub fn confirm(path: &Path, version: &Manifest, global: &Global) -> Result<()> {
 }
 
 /// Opens the target for writing.
-pub fn open(path: &Path, version: &Manifest) -> Result<Arc<dyn WriteAt>> {
-    let geometry = geometry(version);
+pub fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result<Arc<dyn WriteAt>> {
     if is_null(path) {
-        return Ok(Arc::new(NullTarget::new(geometry)));
+        return Ok(Arc::new(NullTarget::new(geometry(version))));
     }
-    let options = TargetOptions {
+    Ok(Arc::new(disk::open_target(path, &opening(version, writing))?))
+}
+
+fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
+    let geometry = geometry(version);
+    TargetOptions {
         create_size: Some(geometry.size_bytes),
+        cut: !writing.keep_size,
         file_sector_bytes: Some(geometry.logical_sector_bytes),
         force: false,
-    };
-    Ok(Arc::new(disk::open_target(path, &options)?))
+    }
+}
+
+/// Says which signatures of what was on the target before lie in space that the version of `catalogue` leaves free, and
+/// what becomes of them. Nothing is written.
+pub fn show_old(
+    path: &Path,
+    version: &Manifest,
+    catalogue: &Catalogue,
+    writing: &Writing,
+    output: Output,
+) -> Result<()> {
+    if is_null(path) {
+        return Ok(());
+    }
+    let Some(target) = disk::look_at_target(path, &opening(version, writing))? else { return Ok(()) };
+    let (has, image) = (target.geometry().size_bytes, geometry(version).size_bytes);
+    // A file will be as long as the image, unless it may stay longer.
+    let size = if is_device(path) || writing.keep_size { has.max(image) } else { image };
+    let old = image::old_signatures(catalogue, &*target, size)?;
+    show_signatures(&old, writing, output)
+}
+
+/// A line of JSON for each, or one for people for those of a kind.
+pub fn show_signatures(old: &[OldSignature], writing: &Writing, output: Output) -> Result<()> {
+    let keeps = writing.keep_signatures;
+    if output.is_json() {
+        return old.iter().try_for_each(|one| {
+            let OldSignature { kind, partition, offset, len } = one;
+            let record = json!({
+                "type": "old_signature", "kind": kind, "partition": partition, "offset": offset, "len": len,
+                "keep": keeps,
+            });
+            output.result(&record, String::new)
+        });
+    }
+    let same = |a: &OldSignature, b: &OldSignature| (a.kind, a.partition) == (b.kind, b.partition);
+    for group in old.chunk_by(same) {
+        let OldSignature { kind, partition, offset, .. } = &group[0];
+        let place = partition.map_or_else(|| "the disk".to_owned(), |number| format!("partition {number}"));
+        let fate = if keeps { "stays" } else { "is to be erased" };
+        let more =
+            if group.len() > 1 { format!(" and at {} places more", group.len() - 1) } else { String::new() };
+        output.note(&format!("old signature of {kind} on {place}, at byte {offset}{more}: {fate}"));
+    }
+    Ok(())
 }
 
 /// What the options say about writing to `path`.
@@ -81,6 +132,8 @@ pub fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOption
         verify: !writing.no_verify && !is_null(path),
         resume: writing.resume && !is_null(path),
         decode: true,
+        keep_signatures: writing.keep_signatures,
+        keep_gpt: writing.keep_gpt,
         threads: effort.threads.map_or(0, Into::into),
         memory_bytes: effort.memory,
     }

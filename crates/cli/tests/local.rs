@@ -356,3 +356,57 @@ fn the_help_names_every_command_and_all_exit_codes() {
         assert!(help.contains(&format!("diskcast {command}")) && help.contains("Examples:"), "{help}");
     }
 }
+
+/// The target held something before: what lies in free space is listed and erased, or kept; a longer file is cut.
+#[test]
+fn old_signatures_are_listed_and_erased_and_longer_files_cut() {
+    use std::os::unix::fs::FileExt;
+    let bench = Bench::new();
+    let disk = bench.path("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(8 << 20).unwrap();
+    let made = std::process::Command::new("/usr/sbin/mkswap").arg(&disk).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "mkswap is missing in CI");
+        return;
+    }
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let former = |at: u64| {
+        let file = std::fs::File::create(bench.path("out.img")).unwrap();
+        file.set_len(10 << 20).unwrap();
+        file.write_all_at(&[0x19, 0x01, 0x54, 0x19], at).unwrap();
+    };
+    let len = || std::fs::metadata(bench.path("out.img")).unwrap().len();
+    let magic = |at: u64| {
+        let mut bytes = [0; 4];
+        std::fs::File::open(bench.path("out.img")).unwrap().read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    };
+    let at = (256 << 10) + 0x55C;
+    former(at);
+    let planned = bench.see("install web out.img -n --yes");
+    assert!(planned.contains("err: old signature of ufs on the disk, at byte 263516: is to be erased\n"));
+    let record = &bench.json("install web out.img -n --yes")[0];
+    assert_eq!(
+        [&record["type"], &record["kind"], &record["offset"], &record["len"], &record["keep"]],
+        [&"old_signature".into(), &"ufs".into(), &263_516.into(), &4.into(), &serde_json::json!(false)]
+    );
+    assert_eq!((len(), magic(at)), (10 << 20, [0x19, 0x01, 0x54, 0x19]), "a plan changes nothing");
+    let kept = bench.see("install web out.img --yes --keep-signatures --keep-size");
+    assert!(kept.contains("at byte 263516: stays\n") && !kept.contains("erased"), "{kept}");
+    assert_eq!((len(), magic(at)), (10 << 20, [0x19, 0x01, 0x54, 0x19]));
+    let done = bench.see("install web out.img --yes");
+    assert!(done.contains(", 1 old signature erased, ") && done.ends_with("exit: 0\n"), "{done}");
+    assert_eq!((len(), magic(at)), (8 << 20, [0; 4]));
+    // What is cut off is not looked at, what stays behind the image is.
+    former((10 << 20) - 512);
+    std::fs::File::options()
+        .write(true)
+        .open(bench.path("out.img"))
+        .unwrap()
+        .write_all_at(b"EFI PART", (10 << 20) - 512)
+        .unwrap();
+    assert!(!bench.see("install web out.img -n --yes").contains("old signature"));
+    let kept = bench.see("install web out.img --yes --keep-size");
+    assert!(kept.contains("gpt on the disk, at byte 10485248: is to be erased"), "{kept}");
+    assert_eq!((len(), magic((10 << 20) - 512)), (10 << 20, [0; 4]));
+}

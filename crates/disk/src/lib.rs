@@ -1,6 +1,7 @@
 //! What a disk is made of: devices and raw files, partition tables, and which of its sectors matter.
 //! Knows nothing of images.
 
+pub mod backup_gpt;
 mod coverage;
 pub mod device;
 pub mod error;
@@ -12,6 +13,7 @@ pub mod map;
 pub mod preflight;
 mod signature;
 pub mod source;
+pub mod stale;
 pub mod survey;
 mod table;
 pub mod target;
@@ -26,4 +28,4 @@ pub use preflight::preflight;
 pub use signature::{Claim, claims};
 pub use source::{Source, open_source};
 pub use survey::survey;
-pub use target::{Target, TargetOptions, open_target};
+pub use target::{Target, TargetOptions, look_at_target, open_target};

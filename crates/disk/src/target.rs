@@ -22,6 +22,8 @@ static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 pub struct TargetOptions {
     /// Make the file if there is none, and see that it has at least this many bytes. Devices have their size.
     pub create_size: Option<u64>,
+    /// Cut a longer file to that size.
+    pub cut: bool,
     /// Logical sector size that a file is to have; 512 if not said. Devices have theirs.
     pub file_sector_bytes: Option<u32>,
     /// Open a device although something else uses it.
@@ -64,11 +66,27 @@ pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
     Ok(Target { file, direct, path: path.to_owned(), name: path.display().to_string(), is_device, geometry })
 }
 
+/// Opens what is at `path` for reading only, to see what it holds before it is written; `None` if nothing is there.
+/// Its sectors are those of [`open_target`]. `Refused` if it is neither file nor block device.
+pub fn look_at_target(path: &Path, options: &TargetOptions) -> Result<Option<Box<dyn ReadAt>>> {
+    let is_device = match identify(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        found => matches!(found?, Identity::Device { .. }),
+    };
+    let file = File::open(path).map_err(|e| io_error("open", path, e))?;
+    let options = TargetOptions { create_size: None, ..*options };
+    let geometry =
+        if is_device { device_geometry(&file, path)? } else { file_geometry(&file, path, &options)? };
+    let (path, name) = (path.to_owned(), path.display().to_string());
+    Ok(Some(Box::new(Target { file, direct: None, path, name, is_device, geometry })))
+}
+
 /// Sees that the file has the size asked for.
 fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Geometry> {
     let mut size_bytes = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
-    if let Some(wanted) = options.create_size.filter(|&wanted| wanted > size_bytes) {
-        file.set_len(wanted).map_err(|e| io_error(&format!("grow to {wanted} bytes"), path, e))?;
+    let fits = |wanted: u64| wanted == size_bytes || (wanted < size_bytes && !options.cut);
+    if let Some(wanted) = options.create_size.filter(|&wanted| !fits(wanted)) {
+        file.set_len(wanted).map_err(|e| io_error(&format!("resize to {wanted} bytes"), path, e))?;
         size_bytes = wanted;
     }
     let sector_bytes = options.file_sector_bytes.unwrap_or(512);

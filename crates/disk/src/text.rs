@@ -12,6 +12,14 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     text
 }
 
+/// A GUID as text: its first three fields are little endian.
+pub(crate) fn guid(b: [u8; 16]) -> String {
+    let swapped = [
+        b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15],
+    ];
+    uuid(&swapped)
+}
+
 /// A UUID of 16 bytes, unless it is all zeros.
 pub(crate) fn some_uuid(bytes: &[u8; 16]) -> Option<String> {
     (*bytes != [0; 16]).then(|| uuid(bytes))

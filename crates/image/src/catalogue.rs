@@ -14,7 +14,7 @@ use crate::cipher::Cipher;
 use crate::error::corrupt;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
-use crate::manifest::Manifest;
+use crate::manifest::{DiskRecord, Manifest, Origin};
 use crate::node::{Child, Node};
 use crate::object::{ObjectRef, ObjectSource, Verified};
 use crate::tree::{Leaves, NodeSource, Root};
@@ -24,6 +24,8 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub struct Catalogue {
     layout: Layout,
+    origin: Origin,
+    disk: Box<DiskRecord>,
     root: Root,
     cipher: Cipher,
     /// Opened.
@@ -84,6 +86,16 @@ impl Catalogue {
         &self.layout
     }
 
+    /// Where the image lay on its disk.
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// What was found on that disk.
+    pub(crate) fn disk(&self) -> &DiskRecord {
+        &self.disk
+    }
+
     /// The chunks that are not free, ascending. All were checked to lie inside the image.
     pub fn leaves(&self) -> Leaves<&Self> {
         Leaves::new(self, self.layout.chunk, &self.root)
@@ -101,6 +113,8 @@ impl NodeSource for &Catalogue {
 #[derive(Debug)]
 pub struct CatalogueBuilder {
     layout: Layout,
+    origin: Origin,
+    disk: Box<DiskRecord>,
     root: Root,
     cipher: Cipher,
     nodes: Vec<Slot>,
@@ -129,7 +143,9 @@ impl CatalogueBuilder {
     /// Knows the root's name only; nodes will open with `cipher`. `Corrupt` if the manifest contradicts itself.
     pub fn from_manifest(manifest: &Manifest, cipher: Cipher) -> Result<Self> {
         let (layout, root) = (manifest.layout()?, manifest.root);
-        let mut builder = Self { layout, root, cipher, nodes: Vec::new(), ids: HashMap::new(), expanded: 0 };
+        let (origin, disk) = (manifest.origin, Box::new(manifest.disk.clone()));
+        let (nodes, ids) = (Vec::new(), HashMap::new());
+        let mut builder = Self { layout, origin, disk, root, cipher, nodes, ids, expanded: 0 };
         if let Some(object) = root.child.object() {
             builder.add(object, root.height - 1)?;
         }
@@ -211,8 +227,8 @@ impl CatalogueBuilder {
         self.check_walk()?;
         let objects: Vec<ObjectRef> = self.nodes.iter().map(|slot| slot.object).collect();
         let nodes = self.nodes.into_iter().filter_map(|slot| slot.bytes).collect();
-        let Self { layout, root, cipher, ids, .. } = self;
-        let mut catalogue = Catalogue { layout, root, cipher, nodes, objects: Vec::new(), ids };
+        let Self { layout, origin, disk, root, cipher, ids, .. } = self;
+        let mut catalogue = Catalogue { layout, origin, disk, root, cipher, nodes, objects: Vec::new(), ids };
         let (objects, chunks) = catalogue.number_chunks(objects)?;
         catalogue.objects = objects;
         catalogue.ids.extend(chunks);

@@ -32,7 +32,9 @@ pub use cipher::{Cipher, SealKey};
 pub use envelope::Sealed;
 pub use error::{Error, ErrorKind, Result};
 pub use extents::{ChunkExtents, ChunkSize, Run};
-pub use install::{FreeSpace, InstallOptions, InstallReport, Installer, Offer, install};
+pub use install::{
+    FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, install, old_signatures,
+};
 pub use layout::Layout;
 pub use leaf::{ChunkRef, Leaf};
 pub use manifest::Manifest;

@@ -64,8 +64,8 @@ pub struct Manifest {
     pub physical_sector_bytes: u32,
     /// Where the image lay on its disk.
     pub origin: Origin,
-    /// The partition table, the partitions and the filesystems found. For people and tools; an install does not
-    /// depend on it.
+    /// The partition table, the partitions and the filesystems found. For people and tools; an install looks for old
+    /// signatures in the partitions, but what it writes of the image does not depend on them.
     pub disk: DiskRecord,
     /// Free words of the user, at most `LABELS_MAX`.
     #[serde(default)]

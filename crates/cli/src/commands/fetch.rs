@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
-use image::{Installer, Sealed};
+use image::{Catalogue, Installer, Sealed};
 use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
@@ -31,6 +31,8 @@ pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     let manifest = &version.manifest;
     target::check(&args.target, manifest)?;
     if context.global.dry_run {
+        let catalogue = Catalogue::load(manifest, &*client)?;
+        target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
         let record = json!({
             "type": "plan", "image": manifest.image, "number": manifest.number, "target": args.target,
             "encoded_bytes": manifest.statistics.encoded_bytes,
@@ -52,13 +54,18 @@ fn fetch(
     version: &Sealed,
     stop: Stop,
 ) -> Result<FetchReport> {
-    let disk = target::open(&args.target, &version.manifest)?;
+    let disk = target::open(&args.target, &version.manifest, &args.writing)?;
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
     let mut install = target::options(&args.target, &args.writing, &args.effort);
     install.decode = !target::is_null(&args.target);
     let watcher = meter.clone();
-    let begin = Box::new(move |catalogue| Installer::begin(catalogue, disk, install, watcher));
-    let output = context.output;
+    let (output, writing) = (context.output, args.writing.clone());
+    let begin = Box::new(move |catalogue: Arc<Catalogue>| {
+        let old = image::old_signatures(&catalogue, &*disk, disk.geometry().size_bytes)?;
+        // What can't be printed must not stop the work.
+        watcher.suspend(|| drop(target::show_signatures(&old, &writing, output)));
+        Installer::begin(catalogue, disk, install, watcher)
+    });
     let teller = meter.clone();
     let options = FetchOptions {
         transport: transport(args.transport),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::{show_bytes, show_duration};
-use image::{InstallReport, Manifest};
+use disk::WriteAt;
+use image::{Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource};
 use serde_json::json;
 
 use super::Context;
@@ -28,6 +29,8 @@ pub fn run(context: &Context, args: &Install) -> Result<()> {
         version.number
     ));
     target::check(&args.target, &version)?;
+    let catalogue = Arc::new(Catalogue::load(&version, &repository)?);
+    target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
         let record = json!({
             "type": "plan", "image": version.image, "number": version.number, "target": args.target,
@@ -37,15 +40,27 @@ pub fn run(context: &Context, args: &Install) -> Result<()> {
     }
     target::confirm(&args.target, &version, &context.global)?;
     let began = clock::now();
-    let disk = target::open(&args.target, &version)?;
+    let disk = target::open(&args.target, &version, &args.writing)?;
     interrupt::hint(GO_ON);
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
     let options = target::options(&args.target, &args.writing, &args.effort);
-    let done = image::install(&version, &repository, disk, options, meter.clone());
+    let done = write(catalogue, &repository, disk, options, meter.clone());
     meter.finish();
     let done = done.map_err(explain)?;
     let took = clock::now().duration_since(began);
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
+}
+
+fn write(
+    catalogue: Arc<Catalogue>,
+    source: &dyn ObjectSource,
+    disk: Arc<dyn WriteAt>,
+    options: InstallOptions,
+    meter: Arc<Meter>,
+) -> image::Result<InstallReport> {
+    let installer = Installer::begin(catalogue, disk, options, meter)?;
+    installer.pull(source)?;
+    installer.finish()
 }
 
 /// An install that broke off leaves a target that can be gone on with; a refused one is as it was.
@@ -71,6 +86,7 @@ pub fn report_record(done: &InstallReport) -> serde_json::Value {
         "written_bytes": done.written_bytes, "kept_bytes": done.kept_bytes, "zeroed_bytes": done.zeroed_bytes,
         "discarded_bytes": done.discarded_bytes, "skipped_bytes": done.skipped_bytes,
         "verified_bytes": done.verified_bytes, "past_cache": done.past_cache,
+        "erased_signatures": done.erased_signatures, "moved_gpt": done.moved_gpt,
     })
 }
 
@@ -97,6 +113,14 @@ pub fn sentence(done: &InstallReport) -> String {
     );
     if done.verified_bytes == 0 {
         parts.push("not verified".to_owned());
+    }
+    match done.erased_signatures {
+        0 => {}
+        1 => parts.push("1 old signature erased".to_owned()),
+        count => parts.push(format!("{count} old signatures erased")),
+    }
+    if done.moved_gpt {
+        parts.push("backup GPT moved to the end of the disk".to_owned());
     }
     parts.join(", ")
 }

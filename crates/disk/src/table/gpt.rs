@@ -6,6 +6,7 @@ use crc::{CRC_32_ISO_HDLC, Crc};
 
 use super::mbr::BootRecord;
 use super::{Blocks, Entry, Table};
+use crate::text::guid;
 use crate::{Result, TableKind};
 
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
@@ -222,12 +223,4 @@ impl RawEntry {
         let name = char::decode_utf16(text).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
         Ok(Self { kind, id, first, last, name })
     }
-}
-
-/// A GUID as text: its first three fields are little endian.
-fn guid(b: [u8; 16]) -> String {
-    let swapped = [
-        b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15],
-    ];
-    crate::text::uuid(&swapped)
 }

@@ -6,6 +6,8 @@
 
 mod blank;
 mod check;
+mod finish;
+mod old;
 mod plan;
 mod shared;
 mod writer;
@@ -27,6 +29,8 @@ use crate::object::{ObjectSource, Verified};
 use crate::progress::{Progress, Stage};
 use crate::workers::thread_count;
 use crate::{Error, ErrorKind, Result};
+use old::Old;
+pub use old::{OldSignature, old_signatures};
 use plan::Plan;
 use shared::{Shared, State};
 use writer::Writer;
@@ -55,6 +59,11 @@ pub struct InstallOptions {
     /// Whether to decode and write what comes. If not, objects are held against their names and dropped, to try a
     /// network: nothing is written, and there is nothing to read back.
     pub decode: bool,
+    /// Whether signatures of what was on the target before stay in free space. Otherwise they are erased.
+    pub keep_signatures: bool,
+    /// Whether the backup of a GPT stays where it was on the image's disk, also on a larger target. Otherwise it moves
+    /// to the end.
+    pub keep_gpt: bool,
     /// Worker threads; 0 for as many as this machine can use.
     pub threads: usize,
     /// Memory for objects that wait and for buffers, in bytes. One worker runs whatever it is.
@@ -64,7 +73,16 @@ pub struct InstallOptions {
 impl Default for InstallOptions {
     fn default() -> Self {
         let memory_bytes = PIPELINE_BYTES_DEFAULT;
-        Self { free: FreeSpace::Skip, verify: true, resume: false, decode: true, threads: 0, memory_bytes }
+        Self {
+            free: FreeSpace::Skip,
+            verify: true,
+            resume: false,
+            decode: true,
+            keep_signatures: false,
+            keep_gpt: false,
+            threads: 0,
+            memory_bytes,
+        }
     }
 }
 
@@ -83,6 +101,10 @@ pub struct InstallReport {
     pub skipped_bytes: u64,
     /// Content and allocated zeros read back and found right.
     pub verified_bytes: u64,
+    /// Signatures of what was on the target before that were erased in free space.
+    pub erased_signatures: u64,
+    /// Whether the backup of the GPT was moved to the end of a larger target.
+    pub moved_gpt: bool,
     /// Whether all that was read back came from the medium; false if some came from the page cache, or nothing was.
     pub past_cache: bool,
 }
@@ -110,8 +132,8 @@ pub struct Installer {
 }
 
 impl Installer {
-    /// Begins to install the version of `catalogue` on `target`: checks sizes, looks for what is right already if
-    /// asked to, and starts the threads.
+    /// Begins to install the version of `catalogue` on `target`: checks sizes, erases the signatures of what was there
+    /// before, looks for what is right already if asked to, and starts the threads.
     ///
     /// `Refused`, with nothing written, if the target is too small or can't address the image's sectors; `Corrupt` if
     /// the tree contradicts itself.
@@ -128,6 +150,9 @@ impl Installer {
         let waiting = usize::try_from(options.memory_bytes / 2 / chunk_bytes).unwrap_or(usize::MAX);
         let (queue, objects) = crossbeam_channel::bounded(waiting.clamp(threads, 4096));
         let shared = Arc::new(Shared::new(Plan::of(&catalogue)?, catalogue, target, progress));
+        if options.decode && !options.keep_signatures {
+            erase_old(&shared)?;
+        }
         if options.resume {
             check::keep_what_is_right(&shared, threads)?;
         }
@@ -254,6 +279,9 @@ impl Installer {
         if self.options.verify && self.options.decode {
             check::verify(shared, self.threads)?;
         }
+        if self.options.decode {
+            finish::settle(shared, &self.options)?;
+        }
         Ok(self.report())
     }
 
@@ -267,6 +295,8 @@ impl Installer {
             discarded_bytes: count(&counters.discarded),
             skipped_bytes: count(&counters.skipped),
             verified_bytes: count(&counters.verified),
+            erased_signatures: count(&counters.erased),
+            moved_gpt: counters.moved_gpt.load(Ordering::Relaxed),
             past_cache: self.options.verify
                 && self.options.decode
                 && !counters.through_cache.load(Ordering::Relaxed),
@@ -331,6 +361,15 @@ fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
             "`{name}` has sectors of {has} bytes, the image is of a disk with sectors of {needs}"
         ));
     }
+    Ok(())
+}
+
+/// Erases what would let others see what is no longer there.
+fn erase_old(shared: &Shared) -> Result<()> {
+    let mut old = Old::on(&shared.catalogue, shared.target.geometry().size_bytes)?;
+    old.spare_backup(&shared.catalogue, &*shared.target)?;
+    let count = old.erase(&*shared.target)?;
+    shared.counters.erased.fetch_add(count, Ordering::Relaxed);
     Ok(())
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Counters {
     pub(super) discarded: AtomicU64,
     pub(super) skipped: AtomicU64,
     pub(super) verified: AtomicU64,
+    pub(super) erased: AtomicU64,
+    pub(super) moved_gpt: AtomicBool,
     pub(super) through_cache: AtomicBool,
 }
 

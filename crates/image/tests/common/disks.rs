@@ -71,6 +71,7 @@ pub enum Fault {
     WriteFails(u64),
     FullAfter(u64),
     SpoilsWritesOf(u64),
+    LosesWritesOf(u64),
     LosesZeros,
     SyncFails,
 }
@@ -117,6 +118,7 @@ impl WriteAt for FaultyDisk {
             Fault::FullAfter(limit) if before + len > limit => {
                 Err(Error::new(ErrorKind::Full, "no room left"))
             }
+            Fault::LosesWritesOf(at) if hit(at, offset, len) => Ok(()),
             Fault::SpoilsWritesOf(at) if hit(at, offset, len) => {
                 let mut spoiled = buf.to_vec();
                 spoiled[usize::try_from(at - offset).unwrap()] ^= 0x10;

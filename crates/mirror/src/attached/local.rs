@@ -261,7 +261,7 @@ fn open_data(folder: &Path, data: Option<&Path>, layout: &Layout) -> Result<Targ
         // A device that is away must not become a file of zeros.
         create_size: data.is_none().then(|| layout.size_bytes()),
         file_sector_bytes: Some(layout.logical_sector_bytes),
-        force: false,
+        ..TargetOptions::default()
     };
     let target = open_target(&path, &options).map_err(|error| from_disk(error, "open the local disk"))?;
     let geometry = target.geometry();

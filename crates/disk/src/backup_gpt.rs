@@ -1,0 +1,189 @@
+//! The backup of a GUID partition table, which stands in the last sectors of its disk (UEFI specification 2.10, section
+//! 5.3): where a disk is larger than the one that the table was made for, moves it to the end, as `sgdisk -e` does.
+
+use base::Extent;
+use base::limits::SECTOR_BYTES;
+use crc::{CRC_32_ISO_HDLC, Crc};
+
+use crate::{Error, ErrorKind, ReadAt, Result, WriteAt, text};
+
+const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+/// Length of a header's fixed fields, in bytes.
+const HEADER_BYTES: usize = 92;
+/// Most bytes that the entries of a table may have here. Everybody uses 16 KiB.
+const ENTRIES_BYTES_MAX: u64 = 1 << 20;
+/// Where the four slots of a boot record begin, and how long each is.
+const SLOTS: (usize, usize) = (446, 16);
+
+/// Offsets of a header's fields.
+mod field {
+    pub(super) const HEADER_LEN: usize = 12;
+    pub(super) const HEADER_CRC: usize = 16;
+    pub(super) const MY_LBA: usize = 24;
+    pub(super) const ALTERNATE_LBA: usize = 32;
+    pub(super) const LAST_USABLE_LBA: usize = 48;
+    pub(super) const DISK_ID: usize = 56;
+    pub(super) const ENTRIES_LBA: usize = 72;
+    pub(super) const ENTRY_COUNT: usize = 80;
+    pub(super) const ENTRY_BYTES: usize = 84;
+    pub(super) const ENTRIES_CRC: usize = 88;
+}
+
+/// The block of a header whose checksum is right.
+#[derive(Clone)]
+struct Header(Vec<u8>);
+
+impl Header {
+    /// The header at block `at` of `disk`, with its entries, if both are sound.
+    fn read(disk: &dyn ReadAt, block_bytes: u64, at: u64) -> Result<Option<(Self, Vec<u8>)>> {
+        let Some(block) = read_blocks(disk, block_bytes, at, block_bytes)? else { return Ok(None) };
+        let header = Self(block);
+        if header.0[..8] != *b"EFI PART" || header.crc() != Some(header.u32(field::HEADER_CRC)) {
+            return Ok(None);
+        }
+        let (count, size) = (header.u32(field::ENTRY_COUNT), header.u32(field::ENTRY_BYTES));
+        let len = u64::from(count) * u64::from(size);
+        if header.u64(field::MY_LBA) != at || len == 0 || len > ENTRIES_BYTES_MAX {
+            return Ok(None);
+        }
+        let entries = read_blocks(disk, block_bytes, header.u64(field::ENTRIES_LBA), len)?;
+        let crc = header.u32(field::ENTRIES_CRC);
+        Ok(entries.filter(|entries| CRC32.checksum(entries) == crc).map(|entries| (header, entries)))
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    /// The checksum that it should have; `None` if its length is impossible.
+    fn crc(&self) -> Option<u32> {
+        let len = usize::try_from(self.u32(field::HEADER_LEN)).ok()?;
+        let mut covered = self.0.get(..len).filter(|_| len >= HEADER_BYTES)?.to_vec();
+        covered[field::HEADER_CRC..field::HEADER_CRC + 4].fill(0);
+        Some(CRC32.checksum(&covered))
+    }
+
+    /// The same header with other values in these fields.
+    fn with(&self, changes: &[(usize, u64)]) -> Vec<u8> {
+        let mut changed = self.clone();
+        for &(at, value) in changes {
+            changed.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+        let crc = changed.crc().expect("its length is that of a sound header");
+        changed.0[field::HEADER_CRC..field::HEADER_CRC + 4].copy_from_slice(&crc.to_le_bytes());
+        changed.0
+    }
+}
+
+/// `len` bytes from block `at`; `None` if the disk ends before.
+fn read_blocks(disk: &dyn ReadAt, block_bytes: u64, at: u64, len: u64) -> Result<Option<Vec<u8>>> {
+    let end = at.checked_mul(block_bytes).and_then(|offset| offset.checked_add(len));
+    if end.is_none_or(|end| end > disk.geometry().size_bytes) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; usize::try_from(len).expect("a table, whose size was checked")];
+    disk.read_exact_at(&mut bytes, at * block_bytes).map(|()| Some(bytes))
+}
+
+/// The sectors of the backup table at the end of `disk`, its entries first, if there is a sound one that has the GUID
+/// `disk_id`. `Io` if the disk fails.
+pub fn find_at_end(disk: &dyn ReadAt, block_bytes: u32, disk_id: &str) -> Result<Option<Extent>> {
+    let block_bytes = u64::from(block_bytes);
+    let Some(last) = (disk.geometry().size_bytes / block_bytes).checked_sub(1) else { return Ok(None) };
+    let Some((header, _)) = Header::read(disk, block_bytes, last)? else { return Ok(None) };
+    let id = header.0[field::DISK_ID..field::DISK_ID + 16].try_into().expect("16 bytes");
+    let start = header.u64(field::ENTRIES_LBA);
+    let ours = text::guid(id) == disk_id && start < last;
+    let scale = block_bytes / SECTOR_BYTES;
+    Ok(ours.then(|| Extent::between(start * scale, (last + 1) * scale)))
+}
+
+/// What has to be written where.
+struct Move {
+    /// The backup: entries, then header.
+    backup: Vec<(u64, Vec<u8>)>,
+    /// Boot record and primary header, the first two blocks.
+    front: Vec<u8>,
+    /// The sectors of the backup.
+    sectors: Extent,
+}
+
+/// Moves the backup table of a disk that was `made_bytes` long to the end of `target`: writes entries and header there,
+/// then lets primary header and protective boot record say so. Both are durable in that order, so at any moment the
+/// primary names a backup that is whole. What was the backup stays and means nothing. Returns the sectors of the new
+/// backup; `None`, with nothing written, unless primary and backup are sound and agree, and the target is longer.
+/// `Io` if the target fails, or does not hold afterwards what was written.
+pub fn move_to_end(target: &dyn WriteAt, block_bytes: u32, made_bytes: u64) -> Result<Option<Extent>> {
+    let Some(Move { backup, front, sectors }) = plan(target, u64::from(block_bytes), made_bytes)? else {
+        return Ok(None);
+    };
+    for (offset, bytes) in &backup {
+        target.write_all_at(bytes, *offset)?;
+    }
+    target.sync()?;
+    target.write_all_at(&front, 0)?;
+    target.sync()?;
+    for (offset, bytes) in backup.iter().chain(&[(0, front)]) {
+        let mut found = vec![0; bytes.len()];
+        target.read_back_at(&mut found, *offset)?;
+        if found != *bytes {
+            let text = format!("`{}` does not hold the GPT that was written at {offset}", target.name());
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+    }
+    Ok(Some(sectors))
+}
+
+fn plan(target: &dyn WriteAt, block_bytes: u64, made_bytes: u64) -> Result<Option<Move>> {
+    let ends = (made_bytes / block_bytes, target.geometry().size_bytes / block_bytes);
+    if ends.0 < 2 || ends.1 <= ends.0 {
+        return Ok(None);
+    }
+    let (made_last, last) = (ends.0 - 1, ends.1 - 1);
+    let Some((primary, entries)) = Header::read(target, block_bytes, 1)? else { return Ok(None) };
+    let Some((backup, copies)) = Header::read(target, block_bytes, made_last)? else { return Ok(None) };
+    let agree = primary.u64(field::ALTERNATE_LBA) == made_last && entries == copies;
+    let Some(record) = read_blocks(target, block_bytes, 0, block_bytes)?.filter(|_| agree) else {
+        return Ok(None);
+    };
+    let Some(record) = announced(record, made_last, last) else { return Ok(None) };
+    let entries_at = last - (entries.len() as u64).div_ceil(block_bytes);
+    let usable = (field::LAST_USABLE_LBA, entries_at - 1);
+    let front = [record, primary.with(&[(field::ALTERNATE_LBA, last), usable])].concat();
+    let header = backup.with(&[
+        (field::MY_LBA, last),
+        (field::ALTERNATE_LBA, 1),
+        (field::ENTRIES_LBA, entries_at),
+        usable,
+    ]);
+    let mut padded = entries;
+    padded.resize(padded.len().next_multiple_of(usize::try_from(block_bytes).expect("a block")), 0);
+    let scale = block_bytes / SECTOR_BYTES;
+    Ok(Some(Move {
+        backup: vec![(entries_at * block_bytes, padded), (last * block_bytes, header)],
+        front,
+        sectors: Extent::between(entries_at * scale, (last + 1) * scale),
+    }))
+}
+
+/// The protective boot record with the entry of the GPT as long as the disk, if it was so before; `None` if no entry
+/// announces a GPT.
+fn announced(mut record: Vec<u8>, made_last: u64, last: u64) -> Option<Vec<u8>> {
+    let (first, len) = SLOTS;
+    let starts: Vec<usize> = (first..510).step_by(len).filter(|&at| record[at + 4] == 0xEE).collect();
+    if record[510..512] != [0x55, 0xAA] || starts.is_empty() {
+        return None;
+    }
+    let field = |value: u64| u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes();
+    for at in starts {
+        let count = at + 12..at + 16;
+        if record[at + 8..at + 12] == 1u32.to_le_bytes() && record[count.clone()] == field(made_last) {
+            record[count].copy_from_slice(&field(last));
+        }
+    }
+    Some(record)
+}
