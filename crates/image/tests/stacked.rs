@@ -1,0 +1,225 @@
+//! No silent loss, end to end: disks with signatures stacked at random are captured and installed onto noise, or onto
+//! another such disk. Copy and source are then held against each other by what others see of them: blkid, wipefs and
+//! sfdisk of the disk and of every partition in every partition, the filesystems' own checkers, and the kernel, which
+//! mounts what it knows.
+//!
+//! One seed again: `DISKCAST_STACKED=17 cargo test -p diskcast-image --test stacked`; `17..40` for some of them.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests unwrap, too")]
+
+#[path = "common/stack.rs"]
+mod stack;
+#[path = "../../disk/tests/common/mod.rs"]
+mod tools;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base::{Chance, Digest};
+use disk::{SurveyOptions, TargetOptions, open_source, open_target, survey};
+use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, capture, install};
+use stack::{Stacker, Templates};
+use tools::{Bench, have, is_root, output, paths};
+
+const TOOLS: &[&str] =
+    &["sfdisk", "blkid", "wipefs", "mke2fs", "e2fsck", "mkfs.fat", "fsck.fat", "mcopy", "mkswap", "mount"];
+
+/// What the kernel mounts; the checker of each, if it has one.
+const MOUNTED: &[(&str, &str)] = &[("ext2", "e2fsck -fn"), ("ext4", "e2fsck -fn"), ("vfat", "fsck.fat -n")];
+
+/// How many volumes that differ in their bytes were looked at, and how many trees of files, so that the test can't
+/// come to look at nothing.
+static VOLUMES: AtomicU64 = AtomicU64::new(0);
+static TREES: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn copies_of_stacked_disks_are_seen_as_their_sources() {
+    if !have(TOOLS) || !is_root() {
+        return;
+    }
+    let seeds = seeds();
+    let (next, templates) = (AtomicU64::new(seeds.start), Templates::default());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from).min(8) {
+            scope.spawn(|| {
+                let bench = Bench::new();
+                while let Some(seed) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end)
+                {
+                    if let Err(difference) = try_seed(&bench, &templates, seed) {
+                        failures.lock().unwrap().push((seed, difference));
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    let numbers: Vec<_> = failures.iter().map(|(seed, _)| *seed).collect();
+    if let Some((seed, difference)) = failures.first() {
+        let again = format!("DISKCAST_STACKED={seed} cargo test -p diskcast-image --test stacked");
+        panic!("{} seeds fail: {numbers:?}\n{difference}\nto see this again: {again}", failures.len());
+    }
+    if seeds.end - seeds.start >= 500 {
+        let [volumes, trees] = [&VOLUMES, &TREES].map(|count| count.load(Ordering::Relaxed));
+        assert!(volumes >= 300 && trees >= 100, "{volumes} volumes and {trees} trees are too few");
+    }
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("DISKCAST_STACKED") else { return 0..500 };
+    match text.split_once("..") {
+        Some((from, to)) => from.parse().unwrap()..to.parse().unwrap(),
+        None => text.parse().map(|seed| seed..seed + 1).unwrap(),
+    }
+}
+
+/// What is seen of a volume.
+struct Seen {
+    /// By blkid, wipefs and sfdisk.
+    signatures: String,
+    /// By the filesystem's checker and the kernel.
+    files: String,
+    /// Its partitions, in bytes.
+    partitions: Vec<Range<usize>>,
+}
+
+/// A folder for one of the two disks, in which files have the same names.
+struct Side(PathBuf);
+
+impl Side {
+    fn new(bench: &Bench, name: &str) -> Self {
+        let path = bench.path(name);
+        fs::create_dir_all(path.join("mount")).unwrap();
+        Self(path)
+    }
+
+    /// What a command says, with its exit status.
+    fn says(&self, line: &str, file: &Path) -> String {
+        let output = output(line, &[&file]);
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).replace(self.0.to_str().unwrap(), "");
+        format!("$ {line}\n{text}{}\n", output.status)
+    }
+
+    /// What kernel and tools see in `bytes`.
+    fn seen(&self, bytes: &[u8], name: &str) -> Seen {
+        VOLUMES.fetch_add(1, Ordering::Relaxed);
+        let file = self.0.join(name);
+        fs::write(&file, bytes).unwrap();
+        let blkid = self.says("blkid -p", &file);
+        let table = if blkid.contains("PTTYPE=") { self.says("sfdisk -d", &file) } else { String::new() };
+        let found = MOUNTED.iter().find(|(kind, _)| blkid.contains(&format!(" TYPE=\"{kind}\"")));
+        let files = found.map(|(kind, checker)| self.says(checker, &file) + &self.tree(&file, kind));
+        let partitions = partitions(&table, bytes.len());
+        let signatures = blkid + &self.says("wipefs -n", &file) + &table;
+        Seen { signatures, files: files.unwrap_or_default(), partitions }
+    }
+
+    /// The files of a filesystem, by digest; or why the kernel does not mount it.
+    fn tree(&self, file: &Path, kind: &str) -> String {
+        let at = self.0.join("mount");
+        let mounted = output(&format!("mount -t {kind} -o ro,loop"), &[&file, &at]);
+        if !mounted.status.success() {
+            return "not mounted\n".to_owned();
+        }
+        TREES.fetch_add(1, Ordering::Relaxed);
+        let mut text = String::new();
+        for path in paths(&at) {
+            let full = at.join(&path);
+            let meta = fs::symlink_metadata(&full).unwrap();
+            use std::os::unix::fs::MetadataExt;
+            let content = if meta.is_file() {
+                fs::read(&full).map_or_else(|e| e.to_string(), |bytes| Digest::of(&bytes).to_hex())
+            } else {
+                fs::read_link(&full).map_or(String::new(), |to| to.display().to_string())
+            };
+            let (mode, owner, time) = (meta.mode(), meta.uid(), meta.mtime());
+            writeln!(text, "{} {mode:o} {owner} {time} {content}", path.display()).unwrap();
+        }
+        let unmounted = output("umount --lazy", &[&at]);
+        assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
+        text
+    }
+}
+
+/// The partitions of a table as `sfdisk -d` shows it, in bytes, cut at the end of the disk.
+fn partitions(dump: &str, len: usize) -> Vec<Range<usize>> {
+    let number = |line: &str, key: &str| -> Option<usize> {
+        let rest = line.split_once(key)?.1.trim_start();
+        rest.split([',', ' ']).next()?.parse().ok()
+    };
+    let range = |line: &str| {
+        let (start, size) = (number(line, "start=")?, number(line, "size=")?);
+        let end = (start + size).saturating_mul(512).min(len);
+        (start > 0 && start * 512 < end && !line.contains("type=5")).then_some(start * 512..end)
+    };
+    dump.lines().filter_map(range).collect()
+}
+
+/// The first difference between what is seen of two disks, or of a partition of them.
+fn difference(sides: [&Side; 2], disks: [&[u8]; 2], name: &str) -> Option<String> {
+    // Equal bytes look equal.
+    if disks[0] == disks[1] {
+        return None;
+    }
+    let [source, copy] = [0, 1].map(|side| sides[side].seen(disks[side], name));
+    // Of a filesystem that its own checker finds damaged only what its maps call allocated can come back.
+    let is_sound = source.files.contains("exit status: 0\n");
+    if source.signatures != copy.signatures || (is_sound && source.files != copy.files) {
+        let Seen { signatures, files, .. } = source;
+        return Some(format!(
+            "{name}\n--- source\n{signatures}{files}--- copy\n{}{}",
+            copy.signatures, copy.files
+        ));
+    }
+    let inside = source.partitions.into_iter().enumerate();
+    inside.into_iter().find_map(|(index, range)| {
+        let parts = disks.map(|disk| &disk[range.clone()]);
+        difference(sides, parts, &format!("{name}p{}", index + 1))
+    })
+}
+
+fn try_seed(bench: &Bench, templates: &Templates, seed: u64) -> Result<(), String> {
+    let mut chance = Chance::from_seed(seed);
+    let bytes = 512 * (8192 + chance.below(12_288) as usize);
+    let target_seed = chance.u64();
+    let onto_noise = chance.below(3) == 0;
+    let mut stacker = Stacker { bench, templates, chance, story: Vec::new(), tidy: false };
+    let source = stacker.disk(bytes);
+    let mut old = vec![0; bytes + 512 * stacker.chance.below(300) as usize];
+    if onto_noise {
+        stacker.chance.fill(&mut old);
+    } else {
+        stacker.story.push("--- onto".to_owned());
+        stacker.chance = Chance::from_seed(target_seed);
+        old = stacker.disk(old.len());
+    }
+    let (from, to) = (bench.path("source"), bench.path("target"));
+    fs::write(&from, &source).unwrap();
+    fs::write(&to, &old).unwrap();
+    copy(&from, &to, bytes as u64).map_err(|error| format!("{}\n{error}", stacker.story.join("\n")))?;
+    let copied = fs::read(&to).unwrap();
+    let sides = [Side::new(bench, "sources"), Side::new(bench, "copies")];
+    match difference([&sides[0], &sides[1]], [&source, &copied], "disk") {
+        None => Ok(()),
+        Some(difference) => Err(format!("{}\n{difference}", stacker.story.join("\n"))),
+    }
+}
+
+fn copy(from: &Path, to: &Path, bytes: u64) -> image::Result<()> {
+    let (source, objects) = (open_source(from).unwrap(), MemoryObjects::new());
+    let map = survey(&source, &SurveyOptions::default()).unwrap();
+    let options = CaptureOptions { threads: 1, ..CaptureOptions::default() };
+    let done = capture(&source, &map, &objects, &options, &NoProgress)?;
+    let manifest = Manifest::draft("test", &map, &done, "2026-11-20T14:00:00Z");
+    let options = TargetOptions { create_size: Some(bytes), cut: true, ..TargetOptions::default() };
+    let target = Arc::new(open_target(to, &options).unwrap());
+    let options = InstallOptions { threads: 1, ..InstallOptions::default() };
+    install(&manifest, &objects, target, options, Arc::new(NoProgress)).map(drop)
+}
