@@ -6,6 +6,9 @@ use base::{Extent, ExtentSet};
 use crate::signature::{Claim, claims};
 use crate::{Geometry, ReadAt, Result, WriteAt};
 
+/// What is read at least, in bytes: no disk has larger sectors.
+const PAGE_BYTES: usize = 4096;
+
 /// A signature on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale {
@@ -71,7 +74,7 @@ pub fn erase(target: &dyn WriteAt, stale: &Stale) -> Result<()> {
     target.write_all_at(&bytes, start)
 }
 
-/// A disk whose unreadable sectors are zeros.
+/// A disk whose unreadable pages are zeros. It is read by whole pages.
 struct Lenient<F> {
     size_bytes: u64,
     read: F,
@@ -83,20 +86,18 @@ impl<F: Fn(&mut [u8], u64) -> Result<()> + Send + Sync> ReadAt for Lenient<F> {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        if (self.read)(buf, offset).is_ok() {
-            return Ok(());
-        }
-        let mut done = 0;
-        while done < buf.len() {
-            let at = offset + done as u64;
-            let rest = usize::try_from(SECTOR_BYTES - at % SECTOR_BYTES).expect("at most a sector");
-            let len = rest.min(buf.len() - done);
-            let piece = &mut buf[done..done + len];
-            if (self.read)(piece, at).is_err() {
-                piece.fill(0);
+        let start = offset / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        let end = (offset + buf.len() as u64).next_multiple_of(PAGE_BYTES as u64).min(self.size_bytes);
+        let skip = usize::try_from(offset - start).expect("inside a page");
+        let mut pages = vec![0; usize::try_from(end - start).expect("little more than was asked for")];
+        if (self.read)(&mut pages, start).is_err() {
+            for (page, at) in pages.chunks_mut(PAGE_BYTES).zip((start..).step_by(PAGE_BYTES)) {
+                if (self.read)(page, at).is_err() {
+                    page.fill(0);
+                }
             }
-            done += len;
         }
+        buf.copy_from_slice(&pages[skip..skip + buf.len()]);
         Ok(())
     }
 
