@@ -379,3 +379,38 @@ fn bad_objects_of_a_source_never_reach_the_target() {
         objects.tamper(object, Some(good));
     }
 }
+
+/// Runs of 1 KiB of zeros with as much free space between them, and some longer ones: all of them are zeros afterwards,
+/// nothing else is touched, and one that is not is found.
+#[test]
+fn short_runs_of_zeros_are_made_and_checked_one_by_one() {
+    let sectors = 8000;
+    let mut allocated: ExtentSet = (0..1500).map(|run| Extent::new(4 * run, 2)).collect();
+    [(6100, 127), (6230, 128), (6500, 900), (7999, 1)]
+        .iter()
+        .for_each(|run| allocated.insert(Extent::new(run.0, run.1)));
+    let sample = Sample { bytes: vec![0; 8000 * 512], map: map(sectors, 512, allocated.clone()) };
+    let objects = MemoryObjects::new();
+    let manifest = captured(&sample, &objects);
+    let before = noise(&mut Chance::from_seed(31), sample.bytes.len());
+    let run = |fault| {
+        let target = Arc::new(FaultyDisk::new(before.clone(), 512, fault));
+        let done =
+            install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress));
+        (done, target.disk.contents())
+    };
+    let (report, after) = run(Fault::None);
+    let report = report.unwrap();
+    assert_eq!(report.zeroed_bytes, allocated.sectors() * 512);
+    assert_eq!(report.verified_bytes, report.zeroed_bytes);
+    for sector in 0..sectors {
+        let (extent, bytes) = (Extent::new(sector, 1), range(Extent::new(sector, 1)));
+        let zeros = after[bytes.clone()].iter().all(|&byte| byte == 0);
+        assert!(if allocated.contains(extent) { zeros } else { after[bytes.clone()] == before[bytes] });
+    }
+    for lost in [0, 4 * 700, 4 * 1499, 6100, 7999] {
+        let error = run(Fault::LosesWritesOf(lost * 512)).0.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Verification);
+        assert!(error.to_string().ends_with(&format!(" {}", lost * 512)), "{error}");
+    }
+}

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Extent;
 use base::limits::SECTOR_BYTES;
+use crossbeam_channel::Receiver;
 
 use crate::buffer::AlignedBuffer;
 use crate::chunk::is_zero;
@@ -77,15 +78,7 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
         shared.progress.advance(Stage::Verify, chunk.bytes());
         Ok(())
     })?;
-    let mut zeros = Zeros { shared, buffer: AlignedBuffer::new(GROUP_BYTES) };
-    for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, false, |kind, runs| {
-        if kind == Blank::Zero && !shared.group.is_stopped() {
-            note(zeros.first_other(runs, read)?.into_iter().collect());
-            let bytes = runs.iter().map(|run| run.len_bytes()).sum();
-            shared.counters.verified.fetch_add(bytes, Ordering::Relaxed);
-        }
-        Ok(())
-    })?;
+    verify_zeros(shared, threads, read, note)?;
     let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
     if wrong.is_empty() {
         return Ok(());
@@ -96,6 +89,43 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     let (count, name) = (wrong.len(), shared.target.name());
     let text = format!("`{name}` does not hold what was written to it in {count} chunks, at offsets");
     Err(Error::new(ErrorKind::Verification, format!("{text} {}{more}", shown.join(", "))))
+}
+
+/// Calls `note` with the offsets where `read` finds anything else in allocated zeros.
+fn verify_zeros(
+    shared: &Shared,
+    threads: usize,
+    read: impl Fn(&mut [u8], u64) -> disk::Result<()> + Copy + Send,
+    note: impl Fn(Vec<u64>) + Copy + Send,
+) -> Result<()> {
+    let (queue, groups) = crossbeam_channel::bounded::<Vec<Extent>>(2 * threads);
+    let work = move |groups: Receiver<Vec<Extent>>| {
+        let mut zeros = Zeros { shared, buffer: AlignedBuffer::new(GROUP_BYTES) };
+        for runs in groups {
+            match zeros.first_other(&runs, read) {
+                Ok(other) => note(other.into_iter().collect()),
+                Err(error) => shared.group.fail(error),
+            }
+            let bytes = runs.iter().map(|run| run.len_bytes()).sum();
+            shared.counters.verified.fetch_add(bytes, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(move |scope| {
+        for _ in 0..threads {
+            let groups = groups.clone();
+            scope.spawn(move || work(groups));
+        }
+        drop(groups);
+        // Closed when this is done, be it well or not.
+        let queue = queue;
+        for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, false, |kind, runs| {
+            if kind == Blank::Zero && !shared.group.is_stopped() {
+                queue.send(runs.to_vec()).expect("the threads take groups until the queue is closed");
+            }
+            Ok(())
+        })
+    })?;
+    shared.group.take().map_or(Ok(()), Err)
 }
 
 /// Reads what has to be zeros.
