@@ -1,11 +1,12 @@
 //! Figures of `diskcast install`: into nothing, beside the decoder's limit and imageunzip, and into a file, beside dd.
 
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use image::capture::LEVEL_DEFAULT;
 
-use crate::context::{Context, said, timed};
+use crate::context::{Context, json_line, said, timed};
 use crate::figure::{Bar, Figure, median};
 use crate::plain::Plain;
 use crate::{Group, Result, load};
@@ -22,6 +23,17 @@ pub const GROUP: Group = Group {
     ],
     measure,
 };
+
+pub const ZEROS: Group = Group {
+    figures: &[(
+        "install.zero_runs",
+        "time to install a million runs of 1 KiB of zeros, over dd with fdatasync of the same bytes; at most 3",
+    )],
+    measure: measure_zeros,
+};
+
+/// Runs of zeros, and where they begin in a FAT: two sectors each, behind as many that are free.
+const ZERO_RUNS: usize = 1_000_000;
 
 const RUNS: usize = 5;
 /// What Frisbee's imageunzip reaches on such a machine, in MB/s.
@@ -91,4 +103,59 @@ fn dd_seconds(disk: &Path, target: &Path) -> Result<f64> {
     )?;
     std::fs::remove_file(target)?;
     Ok(usage.seconds)
+}
+
+/// Onto a file that holds other bytes, as dd does; and, shown beside it, onto a new one.
+fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
+    let disk = zeros_in_runs(context)?;
+    let repo = context.folder()?;
+    let captured = timed(context.diskcast(&repo).arg("capture").arg(&disk).arg("zeros"))?;
+    let size = std::fs::metadata(&disk)?.len();
+    let allocated = json_line(&captured.output, "captured")?["allocated_bytes"].as_u64();
+    let old = load::random_disk(context, size)?;
+    let target = repo.join("target.img");
+    let (mut ratios, mut seconds, mut dd, mut new) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..RUNS {
+        let fresh = || -> Result<()> {
+            std::fs::copy(&old, &target)?;
+            said(Command::new("sync").arg("-f").arg(&target)).map(drop)
+        };
+        fresh()?;
+        let count = allocated.unwrap_or(size);
+        let words = ["if=/dev/zero", "bs=4M", "conv=fdatasync,notrunc", "iflag=count_bytes"];
+        let of = format!("of={}", target.display());
+        let copied = timed(Command::new("dd").args(words).arg(of).arg(format!("count={count}")))?.seconds;
+        fresh()?;
+        let install = || timed(context.diskcast(&repo).args(["install", "zeros", "--yes"]).arg(&target));
+        let took = install()?.seconds;
+        std::fs::remove_file(&target)?;
+        new.push(install()?.seconds / copied);
+        std::fs::remove_file(&target)?;
+        ratios.push(took / copied);
+        seconds.push(took);
+        dd.push(copied);
+    }
+    let mut figure = Figure::new("install.zero_runs", &ratios, "ratio", Bar::AtMost(3.0))
+        .peer("dd", "if=/dev/zero bs=4M conv=fdatasync,notrunc, the same bytes", median(&dd), "s")
+        .on(
+            "FAT32 with every other cluster of 1 KiB in use, all zeros",
+            "file of random bytes, synced, read back",
+        );
+    figure.details = serde_json::json!({"seconds": median(&seconds), "onto_new_file": median(&new)});
+    Ok(vec![figure])
+}
+
+/// A FAT32 of clusters of 1 KiB, every other of which is in use and holds zeros. FAT, because its map is easily written.
+fn zeros_in_runs(context: &Context) -> Result<PathBuf> {
+    let path = context.folder()?.join("zeros.img");
+    let file = std::fs::File::create_new(&path)?;
+    file.set_len((2 << 10) * ZERO_RUNS as u64 + (16 << 20))?;
+    said(Command::new("mkfs.fat").args(["-F", "32", "-s", "2", "-f", "1"]).arg(&path))?;
+    let file = std::fs::File::options().read(true).write(true).open(&path)?;
+    let mut reserved = [0; 2];
+    file.read_exact_at(&mut reserved, 14)?;
+    let map = [0xFF, 0xFF, 0xFF, 0x0F, 0, 0, 0, 0].repeat(ZERO_RUNS);
+    file.write_all_at(&map, u64::from(u16::from_le_bytes(reserved)) * 512 + 16)?;
+    file.sync_all()?;
+    Ok(path)
 }

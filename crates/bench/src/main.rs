@@ -65,7 +65,7 @@ struct Group {
 const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --replay ROUND-TRIP-MS | --garbage SECONDS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
-    &[&capture::GROUP, &install::GROUP, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
+    &[&capture::GROUP, &install::GROUP, &install::ZEROS, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &garbage::GROUP, &puts::GROUP, &s3::GROUP],
