@@ -1,7 +1,10 @@
-//! The one system call that has no safe wrapper: discarding on a block device (`linux/fs.h`, BLKDISCARD).
-#![expect(unsafe_code, reason = "an ioctl passes a pointer")]
+//! The system calls that have no safe wrapper: discarding on a block device, freezing a filesystem (`linux/fs.h`), and leases
+//! (fcntl(2)).
+#![expect(unsafe_code, reason = "these calls pass pointers, or have no wrapper")]
 
+use std::ffi::c_int;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
@@ -14,4 +17,43 @@ pub(crate) fn discard(file: &File, offset: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: BLKDISCARD reads `uint64_t range[2]` from its argument, as `linux/fs.h` and block/ioctl.c have it;
     // the array outlives the call.
     unsafe { ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
+}
+
+/// `_IOWR('X', 119, int)`, fsfreeze(8); its argument is not used.
+const FIFREEZE: Opcode = opcode::read_write::<c_int>(b'X', 119);
+/// `_IOWR('X', 120, int)`.
+const FITHAW: Opcode = opcode::read_write::<c_int>(b'X', 120);
+
+/// Makes the filesystem that holds `place` write all that it has in memory, and then wait with every change. `BUSY` if it is
+/// frozen already.
+pub(crate) fn freeze(place: &File) -> Result<(), Errno> {
+    // SAFETY: FIFREEZE takes no argument (fs/ioctl.c); the number that the pointer leads to outlives the call.
+    unsafe { ioctl(place, Setter::<FIFREEZE, c_int>::new(0)) }
+}
+
+/// Ends [`freeze`]. `INVAL` if it is not frozen.
+pub(crate) fn thaw(place: &File) -> Result<(), Errno> {
+    // SAFETY: as for FIFREEZE.
+    unsafe { ioctl(place, Setter::<FITHAW, c_int>::new(0)) }
+}
+
+/// `asm-generic/fcntl.h`: which signal tells that somebody breaks a lease.
+const F_SETSIG: c_int = 10;
+
+/// Whether anybody has the regular file `file`, which is open for reading only, open for writing: then the kernel grants no
+/// read lease. `None` where it grants none to this process in any case (another user's file), or knows no leases there.
+pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
+    let fd = file.as_raw_fd();
+    // SAFETY: these commands of fcntl(2) take a number and no pointer. Whoever breaks the lease before it is given back
+    // sends SIGURG, which is ignored by default, and not SIGIO, which ends the process.
+    let granted = unsafe {
+        libc::fcntl(fd, F_SETSIG, libc::SIGURG);
+        libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
+    };
+    if granted == 0 {
+        // SAFETY: as above.
+        unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+        return Some(false);
+    }
+    (std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
 }

@@ -2,14 +2,18 @@
 //! Knows nothing of images.
 
 pub mod backup_gpt;
+mod container;
 mod coverage;
 pub mod device;
 pub mod error;
 mod file;
 mod filesystem;
+mod freeze;
 mod in_use;
 mod ioctl;
 pub mod map;
+mod mounts;
+mod place;
 pub mod preflight;
 mod signature;
 pub mod source;
@@ -19,13 +23,20 @@ mod table;
 pub mod target;
 mod text;
 mod volume;
+mod watch;
+mod writers;
 
+pub use container::{Container, container_of};
 pub use device::{Geometry, ReadAt, WriteAt};
 pub use error::{Error, ErrorKind, Result};
 pub use file::Identity;
+pub use freeze::Freezer;
 pub use map::{DiskMap, Filesystem, Partition, SurveyOptions, TableKind};
+pub use place::{Place, place_of};
 pub use preflight::preflight;
 pub use signature::{Claim, claims};
 pub use source::{Source, open_source};
 pub use survey::survey;
 pub use target::{Target, TargetOptions, look_at_target, open_target};
+pub use watch::Watch;
+pub use writers::{Writer, writers};

@@ -57,6 +57,11 @@ impl Source {
         self.identity
     }
 
+    /// What it was opened as.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// The path that it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -87,7 +92,7 @@ impl ReadAt for Source {
 
     fn next_data(&self, offset: u64) -> u64 {
         match self.identity {
-            Identity::File { .. } => next_data(&self.file, offset, self.geometry.size_bytes),
+            Identity::File { .. } => next_data(&self.file, offset, self.end, self.geometry.size_bytes),
             Identity::Device { .. } => offset,
         }
     }

@@ -99,7 +99,7 @@ impl Target {
     }
 
     /// Reads whole direct units around the range into aligned memory, then copies the range out.
-    fn read_direct(direct: &File, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+    pub(crate) fn read_direct(direct: &File, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         let unit = DIRECT_BYTES as u64;
         let start = offset / unit * unit;
         let skip = usize::try_from(offset - start).expect("less than a unit");
@@ -188,7 +188,8 @@ impl ReadAt for Target {
     }
 
     fn next_data(&self, offset: u64) -> u64 {
-        if self.is_device { offset } else { next_data(&self.file, offset, self.geometry.size_bytes) }
+        let size = self.geometry.size_bytes;
+        if self.is_device { offset } else { next_data(&self.file, offset, size, size) }
     }
 }
 

@@ -6,26 +6,10 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use common::{Bench, have, is_root, map_of, run};
+use common::{Bench, Loop, have, is_root, map_of, run};
 use disk::{ErrorKind, Geometry, ReadAt, TargetOptions, WriteAt, open_source, open_target, preflight};
-
-/// A loop device, detached when dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &Path, flags: &str) -> Self {
-        let name = run(&format!("losetup -f --show {flags}"), &[&file]);
-        Self(PathBuf::from(name.trim()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run("losetup -d", &[&self.0]);
-    }
-}
 
 fn geometry(size_bytes: u64, sector_bytes: u32) -> Geometry {
     Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes }

@@ -70,6 +70,23 @@ impl Bench {
     }
 }
 
+/// A loop device, detached when dropped.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    pub fn over(file: &Path, flags: &str) -> Self {
+        let name = run(&format!("losetup -f --show {flags}"), &[&file]);
+        Self(PathBuf::from(name.trim()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A second panic would hide the first.
+        assert!(output("losetup -d", &[&self.0]).status.success() || std::thread::panicking());
+    }
+}
+
 pub fn copy_sectors(source: &Path, target: &Path, sectors: &ExtentSet) {
     let source = open_source(source).unwrap();
     let target = File::options().write(true).open(target).unwrap();

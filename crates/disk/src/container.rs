@@ -1,0 +1,118 @@
+//! Files that hold a disk in another form than byte by byte: disk formats of virtual machines, and compressed files. Taken
+//! for raw disks, they would be kept as they are, and no machine could start from that.
+//!
+//! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk Format 5.0,
+//! Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878 (zstd), the `xz`
+//! and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
+
+use std::path::Path;
+
+use crate::ReadAt;
+
+/// A form that a disk is kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Container {
+    /// As people call it.
+    pub name: &'static str,
+    /// What makes a raw disk of it, but for the paths.
+    tool: &'static str,
+}
+
+/// Bytes from the front that tell.
+const FRONT_BYTES: usize = 512;
+
+/// What stands at which offset of which form.
+const FRONTS: &[(usize, &[u8], Container)] = &[
+    (0, b"QFI\xfb", qemu("QCOW2")),
+    (0, b"QED\0", qemu("QED")),
+    (0, b"KDMV", qemu("VMDK")),
+    (0, b"COWD", qemu("VMDK")),
+    (0, b"\xbe\xba\xfe\xca\0\0\0\0", qemu("VMDK")),
+    (0, b"# Disk DescriptorFile", qemu("VMDK")),
+    (0x40, b"\x7f\x10\xda\xbe", qemu("VDI")),
+    (0, b"conectix", qemu("VHD")),
+    (0, b"vhdxfile", qemu("VHDX")),
+    (0, b"WithoutFreeSpace", qemu("Parallels")),
+    (0, b"WithouFreSpacExt", qemu("Parallels")),
+    (0, b"Bochs Virtual HD Image", qemu("Bochs")),
+    (0, b"\x1f\x8b\x08", by("gzip", "gzip -dc")),
+    (0, b"\xfd7zXZ\0", by("xz", "xz -dc")),
+    (0, b"\x28\xb5\x2f\xfd", by("zstd", "zstd -dc")),
+    (0, b"\x04\x22\x4d\x18", by("lz4", "lz4 -dc")),
+    (4, b"1AY&SY", by("bzip2", "bzip2 -dc")),
+    (0, b"7z\xbc\xaf\x27\x1c", by("7-Zip", "7z x -so")),
+    (0, b"PK\x03\x04", by("zip", "unzip -p")),
+];
+
+/// What stands 512 bytes before the end: a VHD of fixed size is the disk with a footer behind it.
+const ENDS: &[(&[u8], Container)] = &[(b"conectix", qemu("VHD")), (b"koly", qemu("DMG"))];
+
+const fn qemu(name: &'static str) -> Container {
+    Container { name, tool: "" }
+}
+
+const fn by(name: &'static str, tool: &'static str) -> Container {
+    Container { name, tool }
+}
+
+impl Container {
+    /// The command that makes a raw disk of what lies at `path`.
+    #[must_use]
+    pub fn conversion(&self, path: &Path) -> String {
+        let path = path.display();
+        match self.tool {
+            "" => format!("qemu-img convert -O raw {path} disk.raw"),
+            tool => format!("{tool} {path} > disk.raw"),
+        }
+    }
+}
+
+/// The form that `disk` is kept in, if that is not raw. What cannot be read is no reason to say so.
+#[must_use]
+pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
+    let size = disk.geometry().size_bytes;
+    let mut front = [0; FRONT_BYTES];
+    if size < FRONT_BYTES as u64 || disk.read_exact_at(&mut front, 0).is_err() {
+        return None;
+    }
+    let stands = |at: usize, magic: &[u8]| front[at..].starts_with(magic);
+    let found = FRONTS.iter().find(|(at, magic, _)| stands(*at, magic)).map(|(.., found)| *found);
+    // Some programs write blanks or lines of their own before the text of a descriptor.
+    let descriptor = || {
+        let text = front.windows(21).take(64).any(|window| window == b"# Disk DescriptorFile");
+        text.then_some(qemu("VMDK"))
+    };
+    found.or_else(descriptor).or_else(|| {
+        let mut end = [0; FRONT_BYTES];
+        disk.read_exact_at(&mut end, size - FRONT_BYTES as u64).ok()?;
+        ENDS.iter().find(|(magic, _)| end.starts_with(magic)).map(|(_, found)| *found)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDisk;
+
+    #[test]
+    fn each_signature_counts_at_its_place_alone() {
+        let disk = |at: usize, magic: &[u8]| {
+            let mut bytes = vec![0; 4096];
+            bytes[at..at + magic.len()].copy_from_slice(magic);
+            container_of(&MemoryDisk::new(bytes)).map(|found| found.name)
+        };
+        for (at, magic, found) in FRONTS {
+            assert_eq!(disk(*at, magic), Some(found.name));
+            assert_eq!(disk(at + 1024, magic), None);
+        }
+        for (magic, found) in ENDS {
+            assert_eq!(disk(4096 - 512, magic), Some(found.name));
+        }
+        assert_eq!(disk(3, b"# Disk DescriptorFile"), Some("VMDK"));
+        assert_eq!(container_of(&MemoryDisk::new(vec![0; 4096])), None);
+        assert_eq!(container_of(&MemoryDisk::new(Vec::new())), None);
+        let path = Path::new("a.vdi");
+        assert_eq!(qemu("VDI").conversion(path), "qemu-img convert -O raw a.vdi disk.raw");
+        assert_eq!(by("gzip", "gzip -dc").conversion(path), "gzip -dc a.vdi > disk.raw");
+    }
+}

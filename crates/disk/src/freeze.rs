@@ -1,0 +1,120 @@
+//! Filesystems that are kept still while their disk is read (fsfreeze(8)).
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::file::{Identity, identify, io_error};
+use crate::in_use::folder_of;
+use crate::mounts::{Mount, mounts};
+use crate::{Error, ErrorKind, Result};
+
+/// Devices that lie on files that lie on devices: so deep and no deeper.
+const DEPTH_MAX: u32 = 8;
+
+/// Filesystems that are frozen until this is dropped, or told to thaw them.
+#[derive(Debug, Default)]
+pub struct Freezer(Mutex<Vec<(File, PathBuf)>>);
+
+impl Freezer {
+    /// Freezes the filesystem mounted at `place`: what it has in memory is written, and whoever changes it waits. `Refused` if
+    /// one of the paths `needed` is in it, or in a file of it that something else needed lies in: whoever writes there would
+    /// wait for itself; if the system's root is; or if it is frozen already. `Io`; `Unsupported` where the filesystem can't.
+    pub fn freeze(&self, place: &Path, needed: &[PathBuf]) -> Result<()> {
+        check(place, needed)?;
+        let file = File::open(place).map_err(|e| io_error("open", place, e))?;
+        // Whoever thaws waits for this: a freeze that is under way would otherwise outlive its thaw.
+        let mut frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        crate::ioctl::freeze(&file).map_err(|e| match e {
+            Errno::BUSY => refused(place, "is frozen already"),
+            Errno::OPNOTSUPP | Errno::NOTTY => Error::from_source(
+                ErrorKind::Unsupported,
+                format!("freeze the filesystem at `{}`", place.display()),
+                std::io::Error::from(e),
+            ),
+            _ => io_error("freeze the filesystem at", place, e),
+        })?;
+        frozen.push((file, place.to_owned()));
+        Ok(())
+    }
+
+    /// Thaws all. Tries each, whatever becomes of the others; the first error comes back. `Io`.
+    pub fn thaw(&self) -> Result<()> {
+        let mut frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = Ok(());
+        for (file, place) in frozen.drain(..) {
+            match crate::ioctl::thaw(&file) {
+                // Somebody else was quicker.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(e) => outcome = outcome.and(Err(io_error("thaw the filesystem at", &place, e))),
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        // Whoever wants to know of an error has thawed before.
+        let _ = self.thaw();
+    }
+}
+
+fn refused(place: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Refused, format!("the filesystem at `{}` {why}", place.display()))
+}
+
+fn check(place: &Path, needed: &[PathBuf]) -> Result<()> {
+    let mounts = mounts()?;
+    let Some(own) = mount_of(&mounts, place) else { return Err(refused(place, "is not mounted")) };
+    if mount_of(&mounts, Path::new("/")).is_some_and(|root| rests_on(&mounts, root, own, 0)) {
+        return Err(refused(place, "holds the system's root, without which nothing would go on"));
+    }
+    for path in needed {
+        if mount_of(&mounts, path).is_some_and(|other| rests_on(&mounts, other, own, 0)) {
+            let why = format!("holds `{}`, which could not be written while it is frozen", path.display());
+            return Err(refused(place, &why));
+        }
+    }
+    Ok(())
+}
+
+/// The mount that `path` lies in; of a path that does not exist yet, that of the folder which will hold it.
+fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let absolute = std::path::absolute(path).ok()?;
+    let known = absolute.ancestors().find_map(|path| fs::canonicalize(path).ok())?;
+    // Of mounts at one place the last one is seen.
+    let inside = mounts.iter().filter(|mount| known.starts_with(&mount.place));
+    inside.max_by_key(|mount| mount.place.components().count())
+}
+
+/// Whether `mount` waits when `base` is frozen: it is the same filesystem, or lies in a file of it.
+fn rests_on(mounts: &[Mount], mount: &Mount, base: &Mount, depth: u32) -> bool {
+    if mount.shares(base) {
+        return true;
+    }
+    let mut devices: Vec<u64> = mount.devices().to_vec();
+    while let Some(device) = devices.pop().filter(|_| depth < DEPTH_MAX) {
+        let folder = folder_of(device);
+        let backing = fs::read_to_string(folder.join("loop/backing_file"));
+        let backing = backing.ok().map(|path| PathBuf::from(path.trim_end_matches('\n')));
+        match backing.as_deref().map(|path| (path, identify(path))) {
+            Some((_, Ok(Identity::Device { rdev }))) => devices.push(rdev),
+            Some((path, _))
+                if mount_of(mounts, path).is_some_and(|m| rests_on(mounts, m, base, depth + 1)) =>
+            {
+                return true;
+            }
+            _ => {}
+        }
+        let below = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
+        let below: Vec<_> = below.filter_map(|entry| crate::in_use::device_number(&entry.path())).collect();
+        if below.iter().any(|device| base.is_of(*device)) {
+            return true;
+        }
+        devices.extend(below);
+    }
+    false
+}

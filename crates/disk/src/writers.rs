@@ -1,0 +1,194 @@
+//! Who may write to a source while it is read: mounted filesystems, swap space, processes, also through partitions, loop
+//! devices and device mappers.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::file::{Identity, identify};
+use crate::in_use::{device_number, folder_of};
+use crate::mounts::{Mount, mounts, swaps};
+use crate::{Result, Source, SurveyOptions};
+
+/// Devices that lie on devices that lie on devices: so deep and no deeper.
+const DEPTH_MAX: u32 = 8;
+
+/// Somebody who may write to a source while it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writer {
+    /// How, in words that follow the source's name: ``is mounted at `/srv` for writing``.
+    pub how: String,
+    /// Where the filesystem is mounted, if it is one: [`crate::Freezer`] can keep it still.
+    pub mount: Option<PathBuf>,
+}
+
+/// Who may write to `source`, or to the partitions of it that `options` choose. What is mounted in another mount namespace
+/// counts as in use by the kernel. Of a file of another user, root alone sees whether it is open for writing. `Io` if
+/// the system does not tell what is mounted.
+pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> {
+    let mut search = Search { mounts: mounts()?, swaps: swaps()?, found: Vec::new(), is_explained: false };
+    match source.identity() {
+        Identity::File { .. } => search.file(source),
+        Identity::Device { rdev } => {
+            search.disk(rdev, options);
+            if !search.is_explained && is_claimed(source.path()) {
+                search.add("", "is in use by the kernel, though no filesystem of it is mounted here", None);
+            }
+        }
+    }
+    Ok(search.found)
+}
+
+/// The loop devices over what `identity` names, by their folders in sysfs.
+pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
+    let folders = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_over = |folder: &PathBuf| {
+        let backing = fs::read_to_string(folder.join("loop/backing_file")).ok();
+        backing.is_some_and(|path| {
+            identify(Path::new(path.trim_end_matches('\n'))).is_ok_and(|found| found == identity)
+        })
+    };
+    folders.filter(is_over).collect()
+}
+
+/// The partitions of the disk that sysfs describes in `folder`: their folders and numbers.
+pub(crate) fn partitions_in(folder: &Path) -> Vec<(PathBuf, u32)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let number = |path: &Path| fs::read_to_string(path.join("partition")).ok()?.trim().parse().ok();
+    entries.filter_map(|path| number(&path).map(|number| (path, number))).collect()
+}
+
+/// Whether partition `number` is read under `options`.
+pub(crate) fn is_read(options: &SurveyOptions, number: u32) -> bool {
+    options.partition.is_none_or(|only| only == number) && !options.skip.contains(&number)
+}
+
+struct Search {
+    mounts: Vec<Mount>,
+    swaps: Vec<Identity>,
+    found: Vec<Writer>,
+    /// Whether something was met that claims the device.
+    is_explained: bool,
+}
+
+impl Search {
+    fn add(&mut self, whose: &str, how: &str, mount: Option<PathBuf>) {
+        self.found.push(Writer { how: format!("{whose}{how}"), mount });
+    }
+
+    fn file(&mut self, source: &Source) {
+        let identity = source.identity();
+        if self.swaps.contains(&identity) {
+            self.add("", "is used as swap space", None);
+        }
+        let loops = loops_over(identity);
+        for folder in &loops {
+            self.holder("", "is attached to", folder, 0);
+        }
+        // A loop device has its file open for writing all the time, whether it writes or not.
+        let by_loop = loops.iter().any(|folder| !is_read_only(folder));
+        if !by_loop && crate::ioctl::is_open_for_writing(source.file()) == Some(true) {
+            let who = process_that_writes(source.file()).unwrap_or_else(|| "another process".to_owned());
+            self.add("", &format!("is open for writing by {who}"), None);
+        }
+    }
+
+    fn disk(&mut self, rdev: u64, options: &SurveyOptions) {
+        let folder = folder_of(rdev);
+        self.device("", rdev, &folder, 0);
+        for (path, number) in partitions_in(&folder) {
+            let Some(part) = device_number(&path) else { continue };
+            let before = self.found.len();
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            self.device(&format!("has partition `{name}`, which "), part, &path, 0);
+            if !is_read(options, number) {
+                self.found.truncate(before);
+            }
+        }
+    }
+
+    /// What writes to the device `rdev`, of which sysfs tells in `folder`.
+    fn device(&mut self, whose: &str, rdev: u64, folder: &Path, depth: u32) {
+        let mounted: Vec<_> = self.mounts.iter().filter(|mount| mount.is_of(rdev)).cloned().collect();
+        self.is_explained |= !mounted.is_empty();
+        let mut writable: Vec<Mount> = Vec::new();
+        for mount in mounted.into_iter().filter(|mount| mount.is_writable) {
+            // One place of a filesystem stands for all.
+            if !writable.iter().any(|known| known.shares(&mount)) {
+                let how = format!("is mounted at `{}` for writing", mount.place.display());
+                self.add(whose, &how, Some(mount.place.clone()));
+                writable.push(mount);
+            }
+        }
+        if self.swaps.contains(&Identity::Device { rdev }) {
+            self.is_explained = true;
+            self.add(whose, "is used as swap space", None);
+        }
+        if depth == DEPTH_MAX {
+            return;
+        }
+        for holder in fs::read_dir(folder.join("holders")).into_iter().flatten().flatten() {
+            self.is_explained = true;
+            self.holder(whose, "is part of", &holder.path(), depth + 1);
+        }
+        for attached in loops_over(Identity::Device { rdev }) {
+            self.holder(whose, "is attached to", &attached, depth + 1);
+        }
+    }
+
+    /// What writes through the device of `folder` to what it lies on.
+    fn holder(&mut self, whose: &str, how: &str, folder: &Path, depth: u32) {
+        if is_read_only(folder) {
+            return;
+        }
+        let name = folder.file_name().unwrap_or_default().display().to_string();
+        let whose = format!("{whose}{how} `{name}`, which ");
+        let parts = partitions_in(folder).into_iter().map(|(path, _)| path);
+        for path in std::iter::once(folder.to_owned()).chain(parts) {
+            if let Some(rdev) = device_number(&path) {
+                self.device(&whose, rdev, &path, depth);
+            }
+        }
+    }
+}
+
+fn is_read_only(folder: &Path) -> bool {
+    fs::read_to_string(folder.join("ro")).is_ok_and(|flag| flag.trim() == "1")
+}
+
+/// Whether the kernel, or a process that asked for that, has the block device at `path` for itself. A second look passes over
+/// others who only look.
+fn is_claimed(path: &Path) -> bool {
+    let claim = || OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(path);
+    let busy = |opened: std::io::Result<File>| {
+        opened.is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
+    };
+    busy(claim()) && busy(claim())
+}
+
+/// The first process, by name and number, that has `file` open for writing, as far as this one may see.
+fn process_that_writes(file: &File) -> Option<String> {
+    let own = file.metadata().ok()?;
+    let is_it =
+        |path: &Path| fs::metadata(path).is_ok_and(|at| (at.dev(), at.ino()) == (own.dev(), own.ino()));
+    let writes = |process: &Path, number: &str| {
+        let text = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).is_some_and(|flags| flags & 3 != 0)
+    };
+    let is_number = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    let entries = fs::read_dir("/proc").ok()?.flatten().filter(|entry| is_number(&entry.file_name()));
+    for process in entries.map(|entry| entry.path()) {
+        for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+            if is_it(&entry.path()) && writes(&process, &entry.file_name().to_string_lossy()) {
+                let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+                let number = process.file_name()?.display().to_string();
+                return Some(format!("`{}` (process {number})", name.trim_end()));
+            }
+        }
+    }
+    None
+}
