@@ -61,6 +61,12 @@ impl<'a> Watch<'a> {
         !matches!(self.before, Look::Device { written_sectors: None, .. })
     }
 
+    /// Whether the source is as it was, as far as a quick look tells: what is on its way to a device is not waited for.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        look(self.source, self.options).is_ok_and(|now| now == self.before)
+    }
+
     /// What has become of the source since, in words that follow its name; empty if it is as it was. Call it after the last
     /// read. `Io`.
     pub fn changes(&self) -> Result<Vec<String>> {
@@ -176,19 +182,21 @@ fn counter(folder: &Path) -> Option<u64> {
 }
 
 /// Sends what is still in the page cache to where reading finds it and a counter sees it: of a device and its partitions, whose
-/// pages are not the same; of the loop devices over a file.
+/// pages are not the same; of the loop devices over a file. A file's own pages are what is read; whoever has them mapped has it
+/// open for writing.
 fn flush(source: &Source) -> Result<()> {
-    let synced = source.file().sync_all();
-    // A disk that takes no flush has nothing to be flushed.
-    let unable =
-        |e: &std::io::Error| matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EROFS | libc::EOPNOTSUPP));
-    synced
-        .or_else(|e| if unable(&e) { Ok(()) } else { Err(e) })
-        .map_err(|e| io_error("sync", source.path(), e))?;
     let folders = match source.identity() {
         Identity::File { .. } => loops_over(source.identity()),
         Identity::Device { rdev } => {
-            partitions_in(&folder_of(rdev)).into_iter().map(|(path, _)| path).collect()
+            match source.file().sync_all() {
+                // A disk that takes no flush has nothing to be flushed.
+                Err(e)
+                    if !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EROFS | libc::EOPNOTSUPP)) =>
+                {
+                    return Err(io_error("sync", source.path(), e));
+                }
+                _ => partitions_in(&folder_of(rdev)).into_iter().map(|(path, _)| path).collect(),
+            }
         }
     };
     for folder in folders {

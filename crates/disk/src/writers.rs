@@ -23,6 +23,8 @@ pub struct Writer {
     pub how: String,
     /// Where the filesystem is mounted, if it is one: [`crate::Freezer`] can keep it still.
     pub mount: Option<PathBuf>,
+    /// Whether it is a process that has a file open, and may or may not write.
+    pub is_process: bool,
 }
 
 /// Who may write to `source`, or to the partitions of it that `options` choose. What is mounted in another mount namespace
@@ -76,7 +78,7 @@ struct Search {
 
 impl Search {
     fn add(&mut self, whose: &str, how: &str, mount: Option<PathBuf>) {
-        self.found.push(Writer { how: format!("{whose}{how}"), mount });
+        self.found.push(Writer { how: format!("{whose}{how}"), mount, is_process: false });
     }
 
     fn file(&mut self, source: &Source) {
@@ -92,7 +94,8 @@ impl Search {
         let by_loop = loops.iter().any(|folder| !is_read_only(folder));
         if !by_loop && crate::ioctl::is_open_for_writing(source.file()) == Some(true) {
             let who = process_that_writes(source.file()).unwrap_or_else(|| "another process".to_owned());
-            self.add("", &format!("is open for writing by {who}"), None);
+            let how = format!("is open for writing by {who}");
+            self.found.push(Writer { how, mount: None, is_process: true });
         }
     }
 

@@ -30,6 +30,8 @@ impl Manifest {
                 id: map.disk_id.clone(),
                 partitions: map.partitions.iter().map(partition).collect(),
                 changed: false,
+                source: None,
+                live: Vec::new(),
             },
             labels: std::collections::BTreeMap::new(),
             created: created.to_owned(),

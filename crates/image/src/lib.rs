@@ -22,6 +22,7 @@ pub mod object;
 pub mod progress;
 mod records;
 pub mod signature;
+mod source_record;
 pub mod tree;
 mod workers;
 
@@ -42,6 +43,7 @@ pub use node::Child;
 pub use object::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
 pub use progress::{NoProgress, Progress, Stage};
 pub use signature::{PublicKey, Signature, Signed, Trust};
+pub use source_record::SourceRecord;
 pub use tree::{Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 
 /// Keys that sign manifests and records; a [`PublicKey`] checks what they signed.

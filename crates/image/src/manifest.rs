@@ -19,6 +19,7 @@ use crate::extents::ChunkSize;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
 use crate::records::{digest_hex, root_record};
+use crate::source_record::SourceRecord;
 use crate::tree::Root;
 use crate::{Error, ErrorKind, Result};
 
@@ -139,6 +140,12 @@ pub struct DiskRecord {
     /// list of partitions are those of then.
     #[serde(default, skip_serializing_if = "is_false")]
     pub changed: bool,
+    /// Which disk or file it was, as far as that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceRecord>,
+    /// How others used or changed it while it was captured, in words: what was captured is of no single moment then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub live: Vec<String>,
 }
 
 /// One partition, or the filesystem of a disk without a table (number 0).
@@ -303,6 +310,12 @@ impl Manifest {
         }
         layout.check_root(&self.root)?;
         Ok(layout)
+    }
+
+    /// Whether the image, written to `place`, would go over what it was captured from.
+    #[must_use]
+    pub fn came_from(&self, place: &disk::Place) -> bool {
+        self.disk.source.as_ref().is_some_and(|source| source.meets(place, self.size_sectors))
     }
 
     fn check(&self) -> Result<()> {

@@ -8,13 +8,13 @@ mod common;
 
 use std::path::PathBuf;
 
-use base::{Chance, Digest};
+use base::{Chance, Digest, Extent};
 use bytes::Bytes;
 use common::{build, manifest, random_extents, small};
 use image::node::Node;
 use image::{
     ChunkExtents, ChunkRef, Cipher, Decoder, ErrorKind, Leaf, Manifest, MemoryObjects, ObjectKind, ObjectRef,
-    ObjectSource, PublicKey, Run, SealKey, Sealed, SigningKey, Verified,
+    ObjectSource, PublicKey, Run, SealKey, Sealed, SigningKey, SourceRecord, Verified,
 };
 
 fn path(name: &str) -> PathBuf {
@@ -141,6 +141,26 @@ fn manifests_are_read_as_ever() {
     let read = Sealed::open(&stored).unwrap();
     assert_eq!(read.manifest, sample());
     assert_eq!(read.signed().signers().unwrap(), [PublicKey::from(&SigningKey::from_bytes(&[7; 32]))]);
+}
+
+/// A manifest that says which disk it was captured from, and that it was in use.
+fn sample_of_a_live_disk() -> Manifest {
+    let mut sample = sample();
+    let place = disk::Place { marks: vec!["disk naa.5000c500a1b2c3d4".to_owned()], start_sector: 2048 };
+    sample.disk.source = SourceRecord::of(&place, Extent::new(0, 128_000), [3; 16]);
+    sample.disk.live = vec!["is mounted at `/` for writing".to_owned()];
+    sample
+}
+
+#[test]
+fn manifests_of_live_disks_are_read_as_ever() {
+    let made = sample_of_a_live_disk().encode(None).unwrap();
+    let read = Manifest::decode(&golden("manifest-live-v1", &made)).unwrap();
+    assert_eq!(read, sample_of_a_live_disk());
+    let place =
+        |start_sector| disk::Place { marks: vec!["disk naa.5000c500a1b2c3d4".to_owned()], start_sector };
+    assert!(read.came_from(&place(2048)) && !read.came_from(&place(1 << 20)));
+    assert!(!sample().came_from(&place(2048)));
 }
 
 fn cipher() -> Cipher {

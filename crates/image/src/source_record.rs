@@ -1,0 +1,71 @@
+//! Which disk an image was captured from, so that an install there is noticed. `formats/image.md`, "Source".
+//!
+//! Serial numbers are nobody's business but their owner's: a manifest holds digests of them, with salt of its own.
+
+use base::{Digest, Extent};
+use disk::Place;
+use serde::{Deserialize, Serialize};
+
+/// Context of the digests.
+const CONTEXT: &str = "diskcast image v1: a disk that was captured";
+
+/// The disk or file that an image was captured from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// 32 random hexadecimal digits.
+    pub salt: String,
+    /// Digests of what identifies the whole disk: whoever has one of them is it. 64 hexadecimal digits each.
+    pub marks: Vec<String>,
+    /// First sector of the image there, in units of 512 bytes.
+    pub start_sector: u64,
+}
+
+impl SourceRecord {
+    /// What tells `place`, of which the image holds `window`, from other disks. `None` if nothing does. `salt` is drawn anew
+    /// for each image.
+    #[must_use]
+    pub fn of(place: &Place, window: Extent, salt: [u8; 16]) -> Option<Self> {
+        let salt = format!("{:032x}", u128::from_be_bytes(salt));
+        let marks: Vec<_> = place.marks.iter().map(|mark| digest(&salt, mark)).collect();
+        let start_sector = place.start_sector.checked_add(window.start)?;
+        (!marks.is_empty()).then_some(Self { salt, marks, start_sector })
+    }
+
+    /// Whether `sectors` from `place` on have sectors in common with so many of the source.
+    #[must_use]
+    pub fn meets(&self, place: &Place, sectors: u64) -> bool {
+        let (here, there) = (self.start_sector, place.start_sector);
+        let apart = here.max(there) - here.min(there);
+        apart < sectors && place.marks.iter().any(|mark| self.marks.contains(&digest(&self.salt, mark)))
+    }
+}
+
+fn digest(salt: &str, mark: &str) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+    hasher.update(salt.as_bytes()).update(mark.as_bytes());
+    Digest(*hasher.finalize().as_bytes()).to_hex()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(marks: &[&str], start_sector: u64) -> Place {
+        Place { marks: marks.iter().map(|&mark| mark.to_owned()).collect(), start_sector }
+    }
+
+    #[test]
+    fn a_disk_is_known_where_the_image_lay() {
+        let window = Extent::new(100, 50);
+        let record = SourceRecord::of(&place(&["disk a", "slot b"], 1000), window, [7; 16]).unwrap();
+        let meets = |marks: &[&str], start| record.meets(&place(marks, start), window.count);
+        assert!(meets(&["slot b"], 1100) && meets(&["slot c", "disk a"], 1149) && meets(&["disk a"], 1051));
+        assert!(!meets(&["disk a"], 1150) && !meets(&["disk a"], 1050), "another partition");
+        assert!(!meets(&["disk c", "slot c"], 1100) && !meets(&[], 1100), "another disk");
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(!text.contains("disk a") && !text.contains("slot"), "{text}");
+        let other = SourceRecord::of(&place(&["disk a"], 0), window, [8; 16]).unwrap();
+        assert!(!record.marks.contains(&other.marks[0]), "two images do not tell that they are of one disk");
+        assert_eq!(SourceRecord::of(&place(&[], 0), window, [7; 16]), None);
+    }
+}
