@@ -152,12 +152,14 @@ pub struct Init {}
 
 /// Keep a disk as a new version of an image
 ///
-/// Reads what the filesystems have in use, and all of what is not understood. Filesystems should not be mounted
-/// read-write meanwhile. A version appears when all of it is safe on disk, or not at all.
+/// Reads what the filesystems have in use, and all of what is not understood. Refuses a disk that others write to: mounted
+/// read-write, swap space, a file open for writing; and fails if it changed while it was read. A version appears when all of
+/// it is safe on disk, or not at all.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   diskcast capture /dev/sda classroom
+  diskcast capture /dev/sdb data --freeze         its filesystems are mounted, and wait meanwhile
   diskcast capture disk.img web --partition 2 --label os=debian-12
   diskcast capture /dev/sda web --to https://10.0.0.1:7717 --token-file write.token")]
 pub struct Capture {
@@ -174,6 +176,8 @@ pub struct Capture {
     /// Keep every sector, without looking at filesystems
     #[arg(long)]
     pub raw: bool,
+    #[command(flatten)]
+    pub taking: Taking,
     /// Note kept with the version; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
@@ -189,16 +193,41 @@ pub struct Capture {
     pub effort: Effort,
 }
 
+/// How a source is taken.
+#[derive(Debug, Clone, Args)]
+pub struct Taking {
+    /// Keep the disk's mounted filesystems still while it is read: who writes to them waits
+    #[arg(long)]
+    pub freeze: bool,
+    /// Take a disk that is in use, or changes while it is read, as it is. The version is marked: it may hold what was never
+    /// on the disk at one time
+    #[arg(long)]
+    pub live: bool,
+    /// Take these bytes as a disk although they begin as a file of another format does, such as QCOW2
+    #[arg(long, value_enum)]
+    pub format: Option<SourceForm>,
+}
+
+/// Forms of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SourceForm {
+    /// The disk, byte by byte
+    Raw,
+}
+
 /// Write a version of an image to a disk or a file
 ///
-/// Refuses before the first write if the target is too small, mounted or in use. Reads back what it wrote. After an
+/// Refuses before the first write if the target is too small, mounted, in use, or the disk that the image came from. Asks before
+/// a disk, or a file that holds something, is overwritten. Reads back what it wrote. After an
 /// interruption, the same command with --resume goes on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   diskcast install classroom /dev/sdb
   diskcast install web@3 disk.img --free zero
-  diskcast install web:stable /dev/sdb --resume --yes")]
+  diskcast install web@4 disk.img --overwrite
+  diskcast install web:stable /dev/sdb --resume --yes
+  diskcast install lab-pc /dev/sda --onto-source        back onto the disk that it was captured from")]
 pub struct Install {
     /// What to install: image, image:tag or image@version
     pub name: String,
@@ -471,6 +500,9 @@ pub struct Commit {
     /// Refuse unless this is the number of the newest version
     #[arg(long, value_name = "NUMBER", conflicts_with = "disk")]
     pub expect: Option<u64>,
+    /// Take SOURCE as a disk although it begins as a file of another format does, such as QCOW2
+    #[arg(long, value_enum, conflicts_with = "disk")]
+    pub format: Option<SourceForm>,
     #[command(flatten)]
     pub there: There,
 }
@@ -667,6 +699,12 @@ pub struct Writing {
     /// Leave the backup GPT where the image has it, also on a larger disk
     #[arg(long)]
     pub keep_gpt: bool,
+    /// Overwrite a file that holds something without asking; --resume does, too
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Write onto the disk or file that the image was captured from
+    #[arg(long)]
+    pub onto_source: bool,
 }
 
 /// How much of this machine to use.

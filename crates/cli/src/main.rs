@@ -15,6 +15,7 @@ mod progress;
 mod prompt;
 mod reach;
 mod repository;
+mod source;
 mod table;
 mod target;
 mod version;

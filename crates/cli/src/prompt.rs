@@ -4,12 +4,13 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// Asks on the terminal whether to go on; `Refused` without a terminal, or if the answer is not yes.
-pub fn confirm(question: &str) -> Result<()> {
+/// Asks on the terminal whether to go on; `Refused` without a terminal, with this `hint`, or if the answer is not yes.
+pub fn confirm(question: &str, hint: &str) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(Failure::new(Exit::Refused, format!("{question}: nobody is there to confirm it"))
-            .hint("say --yes if you are sure"));
+        return Err(
+            Failure::new(Exit::Refused, format!("{question}: nobody is there to confirm it")).hint(hint)
+        );
     }
     let mut stderr = std::io::stderr().lock();
     write!(stderr, "{question}. Type yes to go on: ")?;

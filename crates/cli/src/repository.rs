@@ -127,6 +127,15 @@ fn location(global: &Global) -> Result<(Location, bool)> {
     }
 }
 
+/// Folders of this machine that are written when the repository is: itself, or the cache of one in S3.
+pub fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
+    Ok(match location(global)?.0 {
+        Location::Folder(folder) => vec![folder],
+        Location::S3(_) => cache(global)?.map(|cache| cache.folder).into_iter().collect(),
+        Location::Memory => Vec::new(),
+    })
+}
+
 /// Where the server keeps its certificate and secret if nobody says otherwise.
 pub fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))

@@ -24,21 +24,28 @@ pub fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
 }
 
-/// Checks that `version` may be written to `path`, without writing anything.
-pub fn check(path: &Path, version: &Manifest) -> Result<()> {
+/// Checks that `version` may be written to `path`, without writing anything. What it was captured from is no target unless
+/// `onto_source` says so.
+pub fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_null(path) {
         return Ok(());
     }
     disk::preflight(path, geometry(version), None).map_err(|error| {
         let failure = Failure::from(error);
         if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
-    })
+    })?;
+    if onto_source || !path.exists() || !version.came_from(&disk::place_of(path)?) {
+        return Ok(());
+    }
+    let (image, number) = (&version.image, version.number);
+    let text = format!("`{}` is what {image}@{number} was captured from", path.display());
+    Err(Failure::new(Exit::Refused, text).hint("--onto-source puts it back there; nothing was written"))
 }
 
 /// Checks the same of what has to be a block device.
-pub fn check_device(path: &Path, version: &Manifest) -> Result<()> {
+pub fn check_device(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_device(path) {
-        return check(path, version);
+        return check(path, version, onto_source);
     }
     Err(Failure::new(Exit::Refused, format!("`{}` is no block device", path.display()))
         .hint("without --device the disk's bytes are kept in its folder"))
@@ -48,13 +55,32 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Asks before a disk is overwritten, unless told not to.
-pub fn confirm(path: &Path, version: &Manifest, global: &Global) -> Result<()> {
-    if !is_device(path) || global.yes {
+/// How many bytes of a file there are to lose; none in one that is empty, or all holes.
+fn held_bytes(path: &Path) -> u64 {
+    let Ok(file) = std::fs::File::open(path) else { return 0 };
+    let len = file.metadata().ok().filter(std::fs::Metadata::is_file).map_or(0, |found| found.len());
+    match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)) {
+        Err(rustix::io::Errno::NXIO) => 0,
+        _ => len,
+    }
+}
+
+/// Asks before a disk, or a file that holds something, is overwritten, unless told not to.
+pub fn confirm(path: &Path, version: &Manifest, global: &Global, writing: Option<&Writing>) -> Result<()> {
+    if global.yes {
         return Ok(());
     }
     let (image, number) = (&version.image, version.number);
-    prompt::confirm(&format!("all data on {} will be overwritten by {image}@{number}", path.display()))
+    let by = format!("will be overwritten by {image}@{number}");
+    if is_device(path) {
+        return prompt::confirm(&format!("all data on {} {by}", path.display()), "say --yes if you are sure");
+    }
+    let held = if is_null(path) { 0 } else { held_bytes(path) };
+    if held == 0 || writing.is_some_and(|writing| writing.overwrite || writing.resume) {
+        return Ok(());
+    }
+    let question = format!("{} holds {} already, which {by}", path.display(), show_bytes(held));
+    prompt::confirm(&question, "say --overwrite if you are sure, or --resume to go on with an install")
 }
 
 /// Opens the target for writing.
@@ -144,8 +170,11 @@ pub fn plan(path: &Path, version: &Manifest) -> String {
     let (image, number) = (&version.image, version.number);
     let (content, size) =
         (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));
+    let held = if is_null(path) { 0 } else { held_bytes(path) };
+    let over =
+        if held > 0 { format!(", over the {} that it holds", show_bytes(held)) } else { String::new() };
     format!(
-        "would do: write {image}@{number} ({content} of data on a disk of {size}) to {}\n",
+        "would do: write {image}@{number} ({content} of data on a disk of {size}) to {}{over}\n",
         path.display()
     )
 }

@@ -12,7 +12,17 @@ use crate::keys;
 pub fn in_repository(context: &Context, repository: &Repository, reference: &Reference) -> Result<Sealed> {
     let (version, _) = repository.sealed(reference).map_err(keys::explain)?;
     keys::judge(context, reference, version.signed())?;
+    warn_of_live(context, &version);
     Ok(version)
+}
+
+/// Says if the disk changed, or may have, while it was captured.
+fn warn_of_live(context: &Context, version: &Sealed) {
+    let Sealed { manifest, .. } = version;
+    for how in &manifest.disk.live {
+        let name = format!("{}@{}", manifest.image, manifest.number);
+        context.output.warning(&format!("{name} is of no single moment: its disk {how}"));
+    }
 }
 
 /// The manifest that the server has for `reference`. The tag that names it has to be signed, too: else the server could
@@ -36,5 +46,6 @@ pub fn on_server(context: &Context, client: &Client, reference: &Reference) -> R
         _ => net::fetch::manifest(client, &reference.to_string())?,
     };
     keys::judge(context, reference, version.signed())?;
+    warn_of_live(context, &version);
     Ok(version)
 }

@@ -211,7 +211,7 @@ fn a_running_disk_is_committed_cloned_and_resumed_on_another_host() {
     );
     let done = bench.json("clone --disk vm1 other").remove(0);
     assert_eq!((&done["image"], &done["number"]), (&"other".into(), &1.into()));
-    assert!(bench.see("install other copy.img --free zero").ends_with("exit: 0\n"));
+    assert!(bench.see("install other copy.img --free zero --overwrite").ends_with("exit: 0\n"));
     assert_same(&disk, &copy);
     assert_eq!(status(&bench, "vm1")["dirty_bytes"], 0);
     assert!(bench.see("detach vm1 --discard").ends_with("exit: 0\n"), "all of it was committed");
@@ -239,7 +239,7 @@ fn commits_go_through_a_server_and_onto_what_others_changed() {
     let done = bench.json("commit --disk vm2 --merge").remove(0);
     assert_eq!((&done["number"], &done["is_base"]), (&3.into(), &false.into()), "{done}");
     let copy = bench.path("copy.img");
-    assert!(bench.see("install web@3 copy.img --free zero").ends_with("exit: 0\n"));
+    assert!(bench.see("install web@3 copy.img --free zero --overwrite").ends_with("exit: 0\n"));
     assert_same(&disk, &copy);
     assert!(qemu_io(&two.uri, &["read -P 2 3M 4k"]), "it runs on");
     assert_eq!((one.stop(), two.stop()), (Some(0), Some(0)));

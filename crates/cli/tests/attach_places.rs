@@ -67,7 +67,7 @@ fn a_disk_on_a_block_device_is_read_written_committed_and_found_again() {
     assert_same(&disk, &copy);
     let done = bench.json("commit --disk vm1").remove(0);
     assert_eq!((&done["number"], &done["bytes"]), (&2.into(), &((1 << 20) + 1024).into()), "{done}");
-    assert!(bench.see("install web@2 copy.img --free zero").ends_with("exit: 0\n"));
+    assert!(bench.see("install web@2 copy.img --free zero --overwrite").ends_with("exit: 0\n"));
     assert_same(&disk, &copy);
     assert!(qemu_io(&attached.uri, &["write -P 9 20M 64k"]));
     write_at(&disk, 20 << 20, &[9; 64 << 10]);
@@ -150,7 +150,7 @@ fn an_attached_disk_is_read_written_and_committed_by_tls() {
     write_at(&disk, 5 << 20, &[7; 100_000]);
     assert!(run("nbdcopy", &["--destination-is-zero", disk.to_str().unwrap(), &trusting("ours")]));
     assert_eq!(bench.json("commit --disk vm1")[0]["number"], 2);
-    assert!(bench.see("install web@2 copy.img --free zero").ends_with("exit: 0\n"));
+    assert!(bench.see("install web@2 copy.img --free zero --overwrite").ends_with("exit: 0\n"));
     assert_same(&disk, &copy);
     // Nobody reads it in the clear, or is taken in by somebody else's certificate.
     let said = fails("nbdinfo", &[&door().replace("nbds:", "nbd:")]);

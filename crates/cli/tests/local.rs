@@ -215,10 +215,10 @@ fn what_nobody_trusted_signed_is_refused_unless_that_is_allowed() {
     std::fs::copy(bench.path("lab.key.pub"), bench.path("keys/lab.pub")).unwrap();
     assert!(bench.see("install web:stable out.img -q --trust keys").ends_with("exit: 0\n"));
     assert_same(&disk, &bench.path("out.img"));
-    let allowed = bench.see("install web@1 out.img --trust keys --allow-untrusted");
+    let allowed = bench.see("install web@1 out.img --trust keys --allow-untrusted --overwrite");
     assert!(allowed.contains("err: warning: `web@1` is not signed: used all the same"), "{allowed}");
     assert!(allowed.ends_with("exit: 0\n"), "{allowed}");
-    let stranger = bench.see("install web:stable out.img --trust other.key.pub");
+    let stranger = bench.see("install web:stable out.img --trust other.key.pub --overwrite");
     assert!(stranger.contains(", which is not trusted") && stranger.ends_with("exit: 11\n"), "{stranger}");
 
     let inspected = bench.see("inspect web --trust keys");

@@ -118,7 +118,7 @@ fn a_server_signs_what_it_is_sent_and_clients_hold_it_to_that() {
         assert!(bench.see(&format!("{send} -q")).ends_with("exit: 0\n"));
     }
     let fetch = |name: &str, trust: &str| {
-        let from = format!("fetch {} {name} out.img --token-file join.token -q", server.url);
+        let from = format!("fetch {} {name} out.img --overwrite --token-file join.token -q", server.url);
         bench.see(&format!("{from} --trust {trust}.key.pub"))
     };
     assert!(bench.see("tag web@1 stable -q --sign-key lab.key").ends_with("exit: 0\n"));

@@ -60,6 +60,9 @@ pub struct Attach {
     /// Keep the disk's bytes on this block device, all of which is overwritten, instead of in a file
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<PathBuf>,
+    /// Take it although the image was captured from it
+    #[arg(long, requires = "device")]
+    pub onto_source: bool,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,

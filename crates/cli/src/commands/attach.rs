@@ -35,7 +35,8 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
     let context = &Context { global: global(&context.global, &settings), output: context.output };
     let stop = Stop::new();
     let reached = Reached::new(context, &settings, &folder, &stop)?;
-    let begin = if exists(&folder) { None } else { Some(begin(context, &settings, &reached)?) };
+    let begin =
+        if exists(&folder) { None } else { Some(begin(context, &settings, &reached, args.onto_source)?) };
     if context.global.dry_run {
         return plan(context, &settings, &folder, begin.as_ref());
     }
@@ -278,13 +279,13 @@ fn patient(context: &Context, settings: &Settings, door: &Door) -> Result<Client
 }
 
 /// The version that a new disk begins as: of the first that has it, in the order in which sources are asked.
-fn begin(context: &Context, settings: &Settings, reached: &Reached) -> Result<Manifest> {
+fn begin(context: &Context, settings: &Settings, reached: &Reached, onto_source: bool) -> Result<Manifest> {
     let reference = repository::reference(&settings.image)?;
     let manifest = first_that_has(context, settings, reached, &reference)?;
     if let Some(device) = &settings.device {
-        target::check_device(device, &manifest)?;
+        target::check_device(device, &manifest, onto_source)?;
         if !context.global.dry_run {
-            target::confirm(device, &manifest, &context.global)?;
+            target::confirm(device, &manifest, &context.global, None)?;
         }
     }
     Ok(manifest)

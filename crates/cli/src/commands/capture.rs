@@ -2,7 +2,9 @@
 
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
-use image::{CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink};
+use image::{
+    CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink, SourceRecord,
+};
 use serde_json::json;
 use store::{ImageName, Reference, Repository, Writer};
 
@@ -11,6 +13,7 @@ use crate::args::Capture;
 use crate::clock;
 use crate::exit::Result;
 use crate::progress::Meter;
+use crate::source::{self, Still};
 use crate::{reach, repository};
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
@@ -21,11 +24,26 @@ const STARTS_MAX: u32 = 3;
 pub fn run(context: &Context, args: &Capture) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let source = disk::open_source(&args.source)?;
+    source::check_form(&source, args.taking.format)?;
     let options = SurveyOptions { raw: args.raw, partition: args.partition, skip: args.skip.clone() };
-    let map = disk::survey(&source, &options)?;
+    let written = source::written_meanwhile(context, args.to.is_some())?;
+    let still = Still::begin(context, &source, &options, &args.taking, &written)?;
+    let done = read(context, args, image, (&source, &options), &still);
+    let released = still.release();
+    done.and(released)
+}
+
+fn read(
+    context: &Context,
+    args: &Capture,
+    image: ImageName,
+    (source, options): (&disk::Source, &SurveyOptions),
+    still: &Still<'_>,
+) -> Result<()> {
+    let map = disk::survey(source, options)?;
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
     context.output.note(&describe(source.name(), &map));
-    let job = Job { context, args, image, source: &source, map };
+    let job = Job { context, args, image, source, still, map };
     match (&args.to, context.global.dry_run) {
         (_, true) => job.show_plan(),
         (Some(server), false) => job.to_server(server),
@@ -38,6 +56,7 @@ struct Job<'a> {
     args: &'a Capture,
     image: ImageName,
     source: &'a disk::Source,
+    still: &'a Still<'a>,
     map: DiskMap,
 }
 
@@ -107,16 +126,25 @@ impl Job<'_> {
         };
         let captured = image::capture(self.source, &self.map, sink, &options, &meter);
         meter.finish();
-        let version = publish(self.draft(&captured?))?;
+        let mut draft = self.draft(&captured?)?;
+        draft.disk.live = self.still.end()?;
+        draft.disk.live.iter().for_each(|how| {
+            let name = self.source.name();
+            self.context.output.warning(&format!("{name} {how}: the version is marked"));
+        });
+        let version = publish(draft)?;
         self.report(&version, clock::now().duration_since(began))
     }
 
-    fn draft(&self, captured: &Captured) -> Manifest {
+    fn draft(&self, captured: &Captured) -> Result<Manifest> {
         let stamp = repository::stamp();
         let mut draft = Manifest::draft(self.image.as_str(), &self.map, captured, &stamp.created);
         draft.creator = stamp.creator;
         draft.labels = self.args.labels.iter().cloned().collect();
-        draft
+        let mut salt = [0; 16];
+        getrandom::fill(&mut salt).map_err(std::io::Error::from)?;
+        draft.disk.source = SourceRecord::of(&disk::place_of(self.source.path())?, self.map.window, salt);
+        Ok(draft)
     }
 
     fn report(&self, version: &Manifest, took: std::time::Duration) -> Result<()> {
@@ -126,7 +154,7 @@ impl Job<'_> {
             "type": "captured", "image": version.image, "number": version.number,
             "disk_bytes": super::images::disk_bytes(version), "allocated_bytes": found.allocated_bytes,
             "zero_bytes": found.zero_bytes, "encoded_bytes": found.encoded_bytes, "seconds": seconds,
-            "server": self.args.to,
+            "server": self.args.to, "live": version.disk.live,
         });
         self.context.output.result(&record, || {
             let rate = show_rate(found.allocated_bytes, took);

@@ -3,12 +3,11 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
 use base::{Extent, ExtentSet};
-use disk::ReadAt as _;
+use disk::{ReadAt as _, SurveyOptions, Watch};
 use net::client::Client;
 use rustix::fs::SeekFrom;
 use serde_json::json;
@@ -18,23 +17,30 @@ use super::Context;
 use super::running::{self, What};
 use crate::args::Commit;
 use crate::exit::{Exit, Failure, Result};
-use crate::{clock, reach, repository};
+use crate::{clock, reach, repository, source};
 
 /// Bytes that are compared at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Most ranges of one commit; where there are more the gaps between them are written as well.
 const RANGES_MAX: usize = 1 << 20;
 
-/// A file or device whose byte `by` is the image's byte 0.
-struct Source {
+/// A file or device whose byte 0 is the image's byte `by`.
+struct Source<'a> {
     file: File,
     by: u64,
     bytes: u64,
+    opened: &'a disk::Source,
+    watch: Watch<'a>,
 }
 
-impl Content for Source {
+impl Content for Source<'_> {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
-        self.file.read_exact_at(into, offset - self.by)
+        self.file.read_exact_at(into, offset - self.by)?;
+        // The version appears as soon as all is read: a look after each read is one after the last.
+        if self.watch.is_still() {
+            return Ok(());
+        }
+        Err(std::io::Error::other(format!("`{}` was written meanwhile", self.opened.path().display())))
     }
 }
 
@@ -43,7 +49,7 @@ struct Job<'a> {
     context: &'a Context,
     args: &'a Commit,
     image: ImageName,
-    source: Source,
+    source: Source<'a>,
 }
 
 /// Bytes of the image that change, ascending, none twice, and the version that they go onto if it may be no other.
@@ -68,8 +74,17 @@ pub fn run(context: &Context, args: &Commit) -> Result<()> {
         return running::commit(context, &args.running, &what);
     };
     let image: ImageName = name.parse()?;
-    let bytes = size_of(source)?;
-    let source = Source { file: File::open(source)?, by: args.at.unwrap_or(0), bytes };
+    let opened = disk::open_source(source)?;
+    // Any file may be put somewhere into an image; a disk is compared with one.
+    if args.at.is_none() && !args.append {
+        source::check_form(&opened, args.format)?;
+        source::check_unused(&opened)?;
+    }
+    let options = SurveyOptions::default();
+    let watch = Watch::begin(&opened, &options, disk::writers(&opened, &options)?)?;
+    let bytes = size_of(&opened)?;
+    let source =
+        Source { file: File::open(source)?, by: args.at.unwrap_or(0), bytes, opened: &opened, watch };
     let job = Job { context, args, image, source };
     match &args.there.to {
         Some(server) => job.to_server(&reach::writer(server, &args.there.reach, context, false)?),
@@ -187,6 +202,10 @@ impl Job<'_> {
                 }
             });
         }
+        let changes = self.source.watch.changes()?;
+        if !changes.is_empty() {
+            return Err(source::changed(self.source.opened, &changes));
+        }
         let made = make()?;
         let took = clock::now().duration_since(began);
         let record = json!({
@@ -213,12 +232,12 @@ fn made(done: &store::Committed) -> Made {
 }
 
 /// How many bytes there are to read. A device says so by its geometry.
-fn size_of(path: &Path) -> Result<u64> {
-    let found = path.metadata()?;
-    if found.is_file() { Ok(found.len()) } else { Ok(disk::open_source(path)?.geometry().size_bytes) }
+fn size_of(source: &disk::Source) -> Result<u64> {
+    let found = source.path().metadata()?;
+    if found.is_file() { Ok(found.len()) } else { Ok(source.geometry().size_bytes) }
 }
 
-impl Source {
+impl Source<'_> {
     /// The parts of `range` of the image for which the file holds nothing, ascending; none of a device.
     fn holes(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut holes = Vec::new();
@@ -228,6 +247,10 @@ impl Source {
             let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end);
             let data = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
                 Ok(data) => data.min(end),
+                // Nothing behind the end of a file that was cut is a hole.
+                Err(_) if !self.watch.is_still() => {
+                    return Err(source::changed(self.opened, &self.watch.changes()?));
+                }
                 Err(_) => end,
             };
             if hole < end {
@@ -240,7 +263,7 @@ impl Source {
 }
 
 /// Where `source` differs from `version`. Of sectors that are free there, those that do not hold zeros are written.
-fn compare(version: &Snapshot<'_>, source: &Source, args: &Commit) -> Result<Changes> {
+fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Commit) -> Result<Changes> {
     let (size, expected) = (source.bytes, version.layout().size_bytes());
     if size != expected {
         let text = format!("the disk has {size} bytes, the image {expected}");
@@ -274,7 +297,7 @@ fn compare(version: &Snapshot<'_>, source: &Source, args: &Commit) -> Result<Cha
 }
 
 /// The allocated sectors of `window` that are holes of `source`, in whole logical sectors.
-fn freed(version: &Snapshot<'_>, source: &Source, window: &Range<u64>) -> Result<ExtentSet> {
+fn freed(version: &Snapshot<'_>, source: &Source<'_>, window: &Range<u64>) -> Result<ExtentSet> {
     let unit = u64::from(version.layout().logical_sector_bytes);
     let mut freed = ExtentSet::new();
     for hole in source.holes(window)? {

@@ -29,7 +29,7 @@ pub fn run(context: &Context, args: &Fetch) -> Result<()> {
     )?);
     let version = version::on_server(context, &client, &reference)?;
     let manifest = &version.manifest;
-    target::check(&args.target, manifest)?;
+    target::check(&args.target, manifest, args.writing.onto_source)?;
     if context.global.dry_run {
         let catalogue = Catalogue::load(manifest, &*client)?;
         target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
@@ -39,7 +39,7 @@ pub fn run(context: &Context, args: &Fetch) -> Result<()> {
         });
         return context.output.result(&record, || target::plan(&args.target, manifest));
     }
-    target::confirm(&args.target, manifest, &context.global)?;
+    target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
     interrupt::hint(GO_ON);
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;

@@ -45,6 +45,7 @@ fn text(version: &Manifest, digest: &str, tags: &[String], signers: &[String]) -
     if let Some(parent) = &version.parent {
         line("parent", format!("{}@{}", parent.image, parent.number));
     }
+    version.disk.live.iter().for_each(|how| line("live", format!("its disk {how}")));
     line("disk", size(version));
     line(
         "allocated",

@@ -28,7 +28,7 @@ pub fn run(context: &Context, args: &Install) -> Result<()> {
         version.image,
         version.number
     ));
-    target::check(&args.target, &version)?;
+    target::check(&args.target, &version, args.writing.onto_source)?;
     let catalogue = Arc::new(Catalogue::load(&version, &repository)?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
@@ -38,7 +38,7 @@ pub fn run(context: &Context, args: &Install) -> Result<()> {
         });
         return context.output.result(&record, || target::plan(&args.target, &version));
     }
-    target::confirm(&args.target, &version, &context.global)?;
+    target::confirm(&args.target, &version, &context.global, Some(&args.writing))?;
     let began = clock::now();
     let disk = target::open(&args.target, &version, &args.writing)?;
     interrupt::hint(GO_ON);

@@ -21,6 +21,7 @@ pub fn run(context: &Context, args: &Log) -> Result<()> {
         ("DISK", Align::Right),
         ("ALLOCATED", Align::Right),
         ("IMAGE SIZE", Align::Right),
+        ("NOTE", Align::Left),
     ]);
     let mut records = Vec::new();
     for sealed in repository.log(&args.name.parse()?, None)?.take(args.limit) {
@@ -34,13 +35,14 @@ pub fn run(context: &Context, args: &Log) -> Result<()> {
             show_bytes(disk_bytes(version)),
             show_bytes(version.statistics.allocated_bytes),
             show_bytes(version.statistics.encoded_bytes),
+            if version.disk.live.is_empty() { "" } else { "of a live disk" }.to_owned(),
         ]);
         records.push(json!({
             "type": "version", "image": version.image, "number": version.number,
             "manifest": sealed.digest().to_hex(), "parent": version.parent, "copied": version.copied,
             "created": version.created, "creator": version.creator, "labels": version.labels,
             "disk_bytes": disk_bytes(version), "allocated_bytes": version.statistics.allocated_bytes,
-            "encoded_bytes": version.statistics.encoded_bytes,
+            "encoded_bytes": version.statistics.encoded_bytes, "live": version.disk.live,
         }));
     }
     context.output.list(&records, &table)

@@ -18,7 +18,7 @@ pub fn run(context: &Context, args: &Remove) -> Result<()> {
     let (number, about) = find(&repository, &reference)?;
     let is_version = matches!(reference, Reference::Version(..));
     if is_version && !context.global.yes && !context.global.dry_run {
-        prompt::confirm(&format!("{reference}, {about}, will be removed"))?;
+        prompt::confirm(&format!("{reference}, {about}, will be removed"), "say --yes if you are sure")?;
     }
     if !context.global.dry_run {
         let removed = repository.remove(&reference, &repository::stamp()).map_err(explain)?;

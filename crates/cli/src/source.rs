@@ -1,0 +1,122 @@
+//! The source of a capture or a commit: that it is a raw disk, that nobody writes to it, and that it stayed as it was.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use disk::{Freezer, Source, SurveyOptions, Watch, Writer};
+
+use crate::args::{SourceForm, Taking};
+use crate::commands::Context;
+use crate::exit::{Exit, Failure, Result};
+use crate::{interrupt, repository};
+
+/// Most that is said of a disk that was taken live.
+const LIVE_MAX: usize = 16;
+/// What to do with a source that others write to.
+const HINT: &str = "unmount it, remount it read-only or end what writes to it; --freeze keeps its filesystems still meanwhile; \
+                    --live takes it as it is, and marks the version";
+/// The same for a commit, which can do neither.
+const HINT_OF_COMMIT: &str = "unmount it, remount it read-only or end what writes to it";
+
+/// Refuses a `source` that holds a disk in another form than byte by byte, unless it is said to be raw.
+pub fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
+    let Some(found) = disk::container_of(source).filter(|_| form != Some(SourceForm::Raw)) else {
+        return Ok(());
+    };
+    let path = source.path();
+    let text = format!("`{}` is no raw disk, but {}", path.display(), found.name);
+    let hint =
+        format!("make a raw one of it: {}; --format raw takes the bytes as they are", found.conversion(path));
+    Err(Failure::new(Exit::Refused, text).hint(hint))
+}
+
+/// Refuses a `source` that others write to while a commit reads it. A process that only may write is watched.
+pub fn check_unused(source: &Source) -> Result<()> {
+    let writers = disk::writers(source, &SurveyOptions::default())?;
+    match writers.iter().find(|writer| !writer.is_process) {
+        Some(writer) => Err(in_use(source, writer).hint(HINT_OF_COMMIT)),
+        None => Ok(()),
+    }
+}
+
+fn in_use(source: &Source, writer: &Writer) -> Failure {
+    Failure::new(Exit::Refused, format!("`{}` {}", source.path().display(), writer.how))
+}
+
+/// That `source` has become another while it was read.
+pub fn changed(source: &Source, changes: &[String]) -> Failure {
+    let text = format!(
+        "`{}` {} while it was read: no version was made",
+        source.path().display(),
+        changes.join(", ")
+    );
+    Failure::new(Exit::Failed, text)
+}
+
+/// A source that is to stay as it is until this is dropped.
+pub struct Still<'a> {
+    source: &'a Source,
+    watch: Watch<'a>,
+    freezer: Arc<Freezer>,
+    takes_live: bool,
+    /// Who may write to it all the same, in words.
+    live: Vec<String>,
+}
+
+impl<'a> Still<'a> {
+    /// Looks who writes to what `options` choose of `source`, freezes what is to be frozen, and begins to watch. `Refused` if
+    /// somebody may write to it and that was not allowed.
+    pub fn begin(
+        context: &Context,
+        source: &'a Source,
+        options: &'a SurveyOptions,
+        taking: &Taking,
+        needed: &[PathBuf],
+    ) -> Result<Self> {
+        let writers = disk::writers(source, options)?;
+        let freezes = |writer: &&Writer| taking.freeze && writer.mount.is_some();
+        let frozen = writers.iter().filter(freezes);
+        let live: Vec<&Writer> = writers.iter().filter(|writer| !freezes(writer)).collect();
+        if let Some(writer) = live.first().filter(|_| !taking.live) {
+            return Err(in_use(source, writer).hint(HINT));
+        }
+        let freezer = Arc::new(Freezer::default());
+        let last = Arc::clone(&freezer);
+        interrupt::at_last(move || drop(last.thaw()));
+        for place in frozen.filter(|_| !context.global.dry_run).filter_map(|writer| writer.mount.as_deref()) {
+            freezer.freeze(place, needed)?;
+            context.output.detail(&format!("froze the filesystem at {}", place.display()));
+        }
+        let live = live.into_iter().map(|writer| writer.how.clone()).collect();
+        let watch = Watch::begin(source, options, writers)?;
+        if !watch.sees_writes() {
+            let text = "counts no writes: whether it changes while it is read can't be seen";
+            context.output.warning(&format!("{} {text}", source.path().display()));
+        }
+        Ok(Self { source, watch, freezer, takes_live: taking.live, live })
+    }
+
+    /// How others used or changed the source while it was read; nothing if it is of one moment. `Failed` if it changed and
+    /// that was not allowed. To be called after the last read, and before anything is published.
+    pub fn end(&self) -> Result<Vec<String>> {
+        let changes = self.watch.changes()?;
+        if !changes.is_empty() && !self.takes_live {
+            return Err(changed(self.source, &changes).hint(HINT));
+        }
+        Ok(self.live.iter().cloned().chain(changes).take(LIVE_MAX).collect())
+    }
+
+    /// Thaws what was frozen, and says so if that can't be done.
+    pub fn release(self) -> Result<()> {
+        Ok(self.freezer.thaw()?)
+    }
+}
+
+/// What this process writes to while a source is frozen: the repository or the cache, and its own output.
+pub fn written_meanwhile(context: &Context, to_server: bool) -> Result<Vec<PathBuf>> {
+    let mut paths = if to_server { Vec::new() } else { repository::written_folders(&context.global)? };
+    let outputs =
+        ["/proc/self/fd/1", "/proc/self/fd/2"].into_iter().filter_map(|fd| Path::new(fd).read_link().ok());
+    paths.extend(outputs.filter(|path| path.is_file()));
+    Ok(paths)
+}
