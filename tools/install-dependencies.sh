@@ -15,6 +15,7 @@ packages=(
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
     libnbd-bin qemu-utils fio                           # clients of the NBD server
+    xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
