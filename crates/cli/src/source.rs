@@ -53,11 +53,22 @@ pub fn changed(source: &Source, changes: &[String]) -> Failure {
     Failure::new(Exit::Failed, text)
 }
 
+/// Filesystems that are thawed when this is dropped, by an error or a panic, too. The handler of signals has the freezer as well,
+/// so that it does not end with this.
+struct Frozen(Arc<Freezer>);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // Whoever wants to know of an error has thawed before.
+        let _ = self.0.thaw();
+    }
+}
+
 /// A source that is to stay as it is until this is dropped.
 pub struct Still<'a> {
     source: &'a Source,
     watch: Watch<'a>,
-    freezer: Arc<Freezer>,
+    frozen: Frozen,
     takes_live: bool,
     /// Who may write to it all the same, in words.
     live: Vec<String>,
@@ -75,16 +86,16 @@ impl<'a> Still<'a> {
     ) -> Result<Self> {
         let writers = disk::writers(source, options)?;
         let freezes = |writer: &&Writer| taking.freeze && writer.mount.is_some();
-        let frozen = writers.iter().filter(freezes);
+        let places = writers.iter().filter(freezes).filter_map(|writer| writer.mount.as_deref());
         let live: Vec<&Writer> = writers.iter().filter(|writer| !freezes(writer)).collect();
         if let Some(writer) = live.first().filter(|_| !taking.live) {
             return Err(in_use(source, writer).hint(HINT));
         }
-        let freezer = Arc::new(Freezer::default());
-        let last = Arc::clone(&freezer);
+        let frozen = Frozen(Arc::new(Freezer::default()));
+        let last = Arc::clone(&frozen.0);
         interrupt::at_last(move || drop(last.thaw()));
-        for place in frozen.filter(|_| !context.global.dry_run).filter_map(|writer| writer.mount.as_deref()) {
-            freezer.freeze(place, needed)?;
+        for place in places.filter(|_| !context.global.dry_run) {
+            frozen.0.freeze(place, needed)?;
             context.output.detail(&format!("froze the filesystem at {}", place.display()));
         }
         let live = live.into_iter().map(|writer| writer.how.clone()).collect();
@@ -93,7 +104,7 @@ impl<'a> Still<'a> {
             let text = "counts no writes: whether it changes while it is read can't be seen";
             context.output.warning(&format!("{} {text}", source.path().display()));
         }
-        Ok(Self { source, watch, freezer, takes_live: taking.live, live })
+        Ok(Self { source, watch, frozen, takes_live: taking.live, live })
     }
 
     /// How others used or changed the source while it was read; nothing if it is of one moment. `Failed` if it changed and
@@ -108,7 +119,7 @@ impl<'a> Still<'a> {
 
     /// Thaws what was frozen, and says so if that can't be done.
     pub fn release(self) -> Result<()> {
-        Ok(self.freezer.thaw()?)
+        Ok(self.frozen.0.thaw()?)
     }
 }
 

@@ -16,17 +16,27 @@ const DEPTH_MAX: u32 = 8;
 
 /// Filesystems that are frozen until this is dropped, or told to thaw them.
 #[derive(Debug, Default)]
-pub struct Freezer(Mutex<Vec<(File, PathBuf)>>);
+pub struct Freezer(Mutex<Frozen>);
+
+#[derive(Debug, Default)]
+struct Frozen {
+    places: Vec<(File, PathBuf)>,
+    /// Nothing is frozen any more: a signal may end this process at any moment.
+    is_over: bool,
+}
 
 impl Freezer {
     /// Freezes the filesystem mounted at `place`: what it has in memory is written, and whoever changes it waits. `Refused` if
     /// one of the paths `needed` is in it, or in a file of it that something else needed lies in: whoever writes there would
-    /// wait for itself; if the system's root is; or if it is frozen already. `Io`; `Unsupported` where the filesystem can't.
+    /// wait for itself; if the system's root is; if it is frozen already; or after [`Freezer::thaw`]. `Io`; `Unsupported` where the filesystem can't.
     pub fn freeze(&self, place: &Path, needed: &[PathBuf]) -> Result<()> {
         check(place, needed)?;
         let file = File::open(place).map_err(|e| io_error("open", place, e))?;
         // Whoever thaws waits for this: a freeze that is under way would otherwise outlive its thaw.
         let mut frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if frozen.is_over {
+            return Err(refused(place, "is not frozen any more"));
+        }
         crate::ioctl::freeze(&file).map_err(|e| match e {
             Errno::BUSY => refused(place, "is frozen already"),
             Errno::OPNOTSUPP | Errno::NOTTY => Error::from_source(
@@ -36,15 +46,16 @@ impl Freezer {
             ),
             _ => io_error("freeze the filesystem at", place, e),
         })?;
-        frozen.push((file, place.to_owned()));
+        frozen.places.push((file, place.to_owned()));
         Ok(())
     }
 
-    /// Thaws all. Tries each, whatever becomes of the others; the first error comes back. `Io`.
+    /// Thaws all, and freezes no more. Tries each, whatever becomes of the others; the first error comes back. `Io`.
     pub fn thaw(&self) -> Result<()> {
         let mut frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        frozen.is_over = true;
         let mut outcome = Ok(());
-        for (file, place) in frozen.drain(..) {
+        for (file, place) in frozen.places.drain(..) {
             match crate::ioctl::thaw(&file) {
                 // Somebody else was quicker.
                 Ok(()) | Err(Errno::INVAL) => {}

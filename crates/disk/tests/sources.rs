@@ -328,7 +328,9 @@ fn a_frozen_filesystem_stays_still_and_is_thawed() {
     assert!(common::map_of(&device.0).partitions[0].filesystem.as_ref().unwrap().understood);
     freezer.thaw().unwrap();
     writer.join().unwrap();
+    assert!(refusal(&mounted.0, &[]).contains("is not frozen any more"), "a signal may have thawed it");
     // Thawed by its end alone.
+    let freezer = Freezer::default();
     freezer.freeze(&mounted.0, &[]).unwrap();
     drop(freezer);
     fs::write(mounted.0.join("after"), "x").unwrap();

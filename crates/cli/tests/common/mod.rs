@@ -160,6 +160,12 @@ impl Served {
         (code, lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
 
+    /// Sends STOP or CONT.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
     /// Sends SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
