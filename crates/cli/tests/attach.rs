@@ -220,6 +220,40 @@ fn a_running_disk_is_committed_cloned_and_resumed_on_another_host() {
 }
 
 #[test]
+fn a_disk_that_was_trimmed_between_writes_is_committed_and_cloned() {
+    let bench = Bench::new();
+    let disk = bench.path("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    write_at(&disk, 200 << 20, &[5; 4096]);
+    assert!(bench.see("create v 256M").ends_with("exit: 0\n"));
+    assert!(bench.see("commit v disk.img --range 200M+4096").ends_with("exit: 0\n"));
+    let attached = Attached::from_repository(&bench, "v --name vm1");
+    for (round, words) in ["commit --disk vm1", "clone --disk vm1 other"].into_iter().enumerate() {
+        let (first, second) = ((1 + 16 * round) << 20, (4 + 16 * round) << 20);
+        let commands = [
+            &format!("write -P 1 {first} 4k"),
+            &format!("discard {} 1M", first + (1 << 20)),
+            &format!("write -P 2 {second} 4k"),
+        ];
+        let [write, discard, again] = commands;
+        if !run(
+            "qemu-io",
+            &["-f", "raw", "-d", "unmap", &attached.uri, "-c", write, "-c", discard, "-c", again],
+        ) {
+            return;
+        }
+        write_at(&disk, first, &[1; 4096]);
+        write_at(&disk, second, &[2; 4096]);
+        let done = bench.see(words);
+        assert!(done.ends_with("exit: 0\n"), "{done}");
+    }
+    let copy = bench.path("copy.img");
+    assert!(bench.see("install other copy.img --free zero").ends_with("exit: 0\n"));
+    assert_same(&disk, &copy);
+    assert!(bench.see("verify").ends_with("exit: 0\n"));
+}
+
+#[test]
 fn commits_go_through_a_server_and_onto_what_others_changed() {
     let (bench, disk) = bench();
     let server = bench.serve("--no-multicast");

@@ -60,9 +60,15 @@ fn count(chunk_count: u64, map: &Map) -> Statistics {
     statistics
 }
 
-fn edited(objects: &MemoryObjects, root: &Root, map: &Map, grown: u64, changes: &Map) -> (Root, Statistics) {
-    let mut editor = TreeEditor::new(objects, objects, small(), root, count(root.chunk_count, map));
-    editor.grow(grown).unwrap();
+fn edited(
+    (objects, made): (&MemoryObjects, &MemoryObjects),
+    root: &Root,
+    map: &Map,
+    grown: u64,
+    changes: &Map,
+) -> (Root, Statistics) {
+    let mut editor = TreeEditor::new(objects, made, small(), root, count(root.chunk_count, map));
+    editor.grow(grown);
     for (index, leaf) in changes {
         assert_eq!(editor.get(*index).unwrap(), map.get(index).cloned().unwrap_or(Leaf::Free));
         editor.set(*index, leaf.clone()).unwrap();
@@ -85,11 +91,19 @@ fn an_edited_tree_is_the_tree_of_the_edited_leaves() {
         let root = tree(chunk_count, &map, &objects);
         let grown = chunk_count + if chance.hits(400_000) { chance.below(20_000_000) } else { 0 };
         let changes = random_changes(&mut chance, grown);
-        let (found, statistics) = edited(&objects, &root, &map, grown, &changes);
+        // What it puts it can't read: a node that it has made is finished.
+        let made = MemoryObjects::new();
+        let (found, statistics) = edited((&objects, &made), &root, &map, grown, &changes);
         apply(&mut map, &changes);
         assert_eq!(found, tree(grown, &map, &objects), "seed {seed}");
         assert_eq!(statistics, count(grown, &map), "seed {seed}");
     }
+}
+
+/// Below `bound`; as often as not so low that one node of leaves holds many such steps.
+fn below(chance: &mut Chance, bound: u64) -> u64 {
+    let near = chance.hits(500_000);
+    chance.below(if near { bound.min(40) } else { bound })
 }
 
 #[test]
@@ -101,13 +115,16 @@ fn freed_ranges_are_free_and_what_is_allocated_is_found() {
         let mut map = random_map(&mut chance, chunk_count);
         let root = tree(chunk_count, &map, &objects);
         let statistics = count(chunk_count, &map);
-        let mut editor = TreeEditor::new(&objects, &objects, small(), &root, statistics);
+        let made = MemoryObjects::new();
+        let mut editor = TreeEditor::new(&objects, &made, small(), &root, statistics);
         let mut at = 0;
         while at < chunk_count {
-            let first = at + chance.below(chunk_count - at);
-            let behind = first + chance.below(chunk_count - first + 1);
-            let expected = map.range(first..).next().map(|(index, _)| *index);
-            assert_eq!(editor.next_allocated(first).unwrap(), expected, "seed {seed}");
+            let first = at + below(&mut chance, chunk_count - at);
+            let behind = first + below(&mut chance, chunk_count - first + 1);
+            let looked = chance.below(behind - first + 1);
+            let expected = map.range(first..first + looked).next().map(|(index, _)| *index);
+            assert_eq!(editor.next_allocated(first..first + looked).unwrap(), expected, "seed {seed}");
+            let first = expected.unwrap_or(first + looked);
             editor.free(first..behind).unwrap();
             map.retain(|index, _| !(first..behind).contains(index));
             if behind < chunk_count && chance.hits(500_000) {
@@ -119,6 +136,21 @@ fn freed_ranges_are_free_and_what_is_allocated_is_found() {
         }
         assert_eq!(editor.finish().unwrap(), (tree(chunk_count, &map, &objects), count(chunk_count, &map)));
     }
+}
+
+#[test]
+fn what_is_free_already_keeps_the_changed_node_open() {
+    let (objects, made, mut chance) = (MemoryObjects::new(), MemoryObjects::new(), Chance::from_seed(5));
+    let map = Map::from([(800, random_leaf(&mut chance, small()))]);
+    let root = tree(1024, &map, &objects);
+    let mut editor = TreeEditor::new(&objects, &made, small(), &root, count(1024, &map));
+    let leaf = random_leaf(&mut chance, small());
+    editor.set(4, leaf.clone()).unwrap();
+    editor.free(8..12).unwrap();
+    editor.set(16, leaf.clone()).unwrap();
+    let changed: Map = map.into_iter().chain([(4, leaf.clone()), (16, leaf)]).collect();
+    assert_eq!(editor.finish().unwrap(), (tree(1024, &changed, &objects), count(1024, &changed)));
+    assert_eq!(made.count(), 2, "one node of each level, each made once");
 }
 
 #[test]
@@ -151,13 +183,13 @@ fn an_edit_reads_and_writes_the_way_to_what_changed_only() {
     let root = tree(1 << 20, &map, &objects);
     let before = objects.count();
     let changes: Map = (300..310).map(|index| (index, Leaf::Zero(ChunkExtents::full(small())))).collect();
-    let (after, _) = edited(&objects, &root, &map, root.chunk_count, &changes);
+    let (after, _) = edited((&objects, &objects), &root, &map, root.chunk_count, &changes);
     assert_eq!(objects.count() - before, 3, "one node of each level is new");
     let (old, new) = (Counting(&objects, Cell::new(0)), Counting(&objects, Cell::new(0)));
     let found = Differences::new(small(), (&old, &root), (&new, &after)).map(|found| found.unwrap());
     assert!(found.map(|found| found.first).eq(300..310));
     assert_eq!((old.1.get(), new.1.get()), (3, 3), "equal subtrees are not looked into");
-    let (unchanged, _) = edited(&objects, &root, &map, root.chunk_count, &Map::new());
+    let (unchanged, _) = edited((&objects, &objects), &root, &map, root.chunk_count, &Map::new());
     assert_eq!(unchanged, root);
 }
 
@@ -213,7 +245,7 @@ fn a_damaged_node_stops_an_edit_and_a_comparison() {
     let map: Map = (0..600).map(|index| (index, random_leaf(&mut chance, small()))).collect();
     let root = tree(1000, &map, &objects);
     let changes = Map::from([(5, Leaf::Free)]);
-    let (after, _) = edited(&objects, &root, &map, 1000, &changes);
+    let (after, _) = edited((&objects, &objects), &root, &map, 1000, &changes);
     objects.tamper(&after.child.object().unwrap(), Some(bytes::Bytes::from_static(b"no node")));
     let source = &objects as &dyn ObjectSource;
     let found: Vec<_> = Differences::new(small(), (source, &root), (source, &after)).collect();

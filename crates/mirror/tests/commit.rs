@@ -310,3 +310,141 @@ fn what_is_discarded_is_free_in_the_next_version() {
     assert_eq!(commit.manifest.statistics.allocated_bytes, allocated - 4 * CHUNK + 1024 + 512);
     assert!(place.read("disk") == all(&mirror));
 }
+
+/// A disk of three levels of nodes, of which only some windows are written: at the ends of nodes, and far apart.
+struct Wide {
+    place: Place,
+    image: ImageName,
+    windows: Vec<u64>,
+    /// What the disk holds in its windows.
+    disk: Vec<Vec<u8>>,
+    /// What somebody else wrote to the image, in a window for each of the disk's, right behind it.
+    others: Vec<Vec<u8>>,
+    /// Whether somebody else writes.
+    merges: bool,
+}
+
+const NODE: u64 = 256 * CHUNK;
+const WIDE: u64 = 258 * NODE + 5 * CHUNK;
+const WINDOW: u64 = 3 * CHUNK;
+
+impl Wide {
+    fn new(chance: &mut Chance) -> Self {
+        let (place, image): (_, ImageName) = (Place::new(CHUNK, 1), "wide".parse().unwrap());
+        let chunk = image::ChunkSize::from_bytes(CHUNK as u32).unwrap();
+        let shape = store::Shape { size_bytes: WIDE, chunk, logical_sector_bytes: 512 };
+        place.repository.blob(&image).create(&shape, &stamp()).unwrap();
+        let windows = vec![0, CHUNK * 9, NODE - CHUNK, NODE * 2, NODE * 256 - CHUNK, WIDE - 2 * WINDOW];
+        let blank = || vec![vec![0; WINDOW as usize]; windows.len()];
+        let merges = chance.hits(300_000);
+        let mut wide = Self { disk: blank(), others: blank(), windows, place, image, merges };
+        for which in 0..wide.windows.len() {
+            if chance.hits(600_000) {
+                chance.fill(&mut wide.disk[which][..CHUNK as usize + 512]);
+                let blob = wide.place.repository.blob(&wide.image);
+                blob.write(wide.windows[which], &wide.disk[which][..CHUNK as usize + 512], &stamp()).unwrap();
+            }
+        }
+        wide
+    }
+
+    fn mirror(&self) -> Mirror {
+        disk(&self.place, "m", "wide")
+    }
+
+    /// Some sectors of a window, as its number and the bytes in it.
+    fn part(&self, chance: &mut Chance) -> (usize, std::ops::Range<usize>) {
+        let from = chance.below(WINDOW / 512);
+        let room = WINDOW / 512 - from;
+        let most = if chance.hits(500_000) { room } else { room.min(8) };
+        let sectors = 1 + chance.below(most);
+        let which = chance.below(self.windows.len() as u64) as usize;
+        (which, from as usize * 512..(from + sectors) as usize * 512)
+    }
+
+    /// Does something to the disk, and to what is expected of it.
+    fn change(&mut self, mirror: &Mirror, chance: &mut Chance) {
+        let (which, part) = self.part(chance);
+        let (at, bytes) = (self.windows[which] + part.start as u64, part.len() as u64);
+        let content = &mut self.disk[which][part];
+        match chance.below(4) {
+            0 => {
+                content.fill(0);
+                mirror.discard(at, bytes, Durability::Cached).unwrap();
+            }
+            1 => {
+                content.fill(0);
+                let space = if chance.hits(500_000) { mirror::Space::Keep } else { mirror::Space::Free };
+                mirror.write_zeroes(at, bytes, space, Durability::Cached).unwrap();
+            }
+            2 if !self.merges && chance.hits(300_000) => self.discard_between(mirror, chance),
+            _ => {
+                chance.fill(content);
+                mirror.write(at, content, Durability::Cached).unwrap();
+            }
+        }
+    }
+
+    /// Discards what lies between two windows, and windows between them.
+    fn discard_between(&mut self, mirror: &Mirror, chance: &mut Chance) {
+        let last = self.windows.len() as u64 - 1;
+        let first = chance.below(last) as usize;
+        let end = first + 1 + chance.below(last - first as u64) as usize;
+        let start = self.windows[first] + 2 * WINDOW;
+        if start < self.windows[end] {
+            mirror.discard(start, self.windows[end] - start, Durability::Cached).unwrap();
+            (first + 1..end).for_each(|which| self.disk[which].fill(0));
+        }
+    }
+
+    /// Somebody else writes to the image, in windows that are not the disk's.
+    fn write_as_another(&mut self, chance: &mut Chance) {
+        let (which, part) = self.part(chance);
+        let content = &mut self.others[which][part.clone()];
+        chance.fill(content);
+        let at = self.windows[which] + WINDOW + part.start as u64;
+        self.place.repository.blob(&self.image).write(at, content, &stamp()).unwrap();
+    }
+
+    fn check(&self, what: &str, read: impl Fn(u64, &mut [u8]), others: bool) {
+        let mut bytes = vec![0; WINDOW as usize];
+        for (which, at) in self.windows.iter().enumerate() {
+            read(*at, &mut bytes);
+            assert!(bytes == self.disk[which], "{what}: window {which} at {at}");
+            if others {
+                read(*at + WINDOW, &mut bytes);
+                assert!(bytes == self.others[which], "{what}: the other's window {which}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_was_written_discarded_and_zeroed_over_several_nodes_is_committed() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let mut chance = Chance::from_seed(seed);
+        let mut wide = Wide::new(&mut chance);
+        let (mut mirror, stamp) = (wide.mirror(), stamp());
+        for round in 0..6 {
+            (0..1 + chance.below(20)).for_each(|_| wide.change(&mirror, &mut chance));
+            if wide.merges {
+                (0..chance.below(3)).for_each(|_| wide.write_as_another(&mut chance));
+            } else if chance.hits(200_000) {
+                wide.image = format!("clone-{round}").parse().unwrap();
+            }
+            if chance.hits(300_000) {
+                mirror = again(mirror, &wide.place, "m");
+            }
+            let onto = if wide.merges { Onto::Newest } else { Onto::Base };
+            let options = CommitOptions { onto, ..CommitOptions::new(&stamp) };
+            mirror.commit(&wide.place.repository, &wide.image, &options).unwrap();
+            let snapshot = wide.place.repository.snapshot(&Reference::Newest(wide.image.clone())).unwrap();
+            let what = format!("seed {seed}, round {round}");
+            wide.check(&what, |at, into| snapshot.read(at, into).unwrap(), true);
+            wide.check(&what, |at, into| mirror.read(at, into).unwrap(), false);
+        }
+        let report = wide.place.repository.verify(&store::Scope::All, &image::NoProgress).unwrap();
+        assert!(report.damaged.is_empty(), "seed {seed}: {report:?}");
+    }
+}

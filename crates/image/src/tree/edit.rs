@@ -12,7 +12,8 @@ use crate::manifest::Statistics;
 use crate::node::{Child, Node};
 use crate::object::{ObjectSink, ObjectSource};
 
-/// Changes leaves of a tree in ascending order. Holds one node of each level.
+/// Changes leaves of a tree in ascending order. Holds one node of each level. A node that it has put is finished: it is
+/// not read again, so source and sink may be two places.
 ///
 /// ```
 /// use image::{ChunkExtents, ChunkSize, Child, Leaf, MemoryObjects, Root, TreeEditor};
@@ -34,7 +35,8 @@ pub struct TreeEditor<'a> {
     child: Child,
     /// The node of each level that is being changed, from the leaves up.
     levels: Vec<Option<Open>>,
-    /// Behind the last leaf that was set.
+    /// The first chunk that may still be looked at: it is behind the last leaf that was set, and not before the node of
+    /// leaves that was opened last.
     next: u64,
     statistics: Statistics,
 }
@@ -63,35 +65,34 @@ impl<'a> TreeEditor<'a> {
     }
 
     /// Lets the image reach as far as `chunk_count` chunks, if it does not yet; the new ones are free. Comes first.
-    pub fn grow(&mut self, chunk_count: u64) -> Result<()> {
+    pub fn grow(&mut self, chunk_count: u64) {
         assert!(self.levels.iter().all(Option::is_none), "a tree grows before it is changed");
         let more = chunk_count.saturating_sub(self.chunk_count);
         self.statistics.add(&Leaf::Free, more);
         self.chunk_count += more;
-        for level in self.height()..Root::height_of(self.chunk_count) {
-            if self.child != Child::Free {
-                let node = Node::Children(vec![self.child]);
-                self.child = self.put(&node, level)?;
-            }
-            self.levels.push(None);
+        // What was the whole tree is the first child of the first new level. Its nodes stay open, since what is set
+        // next may be in them.
+        let mut first = (self.child != Child::Free).then(|| vec![self.child]);
+        for _ in self.height()..Root::height_of(self.chunk_count) {
+            let node = first.as_mut().map(|first| Node::Children(std::mem::take(first)));
+            self.levels.push(node.map(|node| Open { number: 0, changed: node.len() > 0, node }));
         }
-        Ok(())
     }
 
-    /// Chunk `index`, which is not below the last one that was set.
+    /// Chunk `index`, which is above all that were set, and not before the node of leaves that was looked at last.
     pub fn get(&mut self, index: u64) -> Result<Leaf> {
         self.open(index)?;
         Ok(self.leaves().get(slot(index)).cloned().unwrap_or(Leaf::Free))
     }
 
-    /// The first chunk from `index` on that is not free, `None` if there is none; `index` is not below the last chunk that
-    /// was set. Free subtrees are passed over.
-    pub fn next_allocated(&mut self, index: u64) -> Result<Option<u64>> {
-        let mut index = index;
-        while index < self.chunk_count {
+    /// The first chunk of `range` that is not free, `None` if there is none; `range` begins as [`Self::get`] says. Free
+    /// subtrees are passed over, and nothing behind `range` is looked at.
+    pub fn next_allocated(&mut self, range: Range<u64>) -> Result<Option<u64>> {
+        let (mut index, end) = (range.start, range.end.min(self.chunk_count));
+        while index < end {
             self.open(index)?;
             let leaves = self.leaves().get(slot(index)..).unwrap_or_default();
-            if let Some((at, _)) = (index..).zip(leaves).find(|(_, leaf)| **leaf != Leaf::Free) {
+            if let Some((at, _)) = (index..end).zip(leaves).find(|(_, leaf)| **leaf != Leaf::Free) {
                 return Ok(Some(at));
             }
             index = self.behind(index);
@@ -99,10 +100,10 @@ impl<'a> TreeEditor<'a> {
         Ok(None)
     }
 
-    /// Makes the chunks of `range`, which is above all that were set before, free.
+    /// Makes the chunks of `range`, which begins as [`Self::get`] says, free.
     pub fn free(&mut self, range: Range<u64>) -> Result<()> {
         let mut index = range.start;
-        while let Some(allocated) = self.next_allocated(index)?.filter(|&allocated| allocated < range.end) {
+        while let Some(allocated) = self.next_allocated(index..range.end)? {
             self.set(allocated, Leaf::Free)?;
             index = allocated + 1;
         }
@@ -128,7 +129,7 @@ impl<'a> TreeEditor<'a> {
         next
     }
 
-    /// Makes chunk `index`, which is above all that were set before, `leaf`.
+    /// Makes chunk `index` `leaf`; `index` is as [`Self::get`] says.
     pub fn set(&mut self, index: u64, leaf: Leaf) -> Result<()> {
         let before = self.get(index)?;
         self.next = index + 1;
@@ -188,6 +189,7 @@ impl<'a> TreeEditor<'a> {
             let node = entries(&self.source, self.size, self.chunk_count, first, level + 1, child)?;
             self.levels[at] = Some(Open { number, node, changed: false });
         }
+        self.next = self.next.max(index / span(1) * span(1));
         Ok(())
     }
 

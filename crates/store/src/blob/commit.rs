@@ -201,7 +201,7 @@ impl<'a> Job<'a> {
             let manifest = &tip.manifest;
             let mut onto =
                 TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
-            onto.grow(layout.chunk_count())?;
+            onto.grow(layout.chunk_count());
             let mut base = Leafs::new((&staging, &staging), &before.layout, &before.manifest.root);
             let through = (&prepared.staging as _, &prepared.staging as _);
             let mut mine = Leafs::new(through, &prepared.layout, &prepared.root);

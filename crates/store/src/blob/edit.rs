@@ -34,7 +34,7 @@ impl Edit<'_> {
     ) -> Result<(Root, Statistics)> {
         let (from, to) = self.nodes;
         let mut editor = TreeEditor::new(from, to, layout.chunk, root, statistics);
-        editor.grow(layout.chunk_count())?;
+        editor.grow(layout.chunk_count());
         let mut base = Leafs::new(self.nodes, layout, root);
         let mut steps = self.touched.steps(layout).peekable();
         while steps.peek().is_some() {
