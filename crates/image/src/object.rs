@@ -99,6 +99,11 @@ pub trait ObjectSource: Send + Sync {
     /// caller verifies it against the reference.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
 
+    /// The same, held against its name: `Corrupt` if the source has nothing else. A source that has several copies tries them.
+    fn verified(&self, object: &ObjectRef) -> Result<Verified> {
+        object.verified(self.fetch(object)?)
+    }
+
     /// How its objects are kept. What it fetches is opened with that, and not by itself: who passes objects on needs no
     /// key.
     fn cipher(&self) -> Cipher {

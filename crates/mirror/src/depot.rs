@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed, Verified};
 use net::client::Client;
 use store::{ImageName, Reference, Repository, Stamp, Writer};
 
@@ -85,6 +85,10 @@ struct Here<'a> {
 impl ObjectSource for Here<'_> {
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
         self.repository.fetch(object)
+    }
+
+    fn verified(&self, object: &ObjectRef) -> image::Result<Verified> {
+        self.repository.verified(object)
     }
 
     fn cipher(&self) -> Cipher {

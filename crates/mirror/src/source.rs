@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use image::{Cipher, ObjectRef, ObjectSource};
+use image::{Cipher, ObjectRef, ObjectSource, Verified};
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use store::{Cache, Repository};
@@ -70,7 +70,11 @@ struct Cached {
 
 impl ObjectSource for Cached {
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
-        self.cache.get_or(object, || self.behind.fetch(object))
+        Ok(self.verified(object)?.bytes().clone())
+    }
+
+    fn verified(&self, object: &ObjectRef) -> image::Result<Verified> {
+        self.cache.get_or(object, || self.behind.verified(object))
     }
 
     fn cipher(&self) -> Cipher {

@@ -95,6 +95,11 @@ impl Backend {
         matches!(self.objects, Objects::Uploads(_))
     }
 
+    /// Whether records are files of this machine.
+    pub(crate) fn is_folder(&self) -> bool {
+        matches!(self.objects, Objects::Folder(_))
+    }
+
     /// The record at `path` in one read. `Corrupt` if it is longer than `bytes_max`, before memory is taken.
     pub(crate) fn read(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
         // Asked first: what waits now may have its name by the time that a read has missed it.

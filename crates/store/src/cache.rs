@@ -16,8 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use base::limits::OBJECT_BYTES_MAX;
-use bytes::Bytes;
-use image::{ObjectKind, ObjectRef};
+use image::{ObjectKind, ObjectRef, Verified};
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::error::{Error, ErrorKind, Result, from_io};
@@ -90,43 +89,41 @@ impl Cache {
         Ok(cache)
     }
 
-    /// The bytes of `object`: those that are here, or what `fetch` gives, which is kept if it is what the name says.
+    /// The bytes of `object`: those that are here, or what `fetch` gives, which is kept.
     ///
     /// # Errors
     /// Those of `fetch`.
     pub fn get_or<E>(
         &self,
         object: &ObjectRef,
-        fetch: impl FnOnce() -> std::result::Result<Bytes, E>,
-    ) -> std::result::Result<Bytes, E> {
-        if let Some(bytes) = self.get(object) {
-            return Ok(bytes);
+        fetch: impl FnOnce() -> std::result::Result<Verified, E>,
+    ) -> std::result::Result<Verified, E> {
+        if let Some(found) = self.get(object) {
+            return Ok(found);
         }
-        let bytes = fetch()?;
-        if object.verify(&bytes).is_ok() {
-            self.put(object, &bytes);
-        }
-        Ok(bytes)
+        let fetched = fetch()?;
+        self.put(object, fetched.bytes());
+        Ok(fetched)
     }
 
     /// The bytes of `object` if they are here and are what its name says.
-    pub(crate) fn get(&self, object: &ObjectRef) -> Option<Bytes> {
+    pub(crate) fn get(&self, object: &ObjectRef) -> Option<Verified> {
         let path = self.path_of(object);
         // What is no file does not keep anybody waiting.
         let nonblock = OFlags::NONBLOCK.bits().cast_signed();
         let mut file = File::options().read(true).custom_flags(nonblock).open(&path).ok()?;
         let mut bytes = Vec::with_capacity(object.len as usize);
         let read = (&mut file).take(u64::from(object.len) + 1).read_to_end(&mut bytes);
-        if read.is_err() || object.verify(&bytes).is_err() {
+        let Some(found) = read.ok().and_then(|_| object.verified(bytes.into()).ok()) else {
             // Not there for the next one. That it may be gone already is no harm.
             let _ = std::fs::remove_file(&path);
             return None;
-        }
+        };
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         // A file that cannot be touched is as old as it looks.
         let _ = rustix::fs::futimens(&file, &Timestamps { last_access: keep, last_modification: now });
-        Some(bytes.into())
+        Some(found)
     }
 
     /// Keeps `bytes`, which were held against the name of `object`. Whatever keeps them from being kept is no error:
@@ -217,6 +214,8 @@ fn shelf_of(object: &ObjectRef) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn small(folder: &Path) -> Cache {
@@ -230,6 +229,10 @@ mod tests {
         let mut bytes = vec![0; 1 << 10];
         base::Chance::from_seed(seed).fill(&mut bytes);
         (ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into())
+    }
+
+    fn got(cache: &Cache, object: &ObjectRef) -> Option<Bytes> {
+        cache.get(object).map(|found| found.bytes().clone())
     }
 
     fn most(cache: &Cache) -> u64 {
@@ -246,14 +249,14 @@ mod tests {
             cache.put(&object, &bytes);
             // Time on a filesystem passes in ticks; what counts is that it was used again and again.
             if seed % 16 == 0 {
-                assert_eq!(cache.get(&favourite.0).as_ref(), Some(&favourite.1), "after {seed}");
+                assert_eq!(got(&cache, &favourite.0).as_ref(), Some(&favourite.1), "after {seed}");
             }
             assert!(seed % 500 != 0 || cache.bytes() <= most(&cache));
         }
         assert!(cache.bytes() > most(&cache) / 2, "it keeps what it may");
-        assert_eq!(cache.get(&object(1).0), None, "it went long ago");
+        assert_eq!(got(&cache, &object(1).0), None, "it went long ago");
         // Whoever comes later finds the same.
-        assert_eq!(small(folder.path()).get(&favourite.0), Some(favourite.1));
+        assert_eq!(got(&small(folder.path()), &favourite.0), Some(favourite.1));
     }
 
     #[test]
@@ -270,11 +273,11 @@ mod tests {
         for spoilt in [&flipped[..], &bytes[..1000], &[], &[&bytes[..], b"x"].concat()] {
             cache.put(&object, &bytes);
             std::fs::write(&path, spoilt).unwrap();
-            assert_eq!(cache.get(&object), None);
+            assert_eq!(got(&cache, &object), None);
             assert!(!path.exists());
         }
         cache.put(&object, &bytes);
-        assert_eq!(cache.get(&object), Some(bytes));
+        assert_eq!(got(&cache, &object), Some(bytes));
     }
 
     #[test]

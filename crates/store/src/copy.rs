@@ -157,8 +157,7 @@ impl<'a> Copier<'a> {
                 if to.contains(&object)? {
                     return Ok(());
                 }
-                let bytes = self.from.fetch(&object)?;
-                object.verify(&bytes)?;
+                let bytes = self.from.verified(&object)?.bytes().clone();
                 sent.count(&object);
                 to.put(&object, bytes)
             },
@@ -203,7 +202,7 @@ struct Passing<'a> {
 
 impl NodeSource for Passing<'_> {
     fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
-        let node = object.verified(self.from.fetch(object)?)?;
+        let node = self.from.verified(object)?;
         if !self.to.contains(object)? {
             self.to.put(object, node.bytes().clone())?;
             self.sent.count(object);

@@ -289,39 +289,59 @@ impl Intake {
 }
 
 impl Unnamed {
-    /// Links the file to its name. A file of that name and length is the same object; one of another length is what a
-    /// filesystem made of it in a crash, and gives way.
+    /// Links the file to its name. What lies there gives way in one step, so that others always find something there: it
+    /// is the same object by another writer, or it is damaged.
     fn link(&self) -> rustix::io::Result<()> {
-        let mut linked = self.link_once();
+        let mut linked = self.link_to(&self.name);
         // A prune removes folders that are empty.
         for _ in 0..FOLDERS_MAX {
             if linked != Err(Errno::NOENT) {
                 break;
             }
             let folder = self.name.parent().expect("an object lies in a folder");
-            std::fs::create_dir_all(folder)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            linked = self.link_once();
+            std::fs::create_dir_all(folder).map_err(|error| errno(&error))?;
+            linked = self.link_to(&self.name);
         }
-        match linked {
-            Err(Errno::EXIST) if !self.is_there() => {
-                files::make_way(&self.name)
-                    .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                self.link_once()
-            }
-            other => other,
-        }
-        .or_else(|error| if error == Errno::EXIST { Ok(()) } else { Err(error) })
+        linked.or_else(|error| self.take_over(error))
     }
 
-    fn link_once(&self) -> rustix::io::Result<()> {
+    fn take_over(&self, error: Errno) -> rustix::io::Result<()> {
+        if error != Errno::EXIST {
+            return Err(error);
+        }
+        let aside = beside(&self.name)?;
+        self.link_to(&aside)?;
+        let renamed = match rustix::fs::rename(&aside, &self.name) {
+            // A folder, which nobody here made, is kept under another name.
+            Err(Errno::ISDIR) => files::make_way(&self.name)
+                .map_err(|error| errno(&error))
+                .and_then(|()| rustix::fs::rename(&aside, &self.name)),
+            renamed => renamed,
+        };
+        if renamed.is_err() {
+            // It is not needed, and a prune finds it.
+            let _ = rustix::fs::unlink(&aside);
+        }
+        renamed
+    }
+
+    fn link_to(&self, name: &Path) -> rustix::io::Result<()> {
         let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        rustix::fs::linkat(CWD, unnamed, CWD, &self.name, AtFlags::SYMLINK_FOLLOW)
+        rustix::fs::linkat(CWD, unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)
     }
+}
 
-    fn is_there(&self) -> bool {
-        self.name.metadata().is_ok_and(|found| found.is_file() && found.len() == self.bytes)
-    }
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// A name for a temporary file beside `name`: formats/repository.md, "Durability".
+fn beside(name: &Path) -> rustix::io::Result<PathBuf> {
+    let mut number = [0; 8];
+    rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+    let mut beside = name.as_os_str().to_owned();
+    beside.push(format!("#{}", u64::from_ne_bytes(number)));
+    Ok(beside.into())
 }
 
 /// A new file without a name in `folder`.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use base::limits::{MANIFEST_BYTES_MAX, OBJECT_BYTES_MAX};
+use base::limits::MANIFEST_BYTES_MAX;
 use bytes::Bytes;
 use image::{ObjectKind, ObjectRef, Progress};
 use object_store::path::Path;
@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::mend::{mend, mend_byte};
 use crate::records::Name;
-use crate::repository::Repository;
+use crate::repository::{Copy, Repository};
 use crate::verify::{Damage, Scope, VerifyReport};
 use crate::versions::Stamp;
 use crate::writer::Writer;
@@ -97,12 +97,11 @@ impl Healer<'_> {
     fn heal(&mut self, damage: &Damage) -> Result<Option<How>> {
         let path = Path::from(damage.path.as_str());
         if let Some((kind, digest)) = object_at(&path) {
-            let any = ObjectRef { kind, len: OBJECT_BYTES_MAX, digest };
-            let bytes = self.from.and_then(|from| from.read_copy(&any).ok()).map(|(_, bytes)| bytes);
-            let bytes = bytes.filter(|bytes| ObjectRef::of(kind, bytes).digest == digest);
-            let Some(bytes) = bytes else { return Ok(None) };
-            let is_healed = self.heal_object(&ObjectRef::of(kind, &bytes), bytes)?;
-            return Ok(is_healed.then_some(How::Copied));
+            // Another copy of this repository is as good as one of the other.
+            let places = std::iter::once(self.to).chain(self.from);
+            let found = places.into_iter().find_map(|place| place.find_object(kind, &digest));
+            let Some((object, bytes)) = found else { return Ok(None) };
+            return Ok(self.heal_object(&object, bytes)?.then_some(How::Copied));
         }
         let Some(name) = Name::at(&path) else { return Ok(None) };
         let stored = self.to.backend.read(&path, u64::from(MANIFEST_BYTES_MAX));
@@ -128,14 +127,18 @@ impl Healer<'_> {
         Some(bytes)
     }
 
-    /// Puts right every copy that is there, and makes sure that there is one that stays.
+    /// Puts right every copy that is there and bad, and makes sure that there is a good one that stays.
     fn heal_object(&mut self, object: &ObjectRef, bytes: Bytes) -> Result<bool> {
         let mut found = false;
         for slot in 0..layout::SLOTS {
             let path = layout::object_in(object.kind, &object.digest, slot);
-            if self.to.backend.exists(&path)? {
-                self.to.backend.replace(&path, bytes.clone())?;
-                found = true;
+            match self.to.read_in(object, slot)? {
+                Copy::Missing(_) => {}
+                Copy::Good(_) => found = true,
+                Copy::Bad(_) => {
+                    self.to.backend.replace(&path, bytes.clone())?;
+                    found = true;
+                }
             }
         }
         // Without the key nobody writes, and nobody can tell what else is missing.

@@ -3,10 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base::Digest;
 use base::limits::OBJECT_BYTES_MAX;
 use bytes::Bytes;
 use image::cipher::CIPHER_NAME;
-use image::{Cipher, ObjectRef, ObjectSink, ObjectSource, SealKey, Signed, SigningKey, Trust};
+use image::{
+    Cipher, ObjectKind, ObjectRef, ObjectSink, ObjectSource, SealKey, Signed, SigningKey, Trust, Verified,
+};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -360,8 +363,12 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
 }
 
 impl ObjectSource for Repository {
-    /// Reads one object in one go. Its length is checked, its content is the caller's to verify.
+    /// The bytes of a good copy of the object. `Corrupt` if all that are there are damaged.
     fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        Ok(self.verified(object)?.bytes().clone())
+    }
+
+    fn verified(&self, object: &ObjectRef) -> image::Result<Verified> {
         let read = || self.read_object(object).map_err(into_image);
         match &self.cache {
             Some(cache) => cache.get_or(object, read),
@@ -375,8 +382,9 @@ impl ObjectSource for Repository {
 }
 
 impl ObjectSink for Repository {
+    /// Whether there is a good copy: it is read.
     fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        self.holds(object).map_err(into_image)
+        self.is_good(object).map_err(into_image)
     }
 
     /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called. `Refused` if
@@ -390,8 +398,18 @@ impl ObjectSink for Repository {
     }
 }
 
+/// What lies in one of the places of an object.
+pub(crate) enum Copy {
+    /// Nothing, and the error that says so.
+    Missing(Error),
+    /// Something else than the object, or what cannot be read.
+    Bad(Error),
+    Good(Verified),
+}
+
 impl Repository {
-    /// Whether there is a copy of `object` now. A writer asks its [`Writer`](crate::Writer), which knows what will stay.
+    /// Whether there is a copy of `object` now, by its length alone. A writer asks its [`Writer`](crate::Writer), which
+    /// knows what is good and what will stay.
     pub fn holds(&self, object: &ObjectRef) -> Result<bool> {
         for slot in 0..layout::SLOTS {
             if self.holds_in(object, slot)? {
@@ -406,13 +424,23 @@ impl Repository {
         read_format(&self.backend).map(drop)
     }
 
-    /// Whether there is one in `slot`. An object of another length is damaged, and who has the right bytes heals it.
+    /// Whether there is a good copy of `object` in the store now: it is read, whatever the cache holds.
+    pub fn is_good(&self, object: &ObjectRef) -> Result<bool> {
+        match self.read_object(object) {
+            Ok(_) => Ok(true),
+            Err(error) if self.means_damage(&error) || error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is one in `slot`, by its length alone.
     pub(crate) fn holds_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
         let path = layout::object_in(object.kind, &object.digest, slot);
         Ok(self.backend.waits(&path) || self.backend.size(&path)? == Some(u64::from(object.len)))
     }
 
-    /// Stores a copy of `object` in `slot`. `Refused` if the repository is encrypted and the object is not.
+    /// Stores a copy of `object` in `slot`; what lies there gives way. `Refused` if the repository is encrypted and the
+    /// object is not.
     pub(crate) fn put_in(&self, object: &ObjectRef, slot: u8, bytes: Bytes) -> Result<()> {
         if !self.cipher.takes(object.kind, &bytes) {
             let text = format!("`{}` is encrypted, {object} is not", self.name);
@@ -421,33 +449,61 @@ impl Repository {
         self.backend.put(&layout::object_in(object.kind, &object.digest, slot), bytes)
     }
 
-    /// The object as the store has it, whatever the cache holds.
-    pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Bytes> {
-        let (path, bytes) = self.read_copy(object)?;
-        if bytes.len() as u64 != u64::from(object.len) {
-            let found = bytes.len();
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("`{path}` has {found} bytes instead of {}", object.len),
-            ));
-        }
-        Ok(bytes)
+    /// The object as the store has it, whatever the cache holds: the first copy that is good. If there is none, the error
+    /// is that of the first bad one, `NotFound` if there is no copy at all.
+    pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Verified> {
+        self.read_first(object, |_, _| {}).map(|(_, found)| found)
     }
 
-    /// The first copy of an object that is there, and where it lies. The error is that of the first slot.
-    pub(crate) fn read_copy(&self, object: &ObjectRef) -> Result<(object_store::path::Path, Bytes)> {
-        let read = |slot| {
-            let path = layout::object_in(object.kind, &object.digest, slot);
-            let bytes = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)))?;
-            Ok((path, bytes))
-        };
-        let missing = |error: &Error| error.kind() == ErrorKind::NotFound;
-        let first = match read(0) {
-            Err(error) if missing(&error) => error,
-            result => return result,
-        };
-        let others = (1..layout::SLOTS).map(read);
-        others.into_iter().find(|copy| !copy.as_ref().is_err_and(missing)).unwrap_or(Err(first))
+    /// The same with the slot that it lies in; `bad` is told of the copies in slots before it.
+    pub(crate) fn read_first(
+        &self,
+        object: &ObjectRef,
+        mut bad: impl FnMut(u8, &Error),
+    ) -> Result<(u8, Verified)> {
+        let (mut missing, mut damage) = (None, None);
+        for slot in 0..layout::SLOTS {
+            match self.read_in(object, slot)? {
+                Copy::Good(found) => return Ok((slot, found)),
+                Copy::Missing(error) => drop(missing.get_or_insert(error)),
+                Copy::Bad(error) => {
+                    bad(slot, &error);
+                    damage.get_or_insert(error);
+                }
+            }
+        }
+        Err(damage.or(missing).expect("there are slots"))
+    }
+
+    /// What lies in `slot`. Errors are those of a store that cannot be reached.
+    pub(crate) fn read_in(&self, object: &ObjectRef, slot: u8) -> Result<Copy> {
+        let path = layout::object_in(object.kind, &object.digest, slot);
+        let read = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)));
+        let verified = read.and_then(|bytes| {
+            object.verified(bytes).map_err(|error| from_image(format!("read `{path}`"), error))
+        });
+        match verified {
+            Ok(found) => Ok(Copy::Good(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Copy::Missing(error)),
+            Err(error) if self.means_damage(&error) => Ok(Copy::Bad(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A good copy of the object of `digest`, whose length nobody knows.
+    pub(crate) fn find_object(&self, kind: ObjectKind, digest: &Digest) -> Option<(ObjectRef, Bytes)> {
+        (0..layout::SLOTS).find_map(|slot| {
+            let path = layout::object_in(kind, digest, slot);
+            let bytes = self.backend.read(&path, u64::from(OBJECT_BYTES_MAX)).ok()?;
+            let object = ObjectRef::of(kind, &bytes);
+            (object.digest == *digest).then_some((object, bytes))
+        })
+    }
+
+    /// Whether `error`, met while an object was read, is damage of that object. Where it does not lie in a folder, it may be
+    /// the way there that failed.
+    fn means_damage(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Corrupt || self.backend.is_folder()
     }
 }
 

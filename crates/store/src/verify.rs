@@ -1,10 +1,10 @@
 //! Verification: reads everything that versions name, holds it against the digests that name it, decodes every chunk,
-//! and says what is damaged, which versions that concerns, and who signed. Uses all cores; memory is bounded but for
-//! 24 bytes a distinct chunk.
+//! and says what is damaged, which versions that concerns, and who signed. Every copy of an object is looked at. Uses all
+//! cores; memory is bounded but for 24 bytes a distinct chunk.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::Digest;
 use base::limits::{OBJECT_BYTES_MAX, TREE_HEIGHT_MAX};
@@ -19,7 +19,7 @@ use crate::layout;
 use crate::names::{ImageName, Reference, TagName};
 use crate::parallel::parallel;
 use crate::records::Name;
-use crate::repository::Repository;
+use crate::repository::{Copy, Repository};
 use crate::versions::{Numbers, from_image};
 
 /// Leaf nodes whose chunks are verified together: bounds memory, and is enough work for many cores.
@@ -58,7 +58,8 @@ pub struct Damage {
     pub why: Why,
     /// The same in words.
     pub text: String,
-    /// The versions that need it. Empty if no version names the record.
+    /// The versions that cannot be installed for it. Empty if no version names the record, or it is a copy of an object that
+    /// has a good one.
     pub versions: Vec<Reference>,
 }
 
@@ -95,7 +96,7 @@ pub struct VerifyReport {
 }
 
 impl Repository {
-    /// Verifies `scope`. Damage is reported, not an error; errors are those of finding out what there is. A repository that
+    /// Verifies `scope`: all copies of every object, or of one version those that an install looks at. Damage is reported, not an error; errors are those of finding out what there is. A repository that
     /// is locked is verified as far as that goes without its key: every object against its name, every record against
     /// its checksum.
     pub fn verify(&self, scope: &Scope, progress: &dyn Progress) -> Result<VerifyReport> {
@@ -123,6 +124,10 @@ struct Run<'a> {
     nodes: HashSet<Digest>,
     chunks: HashSet<ChunkKey>,
     damaged: Mutex<HashMap<String, Damage>>,
+    /// Bad copies of objects that have a good one.
+    spoilt: Mutex<Vec<Damage>>,
+    /// The slot of the first good copy, or behind the last of all if there is none, of objects that have none in slot 0.
+    looked_at: Mutex<HashMap<Digest, u8>>,
 }
 
 /// Enough of a chunk's two digests to know it again.
@@ -147,6 +152,8 @@ impl<'a> Run<'a> {
             nodes: HashSet::new(),
             chunks: HashSet::new(),
             damaged: Mutex::default(),
+            spoilt: Mutex::default(),
+            looked_at: Mutex::default(),
         }
     }
 
@@ -360,10 +367,39 @@ impl<'a> Run<'a> {
         self.or_damage(&object, decoded);
     }
 
+    /// A good copy of an object. Bad ones before it are damage, too; if there is none, it is all of the object that is damaged.
     fn object(&self, object: &ObjectRef) -> image::Result<image::Verified> {
-        let bytes = self.repository.read_object(object).map_err(crate::repository::into_image)?;
-        self.count(bytes.len() as u64);
-        object.verified(bytes)
+        let mut bad = Vec::new();
+        let found = self.repository.read_first(object, |slot, error| {
+            self.count_bad(error);
+            bad.push(damage_of_copy(object, slot, error));
+        });
+        let slot = found.as_ref().map_or(layout::SLOTS, |(slot, _)| *slot);
+        if slot > 0 {
+            lock(&self.looked_at).insert(object.digest, slot);
+        }
+        let (_, found) = found.map_err(crate::repository::into_image)?;
+        lock(&self.spoilt).append(&mut bad);
+        self.count(found.bytes().len() as u64);
+        Ok(found)
+    }
+
+    /// One more copy of an object, or one that no version names.
+    fn copy(&self, (object, slot): &(ObjectRef, u8)) {
+        let read = match self.repository.read_in(object, *slot) {
+            Ok(Copy::Good(found)) => {
+                self.count(found.bytes().len() as u64);
+                return;
+            }
+            // It was deleted meanwhile.
+            Ok(Copy::Missing(_)) => return,
+            Ok(Copy::Bad(error)) => {
+                self.count_bad(&error);
+                error
+            }
+            Err(error) => error,
+        };
+        lock(&self.spoilt).push(damage_of_copy(object, *slot, &read));
     }
 
     fn open(&self, kind: ObjectKind, object: &image::Verified) -> image::Result<image::Verified> {
@@ -376,6 +412,11 @@ impl<'a> Run<'a> {
         self.progress.advance(Stage::Verify, bytes);
     }
 
+    /// A copy that was read and is no good.
+    fn count_bad(&self, error: &Error) {
+        self.objects.fetch_add(u64::from(error.kind() == ErrorKind::Corrupt), Relaxed);
+    }
+
     fn or_damage<T>(&self, object: &ObjectRef, result: image::Result<T>) -> Option<T> {
         result
             .map_err(|error| {
@@ -386,20 +427,15 @@ impl<'a> Run<'a> {
     }
 
     fn damage(&self, path: String, error: &Error, versions: Vec<Reference>) {
-        let why = match error.kind() {
-            ErrorKind::NotFound => Why::Missing,
-            ErrorKind::Corrupt => Why::Corrupt,
-            _ => Why::Unreadable,
-        };
-        self.damage_of(why, path, error, versions);
+        self.damage_of(why(error), path, error, versions);
     }
 
     fn damage_of(&self, why: Why, path: String, error: &Error, versions: Vec<Reference>) {
         let damage = Damage { path: path.clone(), why, text: base::fault::chain(error), versions };
-        self.damaged.lock().expect("no thread panics with this lock").entry(path).or_insert(damage);
+        lock(&self.damaged).entry(path).or_insert(damage);
     }
 
-    /// Holds the objects that no version names against their names, in windows.
+    /// Holds the objects that no version names, and the copies that nobody looked at yet, against their names, in windows.
     fn rest(&mut self, kind: ObjectKind) -> Result<()> {
         let seen: HashSet<[u8; 16]> = match kind {
             ObjectKind::Chunk => self.chunks.iter().map(|(encoded, _)| *encoded).collect(),
@@ -407,18 +443,22 @@ impl<'a> Run<'a> {
         };
         let (mut window, mut unreferenced, mut strangers) = (Vec::new(), 0, 0);
         let this = &*self;
-        let check = |window: &mut Vec<ObjectRef>| {
-            parallel(window, || (), |(), object| this.or_damage(object, this.object(object)));
+        let check = |window: &mut Vec<(ObjectRef, u8)>| {
+            parallel(window, || (), |(), copy| this.copy(copy));
             window.clear();
+        };
+        let is_looked_at = |digest: &Digest, slot: u8| {
+            seen.contains(&front(digest))
+                && (slot == 0 || lock(&this.looked_at).get(digest).is_some_and(|&last| slot <= last))
         };
         this.repository.backend.for_each(&layout::objects(kind), &mut |found| {
             match layout::object_at(kind, &found.location) {
                 None => strangers += 1,
-                Some((digest, _)) if seen.contains(&front(&digest)) => {}
-                Some((digest, _)) => {
-                    unreferenced += 1;
+                Some((digest, slot)) if is_looked_at(&digest, slot) => {}
+                Some((digest, slot)) => {
+                    unreferenced += u64::from(!seen.contains(&front(&digest)));
                     let len = u32::try_from(found.size).unwrap_or(u32::MAX).min(OBJECT_BYTES_MAX);
-                    window.push(ObjectRef { kind, len, digest });
+                    window.push((ObjectRef { kind, len, digest }, slot));
                 }
             }
             if window.len() >= WINDOW_OBJECTS {
@@ -432,7 +472,8 @@ impl<'a> Run<'a> {
     }
 
     fn report(self) -> Result<VerifyReport> {
-        let mut damaged = self.damaged.into_inner().expect("no thread panics with this lock");
+        let mut damaged = self.damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let spoilt = self.spoilt.into_inner().unwrap_or_else(PoisonError::into_inner);
         if !damaged.is_empty() {
             for (image, number, root, size) in &self.roots {
                 let concerned = Reference::Version(image.clone(), *number);
@@ -441,7 +482,7 @@ impl<'a> Run<'a> {
                 self.repository.mark(&mut damaged, &mut visited, root.child, level, *size, &concerned);
             }
         }
-        let mut damaged: Vec<Damage> = damaged.into_values().collect();
+        let mut damaged: Vec<Damage> = damaged.into_values().chain(spoilt).collect();
         damaged.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(VerifyReport {
             versions: self.versions,
@@ -469,7 +510,7 @@ impl Repository {
     ) {
         let Some(object) = child.object().filter(|object| visited.insert(object.digest)) else { return };
         mark_one(damaged, &object, concerned);
-        let read = self.read_object(&object).ok().and_then(|bytes| object.verified(bytes).ok());
+        let read = self.read_object(&object).ok();
         let opened = read.and_then(|verified| self.cipher.open_object(ObjectKind::Node, &verified).ok());
         match opened.and_then(|opened| Node::decode(&opened, level, size).ok()) {
             None => {}
@@ -496,6 +537,24 @@ fn mark_one(damaged: &mut HashMap<String, Damage>, object: &ObjectRef, concerned
     {
         damage.versions.push(concerned.clone());
     }
+}
+
+/// What is wrong with one copy of an object that has others, or that no version names.
+fn damage_of_copy(object: &ObjectRef, slot: u8, error: &Error) -> Damage {
+    let path = layout::object_in(object.kind, &object.digest, slot).to_string();
+    Damage { path, why: why(error), text: base::fault::chain(error), versions: Vec::new() }
+}
+
+fn why(error: &Error) -> Why {
+    match error.kind() {
+        ErrorKind::NotFound => Why::Missing,
+        ErrorKind::Corrupt => Why::Corrupt,
+        _ => Why::Unreadable,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn front(digest: &Digest) -> [u8; 16] {

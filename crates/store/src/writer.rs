@@ -1,7 +1,8 @@
 //! A writer: what is added to a repository is added under a lease, so that no prune deletes what a writer counts on.
 //! formats/repository.md, "Versions" and "Pruning".
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use base::Digest;
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use crate::lease::{Heart, Lease, Purpose};
 use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::record;
-use crate::repository::{Repository, into_image};
+use crate::repository::{Copy, Repository, into_image};
 use crate::versions::{RACES_MAX, Stamp, next};
 
 /// How often work is begun that prunes take for dead.
@@ -46,6 +47,36 @@ pub struct Writer {
     lease: Arc<Lease>,
     condemned: Filter,
     slots: u8,
+    good: Good,
+}
+
+/// Most objects that a writer remembers as good.
+const GOOD_MAX: usize = 1 << 20;
+
+/// Objects that a writer put itself, or read and held against their names, by the first half of their digests.
+#[derive(Debug, Default)]
+struct Good(Mutex<HashSet<[u8; 16]>>);
+
+impl Good {
+    fn has(&self, digest: &Digest) -> bool {
+        self.lock().contains(front(digest))
+    }
+
+    /// Remembers one. One that finds no room is read again when it is needed again.
+    fn add(&self, digest: &Digest) {
+        let mut good = self.lock();
+        if good.len() < GOOD_MAX {
+            good.insert(*front(digest));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<[u8; 16]>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn front(digest: &Digest) -> &[u8; 16] {
+    digest.0.first_chunk().expect("a digest has 32 bytes")
 }
 
 impl Writer {
@@ -66,6 +97,7 @@ impl Writer {
             lease: Arc::new(lease),
             condemned,
             slots: epoch.slots(),
+            good: Good::default(),
         })
     }
 
@@ -153,7 +185,7 @@ impl Writer {
         self.lease.commit(bytes, || self.repository.create_version(image, manifest, bytes))
     }
 
-    /// Makes sure that there is a copy of `object` which no prune deletes as long as a version needs it, durable.
+    /// Makes sure that there is a good copy of `object` which no prune deletes as long as a version needs it, durable.
     pub(crate) fn restore(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         if !self.holds(object)? {
             self.store(object, bytes)?;
@@ -166,7 +198,7 @@ impl Writer {
     fn settle(&self, image: &ImageName, draft: &Manifest) -> Result<()> {
         self.repository.blobs.flush.flush(|| self.repository.settle())?;
         match draft.root.child.object() {
-            Some(root) if !self.holds(&root)? => {
+            Some(root) if !self.is_there(&root)? => {
                 // A prune that took this writer for dead may have deleted it.
                 self.beat()?;
                 let text = format!("publish `{image}`: its root {root} is not stored");
@@ -176,14 +208,36 @@ impl Writer {
         }
     }
 
-    pub(crate) fn holds(&self, object: &ObjectRef) -> Result<bool> {
-        let last = self.slot_for(object)?.max(self.slots - 1);
-        for slot in (0..=last).filter(|&slot| self.is_free(&object.digest, slot)) {
+    /// Whether there is a copy that will stay, good or bad.
+    fn is_there(&self, object: &ObjectRef) -> Result<bool> {
+        for slot in self.slots_of(object)? {
             if self.repository.holds_in(object, slot)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Whether there is a good copy that will stay: one that this writer put, or that is read and held against its name
+    /// now. formats/repository.md, "What counts as stored".
+    pub(crate) fn holds(&self, object: &ObjectRef) -> Result<bool> {
+        let slots = self.slots_of(object)?;
+        if self.good.has(&object.digest) {
+            return Ok(true);
+        }
+        for slot in slots {
+            if let Copy::Good(_) = self.repository.read_in(object, slot)? {
+                self.good.add(&object.digest);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Where copies may lie that this writer counts on.
+    fn slots_of(&self, object: &ObjectRef) -> Result<impl Iterator<Item = u8>> {
+        let last = self.slot_for(object)?.max(self.slots - 1);
+        Ok((0..=last).filter(|&slot| self.is_free(&object.digest, slot)))
     }
 
     /// Whether no prune that began before this writer may delete what lies there.
@@ -204,8 +258,14 @@ impl Writer {
         })
     }
 
+    /// Stores the object unless there is a good copy. Far away a put costs no more than a look, and replaces what is there.
     fn store(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
-        self.repository.put_in(object, self.slot_for(object)?, bytes)
+        if self.good.has(&object.digest) || (!self.repository.backend.is_far() && self.holds(object)?) {
+            return Ok(());
+        }
+        self.repository.put_in(object, self.slot_for(object)?, bytes)?;
+        self.good.add(&object.digest);
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use crate::args::Commit;
 use crate::exit::{Exit, Failure, Result};
 use crate::{clock, reach, repository, source};
 
-/// Bytes that are compared at a time.
+/// Bytes whose holes are looked for at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Most ranges of one commit; where there are more the gaps between them are written as well.
 const RANGES_MAX: usize = 1 << 20;
@@ -41,6 +41,11 @@ impl Content for Source<'_> {
             return Ok(());
         }
         Err(std::io::Error::other(format!("`{}` was written meanwhile", self.opened.path().display())))
+    }
+
+    fn is_known_zero(&self, offset: u64, bytes: u64) -> bool {
+        // A file that was cut short meanwhile has no holes there: it is read, which fails.
+        self.opened.is_hole(offset - self.by, bytes) && self.watch.is_still()
     }
 }
 
@@ -273,31 +278,27 @@ fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Commit) -> Result
     }
     // What was compared with one version must not go onto another.
     let expected = args.expect.or(Some(version.manifest().number));
-    let mut changes = Changes { expected, ..Changes::default() };
-    let (mut here, mut there) = (Vec::new(), Vec::new());
+    let written = version.differences(source, RANGES_MAX)?;
+    if !args.free_holes {
+        return Ok(Changes { written, expected, ..Changes::default() });
+    }
+    let mut freed = ExtentSet::new();
     for start in (0..size).step_by(usize::try_from(PIECE_BYTES).expect("it is small")) {
-        let length = usize::try_from(PIECE_BYTES.min(size - start)).expect("it is small");
-        here.resize(length, 0);
-        there.resize(length, 0);
-        let window = start..start + length as u64;
         // Holes that are not freed are zeros that are written.
-        let frees = args.free_holes && changes.freed.len() < RANGES_MAX;
-        let freed = if frees { freed(version, source, &window)? } else { ExtentSet::new() };
-        freed.runs().iter().for_each(|run| join(&mut changes.freed, bytes_of(*run)));
-        source.read_at(start, &mut here)?;
-        version.read(start, &mut there)?;
-        for (sector, (here, there)) in (0..).zip(here.chunks(512).zip(there.chunks(512))) {
-            let first = start + sector * SECTOR_BYTES;
-            if here != there && !freed.contains(Extent::new(first / SECTOR_BYTES, 1)) {
-                join(&mut changes.written, first..first + here.len() as u64);
-            }
+        if freed.runs().len() < RANGES_MAX {
+            let window = start..size.min(start + PIECE_BYTES);
+            holes_in_use(version, source, &window)?.runs().iter().for_each(|run| freed.insert(*run));
         }
     }
-    Ok(changes)
+    let mut kept = ExtentSet::new();
+    written.iter().for_each(|range| kept.insert(Extent::between(range.start / 512, range.end / 512)));
+    freed.runs().iter().for_each(|run| kept.remove(*run));
+    let bytes = |set: &ExtentSet| set.runs().iter().map(|run| bytes_of(*run)).collect();
+    Ok(Changes { written: bytes(&kept), freed: bytes(&freed), expected })
 }
 
 /// The allocated sectors of `window` that are holes of `source`, in whole logical sectors.
-fn freed(version: &Snapshot<'_>, source: &Source<'_>, window: &Range<u64>) -> Result<ExtentSet> {
+fn holes_in_use(version: &Snapshot<'_>, source: &Source<'_>, window: &Range<u64>) -> Result<ExtentSet> {
     let unit = u64::from(version.layout().logical_sector_bytes);
     let mut freed = ExtentSet::new();
     for hole in source.holes(window)? {
@@ -306,15 +307,6 @@ fn freed(version: &Snapshot<'_>, source: &Source<'_>, window: &Range<u64>) -> Re
         version.allocated(hole)?.runs().iter().for_each(|run| freed.insert(*run));
     }
     Ok(freed)
-}
-
-/// Adds `range`, which is behind all of `ranges`.
-fn join(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
-    let full = ranges.len() >= RANGES_MAX;
-    match ranges.last_mut() {
-        Some(last) if last.end == range.start || full => last.end = range.end,
-        _ => ranges.push(range),
-    }
 }
 
 /// Ranges of bytes as a set whose unit is not the sector, but the byte.

@@ -246,7 +246,7 @@ impl Installer {
             while !shared.group.is_stopped() {
                 let Some(id) = next() else { break };
                 let chunk = shared.plan.chunk(id).expect("chunks are missing, not nodes");
-                let object = chunk.object.verified(source.fetch(&chunk.object)?)?;
+                let object = source.verified(&chunk.object)?;
                 if shared.change(id, State::Needed, State::Taken) {
                     write_one(shared, writer.as_mut(), id, &object)?;
                 }

@@ -142,7 +142,7 @@ impl Worker {
                     return Ok(Done::Failed(Failure::Missing));
                 };
                 let object = reference.object();
-                let object = object.verified(self.shared.sources[source].objects.fetch(&object)?)?;
+                let object = self.shared.sources[source].objects.verified(&object)?;
                 self.open(source, &object, &extents, &reference)?;
                 Ok(Done::Chunk(reference.encoded_len))
             }
@@ -182,7 +182,7 @@ impl Worker {
             Found::Unknown => return Ok(Done::Failed(Failure::Missing)),
         };
         let objects = &self.shared.sources[source].objects;
-        let verified: Verified = object.verified(objects.fetch(&object)?)?;
+        let verified: Verified = objects.verified(&object)?;
         let opened = objects.cipher().open_object(object.kind, &verified)?;
         let mut state = self.shared.lock();
         let (node, empty) = state.tree.open(place, &opened)?;

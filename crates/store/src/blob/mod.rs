@@ -30,6 +30,7 @@
 
 mod append;
 mod commit;
+mod compare;
 mod compose;
 mod describe;
 mod draft;
