@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+mod again;
 mod attached;
 mod boots;
 mod capture;
@@ -65,7 +66,8 @@ struct Group {
 const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERN | --report | --replay ROUND-TRIP-MS | --garbage SECONDS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
-    &[&capture::GROUP, &install::GROUP, &install::ZEROS, &fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
+    &[&capture::GROUP, &again::GROUP, &install::GROUP, &install::ZEROS],
+    &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     &[&prune::GROUP, &garbage::GROUP, &puts::GROUP, &s3::GROUP],

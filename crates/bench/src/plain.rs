@@ -37,6 +37,19 @@ impl Plain {
         self.pieces.iter().map(|piece| piece.len() as u64).sum()
     }
 
+    /// The first `bytes` of them, one piece after the other.
+    pub fn front(&self, bytes: u64) -> Result<Vec<u8>> {
+        let wanted = usize::try_from(bytes)?;
+        let mut front: Vec<u8> = Vec::with_capacity(wanted);
+        for piece in &self.pieces {
+            front.extend_from_slice(&piece[..piece.len().min(wanted - front.len())]);
+        }
+        if front.len() < wanted {
+            return Err(format!("the disk holds less than {bytes} bytes").into());
+        }
+        Ok(front)
+    }
+
     /// What zstd at `level` and two BLAKE3 digests (of the plain and of the encoded bytes) reach on all cores, with
     /// everything in memory: bytes per second in, and the encoded chunks.
     pub fn encode_limit(&self, level: i32) -> Result<(f64, Encoded)> {

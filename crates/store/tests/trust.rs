@@ -207,7 +207,7 @@ fn a_write_that_changes_nothing_keeps_no_damaged_chunk() {
     let size = u64::from(chunk_size().bytes());
     let shape = Shape { size_bytes: 8 * size, chunk: chunk_size(), logical_sector_bytes: 512 };
     blob.create(&shape, &stamp()).unwrap();
-    let content: Vec<u8> = (0..8 * size).map(|at| (at / 100) as u8).collect();
+    let content: Vec<u8> = (0..8 * size).map(|at| (at / 100).to_le_bytes()[0]).collect();
     blob.write(0, &content, &stamp()).unwrap();
     let chunks: Vec<_> = objects(place.folder())
         .into_iter()

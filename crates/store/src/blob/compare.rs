@@ -76,9 +76,10 @@ impl Snapshot<'_> {
         if is_empty && !matches!(leaf, Leaf::Data(..)) {
             return Ok(Vec::new());
         }
-        scratch.here.clear();
         scratch.here.resize(usize::try_from(bytes).expect("a chunk fits memory"), 0);
-        if !is_empty {
+        if is_empty {
+            scratch.here.fill(0);
+        } else {
             disk.read_at(window.start, &mut scratch.here).map_err(|error| {
                 let text = format!("read the disk at offset {}", window.start);
                 image::Error::from_source(ErrorKind::Io, text, error)
