@@ -109,15 +109,8 @@ impl Backend {
                     return Ok(bytes);
                 }
             }
-            Objects::Folder(folder) if folder.holds(path.as_ref()) => {
-                return match self.read_named(path, bytes_max) {
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        folder.name_waiting()?;
-                        self.read_named(path, bytes_max)
-                    }
-                    result => result,
-                };
-            }
+            // Until it has its name, what lies there may be the damaged file that it replaces.
+            Objects::Folder(folder) if folder.holds(path.as_ref()) => folder.name_waiting()?,
             Objects::Folder(_) | Objects::Direct => {}
         }
         self.read_named(path, bytes_max)

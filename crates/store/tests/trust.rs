@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Place, chunk_size, image, in_folder, in_s3, kind, put_image, reference, stamp};
-use image::{NoProgress, ObjectRef, ObjectSink, ObjectSource as _, SealKey};
+use image::{MemoryObjects, NoProgress, ObjectRef, ObjectSink, ObjectSource as _, SealKey};
 use lab::Engine;
 use store::{
     Changes, Copier, Damage, ErrorKind, Keys, Location, Piece, Repository, Scope, Shape, Why, Writer,
@@ -107,6 +107,11 @@ fn decays_and_heals(repository: &Repository, folder: &Path, decays: &[Decay]) {
             spoil(path, decays[at % decays.len()]);
         }
         assert!(!damaged(repository).is_empty());
+        let writer = Writer::begin(repository, &stamp()).unwrap();
+        let (draft, chunks) = put_image(&writer, 1, CHUNKS);
+        // Before it has its name, too.
+        chunks.iter().for_each(|chunk| drop(repository.verified(chunk).unwrap()));
+        writer.check_complete(&draft).unwrap();
         capture(repository, "second", asks);
         assert_eq!(damaged(repository), [], "asked: {asks}");
         assert_eq!(objects(folder), files);
@@ -159,7 +164,7 @@ fn a_good_copy_in_any_slot_is_used_and_every_bad_one_is_told_and_healed() {
     let place = in_folder();
     let repository = &place.repository;
     capture(repository, "disk", false);
-    let (_, chunks) = put_image(repository, 1, CHUNKS);
+    let (_, chunks) = put_image(&MemoryObjects::new(), 1, CHUNKS);
     let files = objects(place.folder());
     for (at, path) in files.iter().enumerate() {
         let copy = path.with_extension(if at % 2 == 0 { "7" } else { "2" });
@@ -189,7 +194,7 @@ fn a_good_copy_in_any_slot_is_used_and_every_bad_one_is_told_and_healed() {
 fn an_object_without_any_good_copy_is_damage_of_its_versions() {
     let place = in_folder();
     capture(&place.repository, "disk", false);
-    let (_, chunks) = put_image(&place.repository, 1, CHUNKS);
+    let (_, chunks) = put_image(&MemoryObjects::new(), 1, CHUNKS);
     let path = path_of(place.folder(), &chunks[3]);
     fs::copy(&path, path.with_extension("1")).unwrap();
     spoil(&path, Decay::Flipped);

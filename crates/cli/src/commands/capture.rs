@@ -186,15 +186,17 @@ fn describe(name: &str, map: &DiskMap) -> String {
     format!("{name}: {found}; {in_use} of {size} to capture")
 }
 
-/// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again.
+/// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again. Nothing is
+/// known where that is damaged, since a capture is what heals it, or where nobody trusted has signed it.
 fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
+    use store::ErrorKind as Kind;
     match repository.resolve(&Reference::Newest(image.clone())) {
         Ok(newest) if newest.statistics.data_chunks <= KNOWN_CHUNKS_MAX => {
-            Ok(KnownChunks::of(&Catalogue::load(&newest, repository)?)?)
+            let known = Catalogue::load(&newest, repository).and_then(|found| KnownChunks::of(&found));
+            Ok(known.unwrap_or_default())
         }
         Ok(_) => Ok(KnownChunks::default()),
-        // Nothing is built on what nobody trusted has signed.
-        Err(error) if matches!(error.kind(), store::ErrorKind::NotFound | store::ErrorKind::Refused) => {
+        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Refused | Kind::Corrupt) => {
             Ok(KnownChunks::default())
         }
         Err(error) => Err(error.into()),

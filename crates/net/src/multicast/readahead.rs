@@ -131,7 +131,7 @@ impl Job {
         let index = usize::try_from(stored).ok()?;
         let object = self.objects.get(index)?;
         let clock = Clock::start();
-        let bytes = self.source.fetch(object).and_then(|bytes| object.verify(&bytes).map(|()| bytes)).ok();
+        let bytes = self.source.verified(object).ok().map(|object| object.bytes().clone());
         let nanoseconds = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let len = u64::from(object.len);
         let again =
