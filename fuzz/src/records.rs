@@ -125,7 +125,7 @@ fn take_repair(input: &[u8]) {
     let Some(at) = input.iter().position(|&byte| byte == b'\n') else { return };
     let (path, record) = (String::from_utf8_lossy(&input[..at]), &input[at + 1..]);
     let Some(path) = Path::parse(path).ok().filter(|path| !path.as_ref().is_empty()) else { return };
-    if base::Digest::of(input).0[0] % REPAIRED != 0 {
+    if !base::Digest::of(input).0[0].is_multiple_of(REPAIRED) {
         return;
     }
     let store = Arc::new(self::base().fork());

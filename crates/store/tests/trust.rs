@@ -185,7 +185,7 @@ fn a_good_copy_in_any_slot_is_used_and_every_bad_one_is_told_and_healed() {
     assert!(one.damaged.iter().all(|damage| damage.versions.is_empty()), "it can be installed");
     // From the copies that are good: the other repository has nothing.
     let other = in_folder();
-    let report = repository.repair(&Scope::All, &other.repository, &stamp(), &NoProgress).unwrap();
+    let report = repository.repair(&Scope::All, Some(&other.repository), &stamp(), &NoProgress).unwrap();
     assert_eq!((report.healed.len(), report.verified.damaged), (files.len(), Vec::new()));
     assert_eq!(damaged(repository), []);
 }
