@@ -25,10 +25,16 @@ pub const GROUP: Group = Group {
 };
 
 pub const ZEROS: Group = Group {
-    figures: &[(
-        "install.zero_runs",
-        "time to install a million runs of 1 KiB of zeros, over dd with fdatasync of the same bytes; at most 3",
-    )],
+    figures: &[
+        (
+            "install.zero_runs",
+            "time to install a million runs of 1 KiB of zeros onto a new file, over dd with fdatasync of the same bytes; at most 3",
+        ),
+        (
+            "install.zero_runs_over",
+            "the same onto a file of other bytes, of which every page is read first; shown",
+        ),
+    ],
     measure: measure_zeros,
 };
 
@@ -105,44 +111,54 @@ fn dd_seconds(disk: &Path, target: &Path) -> Result<f64> {
     Ok(usage.seconds)
 }
 
-/// Onto a file that holds other bytes, as dd does; and, shown beside it, onto a new one.
+/// Onto a new file and onto one of other bytes, each beside dd.
 fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
     let disk = zeros_in_runs(context)?;
     let repo = context.folder()?;
     let captured = timed(context.diskcast(&repo).arg("capture").arg(&disk).arg("zeros"))?;
     let size = std::fs::metadata(&disk)?.len();
-    let allocated = json_line(&captured.output, "captured")?["allocated_bytes"].as_u64();
+    let bytes = json_line(&captured.output, "captured")?["allocated_bytes"].as_u64().unwrap_or(size);
     let old = load::random_disk(context, size)?;
     let target = repo.join("target.img");
-    let (mut ratios, mut seconds, mut dd, mut new) = (vec![], vec![], vec![], vec![]);
-    for _ in 0..RUNS {
-        let fresh = || -> Result<()> {
-            std::fs::copy(&old, &target)?;
-            said(Command::new("sync").arg("-f").arg(&target)).map(drop)
-        };
-        fresh()?;
-        let count = allocated.unwrap_or(size);
+    let sync = || said(Command::new("sync").arg("-f").arg(&repo)).map(drop);
+    let other_bytes = || -> Result<()> {
+        std::fs::copy(&old, &target)?;
+        sync()
+    };
+    let dd = || -> Result<f64> {
         let words = ["if=/dev/zero", "bs=4M", "conv=fdatasync,notrunc", "iflag=count_bytes"];
         let of = format!("of={}", target.display());
-        let copied = timed(Command::new("dd").args(words).arg(of).arg(format!("count={count}")))?.seconds;
-        fresh()?;
-        let install = || timed(context.diskcast(&repo).args(["install", "zeros", "--yes"]).arg(&target));
-        let took = install()?.seconds;
+        let copied = timed(Command::new("dd").args(words).arg(of).arg(format!("count={bytes}")))?;
         std::fs::remove_file(&target)?;
-        new.push(install()?.seconds / copied);
+        sync()?;
+        Ok(copied.seconds)
+    };
+    let install = || -> Result<f64> {
+        let installed = timed(context.diskcast(&repo).args(["install", "zeros", "--yes"]).arg(&target))?;
         std::fs::remove_file(&target)?;
-        ratios.push(took / copied);
-        seconds.push(took);
-        dd.push(copied);
+        sync()?;
+        Ok(installed.seconds)
+    };
+    let (mut new, mut over) = ((vec![], vec![]), (vec![], vec![]));
+    for _ in 0..RUNS {
+        new.0.push(install()?);
+        new.1.push(dd()?);
+        other_bytes()?;
+        over.0.push(install()?);
+        other_bytes()?;
+        over.1.push(dd()?);
     }
-    let mut figure = Figure::new("install.zero_runs", &ratios, "ratio", Bar::AtMost(3.0))
-        .peer("dd", "if=/dev/zero bs=4M conv=fdatasync,notrunc, the same bytes", median(&dd), "s")
-        .on(
-            "FAT32 with every other cluster of 1 KiB in use, all zeros",
-            "file of random bytes, synced, read back",
-        );
-    figure.details = serde_json::json!({"seconds": median(&seconds), "onto_new_file": median(&new)});
-    Ok(vec![figure])
+    let figure = |name, (ours, dd): &(Vec<f64>, Vec<f64>), bar, target| {
+        let ratios: Vec<f64> = ours.iter().zip(dd).map(|(ours, dd)| ours / dd).collect();
+        Figure::new(name, &ratios, "ratio", bar)
+            .peer("dd", "if=/dev/zero bs=4M conv=fdatasync,notrunc, as many bytes", median(dd), "s")
+            .peer("diskcast", "install --yes", median(ours), "s")
+            .on("FAT32 with every other cluster of 1 KiB in use, all zeros", target)
+    };
+    Ok(vec![
+        figure("install.zero_runs", &new, Bar::AtMost(3.0), "new file, synced, read back"),
+        figure("install.zero_runs_over", &over, Bar::Shown, "file of random bytes, synced, read back"),
+    ])
 }
 
 /// A FAT32 of clusters of 1 KiB, every other of which is in use and holds zeros. FAT, because its map is easily written.
