@@ -7,7 +7,7 @@ use store::Mutant;
 
 const SEEDS: u64 = 1000;
 /// Seeds until a broken rule must have shown.
-const MUTANT_SEEDS: u64 = 2000;
+const MUTANT_SEEDS: u64 = 6000;
 
 /// Rules whose breach no seed has shown so far: the runs do not get into the straits where they matter.
 const NOT_REACHED: [Mutant; 3] =
@@ -80,6 +80,6 @@ fn every_broken_rule_but_three_is_found() {
     }
     assert!(
         unseen.is_empty(),
-        "{unseen:?} pass: cargo run -p diskcast-sim -- --prune --mutant NAME --count 2000"
+        "{unseen:?} pass: cargo run -p diskcast-sim -- --prune --mutant NAME --count 6000"
     );
 }

@@ -17,6 +17,9 @@ use crate::error::{Error, ErrorKind, Result, from_io};
 /// What is set aside keeps its name, with this behind it.
 pub(crate) const ASIDE: &str = "damaged";
 
+/// How often something is set aside from one place.
+const ASIDE_MAX: u32 = 1000;
+
 /// What the file `name` in `root` holds. `NotFound` if there is none, `Corrupt` if it is longer than `bytes_max` or no file,
 /// before memory is taken.
 pub(crate) fn read(root: &Path, name: &str, bytes_max: u64) -> Result<Bytes> {
@@ -91,10 +94,14 @@ pub(crate) fn make_way(path: &Path) -> std::io::Result<()> {
     if !path.symlink_metadata()?.is_dir() {
         return std::fs::remove_file(path);
     }
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".");
-    aside.push(ASIDE);
-    std::fs::rename(path, aside)
+    let aside = |count: u32| {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".{ASIDE}{}", if count == 0 { String::new() } else { count.to_string() }));
+        aside
+    };
+    // What was set aside before stays.
+    let free = (0..ASIDE_MAX).map(aside).find(|aside| Path::new(aside).symlink_metadata().is_err());
+    std::fs::rename(path, free.ok_or(Io::AlreadyExists)?)
 }
 
 /// The file `name`, and its length in bytes.

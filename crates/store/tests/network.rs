@@ -89,11 +89,11 @@ fn a_store_that_throttles_for_good_is_an_error_that_says_so_and_loses_nothing() 
 fn wrong_bytes_are_never_taken_for_right() {
     let Some(far) = far() else { return };
     let (draft, chunks) = put_image(&far.repository, 1, 7);
-    far.repository.publish(&image("debian"), draft).unwrap();
+    let published = far.repository.publish(&image("debian"), draft).unwrap();
     far.proxy.set(every(1, Fate::WrongByte, |asked| asked.method == "GET"));
-    assert_eq!(far.repository.resolve(&reference("debian@1")).unwrap_err().kind(), ErrorKind::Corrupt);
-    let opened = Repository::open_with(&bucket(), &far.setting);
-    assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corrupt);
+    // Of a record one wrong bit is known by its digest, and put right.
+    let opened = Repository::open_with(&bucket(), &far.setting).unwrap();
+    assert_eq!(opened.resolve(&reference("debian@1")).unwrap(), published);
     let fetched = far.repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
     assert_eq!(fetched.unwrap_err().kind(), image::ErrorKind::Corrupt);
 }

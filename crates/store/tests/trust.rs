@@ -57,7 +57,8 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
         }
     }
     // What gave way to an object lies beside it.
-    found.retain(|path| !path.to_string_lossy().contains('#'));
+    found
+        .retain(|path| !path.to_string_lossy().contains('#') && !path.to_string_lossy().contains(".damaged"));
     found.sort();
     found
 }

@@ -82,7 +82,7 @@ impl Faults {
             failure: [0, 1_000][chance.below(2) as usize],
             lost_reply: [0, 5_000][chance.below(2) as usize],
             lag_steps: [0, 0, 100, 2000][chance.below(4) as usize],
-            deaths_show: chance.hits(500_000),
+            deaths_show: chance.hits(250_000),
         }
     }
 }
