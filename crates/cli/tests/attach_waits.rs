@@ -39,9 +39,17 @@ fn types(events: &[Value]) -> Vec<&str> {
 #[test]
 fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     let (bench, disk) = bench();
-    let server = bench.serve("--no-multicast --token-expires 3s");
+    let server = bench.serve("--no-multicast --token-expires 6s");
     let given = std::fs::read_to_string(bench.path("join.token")).unwrap();
-    let attached = Attached::from_server(&bench, &server, "web@1 --name vm1");
+    // A copy of its own: the server writes its file anew, and a disk that reads it there has nothing to renew.
+    std::fs::write(bench.path("given.token"), &given).unwrap();
+    let attach = || {
+        let words = format!("attach web@1 --name vm1 --quiet --from {} --token-file given.token", server.url);
+        let mut command = bench.command(&words);
+        command.env_remove("DISKCAST_REPO");
+        Attached::start(command)
+    };
+    let attached = attach();
     let expires = |now: &Value| now["tokens"][0]["expires"].as_str().map(str::to_owned);
     let first = expires(&until(&bench, |now| expires(now).is_some())).unwrap();
     // Times of RFC 3339 in one zone are in the order of their texts.
@@ -51,8 +59,7 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     let second = expires(&later).unwrap();
     let third = expires(&until(&bench, |now| expires(now).is_some_and(|at| at > second))).unwrap();
     until(&bench, |now| expires(now).is_some_and(|at| at > third));
-    std::fs::write(bench.path("old.token"), &given).unwrap();
-    let old = bench.see(&format!("fetch {} web@1 null: --token-file old.token", server.url));
+    let old = bench.see(&format!("fetch {} web@1 null: --token-file given.token", server.url));
     assert!(old.contains("the token has expired") && old.ends_with("exit: 1\n"), "{old}");
     let kept: Vec<PathBuf> = std::fs::read_dir(bench.path("disks/vm1"))
         .unwrap()
@@ -72,7 +79,7 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     assert!(fresh.ends_with("exit: 0\n"), "{fresh}");
     // What it was renewed to is there for the next process.
     assert_eq!(attached.stop(), Some(0));
-    let attached = Attached::from_server(&bench, &server, "web@1 --name vm1");
+    let attached = attach();
     until(&bench, |now| now["tokens"][0]["state"] == "good");
     assert_eq!(attached.stop(), Some(0));
 }
@@ -81,7 +88,7 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
 fn a_token_that_ends_is_told_of_and_a_new_file_is_read() {
     let (bench, disk) = bench();
     let server = bench.serve("--no-multicast");
-    give_token(&bench, "--expires 3s --no-renewal");
+    give_token(&bench, "--expires 6s --no-renewal");
     let attached = Attached::from_server(&bench, &server, "web@1 --name vm1");
     until(&bench, |now| now["tokens"][0]["state"] == "ending");
     until(&bench, |now| now["tokens"][0]["state"] == "expired");
