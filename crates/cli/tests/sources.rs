@@ -208,6 +208,44 @@ fn a_disk_that_changes_while_it_is_read_makes_no_version() {
     assert_eq!(record, &serde_json::json!(["was written meanwhile"]));
 }
 
+/// Waits until somebody has connected to the server at `url`, which need not be awake for that.
+fn until_connected(url: &str) {
+    let port: u16 = url.rsplit_once(':').unwrap().1.parse().unwrap();
+    let local = format!("0100007F:{port:04X}");
+    let is_connection = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some(local.as_str()) && words.nth(1) == Some("01")
+    };
+    while !fs::read_to_string("/proc/net/tcp").unwrap().lines().any(is_connection) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_disk_that_changes_while_it_is_committed_makes_no_version() {
+    let bench = Bench::new();
+    assert!(bench.see("init -q").ends_with("exit: 0\n"));
+    let created = bench.see("create web 16M -q");
+    assert!(created.ends_with("exit: 0\n"), "{created}");
+    let server = bench.serve("--no-multicast");
+    fs::write(bench.path("write.token"), bench.command("token --write").output().unwrap().stdout).unwrap();
+    let disk = bench.disk("disk.img", 16, 1);
+    server.signal("STOP");
+    let words = format!("commit web disk.img --to {} --token-file write.token --at 0", server.url);
+    let child = bench.command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It has looked at its source before.
+    until_connected(&server.url);
+    write(&disk, b"another", 0);
+    server.signal("CONT");
+    let done = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.code() == Some(1) && said.contains("was written meanwhile while it was read"),
+        "{said}"
+    );
+    assert_eq!(bench.json("log web").len(), 1);
+}
+
 #[test]
 fn a_file_that_is_open_for_writing_is_no_quiet_source() {
     let bench = Bench::new();

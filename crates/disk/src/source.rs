@@ -76,9 +76,7 @@ impl Source {
     pub fn path(&self) -> &Path {
         &self.path
     }
-}
 
-impl Source {
     /// Reads past the page cache, if that can be done and is worth it: whole sectors, into memory of that alignment. So no
     /// page is copied twice, and reads take about the same time whatever else the cache holds.
     fn read_past_cache(&self, bytes: &mut [u8], offset: u64) -> Option<std::io::Result<()>> {

@@ -26,6 +26,7 @@ mod source_record;
 pub mod tree;
 mod workers;
 
+pub use buffer::AlignedBuffer;
 pub use capture::{CaptureOptions, Captured, KnownChunks, capture};
 pub use catalogue::{Catalogue, CatalogueBuilder};
 pub use chunk::{Decoder, Encoder};

@@ -1,8 +1,8 @@
 //! `diskcast commit`: what changed on a disk becomes a new version, in a repository here or on a server.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
@@ -26,6 +26,7 @@ const RANGES_MAX: usize = 1 << 20;
 
 /// A file or device whose byte 0 is the image's byte `by`.
 struct Source<'a> {
+    /// To look for holes.
     file: File,
     by: u64,
     bytes: u64,
@@ -34,18 +35,30 @@ struct Source<'a> {
 }
 
 impl Content for Source<'_> {
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
-        self.file.read_exact_at(into, offset - self.by)?;
-        // The version appears as soon as all is read: a look after each read is one after the last.
-        if self.watch.is_still() {
-            return Ok(());
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let at = offset - self.by;
+        if at.saturating_add(into.len() as u64) > self.bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Err(std::io::Error::other(format!("`{}` was written meanwhile", self.opened.path().display())))
+        self.opened.read_exact_at(into, at).map_err(io::Error::other)
     }
 
     fn is_known_zero(&self, offset: u64, bytes: u64) -> bool {
-        // A file that was cut short meanwhile has no holes there: it is read, which fails.
-        self.opened.is_hole(offset - self.by, bytes) && self.watch.is_still()
+        self.opened.is_hole(offset - self.by, bytes)
+    }
+}
+
+/// A source whose bytes go into a version that appears as soon as all of them are read: a look after each read is one after the
+/// last.
+struct Watched<'a>(&'a Source<'a>);
+
+impl Content for Watched<'_> {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, into)?;
+        if self.0.watch.is_still() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("`{}` was written meanwhile", self.0.opened.path().display())))
     }
 }
 
@@ -106,7 +119,8 @@ impl Job<'_> {
         if self.args.append {
             let changes = self.behind(newest.layout().size_bytes());
             return self.conclude(&changes, newest.manifest().number, began, || {
-                let done = blob.append_from(self.source.bytes, &self.source, &repository::stamp())?.1;
+                let done =
+                    blob.append_from(self.source.bytes, &Watched(&self.source), &repository::stamp())?.1;
                 Ok(made(&done))
             });
         }
@@ -116,7 +130,7 @@ impl Job<'_> {
         };
         self.conclude(&changes, newest.manifest().number, began, || {
             let (written, freed) = (&changes.written[..], &changes.freed[..]);
-            let all = store::Changes { written, content: &self.source, freed };
+            let all = store::Changes { written, content: &Watched(&self.source), freed };
             Ok(made(&blob.commit(&all, changes.expected, &repository::stamp())?))
         })
     }
@@ -130,7 +144,7 @@ impl Job<'_> {
             retries: done.retries,
             merged_chunks: done.merged_chunks,
         };
-        let read = |offset: u64, into: &mut [u8]| self.source.read_at(offset, into);
+        let read = |offset: u64, into: &mut [u8]| Watched(&self.source).read_at(offset, into);
         if self.args.append {
             let changes = self.behind(newest.disk_bytes);
             return self.conclude(&changes, newest.number, began, || {
@@ -191,6 +205,11 @@ impl Job<'_> {
         let sum = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|range| range.end - range.start).sum() };
         let (bytes, freed) = (sum(&changes.written), sum(&changes.freed));
         let ranges = changes.written.len() + changes.freed.len();
+        // Whether it changed while it was compared.
+        let meanwhile = self.source.watch.changes()?;
+        if !meanwhile.is_empty() {
+            return Err(source::changed(self.source.opened, &meanwhile));
+        }
         let and_freed = |words: &str| match freed {
             0 => String::new(),
             _ => format!(" and {words}{}", show_bytes(freed)),
@@ -206,10 +225,6 @@ impl Job<'_> {
                     format!("{}commit {}{free} in {ranges} ranges\n", context.would(), show_bytes(bytes))
                 }
             });
-        }
-        let changes = self.source.watch.changes()?;
-        if !changes.is_empty() {
-            return Err(source::changed(self.source.opened, &changes));
         }
         let made = make()?;
         let took = clock::now().duration_since(began);

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use base::limits::SECTOR_BYTES;
 use image::chunk::{PlainHasher, is_zero};
-use image::{ChunkExtents, ChunkRef, ErrorKind, Leaf};
+use image::{AlignedBuffer, ChunkExtents, ChunkRef, ErrorKind, Leaf};
 
 use super::compose::{Content, Lent};
 use super::ranges::bytes_of;
@@ -25,8 +25,6 @@ const READERS_FAR: usize = 16;
 struct Scratch<'a> {
     lent: Lent<'a>,
     hasher: PlainHasher,
-    /// A chunk of the disk.
-    here: Vec<u8>,
     /// The allocated sectors of it, one run behind the other.
     plain: Vec<u8>,
 }
@@ -38,18 +36,19 @@ impl Snapshot<'_> {
     pub fn differences(&self, disk: &dyn Content, ranges_max: usize) -> Result<Vec<Range<u64>>> {
         let (layout, repository) = (self.layout(), self.repository());
         let threads = if repository.backend.is_far() { READERS_FAR } else { cores() };
-        let scratch = || Scratch {
-            lent: repository.blobs.benches.lend(repository.cipher()),
-            hasher: PlainHasher::default(),
-            here: Vec::new(),
-            plain: Vec::new(),
+        let scratch = || {
+            let lent = repository.blobs.benches.lend(repository.cipher());
+            let scratch = Scratch { lent, hasher: PlainHasher::default(), plain: Vec::new() };
+            // A chunk of the disk, which may be read past the page cache.
+            (AlignedBuffer::new(layout.chunk.bytes() as usize), scratch)
         };
         let mut differing: Vec<Range<u64>> = Vec::new();
         let count = layout.chunk_count();
         for first in (0..count).step_by(usize::try_from(WINDOW_CHUNKS).expect("it is small")) {
             let chunks = self.chunks(first..(first + WINDOW_CHUNKS).min(count))?;
-            let compared =
-                parallel_by(threads, &chunks, scratch, |scratch, item| self.unlike(scratch, disk, item));
+            let compared = parallel_by(threads, &chunks, scratch, |(here, scratch), item| {
+                self.unlike(here, scratch, disk, item)
+            });
             for ranges in compared {
                 for range in ranges.map_err(|error| self.failed(error))? {
                     let full = differing.len() >= ranges_max;
@@ -66,6 +65,7 @@ impl Snapshot<'_> {
     /// Where the disk is another in one chunk.
     fn unlike(
         &self,
+        here: &mut AlignedBuffer,
         scratch: &mut Scratch<'_>,
         disk: &dyn Content,
         (index, leaf): &(u64, Leaf),
@@ -76,23 +76,19 @@ impl Snapshot<'_> {
         if is_empty && !matches!(leaf, Leaf::Data(..)) {
             return Ok(Vec::new());
         }
-        scratch.here.resize(usize::try_from(bytes).expect("a chunk fits memory"), 0);
+        let here = here.front(usize::try_from(bytes).expect("a chunk fits memory"));
         if is_empty {
-            scratch.here.fill(0);
+            here.fill(0);
         } else {
-            disk.read_at(window.start, &mut scratch.here).map_err(|error| {
+            disk.read_at(window.start, here).map_err(|error| {
                 let text = format!("read the disk at offset {}", window.start);
                 image::Error::from_source(ErrorKind::Io, text, error)
             })?;
         }
         let Leaf::Data(extents, chunk) = leaf else {
-            return Ok(if is_zero(&scratch.here) {
-                Vec::new()
-            } else {
-                unequal(&scratch.here, &[], window.start)
-            });
+            return Ok(if is_zero(here) { Vec::new() } else { unequal(here, &[], window.start) });
         };
-        let is_same = scratch.is_same(extents, chunk);
+        let is_same = scratch.is_same(here, extents, chunk);
         if is_same && self.repository().is_good(&chunk.object()).map_err(into_image)? {
             return Ok(Vec::new());
         }
@@ -101,9 +97,9 @@ impl Snapshot<'_> {
             return Ok(whole());
         }
         match scratch.lent.bench()?.open(self.repository(), self.layout().chunk, leaf) {
-            Ok(there) => Ok(unequal(&scratch.here, there, window.start)),
+            Ok(there) => Ok(unequal(here, there, window.start)),
             Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
-                let beside = unequal(&free_of(&scratch.here, extents), &[], window.start);
+                let beside = unequal(&free_of(here, extents), &[], window.start);
                 let mut all: Vec<Range<u64>> = whole().into_iter().chain(beside).collect();
                 all.sort_unstable_by_key(|range| range.start);
                 Ok(all)
@@ -115,13 +111,13 @@ impl Snapshot<'_> {
 
 impl Scratch<'_> {
     /// Whether the disk holds what the chunk does, and zeros in what is free of it.
-    fn is_same(&mut self, extents: &ChunkExtents, chunk: &ChunkRef) -> bool {
+    fn is_same(&mut self, here: &[u8], extents: &ChunkExtents, chunk: &ChunkRef) -> bool {
         if extents.is_full() {
-            return self.hasher.digest(extents, &self.here) == chunk.plain;
+            return self.hasher.digest(extents, here) == chunk.plain;
         }
         self.plain.clear();
-        runs(extents).for_each(|run| self.plain.extend_from_slice(&self.here[place(&run)]));
-        self.hasher.digest(extents, &self.plain) == chunk.plain && is_zero(&free_of(&self.here, extents))
+        runs(extents).for_each(|run| self.plain.extend_from_slice(&here[place(&run)]));
+        self.hasher.digest(extents, &self.plain) == chunk.plain && is_zero(&free_of(here, extents))
     }
 }
 
