@@ -710,7 +710,7 @@ pub struct Writing {
 /// How much of this machine to use.
 #[derive(Debug, Clone, Args)]
 pub struct Effort {
-    /// Threads that compress or decompress [default: one a core]
+    /// Threads that compress or decompress [default: two a core, memory permitting]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<std::num::NonZeroUsize>,
     /// Memory for data between the stages
