@@ -12,29 +12,57 @@ mod stack;
 #[path = "../../disk/tests/common/mod.rs"]
 mod tools;
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use base::{Chance, Digest};
+use base::Chance;
 use disk::{SurveyOptions, TargetOptions, open_source, open_target, survey};
 use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, capture, install};
 use stack::{Stacker, Templates};
-use tools::{Bench, have, is_root, output, paths};
+use tools::{Bench, have, is_root, output};
 
-const TOOLS: &[&str] =
-    &["sfdisk", "blkid", "wipefs", "mke2fs", "e2fsck", "mkfs.fat", "fsck.fat", "mcopy", "mkswap", "mount"];
+const TOOLS: &[&str] = &[
+    "sfdisk",
+    "blkid",
+    "wipefs",
+    "mke2fs",
+    "e2fsck",
+    "mkfs.fat",
+    "fsck.fat",
+    "mcopy",
+    "mkswap",
+    "mkfs.btrfs",
+    "btrfs",
+    "mkfs.xfs",
+    "xfs_repair",
+    "mount",
+    "sha256sum",
+];
 
-/// What the kernel mounts; the checker of each, if it has one.
-const MOUNTED: &[(&str, &str)] = &[("ext2", "e2fsck -fn"), ("ext4", "e2fsck -fn"), ("vfat", "fsck.fat -n")];
+/// What the kernel mounts, with which options, and the checker of each.
+const MOUNTED: &[(&str, &str, &str)] = &[
+    ("ext2", "ro,loop", "e2fsck -fn"),
+    ("ext4", "ro,loop", "e2fsck -fn"),
+    ("vfat", "ro,loop", "fsck.fat -n"),
+    ("btrfs", "ro,loop", "btrfs check --readonly"),
+    // There is one group, of which the checker would rather see two.
+    ("xfs", "ro,loop,norecovery,nouuid", "xfs_repair -n -f -o force_geometry"),
+];
+
+/// Held while a btrfs is mounted: the kernel mounts no two of one name at a time.
+static MOUNTING: Mutex<()> = Mutex::new(());
 
 /// How many volumes that differ in their bytes were looked at, and how many trees of files, so that the test can't
-/// come to look at nothing.
+/// come to look at nothing; and on how many disks there were XFS and btrfs, which are captured whole and come back
+/// byte by byte.
 static VOLUMES: AtomicU64 = AtomicU64::new(0);
 static TREES: AtomicU64 = AtomicU64::new(0);
+static LARGE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 #[test]
 fn copies_of_stacked_disks_are_seen_as_their_sources() {
@@ -67,7 +95,9 @@ fn copies_of_stacked_disks_are_seen_as_their_sources() {
     }
     if seeds.end - seeds.start >= 500 {
         let [volumes, trees] = [&VOLUMES, &TREES].map(|count| count.load(Ordering::Relaxed));
-        assert!(volumes >= 300 && trees >= 100, "{volumes} volumes and {trees} trees are too few");
+        assert!(volumes >= 250 && trees >= 80, "{volumes} volumes and {trees} trees are too few");
+        let [xfs, btrfs] = LARGE.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert!(xfs >= 10 && btrfs >= 20, "{xfs} disks with XFS and {btrfs} with btrfs are too few");
     }
 }
 
@@ -114,37 +144,62 @@ impl Side {
         fs::write(&file, bytes).unwrap();
         let blkid = self.says("blkid -p", &file);
         let table = if blkid.contains("PTTYPE=") { self.says("sfdisk -d", &file) } else { String::new() };
-        let found = MOUNTED.iter().find(|(kind, _)| blkid.contains(&format!(" TYPE=\"{kind}\"")));
-        let files = found.map(|(kind, checker)| self.says(checker, &file) + &self.tree(&file, kind));
+        let found = MOUNTED.iter().find(|(kind, ..)| blkid.contains(&format!(" TYPE=\"{kind}\"")));
+        let files =
+            found.map(|(kind, how, checker)| self.says(checker, &file) + &self.tree(&file, kind, how));
         let partitions = partitions(&table, bytes.len());
         let signatures = blkid + &self.says("wipefs -n", &file) + &table;
         Seen { signatures, files: files.unwrap_or_default(), partitions }
     }
 
-    /// The files of a filesystem, by digest; or why the kernel does not mount it.
-    fn tree(&self, file: &Path, kind: &str) -> String {
+    /// The files of a filesystem, by SHA-256; or that the kernel does not mount it.
+    fn tree(&self, file: &Path, kind: &str, how: &str) -> String {
+        use std::os::unix::fs::MetadataExt;
         let at = self.0.join("mount");
-        let mounted = output(&format!("mount -t {kind} -o ro,loop"), &[&file, &at]);
+        let is_btrfs = kind == "btrfs";
+        let _one_at_a_time = is_btrfs.then(|| MOUNTING.lock().unwrap_or_else(PoisonError::into_inner));
+        let mounted = output(&format!("mount -t {kind} -o {how}"), &[&file, &at]);
         if !mounted.status.success() {
             return "not mounted\n".to_owned();
         }
         TREES.fetch_add(1, Ordering::Relaxed);
-        let mut text = String::new();
-        for path in paths(&at) {
-            let full = at.join(&path);
-            let meta = fs::symlink_metadata(&full).unwrap();
-            use std::os::unix::fs::MetadataExt;
-            let content = if meta.is_file() {
-                fs::read(&full).map_or_else(|e| e.to_string(), |bytes| Digest::of(&bytes).to_hex())
-            } else {
-                fs::read_link(&full).map_or(String::new(), |to| to.display().to_string())
+        let (mut text, mut files, mut all) = (String::new(), Vec::new(), Vec::new());
+        list(&at, &mut all);
+        for path in all {
+            let shown = path.strip_prefix(&at).unwrap().display();
+            let Ok(meta) = fs::symlink_metadata(&path) else {
+                writeln!(text, "{shown} can't be read").unwrap();
+                continue;
             };
-            let (mode, owner, time) = (meta.mode(), meta.uid(), meta.mtime());
-            writeln!(text, "{} {mode:o} {owner} {time} {content}", path.display()).unwrap();
+            let target = fs::read_link(&path).map_or(String::new(), |to| to.display().to_string());
+            let (mode, owner, bytes, time) = (meta.mode(), meta.uid(), meta.len(), meta.mtime());
+            let bytes = if meta.is_file() { bytes } else { 0 };
+            writeln!(text, "{shown} {mode:o} {owner} {bytes} {time} {target}").unwrap();
+            if meta.is_file() {
+                files.push(path);
+            }
         }
-        let unmounted = output("umount --lazy", &[&at]);
+        let files: Vec<&dyn AsRef<OsStr>> = files.iter().map(|file| file as _).collect();
+        let digests = output("sha256sum --", &files);
+        for said in [digests.stdout, digests.stderr] {
+            text += &String::from_utf8_lossy(&said).replace(at.to_str().unwrap(), "");
+        }
+        let unmounted = output(if is_btrfs { "umount" } else { "umount --lazy" }, &[&at]);
         assert!(unmounted.status.success(), "{}", String::from_utf8_lossy(&unmounted.stderr));
         text
+    }
+}
+
+/// All that is below `folder`, in order; what can't be listed as something that is not there.
+fn list(folder: &Path, into: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut entries: Vec<PathBuf> = entries.unwrap_or_else(|_| vec![folder.join("(not to be listed)")]);
+    entries.sort();
+    for path in entries {
+        into.push(path.clone());
+        if path.is_dir() && !path.is_symlink() {
+            list(&path, into);
+        }
     }
 }
 
@@ -187,7 +242,10 @@ fn difference(sides: [&Side; 2], disks: [&[u8]; 2], name: &str) -> Option<String
 
 fn try_seed(bench: &Bench, templates: &Templates, seed: u64) -> Result<(), String> {
     let mut chance = Chance::from_seed(seed);
-    let bytes = 512 * (8192 + chance.below(12_288) as usize);
+    let mut bytes = 512 * (8192 + chance.below(12_288) as usize);
+    if chance.below(6) == 0 {
+        bytes += 18 << 20;
+    }
     let target_seed = chance.u64();
     let onto_noise = chance.below(3) == 0;
     let mut stacker = Stacker { bench, templates, chance, story: Vec::new(), tidy: false };
@@ -199,6 +257,10 @@ fn try_seed(bench: &Bench, templates: &Templates, seed: u64) -> Result<(), Strin
         stacker.story.push("--- onto".to_owned());
         stacker.chance = Chance::from_seed(target_seed);
         old = stacker.disk(old.len());
+    }
+    for (kind, count) in ["mkfs.xfs", "mkfs.btrfs"].iter().zip(&LARGE) {
+        let has = stacker.story.iter().any(|line| line.contains(kind));
+        count.fetch_add(u64::from(has), Ordering::Relaxed);
     }
     let (from, to) = (bench.path("source"), bench.path("target"));
     fs::write(&from, &source).unwrap();

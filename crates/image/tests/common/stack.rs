@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Chance;
@@ -22,16 +22,18 @@ type Recipe = (&'static str, usize);
 #[derive(Default)]
 pub struct Templates(Mutex<HashMap<Recipe, Arc<Vec<u8>>>>);
 
-/// What fills a volume, and the command that makes it.
-const FILESYSTEMS: &[&str] = &[
-    "mke2fs -q -F -t ext4 -b 1024 -d TREE",
-    "mke2fs -q -F -t ext4 -b 4096 -d TREE",
-    "mke2fs -q -F -t ext4 -b 1024 -O ^metadata_csum,^64bit,bigalloc -C 4096 -d TREE",
-    "mke2fs -q -F -t ext2 -b 1024 -d TREE",
-    "mkfs.fat -F 12 -s 8",
-    "mkfs.fat -F 16 -s 1",
-    "mkswap",
-    "mkswap -p 8192",
+/// What fills a volume: the command that makes it, and its least and most bytes. The smallest XFS is one of tests.
+const FILESYSTEMS: &[(&str, usize, usize)] = &[
+    ("mke2fs -q -F -t ext4 -b 1024 -d TREE", 512 * KIB, 16 * MIB),
+    ("mke2fs -q -F -t ext4 -b 4096 -d TREE", 512 * KIB, 16 * MIB),
+    ("mke2fs -q -F -t ext4 -b 1024 -O ^metadata_csum,^64bit,bigalloc -C 4096 -d TREE", 512 * KIB, 16 * MIB),
+    ("mke2fs -q -F -t ext2 -b 1024 -d TREE", 512 * KIB, 16 * MIB),
+    ("mkfs.fat -F 12 -s 8", 512 * KIB, 4 * MIB),
+    ("mkfs.fat -F 16 -s 1", 4 * MIB, 16 * MIB),
+    ("mkswap", 512 * KIB, 16 * MIB),
+    ("mkswap -p 8192", 512 * KIB, 16 * MIB),
+    ("mkfs.btrfs -q -f --mixed --rootdir TREE", 8 * MIB, 16 * MIB),
+    ("env TEST_DIR=. TEST_DEV=. QA_CHECK_FS=1 mkfs.xfs -q -f -p PROTOTYPE", 16 * MIB, 16 * MIB),
 ];
 
 impl Templates {
@@ -44,6 +46,7 @@ impl Templates {
                 plant(&tree);
             }
             let line = command.replace("TREE", tree.to_str().unwrap());
+            let line = line.replace("PROTOTYPE", prototype(&tree).to_str().unwrap());
             let done = output(&line, &[&path]);
             assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
             if command.starts_with("mkfs.fat") && bytes >= MIB {
@@ -66,6 +69,31 @@ fn plant(tree: &Path) {
         fs::write(tree.join(format!("some/deeper/zeros{n}")), vec![0; size]).unwrap();
     }
     std::os::unix::fs::symlink("some/file3", tree.join("link")).unwrap();
+}
+
+/// A description of `tree`, beside it, from which mkfs.xfs makes the same.
+fn prototype(tree: &Path) -> PathBuf {
+    fn describe(folder: &Path, text: &mut String) {
+        let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        for path in entries {
+            let (name, full) = (path.file_name().unwrap().to_str().unwrap(), path.display());
+            if path.is_symlink() {
+                *text += &format!("{name} l--777 0 0 {}\n", path.read_link().unwrap().display());
+            } else if path.is_dir() {
+                *text += &format!("{name} d--755 0 0\n");
+                describe(&path, text);
+                *text += "$\n";
+            } else {
+                *text += &format!("{name} ---644 0 0 {full}\n");
+            }
+        }
+    }
+    let mut text = "/\n0 0\nd--755 0 0\n".to_owned();
+    describe(tree, &mut text);
+    let path = tree.with_extension("prototype");
+    fs::write(&path, text + "$\n").unwrap();
+    path
 }
 
 /// Makes disks.
@@ -122,20 +150,31 @@ impl Stacker<'_> {
 
     /// A filesystem that fills the volume, or is shorter; whole, or only where it begins.
     fn filesystem(&mut self, disk: &mut [u8], range: Range<usize>, depth: usize) {
-        let command = FILESYSTEMS[self.chance.below(FILESYSTEMS.len() as u64) as usize];
-        let sizes = [512 * KIB, MIB, 2 * MIB, 4 * MIB];
-        let fitting: Vec<_> = sizes.into_iter().filter(|&size| size <= range.len()).collect();
+        let room = range.len();
+        let which = match self.chance.below(3) {
+            // Few volumes are large enough for these.
+            0 if room >= 16 * MIB => FILESYSTEMS.len() as u64 - 1,
+            0 if room >= 8 * MIB => FILESYSTEMS.len() as u64 - 2,
+            _ => self.chance.below(FILESYSTEMS.len() as u64),
+        };
+        let (command, least, most) = FILESYSTEMS[which as usize];
+        let sizes = [512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB];
+        let fitting: Vec<_> = sizes.into_iter().filter(|&size| size <= room.min(most)).collect();
         let Some(&largest) = fitting.last() else { return };
         let shorter = self.chance.below(4) == 0;
-        let size = if shorter { fitting[0] } else { largest };
-        let least = if command.contains("-F 16") { 4 * MIB } else { 512 * KIB };
-        if size < least {
+        let size = if shorter { least.max(fitting[0]) } else { largest };
+        if size < least || size > room {
             return;
         }
         let template = self.templates.get(self.bench, command, size);
         let is_stale = !self.tidy && self.chance.below(8) == 0;
         // mkswap writes a page; the filesystems' tools clear what they rely on.
-        let written = if is_stale || command.starts_with("mkswap") { 8 * KIB } else { size };
+        let written = match command {
+            _ if command.starts_with("mkswap") => 8 * KIB,
+            _ if !is_stale => size,
+            _ if command.starts_with("mkfs.btrfs") => 128 * KIB,
+            _ => 8 * KIB,
+        };
         put(&mut disk[range.clone()], 0, &template[..written]);
         let kind = if is_stale { "start of " } else { "" };
         self.tell(depth, &format!("{kind}{command} ({size})"), &range);
