@@ -101,3 +101,21 @@ fn a_clone_outlives_a_kill_and_is_committed() {
     bench.see("install lab@2 out.img --yes");
     assert!(std::fs::read(bench.path("out.img")).unwrap() == expected);
 }
+
+/// A writable disk of a mount neither grows nor shrinks, so an install cannot cut it to the image's size.
+#[test]
+fn a_file_of_fixed_size_is_a_target_like_a_larger_disk() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 4, 3);
+    bench.see("capture disk.img lab");
+    bench.disk("larger.img", 6, 4);
+    bench.see("capture larger.img larger");
+    let mount = Mount::start(&bench, "");
+    std::fs::write(mount.dir.join("_control"), "clone vm1 larger").unwrap();
+    let clone = mount.dir.join("_clones/vm1");
+    let installed = bench.see("install lab dir/_clones/vm1 --yes -q");
+    assert_eq!(installed, "exit: 0\n");
+    let (disk, found) = (std::fs::read(disk).unwrap(), std::fs::read(&clone).unwrap());
+    assert!(found.len() == 6 << 20 && found[..disk.len()] == disk);
+    mount.terminate();
+}

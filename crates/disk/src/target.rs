@@ -22,7 +22,7 @@ static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 pub struct TargetOptions {
     /// Make the file if there is none, and see that it has at least this many bytes. Devices have their size.
     pub create_size: Option<u64>,
-    /// Cut a longer file to that size.
+    /// Cut a longer file to that size, if it can be cut.
     pub cut: bool,
     /// Logical sector size that a file is to have; 512 if not said. Devices have theirs.
     pub file_sector_bytes: Option<u32>,
@@ -86,8 +86,12 @@ fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Ge
     let mut size_bytes = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
     let fits = |wanted: u64| wanted == size_bytes || (wanted < size_bytes && !options.cut);
     if let Some(wanted) = options.create_size.filter(|&wanted| !fits(wanted)) {
-        file.set_len(wanted).map_err(|e| io_error(&format!("resize to {wanted} bytes"), path, e))?;
-        size_bytes = wanted;
+        match rustix::fs::ftruncate(file, wanted) {
+            Ok(()) => size_bytes = wanted,
+            // A file of fixed size, such as one behind FUSE, is used like a larger disk.
+            Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) if wanted < size_bytes => {}
+            Err(e) => return Err(io_error(&format!("resize to {wanted} bytes"), path, e)),
+        }
     }
     let sector_bytes = options.file_sector_bytes.unwrap_or(512);
     Ok(Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes })
