@@ -185,6 +185,7 @@ fn version(program: &str) -> String {
 }
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
+    context.calm()?;
     let rivals = Rivals::begin(context)?;
     let (mut first, mut same, mut changed) = (Times::default(), Times::default(), Times::default());
     rivals.take("first", &[], &mut first)?;

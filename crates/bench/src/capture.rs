@@ -40,6 +40,7 @@ fn capture(context: &Context, disk: &Path, repo: &Path) -> Result<(Usage, u64)> 
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn measure(context: &Context) -> Result<Vec<Figure>> {
+    context.calm()?;
     let disk = load::system_disk(context)?;
     let (usage, image_bytes) = capture(context, &disk, &context.folder()?)?;
     let memory = usage.peak_bytes as f64 / f64::from(1 << 20);

@@ -10,6 +10,12 @@ use serde::Serialize;
 use crate::Result;
 use crate::figure::Figure;
 
+/// For so long ext4 passes over an inode that was freed: `recently_deleted` in fs/ext4/ialloc.c, if the inode's block of the
+/// inode table is dirty.
+const FORGOTTEN: Duration = Duration::from_secs(6 * 60);
+/// A file in the scratch folder: when it was written, the last run had removed its folders.
+const ENDED: &str = "ended";
+
 /// The place of a run.
 pub struct Context {
     /// The project's root.
@@ -20,9 +26,17 @@ pub struct Context {
     pub diskcast: PathBuf,
     /// Removed when the run ends, not before: ext4 searches long for a new inode where many were freed lately, and that
     /// would slow the next measurement.
-    folders: tempfile::TempDir,
+    folders: Option<tempfile::TempDir>,
     commit: String,
     machine: String,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        drop(self.folders.take());
+        // Without it the next run does not wait.
+        let _ = std::fs::write(self.scratch.join(ENDED), b"");
+    }
 }
 
 /// A figure as the notebook keeps it.
@@ -58,18 +72,37 @@ impl Context {
         std::fs::create_dir_all(&scratch)?;
         std::fs::create_dir_all(root.join("bench"))?;
         let commit = commit(root)?;
-        let folders = tempfile::tempdir_in(&scratch)?;
+        let folders = Some(tempfile::tempdir_in(&scratch)?);
         Ok(Self { root: root.to_owned(), scratch, diskcast, folders, commit, machine: machine()? })
     }
 
     /// A new folder on the local disk, kept until the run ends.
     pub fn folder(&self) -> Result<PathBuf> {
-        Ok(tempfile::Builder::new().disable_cleanup(true).tempdir_in(&self.folders)?.keep())
+        Ok(tempfile::Builder::new().disable_cleanup(true).tempdir_in(self.folders())?.keep())
+    }
+
+    fn folders(&self) -> &Path {
+        self.folders.as_ref().expect("they are removed when this is dropped").path()
+    }
+
+    /// Waits until ext4 has forgotten what the run before removed. For figures that write many files.
+    pub fn calm(&self) -> Result<()> {
+        let Ok(ended) = std::fs::metadata(self.scratch.join(ENDED)) else { return Ok(()) };
+        let rest = FORGOTTEN.saturating_sub(ended.modified()?.elapsed().unwrap_or_default());
+        if !rest.is_zero() {
+            println!(
+                "waiting {} s: ext4 is slow at new files after the last run removed its own",
+                rest.as_secs()
+            );
+            std::thread::sleep(rest);
+        }
+        Ok(())
     }
 
     /// The binary under test, on the repository `repo`, printing JSON lines.
     pub fn diskcast(&self, repo: &Path) -> Command {
         let mut command = Command::new(&self.diskcast);
+        command.env("XDG_CACHE_HOME", self.folders());
         command.arg("--repo").arg(repo).arg("--json");
         command
     }

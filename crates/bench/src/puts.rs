@@ -34,6 +34,7 @@ const ROUNDS: u64 = 5;
 const SIZES: [(usize, usize); 3] = [(4 << 10, 2000), (90_000, 2000), (1 << 20, 200)];
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
+    context.calm()?;
     let (mut rows, mut worst) = (vec![], (f64::INFINITY, vec![]));
     let mut peer_at_chunk = f64::NAN;
     for (object_bytes, count) in SIZES {

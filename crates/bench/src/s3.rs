@@ -31,6 +31,7 @@ const READERS: usize = 8;
 const BUCKET: &str = "s3://images";
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
+    context.calm()?;
     let gateway = Gateway::start(Engine::VersityGw, &context.scratch)?;
     let disk = load::system_disk(context)?;
     let (mut shares, mut near, mut far) = (vec![], vec![], vec![]);
