@@ -45,8 +45,8 @@ pub struct Global {
     /// folder else]
     #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
     pub repo: Option<String>,
-    /// Folder that keeps what was read from a repository in S3, or `off` [default: the system's cache folder for root,
-    /// the user's else]
+    /// Folder that keeps what was read from a repository in S3, and which files of a repository in a folder were checked
+    /// within a day; or `off` [default: /var/cache/diskcast for root, the user's cache folder else]
     #[arg(long, global = true, value_name = "FOLDER|off", env = "DISKCAST_CACHE", hide_env_values = true)]
     pub cache: Option<String>,
     /// Most bytes in it

@@ -24,6 +24,12 @@ pub fn now_rfc3339() -> String {
     now.format(&Rfc3339).expect("years up to 9999 can be written")
 }
 
+/// Now by the system's clock, which people and files go by.
+#[expect(clippy::disallowed_methods, reason = "what a scrub log says is compared with the times of files")]
+pub fn system_now() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Seconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "tokens expire by the system's clock")]
 pub fn unix_seconds() -> u64 {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use store::{Cache, CacheSetting, Location, Reference, Repository, S3Access, Setting, Stamp};
+use store::{Cache, CacheSetting, Location, Reference, Repository, S3Access, ScrubSetting, Setting, Stamp};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Result};
@@ -11,6 +11,8 @@ use crate::keys;
 
 const SYSTEM_FOLDER: &str = "/var/lib/diskcast";
 const SYSTEM_CACHE: &str = "/var/cache/diskcast";
+/// Where scrub logs lie in the cache.
+const SCRUBS: &str = "scrubs";
 
 /// Opens the repository that the options name; it must exist, and if it is encrypted its key must be there.
 pub fn open(global: &Global) -> Result<Repository> {
@@ -39,6 +41,15 @@ pub fn open_locked(global: &Global) -> Result<Repository> {
     Ok(opened?.with_keys(keys::of_repository(&global.keys)?)?)
 }
 
+/// The same for a command that writes much: it need not read again what was checked within a day.
+pub fn with_scrubs(global: &Global, repository: Repository) -> Repository {
+    match cache_folder(global) {
+        Some(folder) => repository
+            .with_scrubs(&ScrubSetting { folder: folder.join(SCRUBS), now: crate::clock::system_now() }),
+        None => repository,
+    }
+}
+
 /// Opens the repository that the options name, or makes it.
 pub fn open_or_create(global: &Global) -> Result<Repository> {
     // Nothing is kept in the clear for somebody who gave a key.
@@ -52,31 +63,32 @@ pub fn open_or_create(global: &Global) -> Result<Repository> {
 /// How it is reached, what is kept here of it, and who does.
 fn setting(global: &Global, location: &Location) -> Result<Setting> {
     let (s3, cache) = match location {
-        Location::S3(_) => {
-            (Some(S3Access::from_variables(&|name| std::env::var(name).ok())?), cache(global)?)
-        }
+        Location::S3(_) => (Some(S3Access::from_variables(&|name| std::env::var(name).ok())?), cache(global)),
         Location::Folder(_) | Location::Memory => (None, None),
     };
     Ok(Setting { s3, cache, stamp: Some(stamp()) })
 }
 
-fn cache(global: &Global) -> Result<Option<CacheSetting>> {
-    let folder = match global.cache.as_deref() {
-        Some("off") => return Ok(None),
-        Some(folder) => folder.into(),
-        None if rustix::process::geteuid().is_root() => SYSTEM_CACHE.into(),
-        None => match user_folder("XDG_CACHE_HOME", ".cache") {
-            Some(folder) => folder,
-            // Nobody's home, nobody's cache.
-            None => return Ok(None),
-        },
-    };
-    Ok(Some(CacheSetting { folder, bytes_max: global.cache_size }))
+fn cache(global: &Global) -> Option<CacheSetting> {
+    cache_folder(global).map(|folder| CacheSetting { folder, bytes_max: global.cache_size })
+}
+
+/// None if there is to be no cache, or if the user has no home.
+fn cache_folder(global: &Global) -> Option<PathBuf> {
+    match global.cache.as_deref() {
+        Some("off") => None,
+        Some(folder) => Some(folder.into()),
+        None if rustix::process::geteuid().is_root() => {
+            let folder = absolute("XDG_CACHE_HOME").map(|folder| folder.join("diskcast"));
+            folder.or_else(|| Some(SYSTEM_CACHE.into()))
+        }
+        None => user_folder("XDG_CACHE_HOME", ".cache"),
+    }
 }
 
 /// The cache that somebody chose, open.
 pub fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
-    match (&global.cache, cache(global)?) {
+    match (&global.cache, cache(global)) {
         (Some(_), Some(setting)) => Ok(Some(Arc::new(Cache::open(&setting)?))),
         _ => Ok(None),
     }
@@ -85,9 +97,12 @@ pub fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
 /// The folder `diskcast` in the one that `variable` names, or in `below` in the user's home (XDG Base Directory
 /// Specification).
 fn user_folder(variable: &str, below: &str) -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(below)));
     folder.map(|folder| folder.join("diskcast"))
+}
+
+fn absolute(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
 /// Makes the repository that the options name, encrypted if they name a key.
@@ -131,7 +146,7 @@ fn location(global: &Global) -> Result<(Location, bool)> {
 pub fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
     Ok(match location(global)?.0 {
         Location::Folder(folder) => vec![folder],
-        Location::S3(_) => cache(global)?.map(|cache| cache.folder).into_iter().collect(),
+        Location::S3(_) => cache(global).map(|cache| cache.folder).into_iter().collect(),
         Location::Memory => Vec::new(),
     })
 }

@@ -20,6 +20,7 @@ use crate::folder::{Folder, Unfinished};
 use crate::http::CutShort;
 use crate::mend::mend;
 use crate::probe::{Probe, Proof};
+use crate::scrubs::FileStamp;
 use crate::uploads::Uploads;
 
 /// Records that a listing holds at a time: as many as S3 lists at once.
@@ -98,6 +99,25 @@ impl Backend {
     /// Whether records are files of this machine.
     pub(crate) fn is_folder(&self) -> bool {
         matches!(self.objects, Objects::Folder(_))
+    }
+
+    /// The folder of this machine that records are files of. None for one that a network filesystem shows, where what
+    /// another machine changed may be seen late.
+    pub(crate) fn local_folder(&self) -> Option<&std::path::Path> {
+        match &self.objects {
+            Objects::Folder(folder) if folder.takes_unnamed() => Some(folder.root()),
+            _ => None,
+        }
+    }
+
+    /// What tells the file at `path` from the same file after a change; none if there is no file that has its name.
+    pub(crate) fn stamp(&self, path: &Path) -> Option<FileStamp> {
+        match &self.objects {
+            Objects::Folder(folder) if !folder.holds(path.as_ref()) => {
+                files::stamp(folder.root(), path.as_ref())
+            }
+            _ => None,
+        }
     }
 
     /// The record at `path` in one read. `Corrupt` if it is longer than `bytes_max`, before memory is taken.

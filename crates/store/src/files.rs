@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind as Io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::{Error, ErrorKind, Result, from_io};
+use crate::scrubs::FileStamp;
 
 /// What is set aside keeps its name, with this behind it.
 pub(crate) const ASIDE: &str = "damaged";
@@ -39,6 +40,14 @@ pub(crate) fn size(root: &Path, name: &str) -> Result<Option<u64>> {
         Err(error) if matches!(error.kind(), Io::NotFound | Io::NotADirectory) => Ok(None),
         Err(error) => Err(from_io(format!("look for `{name}`"), error)),
     }
+}
+
+/// What tells the file `name` from the same file after a change. None if there is none.
+pub(crate) fn stamp(root: &Path, name: &str) -> Option<FileStamp> {
+    let found = std::fs::metadata(root.join(name)).ok().filter(std::fs::Metadata::is_file)?;
+    let changed = u64::try_from(found.ctime()).ok()?.checked_mul(1_000_000_000)?;
+    let changed_ns = changed.checked_add(u64::try_from(found.ctime_nsec()).ok()?)?;
+    Some(FileStamp { inode: found.ino(), bytes: found.len(), changed_ns })
 }
 
 /// Writes `bytes` over what the file `name` holds, which has the same length and differs in one byte: whoever reads it

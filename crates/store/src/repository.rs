@@ -30,6 +30,7 @@ use crate::process::Process;
 use crate::process::Processes;
 use crate::record::{self, RECORD_BYTES_MAX};
 use crate::s3;
+use crate::scrubs::{ScrubSetting, Scrubs};
 use crate::versions::{Stamp, from_image};
 
 const FORMAT: &str = "diskcast-repository";
@@ -90,6 +91,7 @@ pub struct Keys {
 pub struct Repository {
     pub(crate) backend: Arc<Backend>,
     cache: Option<Arc<Cache>>,
+    scrubs: Option<Arc<Scrubs>>,
     name: String,
     id: String,
     /// `None` if it is not encrypted.
@@ -201,6 +203,16 @@ impl Repository {
         };
         // Benches know how chunks are kept.
         Ok(Self { cipher, keys, blobs: Arc::default(), ..self })
+    }
+
+    /// The same repository, whose writers need not read again what the scrub log of this machine covers. For processes that
+    /// end soon, since checks count as made at `setting.now`. It changes nothing where stored files can't be told from their
+    /// like by a ctime of this machine: in S3, in memory, and in folders of a network.
+    #[must_use]
+    pub fn with_scrubs(mut self, setting: &ScrubSetting) -> Self {
+        let folder = self.backend.local_folder();
+        self.scrubs = folder.map(|root| Arc::new(Scrubs::of(setting, &self.id, root)));
+        self
     }
 
     /// Whether it is encrypted and has no key: its objects can be passed on and checked, its versions can't be read.
@@ -319,7 +331,19 @@ impl Repository {
         let (keys, blobs) = (Keys::default(), Arc::default());
         let backend = Arc::new(backend);
         let (processes, mutant) = (Processes::default(), Mutant::None);
-        Self { backend, cache: None, name, id, key_check, cipher, keys, blobs, processes, mutant }
+        Self {
+            backend,
+            cache: None,
+            scrubs: None,
+            name,
+            id,
+            key_check,
+            cipher,
+            keys,
+            blobs,
+            processes,
+            mutant,
+        }
     }
 
     fn open_on(backend: Backend, name: String) -> Result<Self> {
@@ -424,13 +448,15 @@ impl Repository {
         read_format(&self.backend).map(drop)
     }
 
-    /// Whether there is a good copy of `object` in the store now: it is read, whatever the cache holds.
+    /// Whether there is a good copy of `object` in the store now: one is read, whatever the cache holds, or the scrub log
+    /// covers it.
     pub fn is_good(&self, object: &ObjectRef) -> Result<bool> {
-        match self.read_object(object) {
-            Ok(_) => Ok(true),
-            Err(error) if self.means_damage(&error) || error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+        for slot in 0..layout::SLOTS {
+            if self.is_good_in(object, slot)? {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     /// Whether there is one in `slot`, by its length alone.
@@ -473,6 +499,21 @@ impl Repository {
             }
         }
         Err(damage.or(missing).expect("there are slots"))
+    }
+
+    /// Whether a good copy lies in `slot`: it is read and held against its name now, or the scrub log covers it.
+    pub(crate) fn is_good_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
+        let path = layout::object_in(object.kind, &object.digest, slot);
+        // Taken before the file is read: see `Scrubs::add`.
+        let scrubs = self.scrubs.as_ref().and_then(|scrubs| Some((scrubs, self.backend.stamp(&path)?)));
+        if scrubs.as_ref().is_some_and(|(scrubs, stamp)| scrubs.covers(object, slot, stamp)) {
+            return Ok(true);
+        }
+        let Copy::Good(_) = self.read_in(object, slot)? else { return Ok(false) };
+        if let Some((scrubs, stamp)) = scrubs {
+            scrubs.add(object, slot, stamp);
+        }
+        Ok(true)
     }
 
     /// What lies in `slot`. Errors are those of a store that cannot be reached.
@@ -522,6 +563,10 @@ pub(crate) fn into_image(error: Error) -> image::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use image::ObjectKind;
+
     use super::*;
 
     const GOLDEN: &str = include_str!("../../../golden/repository/v1/good/format");
@@ -530,5 +575,37 @@ mod tests {
     fn the_format_is_still_written_as_it_was() {
         let format: Format = record::unseal(FORMAT, "golden", GOLDEN.as_bytes()).unwrap();
         assert_eq!(record::seal(FORMAT, &format), GOLDEN);
+    }
+
+    #[test]
+    fn the_scrub_log_saves_a_read_until_the_file_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let location = Location::Folder(folder.path().join("repo"));
+        // An hour after all files of this test were written.
+        let now = folder.path().metadata().unwrap().modified().unwrap() + Duration::from_secs(3600);
+        let open = |now: SystemTime| {
+            let setting = ScrubSetting { folder: folder.path().join("scrubs"), now };
+            Repository::open_or_create(&location).unwrap().with_scrubs(&setting)
+        };
+        let (good, rotten) = (Bytes::from_static(b"good bytes"), b"rotten one");
+        let object = ObjectRef::of(ObjectKind::Chunk, &good);
+        let repository = open(now);
+        repository.put_in(&object, 0, good).unwrap();
+        repository.settle().unwrap();
+        assert!(repository.is_good(&object).unwrap());
+        let path = layout::object_in(object.kind, &object.digest, 0);
+        let file = folder.path().join("repo").join(path.as_ref());
+        std::fs::write(&file, rotten).unwrap();
+        let stamp = repository.backend.stamp(&path).unwrap();
+        drop(repository);
+        // It changed after it was found good, so it is read, and is not.
+        assert!(!open(now).is_good(&object).unwrap());
+        // If the log says that this very file was found good, nobody reads it within a day.
+        open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
+        assert!(open(now).is_good(&object).unwrap());
+        assert!(!open(now + Duration::from_secs(24 * 3600)).is_good(&object).unwrap());
+        // Whatever changes the file or its inode makes another ctime.
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+        assert!(!open(now).is_good(&object).unwrap());
     }
 }

@@ -16,7 +16,7 @@ use crate::lease::{Heart, Lease, Purpose};
 use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::record;
-use crate::repository::{Copy, Repository, into_image};
+use crate::repository::{Repository, into_image};
 use crate::versions::{RACES_MAX, Stamp, next};
 
 /// How often work is begun that prunes take for dead.
@@ -218,15 +218,15 @@ impl Writer {
         Ok(false)
     }
 
-    /// Whether there is a good copy that will stay: one that this writer put, or that is read and held against its name
-    /// now. formats/repository.md, "What counts as stored".
+    /// Whether there is a good copy that will stay: one that this writer put, one that is read and held against its name
+    /// now, or one that the scrub log covers. formats/repository.md, "What counts as stored".
     pub(crate) fn holds(&self, object: &ObjectRef) -> Result<bool> {
         let slots = self.slots_of(object)?;
         if self.good.has(&object.digest) {
             return Ok(true);
         }
         for slot in slots {
-            if let Copy::Good(_) = self.repository.read_in(object, slot)? {
+            if self.repository.is_good_in(object, slot)? {
                 self.good.add(&object.digest);
                 return Ok(true);
             }

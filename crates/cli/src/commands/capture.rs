@@ -73,7 +73,8 @@ impl Job<'_> {
     }
 
     fn to_repository(&self) -> Result<()> {
-        let repository = repository::open_or_create(&self.context.global)?;
+        let global = &self.context.global;
+        let repository = repository::with_scrubs(global, repository::open_or_create(global)?);
         self.context.output.detail(&format!("repository {}", repository.name()));
         for _ in 1..STARTS_MAX {
             let writer = Writer::begin(&repository, &repository::stamp())?;

@@ -112,7 +112,8 @@ pub fn run(context: &Context, args: &Commit) -> Result<()> {
 
 impl Job<'_> {
     fn to_repository(&self) -> Result<()> {
-        let repository = repository::open(&self.context.global)?;
+        let global = &self.context.global;
+        let repository = repository::with_scrubs(global, repository::open(global)?);
         let newest = repository.snapshot(&Reference::Newest(self.image.clone()))?;
         let blob = repository.blob(&self.image);
         let began = clock::now();

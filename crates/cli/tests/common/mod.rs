@@ -48,6 +48,7 @@ impl Bench {
             .env("DISKCAST_REPO", self.path("repo"))
             .env("DISKCAST_STATE", self.path("state"))
             .env("DISKCAST_DISKS", self.path("disks"))
+            .env("XDG_CACHE_HOME", self.path("caches"))
             .env("USER", "tester")
             .stdin(Stdio::null());
         command
@@ -126,6 +127,7 @@ impl Bench {
             .current_dir(self.folder.path())
             .env("DISKCAST_REPO", self.path("repo"))
             .env("DISKCAST_STATE", self.path("state"))
+            .env("XDG_CACHE_HOME", self.path("caches"))
             .stdin(Stdio::null());
         command
     }

@@ -54,7 +54,8 @@ pub fn capture(source: &Path, image: &str, folder: &Path) -> Result<Captured, Fa
         .args(["capture", "--json", "--repo"])
         .arg(repository(folder))
         .arg(source)
-        .arg(image);
+        .arg(image)
+        .env("XDG_CACHE_HOME", folder.join("cache"));
     let (output, took) = Job::start(&mut command)?.finish()?;
     let said = record(&output, "captured")?;
     Ok(Captured { took, image_bytes: number(&said, "encoded_bytes")? })
