@@ -526,7 +526,10 @@ impl Repository {
         match verified {
             Ok(found) => Ok(Copy::Good(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Copy::Missing(error)),
-            Err(error) if self.means_damage(&error) => Ok(Copy::Bad(error)),
+            Err(error) if self.means_damage(&error) => {
+                self.scrubs.iter().for_each(|scrubs| scrubs.forget());
+                Ok(Copy::Bad(error))
+            }
             Err(error) => Err(error),
         }
     }
@@ -604,7 +607,15 @@ mod tests {
         open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
         assert!(open(now).is_good(&object).unwrap());
         assert!(!open(now + Duration::from_secs(24 * 3600)).is_good(&object).unwrap());
+        // Who meets damage forgets what the log says.
+        let finder = open(now);
+        assert!(matches!(finder.read_in(&object, 0).unwrap(), Copy::Bad(_)));
+        assert!(!finder.is_good(&object).unwrap() && !open(now).is_good(&object).unwrap());
+        drop(finder);
+        assert!(!open(now).is_good(&object).unwrap());
         // Whatever changes the file or its inode makes another ctime.
+        open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
+        assert!(open(now).is_good(&object).unwrap());
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
         assert!(!open(now).is_good(&object).unwrap());
     }

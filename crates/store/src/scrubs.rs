@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -62,6 +63,7 @@ pub(crate) struct Scrubs {
     /// What the file said, read when it is first asked for.
     known: OnceLock<HashMap<Key, Check>>,
     fresh: Mutex<HashMap<Key, Check>>,
+    is_forgotten: AtomicBool,
 }
 
 impl Scrubs {
@@ -70,13 +72,22 @@ impl Scrubs {
         let place = Digest::of(root.as_os_str().as_encoded_bytes()).to_string();
         let path = setting.folder.join(format!("{id}-{}", &place[..16]));
         let (known, fresh) = (OnceLock::new(), Mutex::default());
-        Self { path, now_ns: nanoseconds(setting.now), known, fresh }
+        Self { path, now_ns: nanoseconds(setting.now), known, fresh, is_forgotten: AtomicBool::new(false) }
+    }
+
+    /// Removes the log: a damaged copy was met, so the medium may have lost others, too. Who captures the same disk next
+    /// reads all that is stored.
+    pub(crate) fn forget(&self) {
+        self.is_forgotten.store(true, Relaxed);
+        // There may be none.
+        let _ = std::fs::remove_file(&self.path);
     }
 
     /// Whether the copy of `object` in `slot` was found good within the last day and its file is still as it was.
     pub(crate) fn covers(&self, object: &ObjectRef, slot: u8, stamp: &FileStamp) -> bool {
         let known = self.known.get_or_init(|| load(&self.path, self.now_ns).unwrap_or_default());
-        stamp.bytes == u64::from(object.len)
+        !self.is_forgotten.load(Relaxed)
+            && stamp.bytes == u64::from(object.len)
             && known.get(&key(object, slot)).is_some_and(|check| check.stamp == *stamp)
     }
 

@@ -19,7 +19,8 @@ use crate::{clock, interrupt, repository, target, version};
 pub const GO_ON: &str = "the same command with --resume goes on from here";
 
 pub fn run(context: &Context, args: &Install) -> Result<()> {
-    let repository = repository::open(&context.global)?;
+    // With the scrub log, which damage that is met here removes.
+    let repository = repository::with_scrubs(&context.global, repository::open(&context.global)?);
     let reference = repository::reference(&args.name)?;
     let version = version::in_repository(context, &repository, &reference)?.manifest;
     context.output.detail(&format!(

@@ -15,7 +15,8 @@ use crate::{clock, keys, repository};
 const SHOWN_MAX: usize = 100;
 
 pub fn run(context: &Context, args: &Verify) -> Result<()> {
-    let repository = repository::open_locked(&context.global)?;
+    // With the scrub log, which damage that is found here removes.
+    let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
     let scope = match &args.name {
         Some(name) => Scope::Version(repository::reference(name)?),
         None => Scope::All,
