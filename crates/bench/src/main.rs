@@ -122,11 +122,15 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-fn measure(pattern: &str) -> Result<()> {
-    let wanted = |group: &&Group| group.figures.iter().any(|(name, _)| matches(pattern, name));
+/// Measures the groups of all figures that `patterns` choose, and writes the report if those are all.
+fn measure(patterns: &str) -> Result<()> {
+    let wanted = |group: &&Group| {
+        let is_chosen = |pattern: &str| group.figures.iter().any(|(name, _)| matches(pattern, name));
+        choose(patterns, is_chosen)
+    };
     let groups: Vec<_> = groups().filter(wanted).collect();
     if groups.is_empty() {
-        return Err(format!("no figure is called `{pattern}`; `make bench LIST=1` lists them").into());
+        return Err(format!("no figure is called `{patterns}`; `make bench LIST=1` lists them").into());
     }
     let context = Context::new()?;
     let mut missed = Vec::new();
@@ -145,10 +149,18 @@ fn measure(pattern: &str) -> Result<()> {
             }
         }
     }
-    if pattern == "*" {
+    if patterns == "*" {
         report::write(&context)?;
     }
     if missed.is_empty() { Ok(()) } else { Err(format!("{} figures were not measured", missed.len()).into()) }
+}
+
+/// Whether what `fits` tells of each pattern chooses a group. Patterns are separated by spaces; one that begins with `!`
+/// leaves out what fits it.
+fn choose(patterns: &str, fits: impl Fn(&str) -> bool) -> bool {
+    let (without, with): (Vec<_>, Vec<_>) =
+        patterns.split_whitespace().partition(|word| word.starts_with('!'));
+    with.iter().any(|pattern| fits(pattern)) && !without.iter().any(|pattern| fits(&pattern[1..]))
 }
 
 /// Whether `name` fits `pattern`, in which `*` stands for anything.
@@ -174,6 +186,13 @@ mod tests {
         }
         assert!(!matches("fetch.*", "install.memory"));
         assert!(!matches("fetch", "fetch.1_host"));
+    }
+
+    #[test]
+    fn several_patterns_add_up_and_some_leave_out() {
+        let chosen = |patterns: &str, name: &str| choose(patterns, |pattern| matches(pattern, name));
+        assert!(chosen("fetch.* capture.*", "capture.rate") && chosen("* !fetch.*", "capture.rate"));
+        assert!(!chosen("* !fetch.*", "fetch.1_host") && !chosen("", "fetch.1_host"));
     }
 
     #[test]
