@@ -10,9 +10,11 @@ use serde::Serialize;
 use crate::Result;
 use crate::figure::Figure;
 
-/// For so long ext4 passes over an inode that was freed: `recently_deleted` in fs/ext4/ialloc.c, if the inode's block of the
-/// inode table is dirty.
+/// For so long ext4 passes over an inode that was freed: `recently_deleted` in fs/ext4/ialloc.c, if the inode's block
+/// of the inode table is dirty.
 const FORGOTTEN: Duration = Duration::from_secs(6 * 60);
+/// What the folders of a run of all figures take.
+const ROOM_BYTES: u64 = 50 << 30;
 /// A file in the scratch folder: when it was written, the last run had removed its folders.
 const ENDED: &str = "ended";
 
@@ -83,6 +85,20 @@ impl Context {
 
     fn folders(&self) -> &Path {
         self.folders.as_ref().expect("they are removed when this is dropped").path()
+    }
+
+    /// Fails unless the disk has room for a run of all figures.
+    pub fn check_room(&self) -> Result<()> {
+        let line = said(Command::new("df").args(["--output=avail", "-B1"]).arg(&self.scratch))?;
+        let free: u64 = line.lines().last().unwrap_or_default().trim().parse()?;
+        if free < ROOM_BYTES {
+            let (need, free) = (ROOM_BYTES >> 30, free >> 30);
+            return Err(format!(
+                "a full run keeps its folders until it ends and needs {need} GiB below target/bench, {free} GiB are free"
+            )
+            .into());
+        }
+        Ok(())
     }
 
     /// Waits until ext4 has forgotten what the run before removed. For figures that write many files.

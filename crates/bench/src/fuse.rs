@@ -1,9 +1,10 @@
-//! Figure of disks through FUSE under fio, warm: a writable clone and a complete version, beside the passthrough example of
-//! libfuse (`passthrough_ll.c` of package libfuse3-dev, compiled here) on a file of the same bytes.
+//! Figure of disks through FUSE under fio, warm: a writable clone and a complete version, beside the passthrough
+//! example of libfuse (`passthrough_ll.c` of package libfuse3-dev, compiled here) on a file of the same bytes.
 //!
 //! Every request is to reach the file systems, and none a disk: the clone is opened with O_DIRECT; the example is
-//! mounted with `cache=never`, since it hands O_DIRECT on to the file beneath, as the kernel does with the version that it
-//! reads alone. All answer from the page cache of their own file. So fio waits for each request in threads of its own, as many as are to be in flight. Rounds alternate.
+//! mounted with `cache=never`, since it hands O_DIRECT on to the file beneath, as the kernel does with the version that
+//! it reads alone. All answer from the page cache of their own file. So fio waits for each request in threads of its
+//! own, as many as are to be in flight. Rounds alternate.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -184,6 +185,12 @@ impl Drop for Example {
     fn drop(&mut self) {
         // It ends when it is unmounted, as soon as the last file is closed; that fails where it has ended already.
         let _ = Command::new("fusermount3").arg("-uz").arg(&self.at).status();
+        let clock = std::time::Instant::now();
+        while clock.elapsed() < START_TIME_MAX && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        // Now and then one of its threads misses the end of the mount, and the process stays.
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }

@@ -133,6 +133,9 @@ fn measure(patterns: &str) -> Result<()> {
         return Err(format!("no figure is called `{patterns}`; `make bench LIST=1` lists them").into());
     }
     let context = Context::new()?;
+    if patterns == "*" {
+        context.check_room()?;
+    }
     let mut missed = Vec::new();
     for group in groups {
         match (group.measure)(&context) {
@@ -155,8 +158,8 @@ fn measure(patterns: &str) -> Result<()> {
     if missed.is_empty() { Ok(()) } else { Err(format!("{} figures were not measured", missed.len()).into()) }
 }
 
-/// Whether what `fits` tells of each pattern chooses a group. Patterns are separated by spaces; one that begins with `!`
-/// leaves out what fits it.
+/// Whether what `fits` tells of each pattern chooses a group. Patterns are separated by spaces; one that begins with
+/// `!` leaves out what fits it.
 fn choose(patterns: &str, fits: impl Fn(&str) -> bool) -> bool {
     let (without, with): (Vec<_>, Vec<_>) =
         patterns.split_whitespace().partition(|word| word.starts_with('!'));
