@@ -1,7 +1,7 @@
 //! Stored bytes: chunks, nodes, manifests, catalogues, and the disks that a survey reads.
 //!
-//! Digests would catch almost all damage before a parser sees it, so what is damaged here is named anew: the parser gets
-//! what a hostile author could have signed.
+//! Digests would catch almost all damage before a parser sees it, so what is damaged here is named anew: the parser
+//! gets what a hostile author could have signed.
 
 use base::Chance;
 use base::limits::CHUNK_BYTES_MIN;

@@ -1,6 +1,6 @@
 //! The journal of an attached disk, as it may lie there after a crash.
 
-use mirror::core::{Cut, Held, Mutant, Record};
+use mirror::machine::{Cut, Held, Mutant, Record};
 use mirror::state::{Lineage, Promise, TOKEN_BYTES, barrier, encode, recover, snapshot};
 
 use crate::Target;

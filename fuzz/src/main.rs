@@ -1,4 +1,5 @@
-//! `cargo run --release -p diskcast-fuzz -- TARGET ROUNDS [SEED]`: fuzzes one target, or `all`, for longer than the tests do.
+//! `cargo run --release -p diskcast-fuzz -- TARGET ROUNDS [SEED]`: fuzzes one target, or `all`, for longer than the
+//! tests do.
 #![expect(clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! Packets and the machines that take them. Damaged packets get a right tag, since a member of the session could send them.
+//! Packets and the machines that take them. Damaged packets get a right tag, since a member of the session could send
+//! them.
 
 use std::cell::RefCell;
 use std::sync::Arc;

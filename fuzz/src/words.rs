@@ -35,7 +35,8 @@ pub const TOKEN: Target = Target {
     },
 };
 
-/// Records of tags as a server sends them, signed, sealed, and neither. Their digest is made right again, as a forger would.
+/// Records of tags as a server sends them, signed, sealed, and neither. Their digest is made right again, as a forger
+/// would.
 pub const TAG: Target = Target {
     name: "tag",
     seeds: || {

@@ -1,6 +1,7 @@
 //! The repository's own checks: `cargo xtask tidy` prints what breaks the house rules and fails if anything does.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 
+mod circles;
 mod imports;
 mod sources;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
 /// Every breach of the house rules below `root`, as `path:line: what`.
 fn tidy(root: &Path) -> Vec<String> {
     let mut breaches = imports::check(root);
+    breaches.extend(circles::check(root));
     breaches.extend(sources::check(root));
     breaches.sort();
     breaches

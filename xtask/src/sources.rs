@@ -1,11 +1,26 @@
-//! What can be checked of source files by reading them: purpose, length, reach, `unsafe`, and words that tell of a machine.
+//! What can be checked of source files by reading them: purpose, length, reach, `unsafe`, and words that tell of a
+//! machine.
 
 use std::path::{Path, PathBuf};
 
 /// Longest function, in lines from its `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Longest file, in lines, its tests included.
-const FILE_LINES_MAX: usize = 900;
+const FILE_LINES_MAX: usize = 500;
+/// Files that are longer, each with the reason. At most [`LONG_FILES_MAX`].
+const LONG_FILES: &[(&str, &str)] = &[
+    ("crates/cli/tests/attach.rs", "one story of one disk: each step builds on the one before"),
+    ("crates/daemon/src/attached/mod.rs", "the life of one disk, from attach to detach"),
+    ("crates/mirror/src/attached/cast.rs", "a session's member and its consumer, which share their state"),
+    ("crates/mirror/src/fuse/disks.rs", "one table of disks, whose locks are argued in one place"),
+    ("crates/mirror/src/fuse/front.rs", "one method for each call of the kernel"),
+    ("crates/mirror/src/nbd/handshake.rs", "one state machine and its tests"),
+    ("crates/sim/src/mirror/world.rs", "one world: disks, sources, crashes and checks act on each other"),
+    ("crates/store/src/maintain/verify.rs", "one walk over everything that a repository holds"),
+];
+const LONG_FILES_MAX: usize = 8;
+/// Longest line of a comment, in columns.
+const COLUMNS_MAX: usize = 120;
 /// Where `unsafe` may stand: sockets and devices.
 const UNSAFE_HOMES: &[&str] = &["crates/net/src/", "crates/disk/src/"];
 
@@ -15,6 +30,11 @@ pub fn check(root: &Path) -> Vec<String> {
         collect(&root.join(folder), &mut files);
     }
     let mut breaches = Vec::new();
+    if LONG_FILES.len() > LONG_FILES_MAX {
+        breaches.push(format!(
+            "xtask/src/sources.rs: more than {LONG_FILES_MAX} files are excused for their length"
+        ));
+    }
     for file in files {
         let text = std::fs::read_to_string(&file).expect("sources are UTF-8");
         let path = file.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
@@ -24,7 +44,7 @@ pub fn check(root: &Path) -> Vec<String> {
     breaches
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+pub fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.map(|entry| entry.expect("folders can be read").path()) {
         if path.is_dir() && !path.ends_with("target") {
@@ -40,8 +60,18 @@ fn check_text(path: &str, text: &str) -> Vec<String> {
     if !text.starts_with("//! ") {
         breaches.push(format!("{path}:1: a file opens with its purpose (`//! …`)"));
     }
-    if text.lines().count() > FILE_LINES_MAX {
+    let is_long = text.lines().count() > FILE_LINES_MAX;
+    let is_excused = LONG_FILES.iter().any(|(excused, _)| *excused == path);
+    if is_long && !is_excused {
         breaches.push(format!("{path}:1: longer than {FILE_LINES_MAX} lines"));
+    }
+    if is_excused && !is_long {
+        breaches.push(format!("xtask/src/sources.rs: {path} needs no excuse for its length any more"));
+    }
+    // rustfmt sees to code; texts in quotes may be as long as they are.
+    let too_long = |line: &str| line.chars().count() > COLUMNS_MAX && line.trim_start().starts_with("//");
+    for (number, _) in text.lines().enumerate().filter(|(_, line)| too_long(line)) {
+        breaches.push(format!("{path}:{}: a comment of more than {COLUMNS_MAX} columns", number + 1));
     }
     let may_be_unsafe = UNSAFE_HOMES.iter().any(|home| path.starts_with(home)) || path.starts_with("xtask/");
     for (number, line) in text.lines().enumerate() {

@@ -74,8 +74,8 @@ const _: () = {
     assert!(
         DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32)
     );
-    // A profile of the smallest chunks reaches as far as any. Its record, of runs of one chunk each with indices of 15 digits,
-    // in hexadecimal digits since it is sealed, is no longer than it may be.
+    // A profile of the smallest chunks reaches as far as any. Its record, of runs of one chunk each with indices of 15
+    // digits, in hexadecimal digits since it is sealed, is no longer than it may be.
     assert!(PROFILE_CHUNKS_MAX as u64 * CHUNK_BYTES_MIN as u64 == PROFILE_DISK_BYTES_MAX);
     assert!(2 * (24 * PROFILE_CHUNKS_MAX as u64 + 4096) <= PROFILE_RECORD_BYTES_MAX as u64);
     assert!(DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) < 1_000_000_000_000_000);

@@ -1,6 +1,6 @@
-//! The same disk once more, unchanged and with 1 % changed: `diskcast capture` beside restic and borg, and `diskcast commit`
-//! beside the capture. All of them read every byte of one loop device into a folder of the same disk, as processes of their
-//! own; each time ends with a flush of that disk.
+//! The same disk once more, unchanged and with 1 % changed: `diskcast capture` beside restic and borg, and `diskcast
+//! commit` beside the capture. All of them read every byte of one loop device into a folder of the same disk, as
+//! processes of their own; each time ends with a flush of that disk.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};

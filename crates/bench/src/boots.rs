@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use image::{Cipher, Manifest};
-use mirror::core::Counters;
+use mirror::machine::Counters;
 use mirror::nbd::{Export, ExportTable, Server};
 use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
 use net::client::Client;

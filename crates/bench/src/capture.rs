@@ -1,5 +1,5 @@
-//! Figures of `diskcast capture` on a disk of system files: rate, size and memory, beside zlib as imagezip uses it and the
-//! limit that zstd and BLAKE3 set.
+//! Figures of `diskcast capture` on a disk of system files: rate, size and memory, beside zlib as imagezip uses it and
+//! the limit that zstd and BLAKE3 set.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What a cloud would see, in virtual time: seed 003's boots, checkpoints, suspended machines and its future work, on its
-//! network, with the mirror's own core in each machine (`crates/sim/src/cloud`, which says what is assumed).
+//! What a cloud would see, in virtual time: seed 003's boots, checkpoints, suspended machines and its future work, on
+//! its network, with the mirror's own core in each machine (`crates/sim/src/cloud`, which says what is assumed).
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Programs that run at the same time: each is started, watched until it ends, and ended by its process id at the latest
-//! when the crew is dropped.
+//! Programs that run at the same time: each is started, watched until it ends, and ended by its process id at the
+//! latest when the crew is dropped.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};

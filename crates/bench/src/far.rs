@@ -1,4 +1,5 @@
-//! Distance in user space: whatever goes through here arrives a while later, in both directions, in order and at full rate.
+//! Distance in user space: whatever goes through here arrives a while later, in both directions, in order and at full
+//! rate.
 //!
 //! Run as a program of its own in a host of the lab, in front of a server there (`diskcast-bench --far`).
 

@@ -1,5 +1,5 @@
-//! The tables of Hibler et al. (2003) again: 1 (capture naive and filesystem-aware), 2 (install with and without overlap),
-//! 5 (what a server takes when clients start skewed).
+//! The tables of Hibler et al. (2003) again: 1 (capture naive and filesystem-aware), 2 (install with and without
+//! overlap), 5 (what a server takes when clients start skewed).
 
 use std::path::PathBuf;
 use std::process::Command;

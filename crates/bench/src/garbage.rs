@@ -1,6 +1,6 @@
-//! What many processes leave behind that are killed at random: ten of them capture, commit, tag, remove and prune in one
-//! repository for five minutes; then nobody is left, and two plain prunes run. What is there beyond a fresh copy of all
-//! versions is garbage.
+//! What many processes leave behind that are killed at random: ten of them capture, commit, tag, remove and prune in
+//! one repository for five minutes; then nobody is left, and two plain prunes run. What is there beyond a fresh copy of
+//! all versions is garbage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The figure of concurrent writers and readers: the tests that record what each of them saw, and look for one order that
-//! explains it, run to their end.
+//! The figure of concurrent writers and readers: the tests that record what each of them saw, and look for one order
+//! that explains it, run to their end.
 
 use std::process::{Command, Stdio};
 

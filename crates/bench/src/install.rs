@@ -161,7 +161,8 @@ fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A FAT32 of clusters of 1 KiB, every other of which is in use and holds zeros. FAT, because its map is easily written.
+/// A FAT32 of clusters of 1 KiB, every other of which is in use and holds zeros. FAT, because its map is easily
+/// written.
 fn zeros_in_runs(context: &Context) -> Result<PathBuf> {
     let path = context.folder()?.join("zeros.img");
     let file = std::fs::File::create_new(&path)?;

@@ -1,5 +1,5 @@
-//! `diskcast attach` killed with no warning, again and again, under writers that remember what was acknowledged: what of
-//! it is there when the disk is attached again. In some rounds it dies in a commit as well.
+//! `diskcast attach` killed with no warning, again and again, under writers that remember what was acknowledged: what
+//! of it is there when the disk is attached again. In some rounds it dies in a commit as well.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;

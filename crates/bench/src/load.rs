@@ -103,8 +103,8 @@ pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The chunks of the only image in a repository of [`DISK`]s: bytes of the object of each that has content, and how many
-/// bytes of the disk a chunk covers.
+/// The chunks of the only image in a repository of [`DISK`]s: bytes of the object of each that has content, and how
+/// many bytes of the disk a chunk covers.
 pub fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
     let repository = Repository::open(&Location::Folder(repository.to_owned()))?;
     let catalogue = Catalogue::load(&repository.resolve(&DISK.parse()?)?, &repository)?;
@@ -130,8 +130,8 @@ pub fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
     Ok(touched)
 }
 
-/// Runs fio for a time, with random offsets that are the same each time, and the rest as `words` say: 10^6 bytes read and
-/// written in a second.
+/// Runs fio for a time, with random offsets that are the same each time, and the rest as `words` say: 10^6 bytes read
+/// and written in a second.
 pub fn fio(words: &[String]) -> Result<f64> {
     let common = ["--name=load", "--output-format=json", "--time_based", "--randrepeat=1", "--norandommap"];
     let output = said(Command::new("fio").args(common).args(words))?;

@@ -1,6 +1,6 @@
 //! Figures of a disk through NBD, by Unix socket under fio: a warm one, as a raw file and as an attached disk that has
-//! all of it, beside qemu-nbd on the raw file; and what bonnie++ does, write and read back, on a disk of which nothing is
-//! here, beside an overlay.
+//! all of it, beside qemu-nbd on the raw file; and what bonnie++ does, write and read back, on a disk of which nothing
+//! is here, beside an overlay.
 //!
 //! Rounds alternate, so that a busy machine is busy for all. Files lie in the page cache: what is measured is the
 //! way of requests, not a disk.
@@ -222,7 +222,8 @@ impl Images {
 }
 
 /// Content that no file system takes for a hole, written in small pieces. Where the page cache got it in large ones, by
-/// readahead for example, ext4 takes some 50 microseconds for a write of 4 KiB, whoever serves, and nothing else would show.
+/// readahead for example, ext4 takes some 50 microseconds for a write of 4 KiB, whoever serves, and nothing else would
+/// show.
 pub fn fill(path: &Path) -> Result<()> {
     let (mut chance, mut file, mut page) = (Chance::from_seed(1), File::create(path)?, [0; 4096]);
     for _ in 0..DISK_BYTES / 4096 {

@@ -1,7 +1,7 @@
 //! The figure of durable puts into a folder: the repository beside `object_store` alone with a flush for each object.
 //!
-//! Rounds alternate, so that a busy machine is busy for both, and what others have written to the disk is flushed before,
-//! since one `syncfs` waits for all of it.
+//! Rounds alternate, so that a busy machine is busy for both, and what others have written to the disk is flushed
+//! before, since one `syncfs` waits for all of it.
 
 use std::path::Path;
 use std::time::Instant;

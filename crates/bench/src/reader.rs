@@ -92,7 +92,8 @@ impl Nbd {
         Ok(Self { stream, buffer: vec![0; READ_BYTES_MAX], in_flight: HashMap::new() })
     }
 
-    /// Carries out `reads`: each is asked for when fewer are in flight than were with it. `see` is shown each with its bytes.
+    /// Carries out `reads`: each is asked for when fewer are in flight than were with it. `see` is shown each with its
+    /// bytes.
     pub fn replay(
         &mut self,
         reads: &[Event],
@@ -111,7 +112,8 @@ impl Nbd {
         Ok(Replayed::new(latencies))
     }
 
-    /// Writes `bytes` at `offset`, durably if `is_durable`, and returns when that is acknowledged. Nothing may be in flight.
+    /// Writes `bytes` at `offset`, durably if `is_durable`, and returns when that is acknowledged. Nothing may be in
+    /// flight.
     pub fn write(&mut self, offset: u64, bytes: &[u8], is_durable: bool) -> Result<()> {
         let command = WRITE | if is_durable { FORCE_UNIT_ACCESS } else { 0 };
         self.stream.write_all(&[&request(command, 0, offset, bytes.len() as u64)?[..], bytes].concat())?;

@@ -1,6 +1,6 @@
 //! Figures of real machines: in software emulation they boot from a disk that has not arrived, do a small job, and are
-//! committed. diskcast is here what its users have: `diskcast serve` at the other end of the link, `diskcast attach` and
-//! `diskcast commit` on the machine's host.
+//! committed. diskcast is here what its users have: `diskcast serve` at the other end of the link, `diskcast attach`
+//! and `diskcast commit` on the machine's host.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +28,8 @@ pub const GROUP: Group = Group {
 const MIB: f64 = 1048576.0;
 /// Boots by each way. Only in the first round machines do their job.
 const ROUNDS: usize = 2;
-/// How long it may take after a boot and a job until the boot's order is kept: a start is over after two minutes at most.
+/// How long it may take after a boot and a job until the boot's order is kept: a start is over after two minutes at
+/// most.
 const PROFILE_TIME_MAX: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(50);
 

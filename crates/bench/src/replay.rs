@@ -1,5 +1,5 @@
-//! Figures of disks that are used before they have arrived: the reads of a boot and a small job, replayed cold over a link
-//! of 1 Gbit/s, near and 10 ms away, beside a local file, full copies, and what people serve disks with today.
+//! Figures of disks that are used before they have arrived: the reads of a boot and a small job, replayed cold over a
+//! link of 1 Gbit/s, near and 10 ms away, beside a local file, full copies, and what people serve disks with today.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -280,7 +280,8 @@ pub fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes which chunks a boot and the job touch first, for simulations: a line each with its index and the bytes of its object.
+/// Writes which chunks a boot and the job touch first, for simulations: a line each with its index and the bytes of its
+/// object.
 pub fn write_order(context: &Context, path: &str) -> Result<()> {
     let setting = Setting::new(context)?;
     let mut text =

@@ -1,4 +1,5 @@
-//! Figures of writers that know nothing of each other: several handles of one repository, as several processes have them.
+//! Figures of writers that know nothing of each other: several handles of one repository, as several processes have
+//! them.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;

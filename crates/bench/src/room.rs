@@ -179,8 +179,8 @@ impl Room {
         self.ended_session(0)
     }
 
-    /// What a session of server `index` took. The first call ends the server, and with it its sessions, which would else
-    /// wait a while for others to join; each call takes the next of them.
+    /// What a session of server `index` took. The first call ends the server, and with it its sessions, which would
+    /// else wait a while for others to join; each call takes the next of them.
     pub fn ended_session(&mut self, index: usize) -> Result<Served> {
         let overflowed = self.star.traffic()?.iter().map(|link| link.overflowed).sum();
         let server = &mut self.servers[index];

@@ -1,5 +1,5 @@
-//! Figures of a large image with a long history, on a folder and on S3: what opening, listing, reading and committing take
-//! as versions become more, and how much memory.
+//! Figures of a large image with a long history, on a folder and on S3: what opening, listing, reading and committing
+//! take as versions become more, and how much memory.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A machine's disk on a server, and a host that wants it: a lab of two with shaped links, on the server diskcast and the
-//! programs that people serve disks with today, and how the host comes to the disk.
+//! A machine's disk on a server, and a host that wants it: a lab of two with shaped links, on the server diskcast and
+//! the programs that people serve disks with today, and how the host comes to the disk.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};

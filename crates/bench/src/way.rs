@@ -124,7 +124,8 @@ impl Had {
         json_line(&said(ask.arg("--json").args(words).arg("--folder").arg(disks))?, kind)
     }
 
-    /// Ends what `diskcast attach` runs, so that its server knows: from one that is killed it expects to hear for a while.
+    /// Ends what `diskcast attach` runs, so that its server knows: from one that is killed it expects to hear for a
+    /// while.
     pub fn detach(&self, context: &Context) -> Result<()> {
         self.ask(context, &["detach", DISK, "--discard", "--force"], "detached").map(drop)
     }

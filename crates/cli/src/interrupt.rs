@@ -1,6 +1,6 @@
-//! SIGINT, SIGTERM, and the terminal's SIGHUP: they end the program with 130, unless the running command asked to end in its own way. Ending at
-//! once is safe: objects are written once, versions appear whole, targets are resumed. What would not be safe is done before
-//! ([`at_last`]).
+//! SIGINT, SIGTERM, and the terminal's SIGHUP: they end the program with 130, unless the running command asked to end
+//! in its own way. Ending at once is safe: objects are written once, versions appear whole, targets are resumed. What
+//! would not be safe is done before ([`at_last`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::exit::{Exit, Result};
-use crate::output::Output;
+use crate::ui::output::Output;
 
 static COOPERATIVE: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -52,7 +52,8 @@ pub fn hint(text: &'static str) {
     HINT.get_or_init(|| text);
 }
 
-/// What must not be left undone even if the program ends at once. It must come to its end soon: only SIGKILL ends it earlier.
+/// What must not be left undone even if the program ends at once. It must come to its end soon: only SIGKILL ends it
+/// earlier.
 pub fn at_last(act: impl Fn() + Send + Sync + 'static) {
     LAST.get_or_init(|| Box::new(act));
 }

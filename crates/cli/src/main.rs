@@ -4,29 +4,27 @@
 //! this crate prints, exits, gives hints or reads the environment.
 
 mod args;
+mod cli;
 mod clock;
 mod commands;
 mod exit;
 mod interrupt;
 mod keys;
 mod notify;
-mod output;
-mod progress;
-mod prompt;
 mod reach;
 mod repository;
 mod source;
-mod table;
 mod target;
+mod ui;
 mod version;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command};
+use crate::cli::{Cli, Command};
 use crate::commands::Context;
-use crate::output::Output;
+use crate::ui::output::Output;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

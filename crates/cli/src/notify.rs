@@ -1,4 +1,5 @@
-//! Tells systemd how the service is (`sd_notify(3)`): a datagram to the socket that it names, nothing where it names none.
+//! Tells systemd how the service is (`sd_notify(3)`): a datagram to the socket that it names, nothing where it names
+//! none.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;

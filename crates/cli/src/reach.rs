@@ -14,7 +14,7 @@ use crate::args::{Keys, Reach};
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
-use crate::output::Output;
+use crate::ui::output::Output;
 
 const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
@@ -68,7 +68,8 @@ pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Re
     Ok(client)
 }
 
-/// Where the token comes from that the command line or the environment names. What it is renewed to is in the file `kept`.
+/// Where the token comes from that the command line or the environment names. What it is renewed to is in the file
+/// `kept`.
 pub fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
     let first = token(reach)?;
     let file = reach.token_file.clone().filter(|path| path != Path::new("-"));

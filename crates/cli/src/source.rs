@@ -53,8 +53,8 @@ pub fn changed(source: &Source, changes: &[String]) -> Failure {
     Failure::new(Exit::Failed, text)
 }
 
-/// Filesystems that are thawed when this is dropped, by an error or a panic, too. The handler of signals has the freezer as well,
-/// so that it does not end with this.
+/// Filesystems that are thawed when this is dropped, by an error or a panic, too. The handler of signals has the
+/// freezer as well, so that it does not end with this.
 struct Frozen(Arc<Freezer>);
 
 impl Drop for Frozen {
@@ -75,8 +75,8 @@ pub struct Still<'a> {
 }
 
 impl<'a> Still<'a> {
-    /// Looks who writes to what `options` choose of `source`, freezes what is to be frozen, and begins to watch. `Refused` if
-    /// somebody may write to it and that was not allowed.
+    /// Looks who writes to what `options` choose of `source`, freezes what is to be frozen, and begins to watch.
+    /// `Refused` if somebody may write to it and that was not allowed.
     pub fn begin(
         context: &Context,
         source: &'a Source,
@@ -107,8 +107,8 @@ impl<'a> Still<'a> {
         Ok(Self { source, watch, frozen, takes_live: taking.live, live })
     }
 
-    /// How others used or changed the source while it was read; nothing if it is of one moment. `Failed` if it changed and
-    /// that was not allowed. To be called after the last read, and before anything is published.
+    /// How others used or changed the source while it was read; nothing if it is of one moment. `Failed` if it changed
+    /// and that was not allowed. To be called after the last read, and before anything is published.
     pub fn end(&self) -> Result<Vec<String>> {
         let changes = self.watch.changes()?;
         if !changes.is_empty() && !self.takes_live {

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::args::{Effort, Free, Global, Writing};
 use crate::exit::{Exit, Failure, Result};
-use crate::output::Output;
-use crate::prompt;
+use crate::ui::output::Output;
+use crate::ui::prompt;
 
 /// A target that takes everything and keeps nothing, to try a network or to measure.
 const NULL: &str = "null:";
@@ -24,8 +24,8 @@ pub fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
 }
 
-/// Checks that `version` may be written to `path`, without writing anything. What it was captured from is no target unless
-/// `onto_source` says so.
+/// Checks that `version` may be written to `path`, without writing anything. What it was captured from is no target
+/// unless `onto_source` says so.
 pub fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_null(path) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again, committed while they
-//! run.
+//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again, committed while
+//! they run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;

@@ -1,4 +1,5 @@
-//! Attached disks on block devices and behind TLS, through the real binary, and what a server keeps of one that is detached.
+//! Attached disks on block devices and behind TLS, through the real binary, and what a server keeps of one that is
+//! detached.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;

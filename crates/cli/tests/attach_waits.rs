@@ -1,5 +1,5 @@
-//! What an attached disk waits for, it says: tokens that end, chunks that are damaged, servers that are away. And folders that
-//! were moved. Through the real binary.
+//! What an attached disk waits for, it says: tokens that end, chunks that are damaged, servers that are away. And
+//! folders that were moved. Through the real binary.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;

@@ -1,5 +1,6 @@
-//! The binary killed with no warning at random moments of capture, commit, tag and prune: the repository verifies, what was
-//! reported is there, and the next prune leaves no garbage. `DISKCAST_KILLS=200` kills so often; without it a part of them.
+//! The binary killed with no warning at random moments of capture, commit, tag and prune: the repository verifies, what
+//! was reported is there, and the next prune leaves no garbage. `DISKCAST_KILLS=200` kills so often; without it a part
+//! of them.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;

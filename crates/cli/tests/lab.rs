@@ -121,8 +121,8 @@ fn heavy_loss_is_healed_by_symbols() {
     let statistics = session(server);
     let number = |name: &str| statistics[name].as_u64().unwrap();
     assert!(number("symbols_sent") > 0, "{statistics}");
-    // Sent again to each alone, what four receivers lose would be 44 % more. A host whose first packets of TCP are lost joins
-    // a second later.
+    // Sent again to each alone, what four receivers lose would be 44 % more. A host whose first packets of TCP are lost
+    // joins a second later.
     let for_all = number("blocks_sent") - number("resent_late");
     assert!(for_all < number("blocks_in_image") * 14 / 10, "{statistics}");
 }

@@ -1,5 +1,5 @@
-//! Tokens: what a client may do, written into the token itself and sealed by the server's secret, so that a server needs
-//! no list of them. formats/api.md, "Tokens".
+//! Tokens: what a client may do, written into the token itself and sealed by the server's secret, so that a server
+//! needs no list of them. formats/api.md, "Tokens".
 //!
 //! A secret is `CLAIMS.SEAL`, both base64url without padding: CLAIMS is JSON, SEAL its keyed BLAKE3.
 

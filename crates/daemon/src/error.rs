@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What went wrong, for control flow. The words of the control protocol (`formats/attached.md`) are these in snake case.
+/// What went wrong, for control flow. The words of the control protocol (`formats/attached.md`) are these in snake
+/// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -28,3 +29,19 @@ pub enum ErrorKind {
 pub type Error = base::Fault<ErrorKind>;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What an error of the disk called `name` is here.
+pub(crate) fn of_disk(name: &str) -> impl Fn(mirror::Error) -> Error {
+    use mirror::ErrorKind as Kind;
+    move |error| {
+        let kind = match error.kind() {
+            Kind::NotFound => ErrorKind::NotFound,
+            Kind::Exists | Kind::Refused => ErrorKind::Refused,
+            Kind::Corrupt => ErrorKind::Corrupt,
+            Kind::Invalid => ErrorKind::Invalid,
+            Kind::Unreachable => ErrorKind::Unreachable,
+            Kind::Io | Kind::Full | Kind::Unsupported => ErrorKind::Io,
+        };
+        Error::from_source(kind, format!("disk `{name}`"), error)
+    }
+}

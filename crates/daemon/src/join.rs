@@ -1,4 +1,5 @@
-//! The join token that a server gives out: minted when it starts, and again before it ends, for a server that runs for months.
+//! The join token that a server gives out: minted when it starts, and again before it ends, for a server that runs for
+//! months.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};

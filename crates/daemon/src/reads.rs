@@ -63,8 +63,8 @@ impl Reads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what a machine tells at `now`, in seconds, and answers with what others told. `None` if nothing is known of the
-    /// version: [`Self::begin`] comes first.
+    /// Takes what a machine tells at `now`, in seconds, and answers with what others told. `None` if nothing is known
+    /// of the version: [`Self::begin`] comes first.
     pub fn exchange(&self, now: u64, image: &str, request: &ExchangeRequest) -> Option<ExchangeAnswer> {
         let mut state = self.state();
         state.tellings.retain(|_, telling| now.saturating_sub(telling.asked) < IDLE_SECONDS);

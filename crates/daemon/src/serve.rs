@@ -63,8 +63,8 @@ pub struct Server {
 /// Starts a server. It answers requests when this returns.
 ///
 /// # Errors
-/// `Refused` for an address that is in use or may not be served without TLS, or a secret that others can read; `Corrupt`
-/// if the state folder holds something else than this wrote; `Io`.
+/// `Refused` for an address that is in use or may not be served without TLS, or a secret that others can read;
+/// `Corrupt` if the state folder holds something else than this wrote; `Io`.
 pub fn serve(options: ServeOptions) -> Result<Server> {
     if !options.tls && !options.listen.ip().is_loopback() {
         let context =

@@ -75,7 +75,8 @@ pub fn make_private(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Writes `bytes` to a new file of mode 0600 under another name, makes it durable, then gives it its name if that is free.
+/// Writes `bytes` to a new file of mode 0600 under another name, makes it durable, then gives it its name if that is
+/// free.
 fn make_draft(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let _ = std::fs::remove_file(&draft);
@@ -106,8 +107,8 @@ fn read_open(path: &Path, file: File) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes `text` to the file at `path`, of mode 0600 whether it is new or not. Whoever reads meanwhile finds what was there or
-/// all of what is new. What is no file (`/dev/stdout`) is written to as it is.
+/// Writes `text` to the file at `path`, of mode 0600 whether it is new or not. Whoever reads meanwhile finds what was
+/// there or all of what is new. What is no file (`/dev/stdout`) is written to as it is.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
     let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
     let write = || -> std::io::Result<()> {

@@ -1,5 +1,5 @@
-//! Tokens that clients show: which of them end soon, for the log and for metrics. A token that is renewed in time is used no
-//! longer when it ends, so what is counted here are clients that will stop working.
+//! Tokens that clients show: which of them end soon, for the log and for metrics. A token that is renewed in time is
+//! used no longer when it ends, so what is counted here are clients that will stop working.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

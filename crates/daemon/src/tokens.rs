@@ -1,5 +1,5 @@
-//! Tokens of clients that run for months: where a token comes from, what it was renewed to, and a thread that renews it in time
-//! and says so where that fails. formats/api.md, "Tokens".
+//! Tokens of clients that run for months: where a token comes from, what it was renewed to, and a thread that renews it
+//! in time and says so where that fails. formats/api.md, "Tokens".
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -26,8 +26,8 @@ const LOOK_REJECTED: Duration = Duration::from_secs(10);
 /// Reads the token that somebody gave.
 pub type Given = Arc<dyn Fn() -> Result<JoinToken> + Send + Sync>;
 
-/// Where a token comes from: what was given (a file, which may change), and what the server renewed that to, kept by the client
-/// in a file of its own, of mode 0600.
+/// Where a token comes from: what was given (a file, which may change), and what the server renewed that to, kept by
+/// the client in a file of its own, of mode 0600.
 #[derive(Clone)]
 pub struct Place {
     /// What was given.
@@ -263,8 +263,8 @@ struct Tended {
 }
 
 impl Keeper {
-    /// Looks after the tokens of `clients`, each with the name of its server and the place of its token, whose credential it
-    /// has. The clients should be in a hurry: what fails is tried again soon.
+    /// Looks after the tokens of `clients`, each with the name of its server and the place of its token, whose
+    /// credential it has. The clients should be in a hurry: what fails is tried again soon.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -288,7 +288,8 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // The thread may be waiting for a server that says nothing: it ends behind that, and whoever drops this does not wait.
+        // The thread may be waiting for a server that says nothing: it ends behind that, and whoever drops this does
+        // not wait.
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.changed.notify_all();
     }

@@ -1,9 +1,9 @@
-//! Files that hold a disk in another form than byte by byte: disk formats of virtual machines, and compressed files. Taken
-//! for raw disks, they would be kept as they are, and no machine could start from that.
+//! Files that hold a disk in another form than byte by byte: disk formats of virtual machines, and compressed files.
+//! Taken for raw disks, they would be kept as they are, and no machine could start from that.
 //!
-//! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk Format 5.0,
-//! Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878 (zstd), the `xz`
-//! and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
+//! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk
+//! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878
+//! (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
 
 use std::path::Path;
 

@@ -71,8 +71,8 @@ pub(crate) fn device_geometry(file: &File, path: &Path) -> Result<Geometry> {
     Ok(Geometry { size_bytes, logical_sector_bytes, physical_sector_bytes })
 }
 
-/// The first offset at or behind `offset` in a regular file that is no hole; `end` if there is none. `len` is how long the
-/// file is to be: in one that has become shorter nothing is called a hole, so that reading there fails.
+/// The first offset at or behind `offset` in a regular file that is no hole; `end` if there is none. `len` is how long
+/// the file is to be: in one that has become shorter nothing is called a hole, so that reading there fails.
 pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
     match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(data) => data.clamp(offset, end.max(offset)),

@@ -26,9 +26,10 @@ struct Frozen {
 }
 
 impl Freezer {
-    /// Freezes the filesystem mounted at `place`: what it has in memory is written, and whoever changes it waits. `Refused` if
-    /// one of the paths `needed` is in it, or in a file of it that something else needed lies in: whoever writes there would
-    /// wait for itself; if the system's root is; if it is frozen already; or after [`Freezer::thaw`]. `Io`; `Unsupported` where the filesystem can't.
+    /// Freezes the filesystem mounted at `place`: what it has in memory is written, and whoever changes it waits.
+    /// `Refused` if one of the paths `needed` is in it, or in a file of it that something else needed lies in: whoever
+    /// writes there would wait for itself; if the system's root is; if it is frozen already; or after
+    /// [`Freezer::thaw`]. `Io`; `Unsupported` where the filesystem can't.
     pub fn freeze(&self, place: &Path, needed: &[PathBuf]) -> Result<()> {
         check(place, needed)?;
         let file = File::open(place).map_err(|e| io_error("open", place, e))?;
@@ -121,7 +122,7 @@ fn rests_on(mounts: &[Mount], mount: &Mount, base: &Mount, depth: u32) -> bool {
             _ => {}
         }
         let below = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
-        let below: Vec<_> = below.filter_map(|entry| crate::in_use::device_number(&entry.path())).collect();
+        let below: Vec<_> = below.filter_map(|entry| crate::mounts::device_number(&entry.path())).collect();
         if below.iter().any(|device| base.is_of(*device)) {
             return true;
         }

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, makedev, minor};
+use rustix::fs::{major, minor};
 
 use crate::Result;
 use crate::file::{Identity, identify};
-use crate::mounts::{mounts, swaps};
+use crate::mounts::{device_number, mounts, swaps};
 
 /// How the device `rdev` is in use, in words that follow its name: also through one of its partitions, or because
 /// `source` is one of them, or the disk that it is part of.
@@ -67,11 +67,4 @@ pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
 /// The folder in which sysfs describes the block device `rdev`; of a partition it lies in that of its disk.
 pub(crate) fn folder_of(rdev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)))
-}
-
-/// The number of the device that a folder of sysfs describes.
-pub(crate) fn device_number(folder: &Path) -> Option<u64> {
-    let text = fs::read_to_string(folder.join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }

@@ -1,5 +1,5 @@
-//! The system calls that have no safe wrapper: discarding on a block device, freezing a filesystem (`linux/fs.h`), and leases
-//! (fcntl(2)).
+//! The system calls that have no safe wrapper: discarding on a block device, freezing a filesystem (`linux/fs.h`), and
+//! leases (fcntl(2)).
 #![expect(unsafe_code, reason = "these calls pass pointers, or have no wrapper")]
 
 use std::ffi::c_int;
@@ -24,8 +24,8 @@ const FIFREEZE: Opcode = opcode::read_write::<c_int>(b'X', 119);
 /// `_IOWR('X', 120, int)`.
 const FITHAW: Opcode = opcode::read_write::<c_int>(b'X', 120);
 
-/// Makes the filesystem that holds `place` write all that it has in memory, and then wait with every change. `BUSY` if it is
-/// frozen already.
+/// Makes the filesystem that holds `place` write all that it has in memory, and then wait with every change. `BUSY` if
+/// it is frozen already.
 pub(crate) fn freeze(place: &File) -> Result<(), Errno> {
     // SAFETY: FIFREEZE takes no argument (fs/ioctl.c); the number that the pointer leads to outlives the call.
     unsafe { ioctl(place, Setter::<FIFREEZE, c_int>::new(0)) }
@@ -40,8 +40,9 @@ pub(crate) fn thaw(place: &File) -> Result<(), Errno> {
 /// `asm-generic/fcntl.h`: which signal tells that somebody breaks a lease.
 const F_SETSIG: c_int = 10;
 
-/// Whether anybody has the regular file `file`, which is open for reading only, open for writing: then the kernel grants no
-/// read lease. `None` where it grants none to this process in any case (another user's file), or knows no leases there.
+/// Whether anybody has the regular file `file`, which is open for reading only, open for writing: then the kernel
+/// grants no read lease. `None` where it grants none to this process in any case (another user's file), or knows no
+/// leases there.
 pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     let fd = file.as_raw_fd();
     // SAFETY: these commands of fcntl(2) take a number and no pointer. Whoever breaks the lease before it is given back

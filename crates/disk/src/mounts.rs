@@ -9,7 +9,6 @@ use rustix::fs::makedev;
 
 use crate::Result;
 use crate::file::{Identity, identify, io_error};
-use crate::in_use::device_number;
 
 /// A mounted filesystem, in the mount namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +17,8 @@ pub(crate) struct Mount {
     pub(crate) place: PathBuf,
     /// Whether the filesystem takes writes, through this mount or another one.
     pub(crate) is_writable: bool,
-    /// The devices that it lies on. A filesystem with a device number of its own, such as btrfs, also has the device that it
-    /// names as its source, and those that it spreads over.
+    /// The devices that it lies on. A filesystem with a device number of its own, such as btrfs, also has the device
+    /// that it names as its source, and those that it spreads over.
     devices: Vec<u64>,
 }
 
@@ -109,6 +108,13 @@ fn unescape(text: &str) -> OsString {
         }
     }
     OsString::from_vec(bytes)
+}
+
+/// The number of the device that a folder of sysfs describes.
+pub(crate) fn device_number(folder: &Path) -> Option<u64> {
+    let text = fs::read_to_string(folder.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 #[cfg(test)]

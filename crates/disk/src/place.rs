@@ -1,8 +1,9 @@
-//! Which disk or file something is, in words that stay the same when names change, and where on it it begins. So an install
-//! can tell the disk that its image came from. Nothing that lies on the disk counts: a copy has all of that, too.
+//! Which disk or file something is, in words that stay the same when names change, and where on it it begins. So an
+//! install can tell the disk that its image came from. Nothing that lies on the disk counts: a copy has all of that,
+//! too.
 //!
-//! Sources: Linux Documentation/ABI (sysfs-block: diskseq; sysfs-class-bdi; sysfs-block-loop, sysfs-block-dm), SCSI's and
-//! NVMe's names of disks as `wwid` has them, statx(2), machine-id(5).
+//! Sources: Linux Documentation/ABI (sysfs-block: diskseq; sysfs-class-bdi; sysfs-block-loop, sysfs-block-dm), SCSI's
+//! and NVMe's names of disks as `wwid` has them, statx(2), machine-id(5).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,15 +23,15 @@ const DEPTH_MAX: u32 = 8;
 /// Where a disk, a partition or a file lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// What identifies the whole disk, or the file: two places that have any of these in common are on the same. They hold serial
-    /// numbers: to be kept as digests only.
+    /// What identifies the whole disk, or the file: two places that have any of these in common are on the same. They
+    /// hold serial numbers: to be kept as digests only.
     pub marks: Vec<String>,
     /// Where it begins there, in sectors of 512 bytes.
     pub start_sector: u64,
 }
 
-/// The place of the file or block device at `path`: of a partition its disk, of a loop device its file. Without marks where
-/// nothing tells it from others. `NotFound`, `Io`; `Refused` if it is neither.
+/// The place of the file or block device at `path`: of a partition its disk, of a loop device its file. Without marks
+/// where nothing tells it from others. `NotFound`, `Io`; `Refused` if it is neither.
 pub fn place_of(path: &Path) -> Result<Place> {
     Machine::here().place(path, 0)
 }
@@ -69,7 +70,8 @@ impl Machine {
     fn disk(&self, disk: &Path) -> Vec<String> {
         let first = |paths: &[&str]| paths.iter().find_map(|path| text(&disk.join(path)));
         let mut marks = Vec::new();
-        // Names that the maker gave to no other disk. What emulators give, and `t10` with its words of the maker, is not that.
+        // Names that the maker gave to no other disk. What emulators give, and `t10` with its words of the maker, is
+        // not that.
         let world = first(&["wwid", "device/wwid"]).filter(|name| {
             let unique = ["naa.", "eui.", "uuid."].into_iter().find_map(|kind| name.strip_prefix(kind));
             unique.is_some_and(|rest| rest.bytes().any(|byte| byte != b'0'))

@@ -77,8 +77,8 @@ impl Source {
         &self.path
     }
 
-    /// Reads past the page cache, if that can be done and is worth it: whole sectors, into memory of that alignment. So no
-    /// page is copied twice, and reads take about the same time whatever else the cache holds.
+    /// Reads past the page cache, if that can be done and is worth it: whole sectors, into memory of that alignment. So
+    /// no page is copied twice, and reads take about the same time whatever else the cache holds.
     fn read_past_cache(&self, bytes: &mut [u8], offset: u64) -> Option<std::io::Result<()>> {
         let direct = self.direct.as_ref().filter(|_| bytes.len() >= DIRECT_BYTES_MIN)?;
         let unit = u64::from(self.geometry.logical_sector_bytes.max(512));

@@ -20,8 +20,8 @@ const RAW_TYPES: [&str; 2] = ["21686148-6449-6e6f-744e-656564454649", "e3c9e316-
 /// claims a volume stands there.
 const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
 
-/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. What lies between and outside
-/// partitions is allocated. Errs towards allocated; whatever is taken whole for want of trust is said in the
+/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. What lies between and
+/// outside partitions is allocated. Errs towards allocated; whatever is taken whole for want of trust is said in the
 /// map's warnings. `NotFound` if the options name a partition that the table lacks, `Io` if the disk fails,
 /// `Unsupported` if it has more partitions than an image can describe.
 pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {

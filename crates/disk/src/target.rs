@@ -152,9 +152,9 @@ impl Target {
         }
     }
 
-    /// Finds room for `len` bytes from `offset` in one piece, for a write that follows. Without, ext4 looks for each page by
-    /// itself once much of the disk is promised to what it has not written yet: 12 times slower. Where there is no such
-    /// thing, nothing happens.
+    /// Finds room for `len` bytes from `offset` in one piece, for a write that follows. Without, ext4 looks for each
+    /// page by itself once much of the disk is promised to what it has not written yet: 12 times slower. Where there is
+    /// no such thing, nothing happens.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         if self.is_device || len == 0 {
             return Ok(());

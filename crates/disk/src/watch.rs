@@ -1,8 +1,8 @@
-//! Whether a source stayed as it was while it was read: the size and the times of a file; the size and the counters of written
-//! sectors of a block device (Linux Documentation/block/stat.rst, Documentation/ABI/stable/sysfs-block).
+//! Whether a source stayed as it was while it was read: the size and the times of a file; the size and the counters of
+//! written sectors of a block device (Linux Documentation/block/stat.rst, Documentation/ABI/stable/sysfs-block).
 //!
-//! What nobody can see from here: writes of another machine to a disk that both reach, and those that a device which does
-//! not count does by itself.
+//! What nobody can see from here: writes of another machine to a disk that both reach, and those that a device which
+//! does not count does by itself.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,7 +14,8 @@ use rustix::fs::{Advice, OFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::file::{Identity, device_geometry, io_error};
-use crate::in_use::{device_number, folder_of};
+use crate::in_use::folder_of;
+use crate::mounts::device_number;
 use crate::writers::{Writer, is_read, loops_over, partitions_in, writers};
 use crate::{Result, Source, SurveyOptions, Target};
 
@@ -40,9 +41,9 @@ enum Look {
 }
 
 impl<'a> Watch<'a> {
-    /// Begins to watch what `options` choose of `source`, whose `writers` are known and accepted. What others have written to
-    /// it is on its way to the disk before, and what the page cache remembers of it is forgotten: a filesystem writes past the
-    /// pages of its disk. `Io`.
+    /// Begins to watch what `options` choose of `source`, whose `writers` are known and accepted. What others have
+    /// written to it is on its way to the disk before, and what the page cache remembers of it is forgotten: a
+    /// filesystem writes past the pages of its disk. `Io`.
     pub fn begin(source: &'a Source, options: &'a SurveyOptions, writers: Vec<Writer>) -> Result<Self> {
         flush(source)?;
         if matches!(source.identity(), Identity::Device { .. }) {
@@ -67,8 +68,8 @@ impl<'a> Watch<'a> {
         look(self.source, self.options).is_ok_and(|now| now == self.before)
     }
 
-    /// What has become of the source since, in words that follow its name; empty if it is as it was. Call it after the last
-    /// read. `Io`.
+    /// What has become of the source since, in words that follow its name; empty if it is as it was. Call it after the
+    /// last read. `Io`.
     pub fn changes(&self) -> Result<Vec<String>> {
         flush(self.source)?;
         let mut changes = self.before.differences(&look(self.source, self.options)?);
@@ -147,8 +148,8 @@ pub(crate) fn disk_of(folder: &Path) -> PathBuf {
     folder.parent().filter(|_| is_part).unwrap_or(folder).to_owned()
 }
 
-/// Sectors written to the parts of `disk` that are read: to the disk as a whole, without the partitions that are not read. A
-/// disk counts what is written through its partitions, too. `None` if it has no counters.
+/// Sectors written to the parts of `disk` that are read: to the disk as a whole, without the partitions that are not
+/// read. A disk counts what is written through its partitions, too. `None` if it has no counters.
 fn written_sectors(folder: &Path, disk: &Path, options: &SurveyOptions) -> Option<u64> {
     let all = counter(disk)?;
     let is_read =
@@ -158,8 +159,8 @@ fn written_sectors(folder: &Path, disk: &Path, options: &SurveyOptions) -> Optio
     Some(all.saturating_sub(others))
 }
 
-/// Whether `disk`, of which `path` is at least a part, counts what is read and written. A kernel that is told not to count
-/// (`iostats`) may have a driver that does so by itself: it counts a read past the page cache.
+/// Whether `disk`, of which `path` is at least a part, counts what is read and written. A kernel that is told not to
+/// count (`iostats`) may have a driver that does so by itself: it counts a read past the page cache.
 fn counts(path: &Path, disk: &Path) -> bool {
     if fs::read_to_string(disk.join("queue/iostats")).is_ok_and(|flag| flag.trim() == "0") {
         let reads = || fs::read_to_string(disk.join("stat")).ok()?.split_whitespace().next()?.parse().ok();
@@ -172,8 +173,8 @@ fn counts(path: &Path, disk: &Path) -> bool {
     true
 }
 
-/// The sectors that a disk or partition counts as written (field 7) and discarded (14). Requests (5) are no measure: those
-/// that only flush count, too.
+/// The sectors that a disk or partition counts as written (field 7) and discarded (14). Requests (5) are no measure:
+/// those that only flush count, too.
 fn counter(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join("stat")).ok()?;
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -181,9 +182,9 @@ fn counter(folder: &Path) -> Option<u64> {
     Some(field(7)? + field(14).unwrap_or(0))
 }
 
-/// Sends what is still in the page cache to where reading finds it and a counter sees it: of a device and its partitions, whose
-/// pages are not the same; of the loop devices over a file. A file's own pages are what is read; whoever has them mapped has it
-/// open for writing.
+/// Sends what is still in the page cache to where reading finds it and a counter sees it: of a device and its
+/// partitions, whose pages are not the same; of the loop devices over a file. A file's own pages are what is read;
+/// whoever has them mapped has it open for writing.
 fn flush(source: &Source) -> Result<()> {
     let folders = match source.identity() {
         Identity::File { .. } => loops_over(source.identity()),
@@ -211,8 +212,8 @@ fn flush(source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a change from now on gets a later time than the last one: the clock of file times goes on by ticks, and some
-/// filesystems keep whole seconds only.
+/// Waits until a change from now on gets a later time than the last one: the clock of file times goes on by ticks, and
+/// some filesystems keep whole seconds only.
 fn outlive_last_change(file: &Metadata) {
     let whole_seconds = file.ctime_nsec() == 0;
     let until = if whole_seconds {

@@ -1,5 +1,5 @@
-//! Who may write to a source while it is read: mounted filesystems, swap space, processes, also through partitions, loop
-//! devices and device mappers.
+//! Who may write to a source while it is read: mounted filesystems, swap space, processes, also through partitions,
+//! loop devices and device mappers.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -9,7 +9,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::file::{Identity, identify};
-use crate::in_use::{device_number, folder_of};
+use crate::in_use::folder_of;
+use crate::mounts::device_number;
 use crate::mounts::{Mount, mounts, swaps};
 use crate::{Result, Source, SurveyOptions};
 
@@ -27,9 +28,9 @@ pub struct Writer {
     pub is_process: bool,
 }
 
-/// Who may write to `source`, or to the partitions of it that `options` choose. What is mounted in another mount namespace
-/// counts as in use by the kernel. Of a file of another user, root alone sees whether it is open for writing. `Io` if
-/// the system does not tell what is mounted.
+/// Who may write to `source`, or to the partitions of it that `options` choose. What is mounted in another mount
+/// namespace counts as in use by the kernel. Of a file of another user, root alone sees whether it is open for writing.
+/// `Io` if the system does not tell what is mounted.
 pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> {
     let mut search = Search { mounts: mounts()?, swaps: swaps()?, found: Vec::new(), is_explained: false };
     match source.identity() {
@@ -162,8 +163,8 @@ fn is_read_only(folder: &Path) -> bool {
     fs::read_to_string(folder.join("ro")).is_ok_and(|flag| flag.trim() == "1")
 }
 
-/// Whether the kernel, or a process that asked for that, has the block device at `path` for itself. A second look passes over
-/// others who only look.
+/// Whether the kernel, or a process that asked for that, has the block device at `path` for itself. A second look
+/// passes over others who only look.
 fn is_claimed(path: &Path) -> bool {
     let claim = || OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(path);
     let busy = |opened: std::io::Result<File>| {

@@ -16,7 +16,8 @@ use crate::layout::Layout;
 use crate::leaf::Leaf;
 use crate::manifest::{DiskRecord, Manifest, Origin};
 use crate::node::{Child, Node};
-use crate::object::{ObjectRef, ObjectSource, Verified};
+use crate::object::{ObjectRef, Verified};
+use crate::objects::ObjectSource;
 use crate::tree::{Leaves, NodeSource, Root};
 use crate::{Error, ErrorKind, Result};
 

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use crate::cipher::Cipher;
 use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
-use crate::leaf::ChunkRef;
 use crate::object::{ObjectKind, ObjectRef, Verified};
 use crate::{Error, ErrorKind, Result};
 
@@ -21,6 +20,25 @@ const CODEC_ZSTD: u8 = 1;
 pub const HEADER_BYTES: usize = 16;
 /// What makes a plain digest differ from any other BLAKE3 digest.
 const PLAIN_CONTEXT: &str = "diskcast image v1: plain content of a chunk";
+
+/// The two digests of a chunk with content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkRef {
+    /// Length of the chunk's object in bytes.
+    pub encoded_len: u32,
+    /// Digest of the chunk's object: names it, and verifies it before anything is decompressed.
+    pub encoded: Digest,
+    /// Digest of the plain content with its extents: verifies a disk, and tells equal chunks whatever encoded them.
+    pub plain: Digest,
+}
+
+impl ChunkRef {
+    /// The chunk's object.
+    #[must_use]
+    pub fn object(&self) -> ObjectRef {
+        ObjectRef { kind: ObjectKind::Chunk, len: self.encoded_len, digest: self.encoded }
+    }
+}
 
 /// Whether all of `bytes` are zero. Stops at the first that is not.
 #[must_use]

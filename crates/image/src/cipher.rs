@@ -1,9 +1,10 @@
 //! Encryption: objects, manifests and records that only who holds the repository's key can read or make.
 //! `formats/image.md`, "Sealed".
 //!
-//! AES-256-GCM-SIV (RFC 8452) under a nonce that is a keyed digest of what is sealed. So equal content is sealed alike and
-//! stored once; and should two nonces ever be equal, all that shows is whether the contents are. An object is named by the
-//! digest of its sealed bytes: who has no key can check names, and can't tell the name of a content that it guesses.
+//! AES-256-GCM-SIV (RFC 8452) under a nonce that is a keyed digest of what is sealed. So equal content is sealed alike
+//! and stored once; and should two nonces ever be equal, all that shows is whether the contents are. An object is named
+//! by the digest of its sealed bytes: who has no key can check names, and can't tell the name of a content that it
+//! guesses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;
 const _: () = assert!(HEAD_BYTES + NONCE_BYTES + TAG_BYTES == SEALED_BYTES_MORE as usize);
 
-/// What sealed bytes begin with: magic, version 1, and the byte that says that they are sealed, where each format has it.
+/// What sealed bytes begin with: magic, version 1, and the byte that says that they are sealed, where each format has
+/// it.
 type Head = [u8; HEAD_BYTES];
 const CHUNK: Head = *b"DCCH\x01\x00\x01\x00";
 const NODE: Head = *b"DCND\x01\x01\x00\x00";
@@ -181,7 +183,8 @@ impl Cipher {
         Ok(sealed.into())
     }
 
-    /// A manifest's envelope. `Corrupt` if the bytes decayed or were not sealed with this key; `Refused` without the key.
+    /// A manifest's envelope. `Corrupt` if the bytes decayed or were not sealed with this key; `Refused` without the
+    /// key.
     pub fn open_manifest(&self, stored: &Bytes) -> Result<Bytes> {
         const WHAT: &str = "a manifest";
         match self {

@@ -116,3 +116,18 @@ pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
     }
     Ok(bytes.into())
 }
+
+impl Manifest {
+    /// The manifest in its envelope, signed if there is a key. `Refused` if it is not a good manifest.
+    pub fn encode(&self, key: Option<&SigningKey>) -> Result<Bytes> {
+        self.check().map_err(|e| Error::from_source(ErrorKind::Refused, "this is no good manifest", e))?;
+        let body = serde_json::to_vec(self)
+            .map_err(|e| Error::from_source(ErrorKind::Refused, "write a manifest as JSON", e))?;
+        seal(&body, key.as_slice())
+    }
+
+    /// Reads a manifest. Signatures are not looked at: see [`Sealed`].
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        Sealed::open(bytes).map(|sealed| sealed.manifest)
+    }
+}

@@ -3,10 +3,9 @@
 use base::Digest;
 use base::wire::Reader;
 
-use crate::chunk::HEADER_BYTES;
+use crate::chunk::{ChunkRef, HEADER_BYTES};
 use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
-use crate::object::{ObjectKind, ObjectRef};
 use crate::{Error, ErrorKind, Result};
 
 /// One chunk of an image.
@@ -18,25 +17,6 @@ pub enum Leaf {
     Zero(ChunkExtents),
     /// These sectors are allocated, and not all of them hold zeros.
     Data(ChunkExtents, ChunkRef),
-}
-
-/// The two digests of a chunk with content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChunkRef {
-    /// Length of the chunk's object in bytes.
-    pub encoded_len: u32,
-    /// Digest of the chunk's object: names it, and verifies it before anything is decompressed.
-    pub encoded: Digest,
-    /// Digest of the plain content with its extents: verifies a disk, and tells equal chunks whatever encoded them.
-    pub plain: Digest,
-}
-
-impl ChunkRef {
-    /// The chunk's object.
-    #[must_use]
-    pub fn object(&self) -> ObjectRef {
-        ObjectRef { kind: ObjectKind::Chunk, len: self.encoded_len, digest: self.encoded }
-    }
 }
 
 const FREE: u8 = 0;
@@ -85,8 +65,8 @@ impl Leaf {
         }
     }
 
-    /// Reads a leaf from `reader`, to whose object sealing adds `sealed_bytes_more`. `Corrupt` if it is none; `Unsupported`
-    /// if its chunk lies in a larger object.
+    /// Reads a leaf from `reader`, to whose object sealing adds `sealed_bytes_more`. `Corrupt` if it is none;
+    /// `Unsupported` if its chunk lies in a larger object.
     pub(crate) fn decode(reader: &mut Reader<'_>, size: ChunkSize, sealed_bytes_more: u32) -> Result<Self> {
         let cut = |_| corrupt("a leaf ends early");
         match reader.u8().map_err(cut)? {

@@ -8,12 +8,9 @@ use base::Digest;
 use base::limits::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DISK_SECTORS_MAX, LABELS_MAX, NAME_BYTES_MAX, PARTITIONS_MAX,
 };
-use bytes::Bytes;
-use ed25519_dalek::SigningKey;
 use serde::{Deserialize, Serialize};
 
 use crate::cipher::{CIPHER_NAME, Cipher};
-use crate::envelope::{self, Sealed};
 use crate::error::corrupt;
 use crate::extents::ChunkSize;
 use crate::layout::Layout;
@@ -48,8 +45,8 @@ pub struct Manifest {
     /// The version of another repository that this one is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<Copied>,
-    /// Random digits that a disk drew before it was committed as this version, and by which it knows it again if nobody told it
-    /// that it was published.
+    /// Random digits that a disk drew before it was committed as this version, and by which it knows it again if nobody
+    /// told it that it was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// The tree.
@@ -262,19 +259,6 @@ impl Statistics {
 }
 
 impl Manifest {
-    /// The manifest in its envelope, signed if there is a key. `Refused` if it is not a good manifest.
-    pub fn encode(&self, key: Option<&SigningKey>) -> Result<Bytes> {
-        self.check().map_err(|e| Error::from_source(ErrorKind::Refused, "this is no good manifest", e))?;
-        let body = serde_json::to_vec(self)
-            .map_err(|e| Error::from_source(ErrorKind::Refused, "write a manifest as JSON", e))?;
-        envelope::seal(&body, key.as_slice())
-    }
-
-    /// Reads a manifest. Signatures are not looked at: see [`Sealed`].
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
-        Sealed::open(bytes).map(|sealed| sealed.manifest)
-    }
-
     /// Reads the body of a manifest. `Corrupt` if it is none or contradicts itself; `Unsupported` if it is of a newer
     /// format or needs a feature unknown here.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self> {
@@ -318,7 +302,7 @@ impl Manifest {
         self.disk.source.as_ref().is_some_and(|source| source.meets(place, self.size_sectors))
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         check_format(self.format, &self.features)?;
         if self.cipher != Cipher::None.name() && self.cipher != CIPHER_NAME {
             return Err(Error::new(ErrorKind::Unsupported, format!("cipher `{}`", self.cipher)));

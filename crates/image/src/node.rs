@@ -144,8 +144,8 @@ impl Node {
         }
     }
 
-    /// The subtree of a node of `level` with these entries, and the bytes of its object, sealed by `cipher`, if it needs
-    /// one.
+    /// The subtree of a node of `level` with these entries, and the bytes of its object, sealed by `cipher`, if it
+    /// needs one.
     pub(crate) fn encode(
         &self,
         level: u8,

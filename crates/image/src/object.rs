@@ -1,17 +1,13 @@
-//! Objects: what an image is stored as and sent in, and the two seams through which they come and go.
+//! Objects: what an image is stored as and sent in.
 //!
 //! An object is a chunk or a tree node: bytes that are named by their BLAKE3 digest and never change.
-
-use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 
 use base::Digest;
 use base::limits::SEALED_BYTES_MORE;
 use bytes::Bytes;
 
-use crate::cipher::Cipher;
+use crate::Result;
 use crate::error::corrupt;
-use crate::{Error, ErrorKind, Result};
 
 /// Which of the two an object is. Stores keep them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,7 +64,8 @@ impl std::fmt::Display for ObjectRef {
     }
 }
 
-/// The bytes of an object that were held against its digest, or that opened with its key. Only such bytes are parsed, decompressed or written.
+/// The bytes of an object that were held against its digest, or that opened with its key. Only such bytes are parsed,
+/// decompressed or written.
 #[derive(Debug, Clone)]
 pub struct Verified {
     bytes: Bytes,
@@ -90,94 +87,5 @@ impl Verified {
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
-    }
-}
-
-/// Where objects come from: a repository, a server, memory. Called by many threads at once.
-pub trait ObjectSource: Send + Sync {
-    /// The bytes of `object`. `NotFound` if the source has no such object. What comes back is not trusted: the
-    /// caller verifies it against the reference.
-    fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
-
-    /// The same, held against its name: `Corrupt` if the source has nothing else. A source that has several copies tries them.
-    fn verified(&self, object: &ObjectRef) -> Result<Verified> {
-        object.verified(self.fetch(object)?)
-    }
-
-    /// How its objects are kept. What it fetches is opened with that, and not by itself: who passes objects on needs no
-    /// key.
-    fn cipher(&self) -> Cipher {
-        Cipher::None
-    }
-}
-
-/// Where objects go. Called by many threads at once.
-pub trait ObjectSink: Send + Sync {
-    /// Whether the sink holds `object` already.
-    fn contains(&self, object: &ObjectRef) -> Result<bool>;
-
-    /// Keeps `bytes`, which are what `object` names. Putting an object twice is no error and costs little.
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()>;
-
-    /// How its objects are to be kept: whoever makes one seals it with that before it gets its name.
-    fn cipher(&self) -> Cipher {
-        Cipher::None
-    }
-}
-
-/// Objects in memory: a source and a sink for tests and measurements.
-#[derive(Debug, Default)]
-pub struct MemoryObjects {
-    objects: RwLock<HashMap<Digest, Bytes>>,
-}
-
-impl MemoryObjects {
-    /// No objects.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// How many objects it holds.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.objects.read().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    /// How many bytes its objects have together.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
-        objects.values().map(|bytes| bytes.len() as u64).sum()
-    }
-
-    /// Puts `bytes` under the name of `object` even if they are not what it names, for tests of bad input. `None`
-    /// takes the object away.
-    pub fn tamper(&self, object: &ObjectRef, bytes: Option<Bytes>) {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
-        match bytes {
-            Some(bytes) => objects.insert(object.digest, bytes),
-            None => objects.remove(&object.digest),
-        };
-    }
-}
-
-impl ObjectSource for MemoryObjects {
-    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
-        let found = objects.get(&object.digest).cloned();
-        found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{object} is not in memory")))
-    }
-}
-
-impl ObjectSink for MemoryObjects {
-    fn contains(&self, object: &ObjectRef) -> Result<bool> {
-        Ok(self.objects.read().unwrap_or_else(PoisonError::into_inner).contains_key(&object.digest))
-    }
-
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
-        debug_assert!(object.verify(&bytes).is_ok());
-        self.objects.write().unwrap_or_else(PoisonError::into_inner).entry(object.digest).or_insert(bytes);
-        Ok(())
     }
 }

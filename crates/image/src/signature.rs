@@ -173,8 +173,8 @@ impl Trust {
         self.keys.iter().find(|(known, _)| *known == key).map(|(_, name)| name.as_str())
     }
 
-    /// Whether a trusted key signed what `what` names. `Refused` if none did; `Corrupt` if a signature that claims to be
-    /// of a trusted key is of something else, and no other helps.
+    /// Whether a trusted key signed what `what` names. `Refused` if none did; `Corrupt` if a signature that claims to
+    /// be of a trusted key is of something else, and no other helps.
     pub fn check(&self, what: &dyn fmt::Display, signed: &Signed) -> Result<()> {
         let claims = signed.signatures.iter().filter(|signature| self.name_of(signature.key()).is_some());
         let mut forged = None;
@@ -226,8 +226,8 @@ impl FromStr for Trust {
     }
 }
 
-/// A signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519` writes it.
-/// `Corrupt` if that is something else; no error holds a part of it.
+/// A signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519` writes
+/// it. `Corrupt` if that is something else; no error holds a part of it.
 pub fn signing_key_from_text(text: &str) -> Result<SigningKey> {
     let none = |_| Error::new(ErrorKind::Corrupt, "this is no ed25519 key in PEM (`BEGIN PRIVATE KEY`)");
     SigningKey::from_pkcs8_pem(text.trim()).map_err(none)

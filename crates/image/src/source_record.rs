@@ -21,8 +21,8 @@ pub struct SourceRecord {
 }
 
 impl SourceRecord {
-    /// What tells `place`, of which the image holds `window`, from other disks. `None` if nothing does. `salt` is drawn anew
-    /// for each image.
+    /// What tells `place`, of which the image holds `window`, from other disks. `None` if nothing does. `salt` is drawn
+    /// anew for each image.
     #[must_use]
     pub fn of(place: &Place, window: Extent, salt: [u8; 16]) -> Option<Self> {
         let salt = format!("{:032x}", u128::from_be_bytes(salt));

@@ -12,7 +12,8 @@ use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node, NodeBuilder};
-use crate::object::{ObjectRef, ObjectSink, ObjectSource, Verified};
+use crate::object::{ObjectRef, Verified};
+use crate::objects::{ObjectSink, ObjectSource};
 
 mod diff;
 mod edit;

@@ -1,4 +1,5 @@
-//! A GPT on a larger target: its backup moves to the end as by `sgdisk -e`, and gdisk's and util-linux's tools are content.
+//! A GPT on a larger target: its backup moves to the end as by `sgdisk -e`, and gdisk's and util-linux's tools are
+//! content.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests unwrap, too")]
 
@@ -79,8 +80,8 @@ fn the_backup_of_a_gpt_moves_to_the_end_of_a_larger_target() {
     }
 }
 
-/// What was moved is recognised: an install that goes on spares it, and where it broke off the primary names a backup that
-/// is whole.
+/// What was moved is recognised: an install that goes on spares it, and where it broke off the primary names a backup
+/// that is whole.
 #[test]
 fn going_on_spares_the_backup_that_was_moved() {
     if !have(&["sgdisk"]) {

@@ -1,5 +1,5 @@
-//! Booting a disk in QEMU by its own boot loader (UEFI firmware from Debian's `ovmf`), until its login prompt: a file, or
-//! a disk that is served by NBD.
+//! Booting a disk in QEMU by its own boot loader (UEFI firmware from Debian's `ovmf`), until its login prompt: a file,
+//! or a disk that is served by NBD.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -146,8 +146,8 @@ fn drive(options: &str, path: &Path) -> String {
     format!("{options},file={}", absolute(path))
 }
 
-/// The disk `disk0` of QEMU's block layer, by NBD: it connects again after the server went away, and asks again for what it
-/// had asked for.
+/// The disk `disk0` of QEMU's block layer, by NBD: it connects again after the server went away, and asks again for
+/// what it had asked for.
 #[must_use]
 pub fn nbd_device(socket: &Path, export: &str) -> String {
     let (socket, export) = (absolute(socket), export.replace(',', ",,"));

@@ -1,12 +1,13 @@
 //! The lab: a star of hosts in network namespaces around one switch, on one machine, for tests, demo and benchmarks.
 //!
-//! Each host is a namespace with one interface `eth0`; a veth pair leads to the namespace of the switch, a Linux bridge.
-//! Everything is done by the well-kept tools `ip`, `tc`, `nft` and `ethtool` (iproute2, nftables, ethtool). The tool
-//! needs root and Linux; it touches nothing outside the namespaces that it made.
+//! Each host is a namespace with one interface `eth0`; a veth pair leads to the namespace of the switch, a Linux
+//! bridge. Everything is done by the well-kept tools `ip`, `tc`, `nft` and `ethtool` (iproute2, nftables, ethtool). The
+//! tool needs root and Linux; it touches nothing outside the namespaces that it made.
 //!
 //! ```no_run
 //! # fn main() -> lab::Result<()> {
-//! let star = lab::Star::build(&lab::StarOptions { hosts: 5, rate_bits_per_second: Some(1_000_000_000), ..Default::default() })?;
+//! let options = lab::StarOptions { hosts: 5, rate_bits_per_second: Some(1_000_000_000), ..Default::default() };
+//! let star = lab::Star::build(&options)?;
 //! let status = star.host(1).command("curl").arg(format!("http://{}:8080/", star.host(0).ipv4())).status();
 //! star.cut(1)?;
 //! println!("{:?}", star.traffic()?);

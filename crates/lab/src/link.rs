@@ -1,7 +1,7 @@
 //! The links of the star: rate, buffer, loss, offloads and counters.
 //!
-//! `man 8 tc-tbf` shapes: it counts frames with their 14-byte Ethernet header, without preamble and gap, and a segmented
-//! super-frame as the frames that it stands for. `man 8 nft`'s bridge family loses frames inside the switch.
+//! `man 8 tc-tbf` shapes: it counts frames with their 14-byte Ethernet header, without preamble and gap, and a
+//! segmented super-frame as the frames that it stands for. `man 8 nft`'s bridge family loses frames inside the switch.
 
 use std::fmt::Write as _;
 
@@ -35,8 +35,8 @@ pub(crate) fn port(index: u32) -> String {
     format!("port{index}")
 }
 
-/// Bucket of a shaper before a deep buffer, at least. One super-frame must fit, or the kernel takes it apart at the cost
-/// of a processor.
+/// Bucket of a shaper before a deep buffer, at least. One super-frame must fit, or the kernel takes it apart at the
+/// cost of a processor.
 const BUCKET_BYTES_MIN: u64 = 128 * 1024;
 /// Bucket of a shaper before a shallow buffer, at least: two full frames and some.
 const BUCKET_BYTES_SHALLOW: u64 = 4 * 1024;

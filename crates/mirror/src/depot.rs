@@ -1,5 +1,5 @@
-//! Where commits go: a repository, or the one behind a server. What is changed is composed and sent from here, object by
-//! object; then one version appears.
+//! Where commits go: a repository, or the one behind a server. What is changed is composed and sent from here, object
+//! by object; then one version appears.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub trait Depot: Send + Sync {
     /// The version that `reference` names; none if there is no such version or image.
     fn version(&self, reference: &Reference) -> Result<Option<Sealed>>;
 
-    /// Does `work`, which adds one version, and does it again if what it sent may be lost. `stamp` tells people whose it is.
+    /// Does `work`, which adds one version, and does it again if what it sent may be lost. `stamp` tells people whose
+    /// it is.
     fn add(&self, stamp: &Stamp, work: &mut dyn FnMut(&dyn Addition) -> Result<Manifest>)
     -> Result<Manifest>;
 }

@@ -1,5 +1,5 @@
-//! Who knows what other machines read when they started: a repository, which keeps profiles of boots, or a server, through
-//! which machines also tell each other what they read while they start. All of it is hints.
+//! Who knows what other machines read when they started: a repository, which keeps profiles of boots, or a server,
+//! through which machines also tell each other what they read while they start. All of it is hints.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub trait Guide: Send + Sync {
     /// The chunks that a machine which starts from this version is likely to read, in order. `None` if nobody knows.
     fn profile(&self, image: &str, version: u64) -> Result<Option<Vec<u64>>>;
 
-    /// Tells others what this machine has just read, at most `EXCHANGE_CHUNKS_MAX` chunks, and hears what they have read.
-    /// `None` if nobody is told.
+    /// Tells others what this machine has just read, at most `EXCHANGE_CHUNKS_MAX` chunks, and hears what they have
+    /// read. `None` if nobody is told.
     fn exchange(&self, image: &str, told: Told<'_>) -> Result<Option<Heard>>;
 
     /// Keeps the chunks that a boot read, in the order of first reads.

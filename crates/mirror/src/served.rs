@@ -52,9 +52,9 @@ pub struct StatusRun {
     pub status: Status,
 }
 
-/// A disk that a front end serves. Offsets and lengths are bytes, multiples of the logical sector; `Invalid` if they are
-/// not, or reach behind the end. Requests that overlap and are in flight together happen in any order, sector by sector.
-/// A write is seen by every read that begins after it returned.
+/// A disk that a front end serves. Offsets and lengths are bytes, multiples of the logical sector; `Invalid` if they
+/// are not, or reach behind the end. Requests that overlap and are in flight together happen in any order, sector by
+/// sector. A write is seen by every read that begins after it returned.
 pub trait Served: Send + Sync {
     /// Size and sector sizes; they never change.
     fn geometry(&self) -> Geometry;
@@ -64,8 +64,8 @@ pub trait Served: Send + Sync {
         false
     }
 
-    /// Fills `into` with the bytes from `offset` on. `Unreachable` if they are nowhere to be had within the time allowed,
-    /// `Corrupt` if all that can be had is damaged.
+    /// Fills `into` with the bytes from `offset` on. `Unreachable` if they are nowhere to be had within the time
+    /// allowed, `Corrupt` if all that can be had is damaged.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 
     /// Writes `bytes` at `offset`. `Full` if the local file system has no room.
@@ -85,8 +85,8 @@ pub trait Served: Send + Sync {
         false
     }
 
-    /// What is known of the `bytes` bytes from `offset` on: at least one run, at most `runs_max`, neighbours differ. The
-    /// runs may end before the range does, and say less than is true: data that is zero, a hole that is no hole.
+    /// What is known of the `bytes` bytes from `offset` on: at least one run, at most `runs_max`, neighbours differ.
+    /// The runs may end before the range does, and say less than is true: data that is zero, a hole that is no hole.
     fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>>;
 
     /// Fills `into` like [`Served::read`] if that waits for nothing, neither for a source nor for local storage. If not

@@ -33,15 +33,15 @@ impl Source {
         Self { name, objects: repository, at_once: AT_ONCE_HERE }
     }
 
-    /// The server of `client`, which should have [`Self::client_options`]: who else could be asked is not to wait for one that
-    /// is gone.
+    /// The server of `client`, which should have [`Self::client_options`]: who else could be asked is not to wait for
+    /// one that is gone.
     #[must_use]
     pub fn server(name: &str, client: Arc<Client>) -> Self {
         Self { name: format!("server `{name}`"), objects: client, at_once: AT_ONCE_FAR }
     }
 
-    /// The same source, asked only for what is not in `cache`, which keeps what it gives: for several disks of one machine
-    /// that begin as the same image.
+    /// The same source, asked only for what is not in `cache`, which keeps what it gives: for several disks of one
+    /// machine that begin as the same image.
     #[must_use]
     pub fn cached(self, cache: Arc<Cache>) -> Self {
         Self { objects: Arc::new(Cached { cache, behind: self.objects }), ..self }

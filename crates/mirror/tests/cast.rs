@@ -1,5 +1,5 @@
-//! Disks that take part in a multicast session over loopback: what many read comes once for all, and whatever fails costs
-//! time only.
+//! Disks that take part in a multicast session over loopback: what many read comes once for all, and whatever fails
+//! costs time only.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -85,7 +85,8 @@ fn after_a_merge_only_what_others_write_asks_for_another() {
     write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
     let landed = two.commit(&place.repository, &image, &newest(&stamp)).unwrap().unwrap();
     assert!(!landed.is_base && landed.manifest.number == 4);
-    // Nobody else wrote: what this disk adds goes onto the version that it made itself, also after it was attached again.
+    // Nobody else wrote: what this disk adds goes onto the version that it made itself, also after it was attached
+    // again.
     let mut two = two;
     for number in 5..8 {
         write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);

@@ -289,8 +289,8 @@ fn status_tells_what_is_free_dirty_and_here() {
     assert!(mirror.status(0, SIZE, 3).unwrap().len() <= 3);
 }
 
-/// Four guests write, a committer commits, and every version is the disk at one moment: each guest owns a quarter of the disk
-/// and writes a growing number to its cells in turn, so a version shows a prefix of each guest's writes.
+/// Four guests write, a committer commits, and every version is the disk at one moment: each guest owns a quarter of
+/// the disk and writes a growing number to its cells in turn, so a version shows a prefix of each guest's writes.
 #[test]
 fn a_version_is_of_one_moment_while_guests_write_on() {
     const CELLS: u64 = 24;

@@ -1,5 +1,5 @@
-//! A mounted repository as programs see it. Needs /dev/fuse, and where it says so the rights of root: a machine that tests
-//! this crate has them.
+//! A mounted repository as programs see it. Needs /dev/fuse, and where it says so the rights of root: a machine that
+//! tests this crate has them.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -250,8 +250,8 @@ fn a_file_is_as_a_file_in_memory() {
     assert!(std::fs::read(mount.path("_clones/vm")).unwrap() == expected);
 }
 
-/// One writer's random life in the bytes from `start` on, some of it through a file opened with `flags`; what they are in
-/// the end.
+/// One writer's random life in the bytes from `start` on, some of it through a file opened with `flags`; what they are
+/// in the end.
 fn exercise(path: &Path, start: u64, mut model: Vec<u8>, flags: OFlags, seed: u64) -> Vec<u8> {
     let mut chance = Chance::from_seed(seed);
     let files = [OFlags::empty(), flags].map(|flags| {

@@ -38,3 +38,18 @@ pub type Error = Fault<ErrorKind>;
 
 /// The result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of `image` as one of this crate.
+pub(crate) fn from_image(error: image::Error, context: impl Into<String>) -> Error {
+    let kind = match error.kind() {
+        image::ErrorKind::Io => ErrorKind::Io,
+        image::ErrorKind::NotFound => ErrorKind::NotFound,
+        image::ErrorKind::Corrupt => ErrorKind::Corrupt,
+        image::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        image::ErrorKind::Refused => ErrorKind::Refused,
+        image::ErrorKind::Full => ErrorKind::Full,
+        image::ErrorKind::Incomplete => ErrorKind::Unreachable,
+        image::ErrorKind::Verification => ErrorKind::Verification,
+    };
+    Error::from_source(kind, context, error)
+}

@@ -1,7 +1,9 @@
-//! The body of a commit over HTTP: pieces of an image that are written, or become free. `formats/api.md`, "Images in place".
+//! The body of a commit over HTTP: pieces of an image that are written, or become free. `formats/api.md`, "Images in
+//! place".
 //!
-//! One piece behind the other, ascending, none over another. Each begins with `u64` offset and `u32` length, little endian.
-//! Bytes of that number follow; of the length 0 it is a `u64`, and as many bytes from the offset on become free.
+//! One piece behind the other, ascending, none over another. Each begins with `u64` offset and `u32` length, little
+//! endian. Bytes of that number follow; of the length 0 it is a `u64`, and as many bytes from the offset on become
+//! free.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Boot profiles, and what machines tell each other while they start, as they travel. `formats/api.md`, "Boot profiles".
+//! Boot profiles, and what machines tell each other while they start, as they travel. `formats/api.md`, "Boot
+//! profiles".
 
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +73,8 @@ pub struct ExchangeAnswer {
     pub cursor: Cursor,
     /// At most [`ANSWER_CHUNKS_MAX`] chunks, in the order in which they were first read.
     pub runs: Vec<Run>,
-    /// The next exchange should not begin earlier than so many milliseconds from now: machines share what a server can bear.
+    /// The next exchange should not begin earlier than so many milliseconds from now: machines share what a server can
+    /// bear.
     pub pause_ms: u32,
 }
 

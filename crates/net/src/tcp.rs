@@ -15,8 +15,8 @@ sockopt_impl!(
     /// See [`retransmit_soon`].
     RetransmitMin, SetOnly, libc::IPPROTO_TCP, TCP_RTO_MIN_US, libc::c_int);
 
-/// Makes `socket` repeat after 20 ms, and four times the variation of the path, what nobody acknowledged; of a listener,
-/// all that it accepts. Kernels before Linux 6.15 wait 200 ms as ever.
+/// Makes `socket` repeat after 20 ms, and four times the variation of the path, what nobody acknowledged; of a
+/// listener, all that it accepts. Kernels before Linux 6.15 wait 200 ms as ever.
 pub fn retransmit_soon(socket: &impl AsFd) {
     let micros = i32::try_from(RETRANSMIT_MIN.as_micros()).expect("20 ms fit");
     let _ = setsockopt(socket, RetransmitMin, &micros);

@@ -152,8 +152,8 @@ pub enum Standing {
     Good,
     /// Two thirds of its life are over: it is time for another.
     Due,
-    /// The same, or it can't be renewed, and it ends within a day: who looks after it is told. Of a token that is made for less
-    /// than six days that is the last sixth of its life.
+    /// The same, or it can't be renewed, and it ends within a day: who looks after it is told. Of a token that is made
+    /// for less than six days that is the last sixth of its life.
     Ending,
     /// It has ended.
     Over,

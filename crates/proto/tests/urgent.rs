@@ -40,7 +40,8 @@ fn status(pending: Vec<ObjectRange>) -> Status {
     }
 }
 
-/// What a receiver asks for as urgent within 100 ms, if it waits for object 50 and the server says that `pending` comes.
+/// What a receiver asks for as urgent within 100 ms, if it waits for object 50 and the server says that `pending`
+/// comes.
 fn urges(pending: Vec<ObjectRange>) -> Vec<u64> {
     let mut receiver = receiver(0);
     receiver.handle_input(Instant::ZERO, &Downstream::Status(status(pending)));

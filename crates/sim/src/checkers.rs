@@ -94,7 +94,8 @@ impl Checkers {
             self.sent_first += u64::from(self.sent_once[word] & bit == 0);
             self.sent_once[word] |= bit;
         }
-        // The server can't know yet that somebody who asked is down or gone; and what it planned it sends even if all are.
+        // The server can't know yet that somebody who asked is down or gone; and what it planned it sends even if all
+        // are.
         let all_left =
             hosts.iter().all(|host| !host.listens()) && hosts.iter().any(|host| host.left_at.is_some());
         let mut useful = all_left || hosts.iter().any(|host| host.is_missed(now));
@@ -189,8 +190,8 @@ impl Checkers {
             let what = format!("{blocks} of {} blocks, at most {most}", self.sent);
             self.breach("nothing is sent that nobody lacks", what);
         }
-        // Half of the symbols may be too much: what goes ahead suits most objects, not each; what is asked for goes out so
-        // that enough of it arrives; and receivers that lose different blocks ask at different times.
+        // Half of the symbols may be too much: what goes ahead suits most objects, not each; what is asked for goes out
+        // so that enough of it arrives; and receivers that lose different blocks ask at different times.
         let most = most + self.symbols / 2;
         if symbols > most {
             let what = format!("{symbols} symbols, at most {most}");

@@ -1,5 +1,5 @@
-//! What one receiver has, or has on its way, told from the packets alone: which blocks, and which symbols in the place of
-//! which blocks.
+//! What one receiver has, or has on its way, told from the packets alone: which blocks, and which symbols in the place
+//! of which blocks.
 
 use proto::multicast::{BlockHeader, Disposition};
 

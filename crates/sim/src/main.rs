@@ -37,7 +37,7 @@ struct Arguments {
     slow: usize,
     json: bool,
     mirror: bool,
-    mirror_mutant: mirror::core::Mutant,
+    mirror_mutant: mirror::machine::Mutant,
     prune: bool,
     prune_mutant: store::Mutant,
 }
@@ -180,12 +180,12 @@ fn tell(violations: &[Violation]) -> bool {
 }
 
 /// The bug that is called `name`, of whichever machine.
-fn named(name: &str) -> Option<(Mutant, mirror::core::Mutant, store::Mutant)> {
+fn named(name: &str) -> Option<(Mutant, mirror::machine::Mutant, store::Mutant)> {
     fn find<M: std::fmt::Debug + Copy>(all: &[M], name: &str) -> Option<M> {
         all.iter().copied().find(|mutant| format!("{mutant:?}") == name)
     }
     let of_proto = find(&Mutant::ALL, name);
-    let (of_mirror, of_store) = (find(&mirror::core::Mutant::ALL, name), find(&store::Mutant::ALL, name));
+    let (of_mirror, of_store) = (find(&mirror::machine::Mutant::ALL, name), find(&store::Mutant::ALL, name));
     let is_known = of_proto.is_some() || of_mirror.is_some() || of_store.is_some();
     is_known
         .then(|| (of_proto.unwrap_or_default(), of_mirror.unwrap_or_default(), of_store.unwrap_or_default()))
@@ -207,7 +207,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         slow: 0,
         json: false,
         mirror: false,
-        mirror_mutant: mirror::core::Mutant::None,
+        mirror_mutant: mirror::machine::Mutant::None,
         prune: false,
         prune_mutant: store::Mutant::None,
     };

@@ -138,8 +138,8 @@ impl Scenario {
         scenario
     }
 
-    /// Mixed faults, and besides some of: heavy loss on every link, starts spread evenly over one transfer, ports that are a
-    /// tenth as fast as the server, and objects as long as sessions make them.
+    /// Mixed faults, and besides some of: heavy loss on every link, starts spread evenly over one transfer, ports that
+    /// are a tenth as fast as the server, and objects as long as sessions make them.
     #[must_use]
     pub fn harsh(seed: u64) -> Self {
         let mut scenario = Self::mixed(seed);

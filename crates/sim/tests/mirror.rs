@@ -1,6 +1,6 @@
 //! The mirror under seeded faults, and seeded bugs that the checkers must see.
 
-use mirror::core::Mutant;
+use mirror::machine::Mutant;
 use sim::mirror::{MirrorOutcome, MirrorScenario, run};
 
 /// Seeds of the test; `diskcast-sim --mirror --count N` tries more.

@@ -143,6 +143,34 @@ fn kind_of_io(error: &std::io::Error) -> ErrorKind {
     }
 }
 
+/// An error of `image` as one of ours.
+pub(crate) fn from_image(context: String, error: image::Error) -> Error {
+    let kind = match error.kind() {
+        image::ErrorKind::NotFound => ErrorKind::NotFound,
+        image::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        image::ErrorKind::Refused => ErrorKind::Refused,
+        image::ErrorKind::Full => ErrorKind::Full,
+        image::ErrorKind::Io => ErrorKind::Io,
+        image::ErrorKind::Corrupt | image::ErrorKind::Incomplete | image::ErrorKind::Verification => {
+            ErrorKind::Corrupt
+        }
+    };
+    Error::from_source(kind, context, error)
+}
+
+/// An error of ours as one of `image`, whose seams the repository fills.
+pub(crate) fn into_image(error: Error) -> image::Error {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => image::ErrorKind::NotFound,
+        ErrorKind::Corrupt => image::ErrorKind::Corrupt,
+        ErrorKind::Unsupported => image::ErrorKind::Unsupported,
+        ErrorKind::Refused | ErrorKind::Revoked => image::ErrorKind::Refused,
+        ErrorKind::Full => image::ErrorKind::Full,
+        ErrorKind::Io | ErrorKind::Exists | ErrorKind::Invalid => image::ErrorKind::Io,
+    };
+    image::Error::from_source(kind, "use the repository", error)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,6 @@
 //! Seeded bugs: the simulator switches one on and shows that its checkers see it. Without the feature `mutants` every
 //! question for one is answered with no at compile time.
 
-use crate::repository::Repository;
-
 /// A rule of formats/repository.md, "Pruning", that is broken, each in one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mutant {
@@ -81,11 +79,4 @@ impl Mutant {
         Self::TrustsUnshownFloors,
         Self::LeavesRecords,
     ];
-}
-
-impl Repository {
-    /// Whether it is used by a program with `bug`, in a build that has bugs at all.
-    pub(crate) fn has(&self, bug: Mutant) -> bool {
-        cfg!(feature = "mutants") && self.mutant == bug
-    }
 }

@@ -3,41 +3,36 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Digest;
-use base::limits::OBJECT_BYTES_MAX;
-use bytes::Bytes;
 use image::cipher::CIPHER_NAME;
-use image::{
-    Cipher, ObjectKind, ObjectRef, ObjectSink, ObjectSource, SealKey, Signed, SigningKey, Trust, Verified,
-};
+use image::{Cipher, SealKey, Signed, SigningKey, Trust};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use serde::{Deserialize, Serialize};
 
-use crate::access::S3Access;
+use crate::backend::access::S3Access;
+use crate::backend::cache::{Cache, CacheSetting};
+use crate::backend::folder::Folder;
+use crate::backend::location::Location;
+use crate::backend::probe::{Probe, Proof};
+use crate::backend::s3;
+use crate::backend::scrubs::{ScrubSetting, Scrubs};
 use crate::backend::{Backend, Created};
-use crate::blob::Blobs;
-use crate::cache::{Cache, CacheSetting};
-use crate::error::{Error, ErrorKind, Result, from_io, from_store};
-use crate::folder::Folder;
+use crate::error::{Error, ErrorKind, Result, from_image, from_io, from_store};
 use crate::layout;
-use crate::location::Location;
+use crate::memory::Memory;
 use crate::mutant::Mutant;
-use crate::probe::{Probe, Proof};
 #[cfg(feature = "mutants")]
 use crate::process::Process;
 use crate::process::Processes;
+use crate::record::Stamp;
 use crate::record::{self, RECORD_BYTES_MAX};
-use crate::s3;
-use crate::scrubs::{ScrubSetting, Scrubs};
-use crate::versions::{Stamp, from_image};
 
 const FORMAT: &str = "diskcast-repository";
 
 /// The body of the record `format`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Format {
+pub(crate) struct Format {
     /// 128 random bits: which repository it is, wherever it is copied.
     id: String,
     /// Whoever does not know the cipher of an encrypted repository must keep out.
@@ -85,20 +80,21 @@ pub struct Keys {
     pub trust: Option<Trust>,
 }
 
-/// Versioned images in an object store. Calls block; any number of threads and processes may make them at once. A clone is
-/// another handle on the same.
+/// Versioned images in an object store. Calls block; any number of threads and processes may make them at once. A clone
+/// is another handle on the same.
 #[derive(Debug, Clone)]
 pub struct Repository {
     pub(crate) backend: Arc<Backend>,
-    cache: Option<Arc<Cache>>,
-    scrubs: Option<Arc<Scrubs>>,
+    pub(crate) cache: Option<Arc<Cache>>,
+    pub(crate) scrubs: Option<Arc<Scrubs>>,
     name: String,
     id: String,
     /// `None` if it is not encrypted.
     key_check: Option<String>,
     pub(crate) cipher: Cipher,
     pub(crate) keys: Keys,
-    pub(crate) blobs: Arc<Blobs>,
+    /// What the parts above remember of it.
+    pub(crate) memory: Arc<Memory>,
     pub(crate) processes: Processes,
     pub(crate) mutant: Mutant,
 }
@@ -136,8 +132,8 @@ impl Repository {
         Self::create_at(location, setting, Some(key))
     }
 
-    /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer. An encrypted
-    /// one is locked until it has its key: see [`Repository::with_keys`].
+    /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer. An
+    /// encrypted one is locked until it has its key: see [`Repository::with_keys`].
     pub fn open(location: &Location) -> Result<Self> {
         Self::open_with(location, &Setting::default())
     }
@@ -186,8 +182,8 @@ impl Repository {
         repository.backend.prove().map(|()| repository)
     }
 
-    /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.seal`, or not at all:
-    /// whoever gives a key means to write nothing that others can read.
+    /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.seal`, or not at
+    /// all: whoever gives a key means to write nothing that others can read.
     pub fn with_keys(self, keys: Keys) -> Result<Self> {
         let mut keys = keys;
         if let (Some(trust), Some(own)) = (&mut keys.trust, &keys.sign) {
@@ -201,13 +197,13 @@ impl Repository {
             (Some(_), Some(_)) => return refused("is encrypted by another key than this"),
             (None, Some(_)) => return refused("is not encrypted, though a key for it was given"),
         };
-        // Benches know how chunks are kept.
-        Ok(Self { cipher, keys, blobs: Arc::default(), ..self })
+        // What is remembered may depend on the cipher.
+        Ok(Self { cipher, keys, memory: Arc::default(), ..self })
     }
 
-    /// The same repository, whose writers need not read again what the scrub log of this machine covers. For processes that
-    /// end soon, since checks count as made at `setting.now`. It changes nothing where stored files can't be told from their
-    /// like by a ctime of this machine: in S3, in memory, and in folders of a network.
+    /// The same repository, whose writers need not read again what the scrub log of this machine covers. For processes
+    /// that end soon, since checks count as made at `setting.now`. It changes nothing where stored files can't be told
+    /// from their like by a ctime of this machine: in S3, in memory, and in folders of a network.
     #[must_use]
     pub fn with_scrubs(mut self, setting: &ScrubSetting) -> Self {
         let folder = self.backend.local_folder();
@@ -258,6 +254,11 @@ impl Repository {
         &self.name
     }
 
+    /// Whether it is used by a program with `bug`, in a build that has bugs at all.
+    pub(crate) fn has(&self, bug: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == bug
+    }
+
     /// Makes every object that was put through this value durable. Publishing does it first.
     pub fn settle(&self) -> Result<()> {
         self.backend.settle()
@@ -265,7 +266,7 @@ impl Repository {
 
     /// What was last found about the store, by whoever first wrote here. `None` if nothing was kept.
     pub fn known_probe(&self) -> Result<Option<Probe>> {
-        Ok(crate::probe::newest(&self.backend)?.map(|(_, probe)| probe))
+        Ok(crate::backend::probe::newest(&self.backend)?.map(|(_, probe)| probe))
     }
 
     /// Tries again what the store can do, and keeps it. `Unsupported` says what it can't do.
@@ -279,8 +280,8 @@ impl Repository {
         self.cache.as_ref().map(|cache| (cache.bytes(), cache.folder()))
     }
 
-    /// The repository in `store`, which answers at once and is fit, used by `process` with the bug `mutant`; made if there
-    /// is none. `is_dead` says of processes what the kernel would say. For simulations.
+    /// The repository in `store`, which answers at once and is fit, used by `process` with the bug `mutant`; made if
+    /// there is none. `is_dead` says of processes what the kernel would say. For simulations.
     #[cfg(feature = "mutants")]
     pub fn simulated(
         store: Arc<dyn ObjectStore>,
@@ -328,7 +329,7 @@ impl Repository {
 
     fn new(backend: Backend, name: String, format: Format, cipher: Cipher) -> Self {
         let Format { id, key_check, .. } = format;
-        let (keys, blobs) = (Keys::default(), Arc::default());
+        let (keys, memory) = (Keys::default(), Arc::default());
         let backend = Arc::new(backend);
         let (processes, mutant) = (Processes::default(), Mutant::None);
         Self {
@@ -340,7 +341,7 @@ impl Repository {
             key_check,
             cipher,
             keys,
-            blobs,
+            memory,
             processes,
             mutant,
         }
@@ -360,7 +361,8 @@ impl Repository {
     }
 }
 
-fn read_format(backend: &Backend) -> Result<Format> {
+/// What the record `format` says.
+pub(crate) fn read_format(backend: &Backend) -> Result<Format> {
     record::unseal(FORMAT, layout::FORMAT, &backend.read_record(&layout::format(), RECORD_BYTES_MAX)?)
 }
 
@@ -386,190 +388,8 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
     }
 }
 
-impl ObjectSource for Repository {
-    /// The bytes of a good copy of the object. `Corrupt` if all that are there are damaged.
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
-        Ok(self.verified(object)?.bytes().clone())
-    }
-
-    fn verified(&self, object: &ObjectRef) -> image::Result<Verified> {
-        let read = || self.read_object(object).map_err(into_image);
-        match &self.cache {
-            Some(cache) => cache.get_or(object, read),
-            None => read(),
-        }
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.cipher.clone()
-    }
-}
-
-impl ObjectSink for Repository {
-    /// Whether there is a good copy: it is read.
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        self.is_good(object).map_err(into_image)
-    }
-
-    /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called. `Refused` if
-    /// the repository is encrypted and the object is not.
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
-        self.put_in(object, 0, bytes).map_err(into_image)
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.cipher.clone()
-    }
-}
-
-/// What lies in one of the places of an object.
-pub(crate) enum Copy {
-    /// Nothing, and the error that says so.
-    Missing(Error),
-    /// Something else than the object, or what cannot be read.
-    Bad(Error),
-    Good(Verified),
-}
-
-impl Repository {
-    /// Whether there is a copy of `object` now, by its length alone. A writer asks its [`Writer`](crate::Writer), which
-    /// knows what is good and what will stay.
-    pub fn holds(&self, object: &ObjectRef) -> Result<bool> {
-        for slot in 0..layout::SLOTS {
-            if self.holds_in(object, slot)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// `Corrupt` unless the record `format` is what it was.
-    pub(crate) fn check_format(&self) -> Result<()> {
-        read_format(&self.backend).map(drop)
-    }
-
-    /// Whether there is a good copy of `object` in the store now: one is read, whatever the cache holds, or the scrub log
-    /// covers it.
-    pub fn is_good(&self, object: &ObjectRef) -> Result<bool> {
-        for slot in 0..layout::SLOTS {
-            if self.is_good_in(object, slot)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether there is one in `slot`, by its length alone.
-    pub(crate) fn holds_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
-        let path = layout::object_in(object.kind, &object.digest, slot);
-        Ok(self.backend.waits(&path) || self.backend.size(&path)? == Some(u64::from(object.len)))
-    }
-
-    /// Stores a copy of `object` in `slot`; what lies there gives way. `Refused` if the repository is encrypted and the
-    /// object is not.
-    pub(crate) fn put_in(&self, object: &ObjectRef, slot: u8, bytes: Bytes) -> Result<()> {
-        if !self.cipher.takes(object.kind, &bytes) {
-            let text = format!("`{}` is encrypted, {object} is not", self.name);
-            return Err(Error::new(ErrorKind::Refused, text));
-        }
-        self.backend.put(&layout::object_in(object.kind, &object.digest, slot), bytes)
-    }
-
-    /// The object as the store has it, whatever the cache holds: the first copy that is good. If there is none, the error
-    /// is that of the first bad one, `NotFound` if there is no copy at all.
-    pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Verified> {
-        self.read_first(object, |_, _| {}).map(|(_, found)| found)
-    }
-
-    /// The same with the slot that it lies in; `bad` is told of the copies in slots before it.
-    pub(crate) fn read_first(
-        &self,
-        object: &ObjectRef,
-        mut bad: impl FnMut(u8, &Error),
-    ) -> Result<(u8, Verified)> {
-        let (mut missing, mut damage) = (None, None);
-        for slot in 0..layout::SLOTS {
-            match self.read_in(object, slot)? {
-                Copy::Good(found) => return Ok((slot, found)),
-                Copy::Missing(error) => drop(missing.get_or_insert(error)),
-                Copy::Bad(error) => {
-                    bad(slot, &error);
-                    damage.get_or_insert(error);
-                }
-            }
-        }
-        Err(damage.or(missing).expect("there are slots"))
-    }
-
-    /// Whether a good copy lies in `slot`: it is read and held against its name now, or the scrub log covers it.
-    pub(crate) fn is_good_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
-        let path = layout::object_in(object.kind, &object.digest, slot);
-        // Taken before the file is read: see `Scrubs::add`.
-        let scrubs = self.scrubs.as_ref().and_then(|scrubs| Some((scrubs, self.backend.stamp(&path)?)));
-        if scrubs.as_ref().is_some_and(|(scrubs, stamp)| scrubs.covers(object, slot, stamp)) {
-            return Ok(true);
-        }
-        let Copy::Good(_) = self.read_in(object, slot)? else { return Ok(false) };
-        if let Some((scrubs, stamp)) = scrubs {
-            scrubs.add(object, slot, stamp);
-        }
-        Ok(true)
-    }
-
-    /// What lies in `slot`. Errors are those of a store that cannot be reached.
-    pub(crate) fn read_in(&self, object: &ObjectRef, slot: u8) -> Result<Copy> {
-        let path = layout::object_in(object.kind, &object.digest, slot);
-        let read = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)));
-        let verified = read.and_then(|bytes| {
-            object.verified(bytes).map_err(|error| from_image(format!("read `{path}`"), error))
-        });
-        match verified {
-            Ok(found) => Ok(Copy::Good(found)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Copy::Missing(error)),
-            Err(error) if self.means_damage(&error) => {
-                self.scrubs.iter().for_each(|scrubs| scrubs.forget());
-                Ok(Copy::Bad(error))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// A good copy of the object of `digest`, whose length nobody knows.
-    pub(crate) fn find_object(&self, kind: ObjectKind, digest: &Digest) -> Option<(ObjectRef, Bytes)> {
-        (0..layout::SLOTS).find_map(|slot| {
-            let path = layout::object_in(kind, digest, slot);
-            let bytes = self.backend.read(&path, u64::from(OBJECT_BYTES_MAX)).ok()?;
-            let object = ObjectRef::of(kind, &bytes);
-            (object.digest == *digest).then_some((object, bytes))
-        })
-    }
-
-    /// Whether `error`, met while an object was read, is damage of that object. Where it does not lie in a folder, it may be
-    /// the way there that failed.
-    fn means_damage(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::Corrupt || self.backend.is_folder()
-    }
-}
-
-/// An error of ours as one of `image`, whose seams the repository fills.
-pub(crate) fn into_image(error: Error) -> image::Error {
-    let kind = match error.kind() {
-        ErrorKind::NotFound => image::ErrorKind::NotFound,
-        ErrorKind::Corrupt => image::ErrorKind::Corrupt,
-        ErrorKind::Unsupported => image::ErrorKind::Unsupported,
-        ErrorKind::Refused | ErrorKind::Revoked => image::ErrorKind::Refused,
-        ErrorKind::Full => image::ErrorKind::Full,
-        ErrorKind::Io | ErrorKind::Exists | ErrorKind::Invalid => image::ErrorKind::Io,
-    };
-    image::Error::from_source(kind, "use the repository", error)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
-
-    use image::ObjectKind;
-
     use super::*;
 
     const GOLDEN: &str = include_str!("../../../golden/repository/v1/good/format");
@@ -578,45 +398,5 @@ mod tests {
     fn the_format_is_still_written_as_it_was() {
         let format: Format = record::unseal(FORMAT, "golden", GOLDEN.as_bytes()).unwrap();
         assert_eq!(record::seal(FORMAT, &format), GOLDEN);
-    }
-
-    #[test]
-    fn the_scrub_log_saves_a_read_until_the_file_changes() {
-        let folder = tempfile::tempdir().unwrap();
-        let location = Location::Folder(folder.path().join("repo"));
-        // An hour after all files of this test were written.
-        let now = folder.path().metadata().unwrap().modified().unwrap() + Duration::from_secs(3600);
-        let open = |now: SystemTime| {
-            let setting = ScrubSetting { folder: folder.path().join("scrubs"), now };
-            Repository::open_or_create(&location).unwrap().with_scrubs(&setting)
-        };
-        let (good, rotten) = (Bytes::from_static(b"good bytes"), b"rotten one");
-        let object = ObjectRef::of(ObjectKind::Chunk, &good);
-        let repository = open(now);
-        repository.put_in(&object, 0, good).unwrap();
-        repository.settle().unwrap();
-        assert!(repository.is_good(&object).unwrap());
-        let path = layout::object_in(object.kind, &object.digest, 0);
-        let file = folder.path().join("repo").join(path.as_ref());
-        std::fs::write(&file, rotten).unwrap();
-        let stamp = repository.backend.stamp(&path).unwrap();
-        drop(repository);
-        // It changed after it was found good, so it is read, and is not.
-        assert!(!open(now).is_good(&object).unwrap());
-        // If the log says that this very file was found good, nobody reads it within a day.
-        open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
-        assert!(open(now).is_good(&object).unwrap());
-        assert!(!open(now + Duration::from_secs(24 * 3600)).is_good(&object).unwrap());
-        // Who meets damage forgets what the log says.
-        let finder = open(now);
-        assert!(matches!(finder.read_in(&object, 0).unwrap(), Copy::Bad(_)));
-        assert!(!finder.is_good(&object).unwrap() && !open(now).is_good(&object).unwrap());
-        drop(finder);
-        assert!(!open(now).is_good(&object).unwrap());
-        // Whatever changes the file or its inode makes another ctime.
-        open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
-        assert!(open(now).is_good(&object).unwrap());
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
-        assert!(!open(now).is_good(&object).unwrap());
     }
 }

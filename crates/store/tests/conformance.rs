@@ -1,6 +1,5 @@
-//! What a repository promises, held against every kind of store: each function here runs on a folder, in memory and in S3,
-//! near and through a bad network.
-//! To see one again: `cargo test -p diskcast-store --test conformance <name>`.
+//! What a repository promises, held against every kind of store: each function here runs on a folder, in memory and in
+//! S3, near and through a bad network. To see one again: `cargo test -p diskcast-store --test conformance <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 

@@ -1,11 +1,11 @@
-//! Writers and readers of one image, all at once: what each of them saw is explained by one order, that of the versions'
-//! numbers. `versions.linearizable`. To see it again: `cargo test -p diskcast-store --test linearizable`.
+//! Writers and readers of one image, all at once: what each of them saw is explained by one order, that of the
+//! versions' numbers. `versions.linearizable`. To see it again: `cargo test -p diskcast-store --test linearizable`.
 //!
 //! A history is a list of operations with the moments at which they were called and had returned, by the clock that all
-//! threads and processes of a machine share: of two operations the first precedes the second if it had returned before the
-//! other was called. The order that explains it must keep that, and each operation must see what it would see alone at its place. A write's
-//! place is its number; `recent` stands behind the write that it names and before the next; a read of a version can stand
-//! anywhere behind that version's write, and sees all writes up to it, one over the other.
+//! threads and processes of a machine share: of two operations the first precedes the second if it had returned before
+//! the other was called. The order that explains it must keep that, and each operation must see what it would see alone
+//! at its place. A write's place is its number; `recent` stands behind the write that it names and before the next; a
+//! read of a version can stand anywhere behind that version's write, and sees all writes up to it, one over the other.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]

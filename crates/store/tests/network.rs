@@ -1,5 +1,5 @@
-//! S3 through a network that misbehaves, at the level of its connections: what `object_store` retries, what it does not,
-//! and what the repository makes of it. To see one again: `cargo test -p diskcast-store --test network <name>`.
+//! S3 through a network that misbehaves, at the level of its connections: what `object_store` retries, what it does
+//! not, and what the repository makes of it. To see one again: `cargo test -p diskcast-store --test network <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;

@@ -221,11 +221,12 @@ fn one_bit_of_any_sealed_record_stops_nobody() {
     one_bit_stops_nobody(Some(SealKey::from_bytes([5; 32])));
 }
 
-/// Of which records nobody can tell what they said once more of them is damaged: only another copy of the repository has it.
+/// Of which records nobody can tell what they said once more of them is damaged: only another copy of the repository
+/// has it.
 fn is_told_once(path: &str) -> bool {
     let number = |number: u64| format!("{number:020}");
-    // The newest move of a tag, the newest reservation, versions that were not published under a lease that is still there,
-    // a list that a killed prune may still delete by, and the last entry of a writer that lives and of a prune.
+    // The newest move of a tag, the newest reservation, versions that were not published under a lease that is still
+    // there, a list that a killed prune may still delete by, and the last entry of a writer that lives and of a prune.
     path == "format"
         || path == format!("tags/web/stable/{}", number(2))
         || path == format!("appends/web/{}", number(1))

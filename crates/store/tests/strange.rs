@@ -1,5 +1,5 @@
-//! What is no file under the name of an object or a record: nobody waits for it, `verify` tells of it, and it is healed.
-//! To see one again: `cargo test -p diskcast-store --test strange <name>`.
+//! What is no file under the name of an object or a record: nobody waits for it, `verify` tells of it, and it is
+//! healed. To see one again: `cargo test -p diskcast-store --test strange <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! What a writer counts on is good: damaged objects are written anew by whoever has their bytes, whatever became of them,
-//! and a good copy in any slot is found.
+//! What a writer counts on is good: damaged objects are written anew by whoever has their bytes, whatever became of
+//! them, and a good copy in any slot is found.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 

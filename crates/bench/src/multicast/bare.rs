@@ -1,6 +1,6 @@
 //! A bare multicast sender and its receivers, as far as any program of this kind can go here: packets made and tagged
-//! beforehand leave in runs of segmentation offload at an even rate; receivers check tags, copy payloads into buffers of
-//! objects and take the BLAKE3 digest of each. No scheduling, no reports, no repair.
+//! beforehand leave in runs of segmentation offload at an even rate; receivers check tags, copy payloads into buffers
+//! of objects and take the BLAKE3 digest of each. No scheduling, no reports, no repair.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -41,8 +41,8 @@ pub struct Reached {
     pub loss: f64,
 }
 
-/// The fastest rate at which `hosts` hosts of an unshaped lab lose next to nothing, with receivers of one thread or two,
-/// whichever is faster.
+/// The fastest rate at which `hosts` hosts of an unshaped lab lose next to nothing, with receivers of one thread or
+/// two, whichever is faster.
 pub fn fastest(hosts: u32) -> Result<Reached> {
     let star = Star::build(&StarOptions { hosts: hosts + 1, ..StarOptions::default() })?;
     let (one, two) = (search(&star, 1), search(&star, 2));
@@ -208,8 +208,8 @@ fn send_all(socket: &GroupSender, packets: &[u8], packet_bytes: usize) -> Result
     Ok(())
 }
 
-/// `--bare-receive THREADS`: takes in what comes until the end is said, and tells how much that was. A second thread takes
-/// the digests.
+/// `--bare-receive THREADS`: takes in what comes until the end is said, and tells how much that was. A second thread
+/// takes the digests.
 pub fn receive(threads: &str) -> Result<()> {
     let socket = GroupReceiver::join(GROUP, &net::interface::choose("eth0")?, None)?;
     if threads != "2" {

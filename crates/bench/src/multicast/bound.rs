@@ -1,9 +1,10 @@
-//! What no multicast of coded repair can go below: the worst of many hosts sets how many packets a group of blocks takes.
+//! What no multicast of coded repair can go below: the worst of many hosts sets how many packets a group of blocks
+//! takes.
 //!
-//! A host that loses a share `p` of the packets has a group of `k` blocks once `k` packets of it have come, whichever they
-//! are. The sender is done with the group when the last host has it: after the greatest of as many negative binomial
-//! numbers as there are hosts, `E[max] = sum over n of 1 - F(n)^hosts`, where `F(n)` is the chance that of `n` packets at
-//! least `k` come to one host.
+//! A host that loses a share `p` of the packets has a group of `k` blocks once `k` packets of it have come, whichever
+//! they are. The sender is done with the group when the last host has it: after the greatest of as many negative
+//! binomial numbers as there are hosts, `E[max] = sum over n of 1 - F(n)^hosts`, where `F(n)` is the chance that of `n`
+//! packets at least `k` come to one host.
 
 /// Packets over blocks that a group of `blocks` takes on average until the last of `hosts` hosts has it.
 pub fn images_needed(hosts: u32, blocks: u32, loss: f64) -> f64 {

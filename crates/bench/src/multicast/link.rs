@@ -1,4 +1,5 @@
-//! Time of the last host over the time that the bytes need on the link with no loss, and how many images the server sent.
+//! Time of the last host over the time that the bytes need on the link with no loss, and how many images the server
+//! sent.
 
 use serde_json::json;
 

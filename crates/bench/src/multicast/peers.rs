@@ -3,8 +3,8 @@
 //! Tools other than diskcast send a file of as many incompressible bytes as the image has encoded. Time runs from the
 //! start of the clients (of the sender, where clients must wait for it) until a host's program says that it is done.
 //! A run that takes four times as long as diskcast is ended and counts as that. Medians of three runs; one run where it
-//! takes over 30 s, or half again as long as diskcast with incompressible data: such a tool is not the best, and is left
-//! out of the same network's Debian cell.
+//! takes over 30 s, or half again as long as diskcast with incompressible data: such a tool is not the best, and is
+//! left out of the same network's Debian cell.
 
 use std::path::Path;
 use std::time::Duration;

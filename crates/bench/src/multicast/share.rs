@@ -1,5 +1,5 @@
-//! Several senders on one link: four sessions of one server, a session beside a TCP flow, two servers that know nothing of
-//! each other.
+//! Several senders on one link: four sessions of one server, a session beside a TCP flow, two servers that know nothing
+//! of each other.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Hosts that do not start together: 16 starts spread evenly over the time of one transfer.
 //!
 //! Multicast alone can't send less than 31/16 images then. Host `i` starts after `i` sixteenths of the image have gone;
-//! when the stream has gone once through the image, the last host has its last sixteenth and lacks fifteen. What they lack
-//! is common to all late hosts, so it goes once more: 1 + 15/16 = 1.94 images, and 2 % more are granted.
+//! when the stream has gone once through the image, the last host has its last sixteenth and lacks fifteen. What they
+//! lack is common to all late hosts, so it goes once more: 1 + 15/16 = 1.94 images, and 2 % more are granted.
 
 use std::path::Path;
 use std::time::Duration;

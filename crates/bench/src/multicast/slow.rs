@@ -137,8 +137,8 @@ fn own_time(crew: &mut Crew, slow: Member) -> Result<Option<Fetched>> {
     crew.wait(&[slow], until)?.first().map(Fetched::of).transpose()
 }
 
-/// A fetch into a file of a filesystem that writes through to a disk in memory at a tenth of the link. It is mounted in the
-/// command's own namespace of mounts, and goes with it.
+/// A fetch into a file of a filesystem that writes through to a disk in memory at a tenth of the link. It is mounted in
+/// the command's own namespace of mounts, and goes with it.
 fn slow_disk(room: &Room, load: &Load, folder: &Path) -> Command {
     let mut command = room.star.host(LAST).command("bash");
     let script = format!(

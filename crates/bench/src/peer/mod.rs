@@ -1,7 +1,7 @@
 //! The tools that people bring one file to many machines with today, each in its best known settings, in the lab.
 //!
-//! What can be prepared is prepared before the clock starts: servers listen, receivers wait. A host is done when its tool
-//! says so. Whatever a tool started is in the lab's namespaces and ends with the lab.
+//! What can be prepared is prepared before the clock starts: servers listen, receivers wait. A host is done when its
+//! tool says so. Whatever a tool started is in the lab's namespaces and ends with the lab.
 
 mod aria2;
 mod chain;

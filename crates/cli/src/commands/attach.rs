@@ -18,11 +18,94 @@ use store::{Reference, Repository};
 
 use super::Context;
 use super::disks::folder_of;
-use crate::args::{Attach, Global, Keys, Reach};
+use crate::args::parse::{parse_background, parse_lifetime};
+use crate::args::{DisksFolder, Global, Keys, Reach};
 use crate::exit::{Exit, Failure, Result};
 use crate::{interrupt, notify, reach, repository, target, version};
 
-pub fn run(context: &Context, args: &Attach) -> Result<()> {
+/// Attach a disk: run a machine from an image that is still being fetched
+///
+/// Serves the disk by NBD at once. Data that the machine reads is fetched first and kept locally; data that it writes
+/// stays local until `diskcast commit --disk` makes a version of it. Ends on SIGINT or SIGTERM. The same command, or
+/// only the disk's name, continues afterwards, also after a crash; clients keep the disk if they reconnect (QEMU's
+/// reconnect-delay). The options of a disk are stored with it. A repository in a local folder is asked before the
+/// servers, one in S3 after them; with --from no repository is used unless --repo or DISKCAST_REPO names it. If --cache
+/// names a folder, data from servers is also kept there, for all disks that use the same folder.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast attach classroom:stable --name vm1 --from https://10.0.0.1:7717 --token-file join.token
+  qemu-system-x86_64 ... -drive file=nbd:unix:/var/lib/diskcast/disks/vm1/nbd.sock,format=raw,if=virtio
+  diskcast attach vm1                       continue with this disk")]
+pub struct Args {
+    /// Version that a new disk begins as: image, image:tag or image@version; or the name of an existing disk
+    pub image: String,
+    /// Name of the disk on this machine [default: the name of its image]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub place: DisksFolder,
+    /// Server that has the image; may be repeated, servers are asked in this order
+    #[arg(long, value_name = "SERVER")]
+    pub from: Vec<String>,
+    /// File with the token for all servers; if repeated, one for each server [or the token itself in DISKCAST_TOKEN]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DISKCAST_TOKEN_FILE",
+        value_delimiter = ':',
+        hide_env_values = true,
+        requires = "from"
+    )]
+    pub token_file: Vec<PathBuf>,
+    /// How long to wait for a server's first answer when a new disk begins [default: 20s]
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    pub wait: Option<std::time::Duration>,
+    /// Unix socket for NBD clients [default: nbd.sock in the disk's folder]
+    #[arg(long, value_name = "PATH")]
+    pub nbd: Option<PathBuf>,
+    /// Also serve NBD by TCP; without TLS on a loopback address only
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<std::net::SocketAddr>,
+    /// Certificate for TCP clients, which then must use TLS: a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Keep the disk's bytes on this block device instead of in a file; the whole device is overwritten
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<PathBuf>,
+    /// Use the device although the image was captured from it
+    #[arg(long, requires = "device")]
+    pub onto_source: bool,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let a read fail after this time without an answer from any source [default: it waits]
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    pub give_up: Option<std::time::Duration>,
+    /// Also fetch the rest of the disk, at this rate, until it needs no source any more; `off` to disable
+    #[arg(long, value_name = "RATE|off", value_parser = parse_background)]
+    pub background: Option<u64>,
+    /// Maximum number of chunks to read ahead of a sequential read; 0 for none [default: 32]
+    #[arg(long, value_name = "COUNT")]
+    pub ahead: Option<u64>,
+    /// Do not prefetch what other machines have read, and do not record what this machine reads
+    #[arg(long)]
+    pub no_profile: bool,
+    /// Do not use multicast, by which the first server sends once what many starting machines read
+    #[arg(long, conflicts_with = "interface")]
+    pub no_multicast: bool,
+    /// Network interface for multicast, by name or address [default: that of the route to the server]
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// Create the disk, or change its options, but do not run it: a service runs it later
+    #[arg(long)]
+    pub prepare: bool,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.image)?;
     let name = args.name.clone().unwrap_or_else(|| reference.image().to_string());
     let folder = folder_of(&args.place, &name)?;
@@ -77,7 +160,7 @@ pub fn run(context: &Context, args: &Attach) -> Result<()> {
 }
 
 /// How a new disk is attached.
-fn anew(context: &Context, args: &Attach, name: &str) -> Result<Settings> {
+fn anew(context: &Context, args: &Args, name: &str) -> Result<Settings> {
     let mut settings = Settings::new(name, &args.image);
     let global = &context.global;
     if args.from.is_empty() || global.repo.is_some() {
@@ -100,7 +183,7 @@ fn anew(context: &Context, args: &Attach, name: &str) -> Result<Settings> {
 }
 
 /// How a disk that is there is attached: as it was, but for what is said now.
-fn again(mut kept: Settings, args: &Attach) -> Result<Settings> {
+fn again(mut kept: Settings, args: &Args) -> Result<Settings> {
     if args.image != kept.image && args.image != kept.name {
         let text = format!("the disk `{}` is there already, and began as {}", kept.name, kept.image);
         return Err(Failure::new(Exit::Refused, text).hint(format!(
@@ -113,7 +196,7 @@ fn again(mut kept: Settings, args: &Attach) -> Result<Settings> {
 }
 
 /// Puts what the options say into `settings`.
-fn change(settings: &mut Settings, args: &Attach) -> Result<()> {
+fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     if !args.from.is_empty() {
         settings.servers = servers(args)?;
     }
@@ -142,7 +225,7 @@ fn change(settings: &mut Settings, args: &Attach) -> Result<()> {
 }
 
 /// The servers, each with the file of its token.
-fn servers(args: &Attach) -> Result<Vec<ServerSettings>> {
+fn servers(args: &Args) -> Result<Vec<ServerSettings>> {
     let files = &args.token_file;
     if files.len() > 1 && files.len() != args.from.len() {
         let text = format!("{} servers, and {} files of tokens", args.from.len(), files.len());
@@ -198,7 +281,8 @@ struct Reached {
     /// The servers.
     doors: Vec<Door>,
     repository: Option<Arc<Repository>>,
-    /// Who knows what other machines read: a server rather than a repository, since through it they also tell each other.
+    /// Who knows what other machines read: a server rather than a repository, since through it they also tell each
+    /// other.
     guide: Option<Arc<dyn Guide>>,
 }
 

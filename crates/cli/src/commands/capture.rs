@@ -1,5 +1,7 @@
 //! `diskcast capture`: keeps a disk as a new version of an image, in a repository here or on a server.
 
+use std::path::PathBuf;
+
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
@@ -9,19 +11,63 @@ use serde_json::json;
 use store::{ImageName, Reference, Repository, Writer};
 
 use super::Context;
-use crate::args::Capture;
+use crate::args::parse::{parse_chunk_bytes, parse_label};
+use crate::args::{Effort, Reach, Taking};
 use crate::clock;
 use crate::exit::Result;
-use crate::progress::Meter;
 use crate::source::{self, Still};
+use crate::ui::progress::Meter;
 use crate::{reach, repository};
+
+/// Capture a disk as a new version of an image
+///
+/// Reads the sectors that filesystems use, and everything that it does not understand. Refuses a disk that other
+/// programs may write to: mounted read-write, used as swap, a file open for writing. Fails if the disk changes while it
+/// is read. The version appears when all its data is durable, or not at all.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast capture /dev/sda classroom
+  diskcast capture /dev/sdb data --freeze         freeze its mounted filesystems during the capture
+  diskcast capture disk.img web --partition 2 --label os=debian-12
+  diskcast capture /dev/sda web --to https://10.0.0.1:7717 --token-file write.token")]
+pub struct Args {
+    /// Disk to read: a block device or a raw image file
+    pub source: PathBuf,
+    /// Image that gets the new version; it need not exist yet
+    pub name: String,
+    /// Capture only this partition
+    #[arg(long, value_name = "NUMBER", conflicts_with = "skip")]
+    pub partition: Option<u32>,
+    /// Leave out the content of this partition; may be repeated
+    #[arg(long, value_name = "NUMBER")]
+    pub skip: Vec<u32>,
+    /// Capture every sector, without reading filesystems
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    pub taking: Taking,
+    /// Note stored with the version; may be repeated
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub labels: Vec<(String, String)>,
+    /// Send the data to this server and store nothing locally
+    #[arg(long, value_name = "SERVER")]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Logical size of a chunk, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, default_value = "256K")]
+    pub chunk: u32,
+    #[command(flatten)]
+    pub effort: Effort,
+}
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
 /// How often a capture starts that prunes take for dead.
 const STARTS_MAX: u32 = 3;
 
-pub fn run(context: &Context, args: &Capture) -> Result<()> {
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let source = disk::open_source(&args.source)?;
     source::check_form(&source, args.taking.format)?;
@@ -35,7 +81,7 @@ pub fn run(context: &Context, args: &Capture) -> Result<()> {
 
 fn read(
     context: &Context,
-    args: &Capture,
+    args: &Args,
     image: ImageName,
     (source, options): (&disk::Source, &SurveyOptions),
     still: &Still<'_>,
@@ -53,7 +99,7 @@ fn read(
 
 struct Job<'a> {
     context: &'a Context,
-    args: &'a Capture,
+    args: &'a Args,
     image: ImageName,
     source: &'a disk::Source,
     still: &'a Still<'a>,
@@ -187,8 +233,8 @@ fn describe(name: &str, map: &DiskMap) -> String {
     format!("{name}: {found}; {in_use} of {size} to capture")
 }
 
-/// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again. Nothing is
-/// known where that is damaged, since a capture is what heals it, or where nobody trusted has signed it.
+/// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again. Nothing
+/// is known where that is damaged, since a capture is what heals it, or where nobody trusted has signed it.
 fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
     use store::ErrorKind as Kind;
     match repository.resolve(&Reference::Newest(image.clone())) {

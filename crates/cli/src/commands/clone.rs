@@ -5,11 +5,34 @@ use store::{ImageName, Reference};
 
 use super::Context;
 use super::running::{self, What};
-use crate::args::Clone;
+use crate::args::{RunningDisk, There};
 use crate::exit::{Exit, Failure, Result};
 use crate::{reach, repository};
 
-pub fn run(context: &Context, args: &Clone) -> Result<()> {
+/// Create a new image that begins as a version of another
+///
+/// Takes almost no time and space, whatever the size: both images share all data until one of them changes. With --disk
+/// the new image begins with the current content of an attached disk, which keeps running; this stores what was written
+/// to the disk, and later commits of the disk go to the new image.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast clone classroom@3 lab-pc
+  diskcast clone classroom:stable lab-pc --json
+  diskcast clone --disk vm1 lab-pc                      from an attached disk")]
+pub struct Args {
+    /// Version to clone: image, image:tag or image@version; with --disk the name of the new image
+    pub name: String,
+    /// Name of the new image
+    #[arg(required_unless_present = "disk", conflicts_with = "disk")]
+    pub new: Option<String>,
+    #[command(flatten)]
+    pub running: RunningDisk,
+    #[command(flatten)]
+    pub there: There,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let Some(new) = &args.new else {
         return running::commit(
             context,
@@ -46,7 +69,7 @@ fn here(context: &Context, from: &Reference, image: &ImageName) -> Result<(u64, 
 /// The same in a server's repository.
 fn there(
     context: &Context,
-    args: &Clone,
+    args: &Args,
     server: &str,
     from: &Reference,
     image: &ImageName,

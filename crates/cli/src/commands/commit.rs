@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
@@ -15,9 +16,68 @@ use store::{Content, ImageName, Reference, Snapshot};
 
 use super::Context;
 use super::running::{self, What};
-use crate::args::Commit;
+use crate::args::parse::{parse_range, parse_size};
+use crate::args::{RunningDisk, SourceForm, There};
 use crate::exit::{Exit, Failure, Result};
 use crate::{clock, reach, repository, source};
+
+/// Store the changes of a disk as a new version of its image
+///
+/// Without --range, --at, --free or --append the disk is compared with the image's newest version, of the same size,
+/// and the differences are stored. Only changed chunks are stored. Several programs may commit to the same image at the
+/// same time; each commit makes a version that contains all earlier ones.
+///
+/// With --disk the source is an attached disk, which keeps running: the version has its content at one moment, and is
+/// published where the disk's image came from. It follows the version that the disk began as, or was last committed as.
+/// It is refused if somebody else has published a version since then, unless --merge is given and they changed other
+/// sectors.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast commit lab-pc disk.img                       the differences from the newest version
+  diskcast commit lab-pc disk.img --range 1M+4096 --range 3G+64K --expect 7
+  diskcast commit lab-pc part.img --at 1M               a whole file, at this offset
+  diskcast commit archive day.tar --append              after the end of the image
+  diskcast commit lab-pc disk.img --free-holes          also free what the guest discarded
+  diskcast commit lab-pc disk.img --range 1M+4096 --to https://10.0.0.1:7717 --token-file write.token
+  diskcast commit --disk vm1 --quiesce agent:/run/vm1.qga                      an attached disk")]
+pub struct Args {
+    /// Image that gets the new version [with --disk the default: that of the disk's base]
+    #[arg(required_unless_present = "disk")]
+    pub name: Option<String>,
+    /// Disk with the changes: a block device or a raw file
+    #[arg(required_unless_present = "disk", conflicts_with = "disk")]
+    pub source: Option<PathBuf>,
+    #[command(flatten)]
+    pub running: RunningDisk,
+    /// Commit also if others have published a version since then, as long as they changed other sectors
+    #[arg(long, requires = "disk")]
+    pub merge: bool,
+    /// Write these bytes of SOURCE at the same offset of the image; may be repeated
+    #[arg(long = "range", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["at", "append", "disk"])]
+    pub ranges: Vec<std::ops::Range<u64>>,
+    /// Write all of SOURCE at this offset of the image
+    #[arg(long, value_name = "OFFSET", value_parser = parse_size, conflicts_with_all = ["append", "disk"])]
+    pub at: Option<u64>,
+    /// Append all of SOURCE to the image
+    #[arg(long, conflicts_with_all = ["expect", "disk"])]
+    pub append: bool,
+    /// Mark these bytes as free: they read as zeros, and are neither stored nor installed; may be repeated
+    #[arg(long = "free", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["append", "disk"])]
+    pub freed: Vec<std::ops::Range<u64>>,
+    /// Mark holes of SOURCE as free, too, instead of storing them as zeros: for disks of virtual machines that discard
+    /// unused space
+    #[arg(long, conflicts_with_all = ["append", "disk"])]
+    pub free_holes: bool,
+    /// Refuse unless the newest version has this number
+    #[arg(long, value_name = "NUMBER", conflicts_with = "disk")]
+    pub expect: Option<u64>,
+    /// Treat SOURCE as a raw disk although it begins like a file of another format, such as QCOW2
+    #[arg(long, value_enum, conflicts_with = "disk")]
+    pub format: Option<SourceForm>,
+    #[command(flatten)]
+    pub there: There,
+}
 
 /// Bytes whose holes are looked for at a time.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -48,8 +108,8 @@ impl Content for Source<'_> {
     }
 }
 
-/// A source whose bytes go into a version that appears as soon as all of them are read: a look after each read is one after the
-/// last.
+/// A source whose bytes go into a version that appears as soon as all of them are read: a look after each read is one
+/// after the last.
 struct Watched<'a>(&'a Source<'a>);
 
 impl Content for Watched<'_> {
@@ -65,7 +125,7 @@ impl Content for Watched<'_> {
 /// What is to become the new version.
 struct Job<'a> {
     context: &'a Context,
-    args: &'a Commit,
+    args: &'a Args,
     image: ImageName,
     source: Source<'a>,
 }
@@ -86,7 +146,7 @@ struct Made {
     merged_chunks: u64,
 }
 
-pub fn run(context: &Context, args: &Commit) -> Result<()> {
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let (Some(name), Some(source)) = (&args.name, &args.source) else {
         let what = What { image: args.name.as_deref(), new: false, merge: args.merge };
         return running::commit(context, &args.running, &what);
@@ -284,7 +344,7 @@ impl Source<'_> {
 }
 
 /// Where `source` differs from `version`. Of sectors that are free there, those that do not hold zeros are written.
-fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Commit) -> Result<Changes> {
+fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Args) -> Result<Changes> {
     let (size, expected) = (source.bytes, version.layout().size_bytes());
     if size != expected {
         let text = format!("the disk has {size} bytes, the image {expected}");

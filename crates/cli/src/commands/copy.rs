@@ -1,15 +1,44 @@
 //! `diskcast copy`: versions from this repository into another one.
 
+use std::path::PathBuf;
+
 use base::units::show_bytes;
 use serde_json::json;
 use store::{Copier, ImageName, Reference, Repository};
 
 use super::Context;
-use crate::args::Copy;
 use crate::exit::{Exit, Failure, Result};
 use crate::repository;
 
-pub fn run(context: &Context, args: &Copy) -> Result<()> {
+/// Copy versions into another repository
+///
+/// Sends only what is missing there. Content and digests stay the same; the version gets the next number there. A
+/// version that was copied before is recognised.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast copy classroom:stable /mnt/backup
+  diskcast copy classroom /mnt/backup --all --as classroom-site2")]
+pub struct Args {
+    /// Version to copy: image, image:tag or image@version
+    pub name: String,
+    /// Folder or URL of the other repository; created if it does not exist
+    pub to: String,
+    /// Name of the image there [default: the same]
+    #[arg(long = "as", value_name = "IMAGE")]
+    pub r#as: Option<String>,
+    /// Copy all versions of the image
+    #[arg(long)]
+    pub all: bool,
+    /// Key of the other repository, if it is encrypted with another key
+    #[arg(long, value_name = "FILE")]
+    pub to_key: Option<PathBuf>,
+    /// Copy from an encrypted repository into an unencrypted one
+    #[arg(long)]
+    pub decrypt: bool,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let from = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let image: ImageName = match &args.r#as {

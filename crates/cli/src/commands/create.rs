@@ -7,11 +7,34 @@ use serde_json::json;
 use store::{ImageName, Shape};
 
 use super::Context;
-use crate::args::Create;
+use crate::args::There;
+use crate::args::parse::{parse_chunk_bytes, parse_size};
 use crate::exit::Result;
 use crate::{reach, repository};
 
-pub fn run(context: &Context, args: &Create) -> Result<()> {
+/// Create an empty image, to be written with `commit`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast create scratch 20G
+  diskcast create archive 64T --chunk 1M --sector 4096")]
+pub struct Args {
+    /// Name of the new image
+    pub name: String,
+    /// Size of its disk
+    #[arg(value_parser = parse_size)]
+    pub size: u64,
+    /// Logical size of a chunk, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, default_value = "256K")]
+    pub chunk: u32,
+    /// Logical sector size of the disk, in bytes
+    #[arg(long, value_name = "BYTES", default_value = "512")]
+    pub sector: u32,
+    #[command(flatten)]
+    pub there: There,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let chunk = ChunkSize::from_bytes(args.chunk).expect("the argument was checked");
     let shape = Shape { size_bytes: args.size, chunk, logical_sector_bytes: args.sector };

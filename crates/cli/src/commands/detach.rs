@@ -5,13 +5,34 @@ use serde_json::json;
 
 use super::Context;
 use super::disks::{folder_of, no_such_disk};
-use crate::args::Detach;
+use crate::args::DisksFolder;
 use crate::exit::{Exit, Failure, Result};
+
+/// Stop an attached disk after making it durable
+///
+/// Its clients are informed. Without --discard the disk is kept, and `diskcast attach NAME` continues with it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast detach vm1
+  diskcast detach vm1 --discard")]
+pub struct Args {
+    /// Name of the disk
+    pub name: String,
+    #[command(flatten)]
+    pub place: DisksFolder,
+    /// Delete the disk; refused if it was written to since the last commit
+    #[arg(long)]
+    pub discard: bool,
+    /// Delete it even then
+    #[arg(long, requires = "discard")]
+    pub force: bool,
+}
 
 /// What to do about changes that nobody committed.
 const UNCOMMITTED: &str = "`diskcast commit --disk` keeps them, --force deletes them";
 
-pub fn run(context: &Context, args: &Detach) -> Result<()> {
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let folder = folder_of(&args.place, &args.name)?;
     let Some(settings) = Settings::load(&folder)? else { return Err(no_such_disk(&args.name)) };
     if context.global.dry_run {
@@ -41,7 +62,7 @@ pub fn run(context: &Context, args: &Detach) -> Result<()> {
     })
 }
 
-fn explain(args: &Detach, error: daemon::Error) -> Failure {
+fn explain(args: &Args, error: daemon::Error) -> Failure {
     let failure = Failure::from(error);
     if args.discard && failure.exit == Exit::Refused { failure.hint(UNCOMMITTED) } else { failure }
 }

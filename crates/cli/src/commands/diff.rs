@@ -5,11 +5,32 @@ use serde_json::json;
 use store::{Changed, Closeness};
 
 use super::Context;
-use crate::args::Diff;
 use crate::exit::Result;
 use crate::repository;
 
-pub fn run(context: &Context, args: &Diff) -> Result<()> {
+/// Show where two versions differ
+///
+/// Prints a line for each range: offset and length in bytes, and whether it was written, allocated or freed. Versions
+/// with the same chunk size are compared by their chunks' digests, which is fast; differences are then whole chunks.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast diff classroom@3 classroom
+  diskcast diff classroom@3 lab-pc@1 --exact --summary")]
+pub struct Args {
+    /// Older version: image, image:tag or image@version
+    pub before: String,
+    /// Newer version
+    pub after: String,
+    /// Read the chunks that differ and print only the sectors that differ
+    #[arg(long)]
+    pub exact: bool,
+    /// Print the sums only
+    #[arg(long)]
+    pub summary: bool,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let before = repository.snapshot(&repository::reference(&args.before)?)?;
     let after = repository.snapshot(&repository::reference(&args.after)?)?;

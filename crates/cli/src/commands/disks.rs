@@ -9,12 +9,29 @@ use serde_json::{Value, json};
 use store::ImageName;
 
 use super::Context;
-use crate::args::{Disks, DisksFolder};
+use crate::args::DisksFolder;
 use crate::exit::{Exit, Failure, Result};
 use crate::repository;
-use crate::table::{Align, Table};
+use crate::ui::table::{Align, Table};
 
-pub fn run(context: &Context, args: &Disks) -> Result<()> {
+/// List attached disks
+///
+/// HERE is the part of the disk that is local; DIRTY what was written since its base version. In encoded bytes since
+/// the disk's process started: DEMANDED is what a read waited for, PREFETCHED what was fetched before it was read,
+/// UNUSED the part of PREFETCHED that was not read yet.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast disks
+  diskcast disks vm1 --json")]
+pub struct Args {
+    /// List only this disk
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub place: DisksFolder,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let names = match &args.name {
         Some(name) => vec![name.clone()],
         None => names(&args.place)?,

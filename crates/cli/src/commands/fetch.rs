@@ -1,5 +1,6 @@
 //! `diskcast fetch`: gets a version from a server and writes it to a disk or a file.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
@@ -12,12 +13,49 @@ use serde_json::json;
 use super::Context;
 use super::capture::show_rate;
 use super::install::{GO_ON, explain, report_record, sentence};
-use crate::args::{Fetch, Transport};
+use crate::args::parse::parse_buffer;
+use crate::args::{Effort, Reach, Transport, Writing};
 use crate::exit::{Exit, Result};
-use crate::progress::Meter;
+use crate::ui::progress::Meter;
 use crate::{interrupt, reach, repository, target, version};
 
-pub fn run(context: &Context, args: &Fetch) -> Result<()> {
+/// Fetch an image from a server and write it to a disk or a file
+///
+/// Joins the server's multicast session, at any time, and fetches the rest by unicast. Prints at the end how many bytes
+/// came each way. Continues if multicast stops working or, for some time, if the server cannot be reached.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
+  diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast")]
+pub struct Args {
+    /// URL of the server
+    pub server: String,
+    /// Version to fetch: image, image:tag or image@version
+    pub name: String,
+    /// Block device, or file to create or overwrite; `null:` receives and verifies, but writes nothing
+    pub target: PathBuf,
+    #[command(flatten)]
+    pub reach: Reach,
+    /// How to fetch the data
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
+    /// Network interface for multicast, by name or address [default: that of the route to the server]
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// Name of this machine in the server's statistics [default: its host name]
+    #[arg(long, value_name = "NAME")]
+    pub receiver: Option<String>,
+    /// Memory for multicast data that is incomplete or not written yet; more memory helps a slow disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer, default_value = "64M")]
+    pub buffer: u64,
+    #[command(flatten)]
+    pub writing: Writing,
+    #[command(flatten)]
+    pub effort: Effort,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.name)?;
     let stop = Stop::new();
     let client = Arc::new(reach::client(
@@ -49,7 +87,7 @@ pub fn run(context: &Context, args: &Fetch) -> Result<()> {
 
 fn fetch(
     context: &Context,
-    args: &Fetch,
+    args: &Args,
     client: &Arc<Client>,
     version: &Sealed,
     stop: Stop,
@@ -101,7 +139,7 @@ fn way(done: &FetchReport) -> &'static str {
     }
 }
 
-fn record(args: &Fetch, done: &FetchReport) -> serde_json::Value {
+fn record(args: &Args, done: &FetchReport) -> serde_json::Value {
     json!({
         "type": "fetched", "reference": done.reference, "target": args.target, "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
@@ -111,7 +149,7 @@ fn record(args: &Fetch, done: &FetchReport) -> serde_json::Value {
     })
 }
 
-fn text(args: &Fetch, done: &FetchReport) -> String {
+fn text(args: &Args, done: &FetchReport) -> String {
     let bytes = done.multicast_bytes + done.unicast_bytes;
     let rate = show_rate(bytes, done.received);
     let (received, installed) = (show_duration(done.received), show_duration(done.installed));

@@ -9,13 +9,23 @@ use serde_json::{Value, json};
 use store::{ImageName, Reference, Repository};
 
 use super::Context;
-use crate::args::Images;
 use crate::clock;
 use crate::exit::Result;
 use crate::repository;
-use crate::table::{Align, Table};
+use crate::ui::table::{Align, Table};
 
-pub fn run(context: &Context, args: &Images) -> Result<()> {
+/// List images, or the versions of one image
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast images
+  diskcast images classroom --json")]
+pub struct Args {
+    /// List the versions of this image
+    pub name: Option<String>,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     match &args.name {
         Some(name) => versions(context, &repository, &name.parse()?),

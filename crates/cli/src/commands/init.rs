@@ -3,11 +3,21 @@
 use serde_json::json;
 
 use super::Context;
-use crate::args::Init;
 use crate::exit::Result;
 use crate::{keys, repository};
 
-pub fn run(context: &Context, _: &Init) -> Result<()> {
+/// Create an empty repository, encrypted if a key is given
+///
+/// `diskcast capture` creates an unencrypted repository if there is none. If you lose the key of an encrypted
+/// repository, you lose its content.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast init --repo /srv/images
+  diskcast key new --encryption repository.key && diskcast init --encryption-key repository.key")]
+pub struct Args {}
+
+pub fn run(context: &Context, _: &Args) -> Result<()> {
     if context.global.dry_run {
         let encrypted = keys::sealing(&context.global.keys)?.is_some();
         let record = json!({ "type": "plan", "encrypted": encrypted });

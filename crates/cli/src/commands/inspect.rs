@@ -10,12 +10,22 @@ use serde_json::json;
 
 use super::Context;
 use super::images::{disk_bytes, tags_by_version};
-use crate::args::Inspect;
 use crate::exit::Result;
-use crate::table::{Align, Table, printable};
+use crate::ui::table::{Align, Table, printable};
 use crate::{keys, repository};
 
-pub fn run(context: &Context, args: &Inspect) -> Result<()> {
+/// Show what a version contains
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast inspect classroom
+  diskcast inspect classroom@3 --json")]
+pub struct Args {
+    /// Version to show: image, image:tag or image@version
+    pub name: String,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let (sealed, _) = repository.look(&reference)?;

@@ -1,5 +1,6 @@
 //! `diskcast install`: writes a version of an image to a disk or a file.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +11,39 @@ use serde_json::json;
 
 use super::Context;
 use super::capture::show_rate;
-use crate::args::Install;
+use crate::args::{Effort, Writing};
 use crate::exit::{Exit, Failure, Result};
-use crate::progress::Meter;
+use crate::ui::progress::Meter;
 use crate::{clock, interrupt, repository, target, version};
+
+/// Write a version of an image to a disk or a file
+///
+/// Refuses before the first write if the target is too small, mounted, in use, or the disk that the image was captured
+/// from. Asks before it overwrites a disk, or a file that is not empty. Reads back what it wrote. After an
+/// interruption, the same command with --resume continues.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast install classroom /dev/sdb
+  diskcast install web@3 disk.img --free zero
+  diskcast install web@4 disk.img --overwrite
+  diskcast install web:stable /dev/sdb --resume --yes
+  diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
+pub struct Args {
+    /// Version to install: image, image:tag or image@version
+    pub name: String,
+    /// Block device, or file to create or overwrite; `null:` decodes and verifies, but writes nothing
+    pub target: PathBuf,
+    #[command(flatten)]
+    pub writing: Writing,
+    #[command(flatten)]
+    pub effort: Effort,
+}
 
 /// What to do after an install broke off.
 pub const GO_ON: &str = "the same command with --resume goes on from here";
 
-pub fn run(context: &Context, args: &Install) -> Result<()> {
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log, which damage that is met here removes.
     let repository = repository::with_scrubs(&context.global, repository::open(&context.global)?);
     let reference = repository::reference(&args.name)?;
@@ -74,7 +99,7 @@ pub fn explain(error: impl Into<Failure>) -> Failure {
     }
 }
 
-fn record(args: &Install, version: &Manifest, done: &InstallReport, took: Duration) -> serde_json::Value {
+fn record(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -> serde_json::Value {
     json!({
         "type": "installed", "image": version.image, "number": version.number, "target": args.target,
         "seconds": took.as_secs_f64(), "report": report_record(done),
@@ -91,7 +116,7 @@ pub fn report_record(done: &InstallReport) -> serde_json::Value {
     })
 }
 
-fn text(args: &Install, version: &Manifest, done: &InstallReport, took: Duration) -> String {
+fn text(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -> String {
     let (image, number, path) = (&version.image, version.number, args.target.display());
     let rate = show_rate(done.written_bytes + done.kept_bytes, took);
     format!("installed {image}@{number} on {path}: {}, {}, {rate}\n", sentence(done), show_duration(took))

@@ -7,11 +7,44 @@ use image::{PublicKey, SealKey, SigningKey};
 use serde_json::json;
 
 use super::Context;
-use crate::args::{Key, KeyCommand};
 use crate::exit::{Failure, Result};
 use crate::{keys, repository};
 
-pub fn run(context: &Context, args: &Key) -> Result<()> {
+/// Make keys that sign versions and tags, or encrypt a repository
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast key new --encryption repository.key    for `diskcast init --encryption-key`; keep a copy
+  diskcast key new lab.key                        also writes lab.key.pub, for machines that shall trust it
+  diskcast capture /dev/sda classroom --sign-key lab.key
+  diskcast install classroom /dev/sdb --trust lab.key.pub")]
+pub struct Args {
+    #[command(subcommand)]
+    pub what: KeyCommand,
+}
+
+/// What to do with keys.
+#[derive(Debug, clap::Subcommand)]
+pub enum KeyCommand {
+    /// Make a signing key: the private half in FILE (mode 0600), the public half in FILE.pub
+    New {
+        /// Make a key that encrypts a repository instead; it has no public half
+        #[arg(long, conflicts_with = "name")]
+        encryption: bool,
+        /// File to create; it must not exist
+        file: PathBuf,
+        /// Comment that others see with the key [default: user and host]
+        #[arg(long, value_name = "TEXT")]
+        name: Option<String>,
+    },
+    /// Print the public half of the key in FILE
+    Show {
+        /// File made by `diskcast key new` or `openssl genpkey -algorithm ed25519`
+        file: PathBuf,
+    },
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     match &args.what {
         KeyCommand::New { file, encryption: true, .. } => new_encryption(context, file),
         KeyCommand::New { file, name, .. } => new(context, file, name.clone()),

@@ -6,12 +6,25 @@ use serde_json::json;
 
 use super::Context;
 use super::images::disk_bytes;
-use crate::args::Log;
 use crate::exit::Result;
-use crate::table::{Align, Table};
+use crate::ui::table::{Align, Table};
 use crate::{clock, repository};
 
-pub fn run(context: &Context, args: &Log) -> Result<()> {
+/// List the versions of an image, newest first, each with its parent
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast log classroom
+  diskcast log classroom --limit 5 --json")]
+pub struct Args {
+    /// Image to list
+    pub name: String,
+    /// Maximum number of versions to list
+    #[arg(long, value_name = "COUNT", default_value = "1000")]
+    pub limit: usize,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let mut table = Table::new(&[
         ("VERSION", Align::Right),

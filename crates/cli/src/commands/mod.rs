@@ -29,7 +29,7 @@ pub mod usage;
 pub mod verify;
 
 use crate::args::Global;
-use crate::output::Output;
+use crate::ui::output::Output;
 
 /// What every command gets.
 pub struct Context {

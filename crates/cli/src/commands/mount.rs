@@ -1,4 +1,5 @@
-//! `diskcast mount`: shows versions as files, and makes writable disks of them, until it is unmounted or a signal ends it.
+//! `diskcast mount`: shows versions as files, and makes writable disks of them, until it is unmounted or a signal ends
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +15,62 @@ use serde_json::json;
 use store::{ImageName, Reference, TagName};
 
 use super::Context;
-use crate::args::{Mount, Reach};
+use crate::args::Reach;
+use crate::args::parse::{parse_lifetime, parse_owner, parse_rate, parse_size};
 use crate::exit::{Exit, Failure, Result};
 use crate::{clock, interrupt, notify, reach, repository, version};
 
-pub fn run(context: &Context, args: &Mount) -> Result<()> {
+/// Mount all versions as files in a folder, and make writable disks from them
+///
+/// /IMAGE/NUMBER is a version's disk, /IMAGE/latest and /IMAGE/TAG are links to one. Data is fetched when it is read,
+/// and kept in the folder of --folder. `echo clone NAME IMAGE > DIR/_control` creates the writable disk
+/// DIR/_clones/NAME, `echo commit NAME > DIR/_control` makes a version of what was written to it. Ends when it is
+/// unmounted, or on SIGINT or SIGTERM; writable disks reappear with the next mount. A repository in a local folder is
+/// asked before the servers, one in S3 after them; with --from no repository is used unless --repo or DISKCAST_REPO
+/// names it. See docs/mount.md.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast mount /mnt/images
+  diskcast mount /mnt/images --from https://10.0.0.1:7717 --token-file join.token
+  mount -o ro,loop,offset=1048576 /mnt/images/debian/latest /mnt/debian
+  echo clone vm1 debian:stable > /mnt/images/_control")]
+pub struct Args {
+    /// Mount point, an empty folder
+    pub dir: PathBuf,
+    /// Server that has images; may be repeated, servers are asked in this order
+    #[arg(long, value_name = "SERVER")]
+    pub from: Vec<String>,
+    /// File with the servers' token [or the token itself in DISKCAST_TOKEN]
+    #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true, requires = "from")]
+    pub token_file: Option<PathBuf>,
+    /// How long to wait for a server's first answer
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "20s")]
+    pub wait: std::time::Duration,
+    /// Folder for fetched data and writable disks; each mount needs its own [default: next to the default repository]
+    #[arg(long, value_name = "FOLDER", env = "DISKCAST_MOUNT", hide_env_values = true)]
+    pub folder: Option<PathBuf>,
+    /// Maximum size of fetched data there; the least recently used is deleted first
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64G")]
+    pub keep: u64,
+    /// Let a read fail after this time without an answer from any source; a process that waits cannot be killed before
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "60s")]
+    pub give_up: std::time::Duration,
+    /// Also fetch the rest of disks in use, at this rate
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub background: Option<u64>,
+    /// Maximum number of chunks to read ahead of a sequential read; 0 for none
+    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    pub ahead: u64,
+    /// Owner of all files: numbers of user and group [default: the user who mounts]
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    pub owner: Option<(u32, u32)>,
+    /// Do not let the kernel read completely fetched versions directly
+    #[arg(long)]
+    pub no_passthrough: bool,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let folder = match &args.folder {
         Some(folder) => std::path::absolute(folder)?,
         None => repository::default_mount_folder()?,
@@ -54,7 +106,7 @@ pub fn run(context: &Context, args: &Mount) -> Result<()> {
     Ok(mounted.wait()?)
 }
 
-fn settings(args: &Mount, folder: PathBuf) -> DiskSettings {
+fn settings(args: &Args, folder: PathBuf) -> DiskSettings {
     DiskSettings {
         folder,
         bytes_max: args.keep,
@@ -86,7 +138,7 @@ fn explain(error: mirror::Error) -> Failure {
     Failure::from(error).hint(hint)
 }
 
-fn plan(context: &Context, args: &Mount, reached: &Reached) -> Result<()> {
+fn plan(context: &Context, args: &Args, reached: &Reached) -> Result<()> {
     let images = reached.origin.images()?.len();
     let record = json!({ "type": "plan", "dir": args.dir, "from": reached.names, "images": images });
     context.output.result(&record, || {
@@ -122,7 +174,7 @@ struct Reached {
 }
 
 impl Reached {
-    fn new(context: &Context, args: &Mount, folder: &Path) -> Result<Self> {
+    fn new(context: &Context, args: &Args, folder: &Path) -> Result<Self> {
         let reach = Reach { token_file: args.token_file.clone(), wait: args.wait };
         let mut origins: Vec<Box<dyn Origin>> = Vec::new();
         let (mut sources, mut names, mut tokens) = (Vec::new(), Vec::new(), Vec::new());

@@ -4,12 +4,40 @@ use base::units::show_bytes;
 use serde_json::json;
 
 use super::Context;
-use crate::args::{Profile, ProfileCommand};
 use crate::exit::{Exit, Failure, Result};
 use crate::repository;
-use crate::table::{Align, Table};
+use crate::ui::table::{Align, Table};
 
-pub fn run(context: &Context, args: &Profile) -> Result<()> {
+/// Show or remove the boot profile: what machines read when they start from an image
+///
+/// `diskcast attach` records what a machine reads when it starts from a new disk, and prefetches what earlier machines
+/// read. A clone begins with the profile of its original.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast profile show classroom
+  diskcast profile remove classroom     after a change to how machines start")]
+pub struct Args {
+    #[command(subcommand)]
+    pub what: ProfileCommand,
+}
+
+/// What to do with profiles.
+#[derive(Debug, clap::Subcommand)]
+pub enum ProfileCommand {
+    /// Show how much of the image the next machine will probably read, and how many boots were recorded
+    Show {
+        /// Image or version: image, image:tag or image@version
+        image: String,
+    },
+    /// Remove the profile, also one that a clone has from its original
+    Remove {
+        /// Image or version: image, image:tag or image@version
+        image: String,
+    },
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     match &args.what {
         ProfileCommand::Show { image } => show(context, image),
         ProfileCommand::Remove { image } => remove(context, image),

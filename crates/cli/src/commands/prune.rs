@@ -8,17 +8,34 @@ use serde_json::json;
 use store::{Overseer, Owner, PruneEvent, PruneOptions, Purpose};
 
 use super::Context;
-use crate::args::Prune;
+use crate::args::parse::parse_lifetime;
 use crate::exit::{Failure, Result};
-use crate::output::Output;
+use crate::ui::output::Output;
 use crate::{clock, repository};
+
+/// Delete data that no version needs any more
+///
+/// Frees the space of removed versions and of abandoned captures, while other programs read and write. It waits for
+/// writers that started before it. A writer without a sign of life for the time of --patience is considered dead; if it
+/// still runs, it starts again. After an interrupted prune, the next one cleans up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast remove classroom@3 && diskcast prune
+  diskcast prune --dry-run                  how much can be freed
+  diskcast prune --patience 1m --json       if no writer on another machine is slow")]
+pub struct Args {
+    /// How long a writer may show no sign of life; a running writer gives one every minute
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10m")]
+    pub patience: std::time::Duration,
+}
 
 /// Between two looks at writers that are waited for, at most.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Looks at each of them before its owner is given up, at least.
 const LOOKS: u32 = 10;
 
-pub fn run(context: &Context, args: &Prune) -> Result<()> {
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let began = clock::now();
     let pause = PAUSE.min(args.patience / LOOKS);

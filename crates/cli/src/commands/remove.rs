@@ -4,11 +4,24 @@ use serde_json::json;
 use store::{ErrorKind, Reference, Removed, Repository};
 
 use super::Context;
-use crate::args::Remove;
 use crate::exit::{Exit, Failure, Result};
-use crate::{prompt, repository};
+use crate::{repository, ui::prompt};
 
-pub fn run(context: &Context, args: &Remove) -> Result<()> {
+/// Remove a version, or a tag
+///
+/// A version's number is never used again. `diskcast prune` deletes its data, except data that other versions share. A
+/// version that has a tag cannot be removed until the tag is moved or removed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast remove classroom@3
+  diskcast remove classroom:stable     the tag only")]
+pub struct Args {
+    /// What to remove: image@version, or image:tag for the tag only
+    pub name: String,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     if let Reference::Newest(image) = &reference {

@@ -7,12 +7,28 @@ use serde_json::json;
 use store::{Probe, Replaces, Repository};
 
 use super::Context;
-use crate::args::RepositoryArgs;
 use crate::exit::Result;
-use crate::table::printable;
+use crate::ui::table::printable;
 use crate::{clock, repository};
 
-pub fn run(context: &Context, args: &RepositoryArgs) -> Result<()> {
+/// Show where the repository is and what its store supports
+///
+/// An S3 store is configured by the usual environment variables: AWS_ENDPOINT_URL (of any store but Amazon's),
+/// AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SHARED_CREDENTIALS_FILE and AWS_PROFILE;
+/// AWS_SESSION_TOKEN; AWS_CA_BUNDLE. Before diskcast first writes to a store, it tests whether the store can prevent
+/// two writers from creating the same record, and stores the result, which is shown here.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast repository
+  diskcast repository --repo s3://images/lab --probe     test the store again, after its software was changed")]
+pub struct Args {
+    /// Test the store now, and store the result
+    #[arg(long)]
+    pub probe: bool,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let probe = match args.probe && !context.global.dry_run {
         true => Some(repository.probe()?),

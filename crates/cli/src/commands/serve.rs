@@ -1,17 +1,63 @@
 //! `diskcast serve`: offers all images of a repository to the network.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use daemon::{MulticastOptions, ServeOptions, Server};
 use serde_json::json;
 
 use super::Context;
-use crate::args::Serve;
+use crate::args::StateFolder;
+use crate::args::parse::{parse_lifetime, parse_rate};
 use crate::exit::Result;
 use crate::{clock, interrupt, notify, repository};
 
-pub fn run(context: &Context, args: &Serve) -> Result<()> {
+/// Serve all images of a repository to the network
+///
+/// One process serves every image: HTTPS for lists, manifests and chunks, and a multicast session per image that
+/// starts with its first client and ends after its last. Creates a certificate and a secret on first start and prints
+/// a token with which machines join. Ends on SIGINT or SIGTERM.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast serve
+  diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
+  diskcast serve --token-out join.token --repo /srv/images")]
+pub struct Args {
+    /// Address and TCP port of the API
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7717")]
+    pub listen: std::net::SocketAddr,
+    #[command(flatten)]
+    pub state: StateFolder,
+    /// Network interface for multicast, by name or address [default: that of the client's route]
+    #[arg(long, value_name = "INTERFACE")]
+    pub interface: Option<String>,
+    /// Maximum rate of all multicast sessions together, in bits per second on the wire [default: set by congestion
+    /// control]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<u64>,
+    /// Minimum rate of a session that has data to send, even if the network is congested
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "1M")]
+    pub rate_floor: u64,
+    /// Number of routers that multicast may pass, plus one: 1 keeps it in the local network
+    #[arg(long, value_name = "HOPS", default_value_t = 1)]
+    pub ttl: u8,
+    /// Serve by unicast only
+    #[arg(long)]
+    pub no_multicast: bool,
+    /// Serve plain HTTP; allowed on a loopback address only
+    #[arg(long)]
+    pub no_tls: bool,
+    /// Also write the join token to this file (mode 0600), and replace it there before it expires
+    #[arg(long, value_name = "FILE")]
+    pub token_out: Option<PathBuf>,
+    /// Lifetime of the printed join token
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
+    pub token_expires: std::time::Duration,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = Arc::new(repository::open_or_create(&context.global)?);
     let state = match &args.state.state {
         Some(path) => path.clone(),
@@ -45,7 +91,7 @@ pub fn run(context: &Context, args: &Serve) -> Result<()> {
     Ok(())
 }
 
-fn announce(context: &Context, args: &Serve, server: &Server, repository: &str, images: usize) -> Result<()> {
+fn announce(context: &Context, args: &Args, server: &Server, repository: &str, images: usize) -> Result<()> {
     let url = url(server.address(), !args.no_tls);
     let token = server.join_token();
     let expires = clock::show_unix(clock::unix_seconds() + args.token_expires.as_secs());

@@ -4,11 +4,22 @@ use serde_json::json;
 use store::TagName;
 
 use super::Context;
-use crate::args::Tag;
 use crate::exit::Result;
 use crate::repository;
 
-pub fn run(context: &Context, args: &Tag) -> Result<()> {
+/// Give a version a name that can be moved
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast tag classroom@3 stable        then: diskcast install classroom:stable /dev/sdb")]
+pub struct Args {
+    /// Version to tag: image, image:tag or image@version
+    pub name: String,
+    /// Name of the tag; an existing tag is moved
+    pub tag: String,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let tag: TagName = args.tag.parse()?;

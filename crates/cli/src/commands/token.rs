@@ -6,12 +6,43 @@ use net::token::JoinToken;
 use serde_json::json;
 
 use super::Context;
-use crate::args::Token;
+
+use crate::args::parse::parse_lifetime;
 use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 use crate::repository;
 
-pub fn run(context: &Context, args: &Token) -> Result<()> {
+/// Make a token for machines that join the server on this machine
+///
+/// A token contains the fingerprint of the server's certificate, the images that its holder may read or write, and the
+/// time when it expires.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast token > join.token
+  diskcast token --image 'lab-*' --write --expires 8h > write.token")]
+pub struct Args {
+    /// Images that the token grants, `*` stands for any characters; may be repeated [default: all]
+    #[arg(long = "image", value_name = "PATTERN")]
+    pub images: Vec<String>,
+    /// Also allow writing, for example `capture --to`
+    #[arg(long)]
+    pub write: bool,
+    /// Lifetime of the token: 30d, 8h, 15m
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
+    pub expires: std::time::Duration,
+    /// Let the token expire for good; otherwise a long-running client (attach, mount) renews it at the server in time,
+    /// with the same rights and lifetime
+    #[arg(long)]
+    pub no_renewal: bool,
+    /// Make a token for a server that runs with --no-tls
+    #[arg(long)]
+    pub no_tls: bool,
+    #[command(flatten)]
+    pub state: crate::args::StateFolder,
+}
+
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     let state = match &args.state.state {
         Some(path) => path.clone(),
         None => repository::default_state_folder()?,

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::Context;
 use crate::exit::Result;
 use crate::repository;
-use crate::table::{Align, Table};
+use crate::ui::table::{Align, Table};
 
 pub fn run(context: &Context) -> Result<()> {
     let usage = repository::open(&context.global)?.usage()?;

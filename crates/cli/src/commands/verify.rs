@@ -6,15 +6,34 @@ use store::{Damage, Healed, How, RepairReport, Repository, Scope, Signer, Verify
 
 use super::Context;
 use super::capture::show_rate;
-use crate::args::Verify;
 use crate::exit::{Exit, Failure, Result};
-use crate::progress::Meter;
+use crate::ui::progress::Meter;
 use crate::{clock, keys, repository};
+
+/// Verify every stored byte, and who signed it
+///
+/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast verify                      everything
+  diskcast verify classroom@3          everything that one version needs
+  diskcast verify --repair             repair what this repository alone can repair
+  diskcast verify --repair /mnt/backup
+  diskcast verify --trust /etc/diskcast/keys")]
+pub struct Args {
+    /// Version to verify [default: the whole repository]
+    pub name: Option<String>,
+    /// Repair damaged records; copy what is damaged or missing from this other repository, where it is intact
+    #[arg(long, value_name = "URL|FOLDER")]
+    #[allow(clippy::option_option, reason = "a flag whose value may be left out")]
+    pub repair: Option<Option<String>>,
+}
 
 /// Most damaged records that are printed one by one for people; JSON has them all.
 const SHOWN_MAX: usize = 100;
 
-pub fn run(context: &Context, args: &Verify) -> Result<()> {
+pub fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log, which damage that is found here removes.
     let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
     let scope = match &args.name {

@@ -7,7 +7,8 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use net::api::ProblemKind;
 
-use super::{App, Failure};
+use super::app::App;
+use super::problem::Failure;
 use crate::authority::{Claims, Rejection, Right};
 use crate::clock;
 use crate::event::Event;

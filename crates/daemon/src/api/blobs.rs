@@ -23,8 +23,9 @@ use serde::de::DeserializeOwned;
 use store::{Blob, Changes, Closeness, Committed, ImageName, Piece, Reference, Shape, Stamp};
 
 use super::access::Access;
+use super::app::App;
 use super::body::{Content, Held, receive_json, reserve};
-use super::{App, Failure};
+use super::problem::Failure;
 use crate::authority::Right;
 use crate::clock;
 use crate::event::Event;

@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::{App, BODY_TIME_MAX, Failure, MEMORY_BYTES, PIECE_BYTES};
+use super::app::{App, BODY_TIME_MAX, MEMORY_BYTES, PIECE_BYTES};
+use super::problem::Failure;
 
 /// Largest JSON body of a request.
 const JSON_BYTES_MAX: u32 = 16 << 10;

@@ -19,9 +19,11 @@ use net::api::{
 use store::{ImageName, Reference, Repository, TagName};
 
 use super::access::Access;
+use super::app::App;
 use super::blobs::{Asked, Expect};
+use super::body;
 use super::objects::Upload;
-use super::{App, Failure, body};
+use super::problem::Failure;
 use crate::authority::Right;
 use crate::event::Event;
 

@@ -1,6 +1,7 @@
 //! The HTTP API, version 1: routes and what every request passes. Specified in formats/api.md.
 
 mod access;
+mod app;
 mod blobs;
 mod body;
 mod images;
@@ -12,7 +13,6 @@ mod sessions;
 mod tokens;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -20,86 +20,10 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use net::api::ProblemKind;
-use store::Repository;
-use tokio::sync::Semaphore;
 
-use crate::authority::Authority;
-use crate::clock;
-use crate::event::{Event, Log};
-use crate::join::Join;
-use crate::metrics::Metrics;
-use crate::publications::Publications;
-use crate::reads::Reads;
-use crate::sessions::Sessions;
-use crate::token_uses::TokenUses;
-use crate::uploads::Uploads;
+use crate::event::Event;
+pub use app::App;
 pub use problem::Failure;
-
-/// Most requests at once; more are told to come back.
-const REQUESTS_MAX: usize = 2048;
-/// Most threads that work on the repository for requests at once.
-const REPOSITORY_THREADS_MAX: usize = 32;
-/// Memory for objects on their way from and to clients, in pieces of [`PIECE_BYTES`].
-const MEMORY_BYTES: usize = 256 << 20;
-const PIECE_BYTES: usize = 64 << 10;
-/// For the body of a request to arrive.
-const BODY_TIME_MAX: Duration = Duration::from_secs(120);
-
-/// What all requests share.
-pub struct App {
-    pub repository: Arc<Repository>,
-    pub authority: Authority,
-    pub join: Join,
-    pub token_uses: TokenUses,
-    pub sessions: Arc<Sessions>,
-    pub publications: Publications,
-    pub uploads: Uploads,
-    pub reads: Reads,
-    pub metrics: Metrics,
-    pub log: Log,
-    requests: Semaphore,
-    threads: Semaphore,
-    memory: Arc<Semaphore>,
-}
-
-impl App {
-    pub fn new(
-        repository: Arc<Repository>,
-        authority: Authority,
-        join: Join,
-        sessions: Arc<Sessions>,
-        log: Log,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            repository,
-            authority,
-            join,
-            token_uses: TokenUses::default(),
-            sessions,
-            publications: Publications::default(),
-            uploads: Uploads::default(),
-            reads: Reads::new(clock::epoch()),
-            metrics: Metrics::new(),
-            log,
-            requests: Semaphore::new(REQUESTS_MAX),
-            threads: Semaphore::new(REPOSITORY_THREADS_MAX),
-            memory: Arc::new(Semaphore::new(MEMORY_BYTES / PIECE_BYTES)),
-        })
-    }
-
-    /// Runs `work`, which blocks, where it holds nobody up.
-    async fn blocking<T: Send + 'static, E: Into<Failure> + Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, Failure> {
-        let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
-        let app = self.clone();
-        match tokio::task::spawn_blocking(move || work(&app)).await {
-            Ok(result) => result.map_err(Into::into),
-            Err(_) => Err(Failure::internal("the server's work on this request broke down")),
-        }
-    }
-}
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {

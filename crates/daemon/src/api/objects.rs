@@ -16,8 +16,9 @@ use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER, UPLOAD_HEADER};
 use serde::Deserialize;
 
 use super::access::Access;
+use super::app::App;
 use super::body::{Held, receive, reserve};
-use super::{App, Failure};
+use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
 

@@ -6,7 +6,8 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
-use super::{App, Failure};
+use super::app::App;
+use super::problem::Failure;
 use crate::clock;
 use crate::metrics::{self, TokenTotals};
 

@@ -15,9 +15,10 @@ use serde::Deserialize;
 use store::{ImageName, Reference, Stamp};
 
 use super::access::Access;
+use super::app::App;
 use super::blobs::Asked;
 use super::body::{receive_json, receive_long_json};
-use super::{App, Failure};
+use super::problem::Failure;
 use crate::authority::Right;
 use crate::clock;
 use crate::listener::Peer;

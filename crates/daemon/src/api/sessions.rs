@@ -12,7 +12,9 @@ use net::api::{ProblemKind, SessionGrant, SessionRequest, Sessions};
 use store::Reference;
 
 use super::access::Access;
-use super::{App, Failure, body};
+use super::app::App;
+use super::body;
+use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
 use crate::statistics;

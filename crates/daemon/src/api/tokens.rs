@@ -7,7 +7,8 @@ use axum::extract::State;
 use net::api::{ProblemKind, TokenGrant};
 
 use super::access::Access;
-use super::{App, Failure};
+use super::app::App;
+use super::problem::Failure;
 use crate::authority::{Claims, Right};
 use crate::clock;
 

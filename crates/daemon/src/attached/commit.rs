@@ -6,57 +6,10 @@ use std::time::Duration;
 use mirror::{CommitOptions, Depot, Mirror, Onto};
 use net::client::{Client, ClientOptions};
 use net::clock::{Clock, Stop};
-use serde::{Deserialize, Serialize};
 use store::{ImageName, Reference, Repository, Stamp};
 
-use super::of;
-use super::protocol::Answer;
-use super::quiesce::Quiesce;
-use crate::error::{Error, ErrorKind, Result};
-
-/// How long freezing may take if nobody says otherwise.
-const LIMIT_SECONDS: u64 = 10;
-
-/// A commit that is asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommitRequest {
-    /// Image that gets the version; that of the base, if not said.
-    #[serde(default)]
-    pub image: Option<String>,
-    /// Whether there must be no such image yet: it becomes the disk as it is now.
-    #[serde(default)]
-    pub new: bool,
-    /// Whether it may go onto a version that others made meanwhile, if they changed other sectors.
-    #[serde(default)]
-    pub merge: bool,
-    /// What is frozen around the moment.
-    #[serde(default)]
-    pub quiesce: Option<Quiesce>,
-    /// How long freezing that may take.
-    #[serde(default = "limit_seconds")]
-    pub limit_seconds: u64,
-}
-
-fn limit_seconds() -> u64 {
-    LIMIT_SECONDS
-}
-
-/// What came of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Committed {
-    /// Image of the version that holds the disk as it was at the moment.
-    pub image: String,
-    /// Its number.
-    pub number: u64,
-    /// Whether there was anything to be made a version of.
-    pub changed: bool,
-    /// Bytes that had been written.
-    pub dirty_bytes: u64,
-    /// Bytes that were sent.
-    pub stored_bytes: u64,
-    /// Whether the disk is based on it now.
-    pub is_base: bool,
-}
+use super::protocol::{Answer, CommitRequest, Committed};
+use crate::error::{Error, ErrorKind, Result, of_disk};
 
 /// Where commits of a disk go.
 #[derive(Clone)]
@@ -68,7 +21,8 @@ pub enum CommitTo {
 }
 
 impl CommitTo {
-    /// The same for one commit: `tell` hears in words what it waits for, and `stop` calls it off, where that is far away.
+    /// The same for one commit: `tell` hears in words what it waits for, and `stop` calls it off, where that is far
+    /// away.
     pub fn for_one(&self, tell: impl Fn(&str) + Send + Sync + 'static, stop: &Stop) -> Self {
         match self {
             Self::Repository(repository) => Self::Repository(Arc::clone(repository)),
@@ -147,7 +101,7 @@ impl Committer<'_> {
         let moment = |freeze: &mut dyn FnMut() -> mirror::Result<()>| self.moment(request, freeze, tell);
         let onto = if request.merge { Onto::Newest } else { Onto::Base };
         let options = CommitOptions { stamp: self.stamp, onto, moment: Some(&moment) };
-        let done = self.mirror.commit(self.to.depot(), &image, &options).map_err(of(self.name))?;
+        let done = self.mirror.commit(self.to.depot(), &image, &options).map_err(of_disk(self.name))?;
         if let Some(done) = done {
             return Ok(Committed {
                 image: done.manifest.image,
@@ -175,7 +129,7 @@ impl Committer<'_> {
     }
 
     fn refuse_old(&self, image: &ImageName) -> Result<()> {
-        let found = self.to.depot().version(&Reference::Newest(image.clone())).map_err(of(self.name))?;
+        let found = self.to.depot().version(&Reference::Newest(image.clone())).map_err(of_disk(self.name))?;
         match found {
             None => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::Refused, format!("there is an image `{image}` already"))),
@@ -190,7 +144,7 @@ impl Committer<'_> {
         tell: &dyn Fn(&Answer),
     ) -> mirror::Result<()> {
         let clock = Clock::start();
-        let mut take = || freeze().map_err(of(self.name));
+        let mut take = || freeze().map_err(of_disk(self.name));
         let limit = Duration::from_secs(request.limit_seconds);
         let done = (self.unless_ending)(&mut || match &request.quiesce {
             None => take(),

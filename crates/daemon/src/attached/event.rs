@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::units::show_bytes;
 use serde::Serialize;
 
-use super::commit::Committed;
+use super::protocol::Committed;
 use crate::tokens::News;
 
 /// What helps where a token does not.
@@ -68,7 +68,8 @@ pub enum Event {
         /// How long the longest of them had waited.
         seconds: u64,
     },
-    /// A source has something damaged, or lacks it. Said once for each; if no source has it undamaged, reads of it fail.
+    /// A source has something damaged, or lacks it. Said once for each; if no source has it undamaged, reads of it
+    /// fail.
     Damaged {
         /// The chunk or node.
         what: String,

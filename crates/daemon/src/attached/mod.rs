@@ -7,6 +7,7 @@
 mod commit;
 mod control;
 mod event;
+mod listen;
 mod protocol;
 mod quiesce;
 mod settings;
@@ -15,7 +16,6 @@ mod tls;
 mod watch;
 
 use std::fs::DirBuilder;
-use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,21 +23,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak
 use std::time::Duration;
 
 use image::Manifest;
-use mirror::nbd::{Export, ExportTable, Server, Tls};
+use mirror::nbd::Server;
 use mirror::{CastOptions, Guide, Mirror, MirrorOptions, Served, Source};
 use net::client::Client;
 use net::clock::Stop;
 use store::Stamp;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, of_disk};
 use crate::tokens::{Keeper, Place};
 use commit::Committer;
 use control::{Asker, Control, Rule};
+use listen::{counting, exports, listen};
 use watch::Watcher;
 
-pub use commit::{CommitRequest, CommitTo, Committed};
+pub use commit::CommitTo;
 pub use event::{Event, Log};
-pub use protocol::{Answer, Damaged, Request, Status, Waits, ask};
+pub use protocol::{Answer, CommitRequest, Committed, Damaged, Request, Status, Waits, ask};
 pub use quiesce::Quiesce;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
@@ -103,7 +104,7 @@ impl AttachOptions {
             }
             None => Mirror::open(folder, sources.clone(), &options),
         };
-        let mirror = mirror.map_err(of(&settings.name))?;
+        let mirror = mirror.map_err(of_disk(&settings.name))?;
         settings.keep(folder)?;
         Ok(mirror)
     }
@@ -116,7 +117,7 @@ impl AttachOptions {
 pub fn prepare(mut options: AttachOptions) -> Result<Manifest> {
     let mirror = options.open()?;
     options.stop.stop();
-    mirror.close().map_err(of(&options.settings.name))?;
+    mirror.close().map_err(of_disk(&options.settings.name))?;
     Ok(mirror.base())
 }
 
@@ -135,8 +136,8 @@ pub fn exists(folder: &Path) -> bool {
     folder.join("journal").exists()
 }
 
-/// A disk that is served until it is detached or left. Dropped it is as if the process had died: nothing is lost, and nothing
-/// stays frozen.
+/// A disk that is served until it is detached or left. Dropped it is as if the process had died: nothing is lost, and
+/// nothing stays frozen.
 pub struct Attached {
     disk: Arc<Disk>,
     /// Before the disk, which its threads use.
@@ -182,18 +183,18 @@ impl Attached {
     /// Makes or opens a disk. It is served when this returns.
     ///
     /// # Errors
-    /// `Refused` if another process has it, a socket or an address is in use, or may not be served without TLS; `NotFound` if
-    /// there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
+    /// `Refused` if another process has it, a socket or an address is in use, or may not be served without TLS;
+    /// `NotFound` if there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
     pub fn start(mut options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
         let AttachOptions {
             folder, settings, sources, guide, cast, commit_to, stamp, stop, log, tokens, ..
         } = options;
         if let Some(guide) = guide.filter(|_| !settings.without_profile) {
-            mirror.follow(guide).map_err(of(&settings.name))?;
+            mirror.follow(guide).map_err(of_disk(&settings.name))?;
         }
         if let Some(cast) = cast.filter(|_| !mirror.is_complete()) {
-            mirror.cast(cast).map_err(of(&settings.name))?;
+            mirror.cast(cast).map_err(of_disk(&settings.name))?;
         }
         let names = sources.into_iter().map(|source| source.name).collect();
         let clients = Arc::new(AtomicU64::new(0));
@@ -324,7 +325,7 @@ impl Disk {
         self.stop.stop();
         // Who connects from now on finds nobody, instead of waiting for an answer.
         let _ = std::fs::remove_file(self.settings.nbd_socket(&self.folder));
-        let closed = self.mirror.close().map_err(of(&self.settings.name));
+        let closed = self.mirror.close().map_err(of_disk(&self.settings.name));
         let _ = std::fs::remove_file(self.folder.join(protocol::SOCKET));
         closed
     }
@@ -376,8 +377,8 @@ impl Disk {
         Error::new(ErrorKind::Refused, format!("the disk `{}` {why}", self.settings.name))
     }
 
-    /// The right to commit for `asker`. Who asked for the commit that runs may have gone, and then it is called off: its end is
-    /// waited for.
+    /// The right to commit for `asker`. Who asked for the commit that runs may have gone, and then it is called off:
+    /// its end is waited for.
     fn turn(&self, asker: &Arc<Asker>) -> Result<MutexGuard<'_, ()>> {
         let turn = self.idle().or_else(|| {
             let runs = self.asker.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
@@ -455,9 +456,9 @@ impl Rule for Disk {
 pub fn discard(folder: &Path, settings: &Settings, force: bool) -> Result<()> {
     if !force && exists(folder) {
         let options = MirrorOptions { data: settings.device.clone(), ..MirrorOptions::default() };
-        let mirror = Mirror::open(folder, Vec::new(), &options).map_err(of(&settings.name))?;
+        let mirror = Mirror::open(folder, Vec::new(), &options).map_err(of_disk(&settings.name))?;
         let dirty_bytes = mirror.dirty_bytes();
-        mirror.close().map_err(of(&settings.name))?;
+        mirror.close().map_err(of_disk(&settings.name))?;
         refuse_dirty(&settings.name, dirty_bytes)?;
     }
     remove(folder)
@@ -498,69 +499,4 @@ fn make_folder(folder: &Path) -> Result<()> {
     made.map_err(|error| {
         Error::from_source(ErrorKind::Io, format!("make the folder `{}`", folder.display()), error)
     })
-}
-
-fn exports(settings: &Settings, mirror: &Arc<Mirror>) -> Result<Arc<ExportTable>> {
-    let disk = Arc::clone(mirror) as Arc<dyn Served>;
-    let disk = if settings.read_only { Arc::new(mirror::ReadOnly(disk)) as Arc<dyn Served> } else { disk };
-    let table = ExportTable::default();
-    let description = settings.image.clone();
-    table.insert(&settings.name, Export { disk, description }).map_err(of(&settings.name))?;
-    Ok(Arc::new(table))
-}
-
-/// A log that also counts the clients that have the disk.
-fn counting(clients: &Arc<AtomicU64>, log: Log) -> mirror::nbd::Log {
-    let clients = Arc::clone(clients);
-    Arc::new(move |event| {
-        match event {
-            mirror::nbd::Event::Connected { .. } => clients.fetch_add(1, Ordering::Relaxed),
-            mirror::nbd::Event::Disconnected { .. } => clients.fetch_sub(1, Ordering::Relaxed),
-            _ => 0,
-        };
-        log(&event.into());
-    })
-}
-
-/// Opens the doors; where they are, as URIs of NBD.
-fn listen(server: &Server, settings: &Settings, folder: &Path) -> Result<Vec<String>> {
-    let socket = settings.nbd_socket(folder);
-    server.listen_unix(socket::listen(&socket)?).map_err(of(&settings.name))?;
-    let mut uris = vec![format!("nbd+unix:///{}?socket={}", settings.name, socket.display())];
-    if let Some(address) = settings.listen {
-        let (listener, bound) = bind(address)?;
-        let tls = settings.tls.as_ref().map(tls::server).transpose()?;
-        let scheme = if tls.is_some() { "nbds" } else { "nbd" };
-        server.listen_tcp(listener, tls.map_or(Tls::Off, Tls::Required)).map_err(of(&settings.name))?;
-        uris.push(format!("{scheme}://{bound}/{}", settings.name));
-    }
-    Ok(uris)
-}
-
-fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-    let failed = |error: std::io::Error| {
-        use std::io::ErrorKind as Kind;
-        let taken = matches!(error.kind(), Kind::AddrInUse | Kind::AddrNotAvailable);
-        let kind = if taken { ErrorKind::Refused } else { ErrorKind::Io };
-        Error::from_source(kind, format!("listen on {address}"), error)
-    };
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
-}
-
-/// What an error of the disk called `name` is here.
-fn of(name: &str) -> impl Fn(mirror::Error) -> Error {
-    use mirror::ErrorKind as Kind;
-    move |error| {
-        let kind = match error.kind() {
-            Kind::NotFound => ErrorKind::NotFound,
-            Kind::Exists | Kind::Refused => ErrorKind::Refused,
-            Kind::Corrupt => ErrorKind::Corrupt,
-            Kind::Invalid => ErrorKind::Invalid,
-            Kind::Unreachable => ErrorKind::Unreachable,
-            Kind::Io | Kind::Full | Kind::Unsupported => ErrorKind::Io,
-        };
-        Error::from_source(kind, format!("disk `{name}`"), error)
-    }
 }

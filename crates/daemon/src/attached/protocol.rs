@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::commit::{CommitRequest, Committed};
+use super::quiesce::Quiesce;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tokens::TokenStatus;
 
@@ -17,6 +17,50 @@ pub const SOCKET: &str = "control.sock";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line, either way.
 pub const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// How long freezing may take if nobody says otherwise.
+const LIMIT_SECONDS: u64 = 10;
+
+/// A commit that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitRequest {
+    /// Image that gets the version; that of the base, if not said.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// Whether there must be no such image yet: it becomes the disk as it is now.
+    #[serde(default)]
+    pub new: bool,
+    /// Whether it may go onto a version that others made meanwhile, if they changed other sectors.
+    #[serde(default)]
+    pub merge: bool,
+    /// What is frozen around the moment.
+    #[serde(default)]
+    pub quiesce: Option<Quiesce>,
+    /// How long freezing that may take.
+    #[serde(default = "limit_seconds")]
+    pub limit_seconds: u64,
+}
+
+fn limit_seconds() -> u64 {
+    LIMIT_SECONDS
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// Image of the version that holds the disk as it was at the moment.
+    pub image: String,
+    /// Its number.
+    pub number: u64,
+    /// Whether there was anything to be made a version of.
+    pub changed: bool,
+    /// Bytes that had been written.
+    pub dirty_bytes: u64,
+    /// Bytes that were sent.
+    pub stored_bytes: u64,
+    /// Whether the disk is based on it now.
+    pub is_base: bool,
+}
 
 /// What a disk is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
-//! Brings what a machine has in memory to its disk for the one moment of a commit: through QEMU's guest agent, or by freezing a
-//! file system that is mounted on this host. Whatever was frozen is thawed, whatever happens.
+//! Brings what a machine has in memory to its disk for the one moment of a commit: through QEMU's guest agent, or by
+//! freezing a file system that is mounted on this host. Whatever was frozen is thawed, whatever happens.
 //!
-//! Source: QEMU's `qga/qapi-schema.json` (guest-sync-delimited, guest-fsfreeze-freeze, guest-fsfreeze-thaw), `fsfreeze(8)`.
+//! Source: QEMU's `qga/qapi-schema.json` (guest-sync-delimited, guest-fsfreeze-freeze, guest-fsfreeze-thaw),
+//! `fsfreeze(8)`.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -39,8 +40,8 @@ pub enum Quiesce {
 }
 
 impl Quiesce {
-    /// Whether it can be frozen. A file system that holds the disk's own `folder` can't: its journal would wait for the end of
-    /// what waits for the journal.
+    /// Whether it can be frozen. A file system that holds the disk's own `folder` can't: its journal would wait for the
+    /// end of what waits for the journal.
     ///
     /// # Errors
     /// `Refused`; `Io`.
@@ -66,8 +67,8 @@ impl Quiesce {
     /// Does `moment` while it is frozen. Freezing may take `limit`.
     ///
     /// # Errors
-    /// Those of `moment`; `Unreachable` if it did not become quiet in time; `Io` if it could not be thawed, which must not
-    /// go unnoticed.
+    /// Those of `moment`; `Unreachable` if it did not become quiet in time; `Io` if it could not be thawed, which must
+    /// not go unnoticed.
     pub fn around(&self, limit: Duration, moment: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let mut frozen = self.freeze(limit)?;
         let done = moment();

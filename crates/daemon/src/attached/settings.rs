@@ -190,8 +190,9 @@ impl Settings {
         folder.join(&self.nbd)
     }
 
-    /// Sees that the disk in `folder` is no copy of one that is still where it was: a copy of a disk that runs is torn, and two that
-    /// commit as one would each take the other's versions for its own. One that was moved is as good as before.
+    /// Sees that the disk in `folder` is no copy of one that is still where it was: a copy of a disk that runs is torn,
+    /// and two that commit as one would each take the other's versions for its own. One that was moved is as good as
+    /// before.
     ///
     /// # Errors
     /// `Refused` if it is one; `Io`.

@@ -1,5 +1,5 @@
-//! Looks at a running disk every second, and tells what keeps its reads waiting and what its sources have damaged: a machine that
-//! hangs should not be the first to say so.
+//! Looks at a running disk every second, and tells what keeps its reads waiting and what its sources have damaged: a
+//! machine that hangs should not be the first to say so.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

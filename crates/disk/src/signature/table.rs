@@ -1,6 +1,6 @@
 //! The table of signatures. Places and magic bytes as in util-linux 2.41 (libblkid/src/superblocks,
-//! libblkid/src/partitions), and as in Linux (block/partitions) for tables that libblkid does not know. Where a magic has
-//! fewer than four bytes, or many zeros, a check of [`super::check`] looks at the fields around it.
+//! libblkid/src/partitions), and as in Linux (block/partitions) for tables that libblkid does not know. Where a magic
+//! has fewer than four bytes, or many zeros, a check of [`super::check`] looks at the fields around it.
 
 use super::check;
 use crate::Result;

@@ -15,14 +15,15 @@ use disk::{DiskMap, ReadAt};
 
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
+use crate::chunk::ChunkRef;
 use crate::chunk::{Encoder, PlainHasher, is_zero};
 use crate::cipher::Cipher;
 use crate::error::from_disk;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::layout::Layout;
-use crate::leaf::{ChunkRef, Leaf};
+use crate::leaf::Leaf;
 use crate::manifest::Statistics;
-use crate::object::ObjectSink;
+use crate::objects::ObjectSink;
 use crate::progress::{Progress, Stage};
 use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::{FirstError, thread_count};

@@ -12,7 +12,7 @@ use crate::chunk::is_zero;
 use crate::error::from_disk;
 use crate::leaf::Leaf;
 
-use super::FreeSpace;
+use super::options::FreeSpace;
 use super::shared::Shared;
 
 /// Why a part of the target gets no content.
@@ -34,8 +34,8 @@ const NEAR_SECTORS: u64 = 64;
 /// Short runs that are handled together lie in so many bytes.
 pub(super) const GROUP_BYTES: usize = 256 << 10;
 
-/// Calls `each` with all blank parts of a target of `target_sectors`, ascending by kind: with one extent of at most 1 GiB,
-/// or with short runs of zeros that lie within [`GROUP_BYTES`]. If `zero_free`, what is free counts as zeros.
+/// Calls `each` with all blank parts of a target of `target_sectors`, ascending by kind: with one extent of at most 1
+/// GiB, or with short runs of zeros that lie within [`GROUP_BYTES`]. If `zero_free`, what is free counts as zeros.
 pub(super) fn for_each_blank(
     catalogue: &Catalogue,
     target_sectors: u64,
@@ -181,7 +181,8 @@ fn zero(shared: &Shared, runs: &[Extent], buffer: &mut AlignedBuffer) -> Result<
         [run] if run.count >= SHORT_SECTORS => zero_long(shared, *run),
         [run] => write_zeros(shared, *run),
         _ => {
-            // Read in one go, the pages that the runs share with others need not be read one by one when they are written.
+            // Read in one go, the pages that the runs share with others need not be read one by one when they are
+            // written.
             let bytes = buffer.front(usize::try_from(hull.len_bytes()).expect("a group"));
             let known = shared.target.read_exact_at(bytes, hull.offset_bytes()).is_ok();
             let is_done = |run: &&Extent| known && is_zero(part(bytes, hull, run));

@@ -9,8 +9,8 @@ use disk::{backup_gpt, stale};
 use crate::error::from_disk;
 use crate::{Error, ErrorKind, Result};
 
-use super::InstallOptions;
 use super::old::{Old, is_whole_disk};
+use super::options::InstallOptions;
 use super::shared::Shared;
 
 /// Signatures that an error names.

@@ -76,8 +76,8 @@ impl Old {
         Ok(old)
     }
 
-    /// Looks into the partition at `extent` as well. If the image holds nothing of it, it was left out when the image was
-    /// captured, and what the target has there is none of the install's business.
+    /// Looks into the partition at `extent` as well. If the image holds nothing of it, it was left out when the image
+    /// was captured, and what the target has there is none of the install's business.
     pub(super) fn add(&mut self, number: u32, extent: Extent) {
         let Some(extent) = extent.intersection(self.volumes[0]) else { return };
         if self.free.contains(extent) {

@@ -10,7 +10,7 @@ use crate::extents::ChunkSize;
 use crate::leaf::Leaf;
 use crate::manifest::Statistics;
 use crate::node::{Child, Node};
-use crate::object::{ObjectSink, ObjectSource};
+use crate::objects::{ObjectSink, ObjectSource};
 
 /// Changes leaves of a tree in ascending order. Holds one node of each level. A node that it has put is finished: it is
 /// not read again, so source and sink may be two places.
@@ -110,8 +110,8 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
-    /// Where the next subtree begins that is not free, behind the open node of leaves that holds chunk `index`; behind the
-    /// image's end if there is none.
+    /// Where the next subtree begins that is not free, behind the open node of leaves that holds chunk `index`; behind
+    /// the image's end if there is none.
     fn behind(&mut self, index: u64) -> u64 {
         let mut next = (index / span(1) + 1) * span(1);
         for level in 1..self.height() {

@@ -1,6 +1,6 @@
 //! `make demo`: the main job on real input. One disk is captured and served; four hosts fetch it at the same time by
-//! multicast, a fifth joins late; all five are compared with the source, one is checked and booted. A sixth machine boots
-//! at once, from a disk of which nothing is there yet.
+//! multicast, a fifth joins late; all five are compared with the source, one is checked and booted. A sixth machine
+//! boots at once, from a disk of which nothing is there yet.
 //!
 //! As root the hosts are a lab and the disk is a Debian one. Without root all runs on loopback with a disk that is not
 //! made to boot, and the table says what was left out.

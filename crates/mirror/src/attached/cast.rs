@@ -2,9 +2,9 @@
 //! them, and so does what several of them wait for at the same time.
 //!
 //! One thread receives; what it takes is verified, and another opens it and has the core fill it in. A machine that is
-//! alone in a session takes nothing from it. Once others take part the core relies on the session: all nodes come first,
-//! then the chunks that the session begins with, and whatever somebody waits for. While nothing comes of that the core
-//! does not rely on it: sources are asked, as without a session.
+//! alone in a session takes nothing from it. Once others take part the core relies on the session: all nodes come
+//! first, then the chunks that the session begins with, and whatever somebody waits for. While nothing comes of that
+//! the core does not rely on it: sources are asked, as without a session.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use net::waker::Waker;
 
 use super::fetch::Worker;
 use super::shared::Shared;
-use crate::core::{ChunkWish, Reliance};
+use crate::machine::{ChunkWish, Reliance};
 use crate::{Error, ErrorKind, Result};
 
 /// What a read waits at most for a session that brings other things meanwhile.
@@ -67,7 +67,8 @@ pub struct CastOptions {
 }
 
 impl CastOptions {
-    /// Sessions of the server of `client`, on the `interface` of this name or address, by default the one that leads there.
+    /// Sessions of the server of `client`, on the `interface` of this name or address, by default the one that leads
+    /// there.
     ///
     /// # Errors
     /// `NotFound` without such an interface; `Unreachable` if the server's name does not resolve.

@@ -1,7 +1,8 @@
 //! A commit of a running disk: what was dirty at one moment becomes a version, while the disk is written on.
 //!
-//! Changed chunks are composed here, from the local file where it has all of them, and sent in parallel; what the depot has
-//! already is not sent again, so that a commit that broke off goes on where it was. The version appears last, by one create.
+//! Changed chunks are composed here, from the local file where it has all of them, and sent in parallel; what the depot
+//! has already is not sent again, so that a commit that broke off goes on where it was. The version appears last, by
+//! one create.
 
 use std::ops::Range;
 
@@ -12,9 +13,9 @@ use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
 
 use super::Mirror;
 use super::local::bytes_of;
-use crate::core::{Done, Ending, Failure, Io, Request, RunSet};
 use crate::depot::{Addition, Depot};
 use crate::error::from_store;
+use crate::machine::{Done, Ending, Failure, Io, Request, RunSet};
 use crate::state::{Promise, TOKEN_BYTES};
 use crate::{Error, ErrorKind, Result};
 
@@ -26,16 +27,16 @@ const LOOKS_MAX: usize = 1000;
 /// What a version goes onto.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Onto {
-    /// The disk's base, or the version that its own last merge made: that has to be the newest version of the image; or the
-    /// image is new.
+    /// The disk's base, or the version that its own last merge made: that has to be the newest version of the image; or
+    /// the image is new.
     #[default]
     Base,
     /// The image's newest version, whatever that is, if nobody else changed the sectors that this disk changed.
     Newest,
 }
 
-/// What is done around the one moment of a commit: it calls what it is given, once, and nothing must change the disk in between
-/// that the version should not have. A guest's file systems are frozen before and thawed behind.
+/// What is done around the one moment of a commit: it calls what it is given, once, and nothing must change the disk in
+/// between that the version should not have. A guest's file systems are frozen before and thawed behind.
 pub type Moment<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
 /// How a commit is made.
@@ -66,20 +67,20 @@ pub struct Commit {
     pub dirty_bytes: u64,
     /// Bytes that were sent.
     pub stored_bytes: u64,
-    /// Whether it is the disk's base now. If it went onto what others wrote it is not: what a running guest sees never changes
-    /// under it.
+    /// Whether it is the disk's base now. If it went onto what others wrote it is not: what a running guest sees never
+    /// changes under it.
     pub is_base: bool,
 }
 
 impl Mirror {
-    /// Makes what was written since the base a version of `image`, from one moment: every write that was over when this began
-    /// is in it, and none that begins after it returned. Writes go on meanwhile. `None` if nothing was written. If there is
-    /// no such image the version is its first.
+    /// Makes what was written since the base a version of `image`, from one moment: every write that was over when this
+    /// began is in it, and none that begins after it returned. Writes go on meanwhile. `None` if nothing was written.
+    /// If there is no such image the version is its first.
     ///
     /// # Errors
     /// `Refused` if others gave `image` a newer version ([`Onto::Base`]), or one that changed the same sectors
-    /// ([`Onto::Newest`]), or another commit is under way; `NotFound` if the base is not in `depot`; those of the depot and of
-    /// what is done around the moment. The disk is as before then, and runs on.
+    /// ([`Onto::Newest`]), or another commit is under way; `NotFound` if the base is not in `depot`; those of the depot
+    /// and of what is done around the moment. The disk is as before then, and runs on.
     pub fn commit(
         &self,
         depot: &dyn Depot,
@@ -142,8 +143,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// If a commit to `image` is in doubt: finds out whether it was published. If it was, that version is the base from now on,
-    /// and what is dirty stays so. Whether it was.
+    /// If a commit to `image` is in doubt: finds out whether it was published. If it was, that version is the base from
+    /// now on, and what is dirty stays so. Whether it was.
     fn keep_promise(&self, depot: &dyn Depot, image: &ImageName) -> Result<bool> {
         let (promise, base, landed) = {
             let state = self.shared.lock();

@@ -12,11 +12,11 @@ use image::{ChunkExtents, ChunkRef, Cipher, Decoder, Leaf, ObjectRef, Verified};
 use super::local::bytes_of;
 use super::shared::Shared;
 use super::tree::Found;
-use super::trouble::name_of;
-use crate::core::{Done, Failure, Io, Item, NodePlace, Sectors};
+use crate::machine::{Done, Failure, Io, Item, NodePlace, Sectors};
 
-/// A chunk is written in pieces of this: the page cache keeps each as one folio, and ext4 looks at all blocks of a folio
-/// whenever a guest writes a few of them (Linux 6.18: 15 us for 4 KiB in one of 256 KiB, 3.5 us in one of 64 KiB).
+/// A chunk is written in pieces of this: the page cache keeps each as one folio, and ext4 looks at all blocks of a
+/// folio whenever a guest writes a few of them (Linux 6.18: 15 us for 4 KiB in one of 256 KiB, 3.5 us in one of 64
+/// KiB).
 const FILL_BYTES: usize = 64 << 10;
 
 pub struct Worker {
@@ -117,7 +117,7 @@ impl Worker {
 
     /// Remembers what went wrong, for who waits, and says of which kind it is.
     fn complain(&self, item: Item, source: usize, error: &image::Error) -> Done {
-        let (what, name) = (name_of(item), &self.shared.sources[source].name);
+        let (what, name) = (item.to_string(), &self.shared.sources[source].name);
         let failure = match error.kind() {
             image::ErrorKind::NotFound => Failure::Missing,
             image::ErrorKind::Corrupt | image::ErrorKind::Verification => Failure::Lies,

@@ -1,4 +1,5 @@
-//! A machine's start beside others: what its guide knows is prefetched, what it reads first is told and, once it is up, kept.
+//! A machine's start beside others: what its guide knows is prefetched, what it reads first is told and, once it is up,
+//! kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +94,8 @@ impl Pace {
         now >= if has_news { self.earliest } else { self.latest }
     }
 
-    /// There was an exchange, after which the server wants a pause. If it brought nothing new either way the next comes later.
+    /// There was an exchange, after which the server wants a pause. If it brought nothing new either way the next comes
+    /// later.
     fn exchanged(&mut self, now: Instant, pause: Duration, brought: bool) {
         self.pause = if brought { pause } else { (self.pause * 2).min(PAUSE_MAX) }.max(pause);
         (self.earliest, self.latest) = (now + pause, now + self.pause);

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use disk::{ReadAt, Target, TargetOptions, WriteAt, open_target};
 use image::{Layout, Manifest};
 
-use crate::core::{Cut, Held, Mutant, Record, Sectors};
 use crate::error::from_disk;
+use crate::machine::{Cut, Held, Mutant, Record, Sectors};
 use crate::state::{self, BootId, Lineage, Promise, Recovered};
 use crate::{Error, ErrorKind, Result};
 
@@ -91,8 +91,8 @@ pub fn bytes_of(range: &Sectors) -> (u64, u64) {
 }
 
 impl Local {
-    /// Makes a disk in `folder`, which has none yet, that begins as the version of `manifest`. Its bytes are kept in `data`
-    /// if that is given: a block device, all of which is zeroed. `Exists` if there is a disk.
+    /// Makes a disk in `folder`, which has none yet, that begins as the version of `manifest`. Its bytes are kept in
+    /// `data` if that is given: a block device, all of which is zeroed. `Exists` if there is a disk.
     pub fn create(folder: &Path, data: Option<&Path>, manifest: &Manifest) -> Result<Opened> {
         std::fs::create_dir_all(folder).map_err(|error| failed("create folder", folder, error))?;
         let lock = lock(folder)?;
@@ -108,8 +108,8 @@ impl Local {
         Self::begin(folder, target, lock, (of, layout, cut, Held::default()))
     }
 
-    /// Opens the disk in `folder` as it was left, in whatever way that came. `NotFound` if there is none; `Exists` if another
-    /// process has it.
+    /// Opens the disk in `folder` as it was left, in whatever way that came. `NotFound` if there is none; `Exists` if
+    /// another process has it.
     pub fn open(folder: &Path, data: Option<&Path>) -> Result<Opened> {
         let path = folder.join("journal");
         if !path.exists() {
@@ -160,8 +160,8 @@ impl Local {
         &self.data
     }
 
-    /// Held by who writes a chunk. A file system lets one write to a file at a time, and those that wait for it in the kernel
-    /// keep their processors busy meanwhile.
+    /// Held by who writes a chunk. A file system lets one write to a file at a time, and those that wait for it in the
+    /// kernel keep their processors busy meanwhile.
     pub fn fill_turn(&self) -> MutexGuard<'_, ()> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,7 +21,7 @@ use base::limits::SECTOR_BYTES;
 use disk::{Geometry, ReadAt, WriteAt};
 use image::{Leaf, Manifest};
 
-use crate::core::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors, Zeros};
+use crate::machine::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
 use crate::{Durability, Error, ErrorKind, Guide, Result, Served, Source, Space, Status, StatusRun};
 use cast::Cast;
@@ -42,8 +42,8 @@ const WORKERS_MAX: usize = 32;
 pub struct MirrorOptions {
     /// Where the bytes are kept, if not in the folder: a block device.
     pub data: Option<PathBuf>,
-    /// After so long a read that no source answers is an error; without, it waits. What every source has damaged, or lacks, is
-    /// an error either way.
+    /// After so long a read that no source answers is an error; without, it waits. What every source has damaged, or
+    /// lacks, is an error either way.
     pub give_up: Option<Duration>,
     /// Most chunks that are read ahead of a stream; 0 for none.
     pub ahead_chunks_max: u64,
@@ -75,8 +75,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Makes a disk in `folder` that begins as the version of `manifest`, whose objects come from `sources`, in this order.
-    /// Nothing is fetched yet. `Exists` if there is one in `folder`.
+    /// Makes a disk in `folder` that begins as the version of `manifest`, whose objects come from `sources`, in this
+    /// order. Nothing is fetched yet. `Exists` if there is one in `folder`.
     pub fn create(
         folder: &Path,
         manifest: &Manifest,
@@ -86,8 +86,8 @@ impl Mirror {
         Self::start(Local::create(folder, options.data.as_deref(), manifest)?, sources, options)
     }
 
-    /// Opens the disk in `folder`, however it was left: after [`Served::close`], a kill, or a power cut. `NotFound` if there is
-    /// none, `Exists` if another process has it, `Corrupt` if its journal is damaged before the first barrier.
+    /// Opens the disk in `folder`, however it was left: after [`Served::close`], a kill, or a power cut. `NotFound` if
+    /// there is none, `Exists` if another process has it, `Corrupt` if its journal is damaged before the first barrier.
     pub fn open(folder: &Path, sources: Vec<Source>, options: &MirrorOptions) -> Result<Self> {
         Self::start(Local::open(folder, options.data.as_deref())?, sources, options)
     }
@@ -182,13 +182,14 @@ impl Mirror {
         self.shared.lock().core.order().to_vec()
     }
 
-    /// Chunks that are likely to be read, in this order: fetched behind what is asked for. What was expected before stays.
+    /// Chunks that are likely to be read, in this order: fetched behind what is asked for. What was expected before
+    /// stays.
     pub fn expect_reads(&self, chunks: &[u64]) {
         self.shared.expect_reads(chunks);
     }
 
-    /// Prefetches what `guide` knows, and tells it what is read, until the machine is up: then, or when the disk is closed, the
-    /// guide keeps what was read if the disk was as new. To be called once, before anything is read.
+    /// Prefetches what `guide` knows, and tells it what is read, until the machine is up: then, or when the disk is
+    /// closed, the guide keeps what was read if the disk was as new. To be called once, before anything is read.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -206,8 +207,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Follows its guide no longer: what was read until now is kept as when the disk is closed, while whatever the guide needs
-    /// is still there. Waits for that at most `limit`.
+    /// Follows its guide no longer: what was read until now is kept as when the disk is closed, while whatever the
+    /// guide needs is still there. Waits for that at most `limit`.
     pub fn part(&self, limit: Duration) {
         self.shared.part(limit);
     }

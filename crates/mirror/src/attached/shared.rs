@@ -10,7 +10,7 @@ use net::waker::Waker;
 
 use super::local::{Local, Of};
 use super::tree::Tree;
-use crate::core::{Core, Done, Failure, Io, Item, OpId, Record, Reliance, Request, Step};
+use crate::machine::{Core, Done, Failure, Io, Item, OpId, Record, Reliance, Request, Step};
 use crate::state::Promise;
 use crate::{Error, ErrorKind, Source};
 

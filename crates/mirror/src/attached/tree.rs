@@ -7,7 +7,7 @@ use base::limits::TREE_FANOUT;
 use image::node::Node;
 use image::{Child, ErrorKind, Layout, Leaf, LeafRun, Manifest, ObjectRef, Result, Root, Verified};
 
-use crate::core::NodePlace;
+use crate::machine::NodePlace;
 
 /// See the module.
 pub struct Tree {
@@ -60,8 +60,8 @@ impl Tree {
         }
     }
 
-    /// Reads the node at `place`: which of its entries hold nothing but zeros. `Corrupt` if it is none, or reaches behind
-    /// the image's end.
+    /// Reads the node at `place`: which of its entries hold nothing but zeros. `Corrupt` if it is none, or reaches
+    /// behind the image's end.
     pub fn open(&self, place: NodePlace, object: &Verified) -> Result<(Arc<Node>, Vec<bool>)> {
         let node = Node::decode(object, place.level, self.layout.chunk)?;
         let each = TREE_FANOUT.pow(u32::from(place.level));

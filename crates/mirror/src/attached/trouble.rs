@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Mirror;
 use super::shared::State;
-use crate::core::{Item, NodePlace};
+use crate::machine::Item;
 
 /// Most pieces of damage that are remembered at once.
 const DAMAGE_MAX: usize = 256;
@@ -31,14 +31,6 @@ pub struct Damage {
     pub why: String,
 }
 
-/// The name of an item.
-pub fn name_of(item: Item) -> String {
-    match item {
-        Item::Chunk(index) => format!("chunk {index}"),
-        Item::Node(NodePlace { level, number }) => format!("node {number} of level {level}"),
-    }
-}
-
 impl State {
     /// Source number `source` has `item` damaged, or lacks it.
     pub fn note_damage(&mut self, item: Item, source: usize, why: String) {
@@ -60,7 +52,7 @@ impl Mirror {
         let state = self.shared.lock();
         let (item, since) = state.core.longest_wait()?;
         let waited = self.shared.now().since(since);
-        Some(Waiting { what: name_of(item), waited, why: state.complaint.clone() })
+        Some(Waiting { what: item.to_string(), waited, why: state.complaint.clone() })
     }
 
     /// What sources were found to have damaged, or to lack, and have not given undamaged since: at most 256 pieces.
@@ -68,7 +60,7 @@ impl Mirror {
     pub fn damage(&self) -> Vec<Damage> {
         let state = self.shared.lock();
         let damage = |(&(item, source), why): (&(Item, usize), &String)| Damage {
-            what: name_of(item),
+            what: item.to_string(),
             source: self.shared.sources[source].name.clone(),
             why: why.clone(),
         };

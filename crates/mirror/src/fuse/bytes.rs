@@ -1,5 +1,5 @@
-//! A disk as a file's bytes: reads and writes at any offset over the whole sectors of [`Served`], zeros, and the search for
-//! data and holes (lseek(2), fallocate(2)).
+//! A disk as a file's bytes: reads and writes at any offset over the whole sectors of [`Served`], zeros, and the search
+//! for data and holes (lseek(2), fallocate(2)).
 //!
 //! A write that begins or ends inside a sector reads that sector, changes its part and writes it back, alone there
 //! meanwhile ([`SectorLocks`]): two writers of one sector both survive.
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use super::locks::SectorLocks;
 use crate::{Durability, Error, ErrorKind, Result, Served, Space};
 
-/// What is looked at first when data or a hole is searched; doubled with each step, since a look may fetch tree nodes, ...
+/// What is looked at first when data or a hole is searched; doubled with each step, since a look may fetch tree nodes,
+/// ...
 const LOOK_BYTES_MIN: u64 = 16 << 20;
 /// ... up to this.
 const LOOK_BYTES_MAX: u64 = 4 << 30;

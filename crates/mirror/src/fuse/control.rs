@@ -1,4 +1,5 @@
-//! What the control file and the ioctls understand: one line each, answered by one line. docs/mount.md tells it to users.
+//! What the control file and the ioctls understand: one line each, answered by one line. docs/mount.md tells it to
+//! users.
 
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
@@ -13,8 +14,8 @@ use crate::{Commit, Error, ErrorKind, Result};
 
 /// Longest line, and the size of an ioctl's argument.
 pub const LINE_BYTES_MAX: usize = 1024;
-/// `_IOWR(0xDC, 1, char[1024])`: CLONE. On a version: the name of a new clone of it. On a clone: the image that its commits
-/// make from now on.
+/// `_IOWR(0xDC, 1, char[1024])`: CLONE. On a version: the name of a new clone of it. On a clone: the image that its
+/// commits make from now on.
 pub const IOCTL_CLONE: u32 = ioctl(1);
 /// `_IOWR(0xDC, 2, char[1024])`: COMMIT. On a clone: the image, or nothing.
 pub const IOCTL_COMMIT: u32 = ioctl(2);
@@ -93,8 +94,8 @@ impl Control {
         self.settle(line.parse().and_then(|command| self.carry_out(command)))
     }
 
-    /// Why a file or folder of the mount gets no other name by `rename(2)`, remembered as an answer. The kernel would go on to know the
-    /// file by its old number, under which another disk may stand in a moment.
+    /// Why a file or folder of the mount gets no other name by `rename(2)`, remembered as an answer. The kernel would
+    /// go on to know the file by its old number, under which another disk may stand in a moment.
     pub fn refuse_rename(&self, place: &Place) -> Error {
         let error = match place {
             Place::Disk(DiskName::Clone(name)) => {

@@ -1,5 +1,5 @@
-//! Threads for requests that may wait: for a source far away, for a flush, for a commit. Whoever reads requests from the
-//! kernel hands them over, so that others are answered meanwhile.
+//! Threads for requests that may wait: for a source far away, for a flush, for a commit. Whoever reads requests from
+//! the kernel hands them over, so that others are answered meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

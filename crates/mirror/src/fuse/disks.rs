@@ -1,5 +1,5 @@
-//! The disks behind a mount: versions, which are made in the cache folder when they are first opened and stay there, and
-//! writable clones, which stay until they are removed.
+//! The disks behind a mount: versions, which are made in the cache folder when they are first opened and stay there,
+//! and writable clones, which stay until they are removed.
 //!
 //! ```text
 //! FOLDER/versions/IMAGE/NUMBER/   a mirror's folder each, bounded together; the longest unused go first
@@ -451,8 +451,8 @@ impl Disks {
         write().map_err(|error| failed("write", &path, error))
     }
 
-    /// Makes what was written to clone `name` a version of `image`; without, of the image that it was forked to, or of its
-    /// base. `None` if nothing was written.
+    /// Makes what was written to clone `name` a version of `image`; without, of the image that it was forked to, or of
+    /// its base. `None` if nothing was written.
     pub fn commit(&self, name: &ImageName, image: Option<&ImageName>) -> Result<(Manifest, Option<Commit>)> {
         let disk = DiskName::Clone(name.clone());
         let open = self.open(&disk, &|_| Err(io::ErrorKind::Unsupported.into()))?;

@@ -203,8 +203,8 @@ impl Shared {
             flags |= FopenFlags::FOPEN_KEEP_CACHE;
         }
         if backing.is_none() && asked.0 & OFlags::DIRECT.bits().cast_signed() != 0 {
-            // Who waits for each request is told by its answer alone. Otherwise the kernel has all direct requests complete
-            // in the background, and wakes who waits once more.
+            // Who waits for each request is told by its answer alone. Otherwise the kernel has all direct requests
+            // complete in the background, and wakes who waits once more.
             flags |= FopenFlags::FOPEN_DIRECT_IO;
         }
         let handle = self.handles.insert(Handle::Disk(name, open));

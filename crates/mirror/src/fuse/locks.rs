@@ -1,4 +1,5 @@
-//! Who may touch which sectors: writes of whole sectors go side by side, whoever changes a part of a sector is alone there.
+//! Who may touch which sectors: writes of whole sectors go side by side, whoever changes a part of a sector is alone
+//! there.
 //!
 //! Claims are served in the order in which they came: one waits for earlier ones that it conflicts with, and for no
 //! others, so nobody starves and nothing waits in a circle.

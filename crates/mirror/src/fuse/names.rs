@@ -8,8 +8,8 @@
 //! /_status           what is in use
 //! ```
 //!
-//! Names of images begin with a letter or a digit, so no image hides behind what begins with `_`. A link is followed when
-//! something is opened: what is open stays the version that it was, whatever becomes `latest`.
+//! Names of images begin with a letter or a digit, so no image hides behind what begins with `_`. A link is followed
+//! when something is opened: what is open stays the version that it was, whatever becomes `latest`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! A mount from its beginning to its end. Whatever ends, it leaves no folder behind that nobody answers for: the mount goes
-//! when it is stopped, when it is dropped, and, by a small process that watches, when this process is killed.
+//! A mount from its beginning to its end. Whatever ends, it leaves no folder behind that nobody answers for: the mount
+//! goes when it is stopped, when it is dropped, and, by a small process that watches, when this process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -28,8 +28,8 @@ const READERS_MAX: usize = 8;
 const READERS_MIN: usize = 2;
 /// How long the end may take once nobody has a file open.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often, and how far apart, a mount that nobody answers for is looked at until it is taken away here: two seconds in
-/// all, where the process that watches takes some milliseconds.
+/// How often, and how far apart, a mount that nobody answers for is looked at until it is taken away here: two seconds
+/// in all, where the process that watches takes some milliseconds.
 const DEAD_LOOKS: u32 = 200;
 /// See [`DEAD_LOOKS`].
 const DEAD_PAUSE: Duration = Duration::from_millis(10);
@@ -77,8 +77,8 @@ fn failed(at: &Path, error: std::io::Error) -> Error {
     Error::from_source(kind, format!("mount at `{}`", at.display()), error)
 }
 
-/// Shows `origin` in the folder `at`; bytes come from `sources`, in this order. What a process that died has left mounted
-/// there is taken away first.
+/// Shows `origin` in the folder `at`; bytes come from `sources`, in this order. What a process that died has left
+/// mounted there is taken away first.
 ///
 /// # Errors
 /// `NotFound` without the folder or /dev/fuse, `Refused` without the right to mount.
@@ -163,7 +163,8 @@ fn config() -> Config {
     config
 }
 
-/// Takes away a mount that nobody answers for, if the process that watched it does not: that one must not find ours there.
+/// Takes away a mount that nobody answers for, if the process that watched it does not: that one must not find ours
+/// there.
 fn clear_dead(at: &Path) -> std::io::Result<()> {
     let is_dead = || {
         let root = std::fs::metadata(at);
@@ -219,7 +220,8 @@ impl Mounted {
         self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Unmounts it and closes its disks; all that was written is durable then. Whoever still has a file open gets errors.
+    /// Unmounts it and closes its disks; all that was written is durable then. Whoever still has a file open gets
+    /// errors.
     pub fn stop(&self) -> Result<()> {
         if self.has_ended() {
             return Ok(());

@@ -15,10 +15,11 @@ use crate::nbd::event::Event;
 use crate::nbd::exports::Exports;
 use crate::nbd::handshake::{Negotiation, Session, Step, greeting};
 use crate::nbd::input::Input;
+use crate::nbd::places::Place;
 use crate::nbd::reply;
 use crate::nbd::request::{Code, Command, Cookie, REQUEST_BYTES, Range, Refusal, Request, parse};
 use crate::nbd::serve::{Job, Memory, PIECE_BYTES, Service, pieces};
-use crate::nbd::server::{Place, Tls};
+use crate::nbd::tls::Tls;
 use crate::nbd::transport::{Deadline, Transport};
 use crate::{Durability, Error, ErrorKind, Result};
 

@@ -1,5 +1,5 @@
-//! Requests of the transmission phase: 28 bytes from a stranger become a [`Request`] that lies inside the disk, in whole
-//! sectors, with no flag unknown, or a [`Refusal`] that says what to answer.
+//! Requests of the transmission phase: 28 bytes from a stranger become a [`Request`] that lies inside the disk, in
+//! whole sectors, with no flag unknown, or a [`Refusal`] that says what to answer.
 
 use base::wire::{Reader, Truncated};
 
@@ -198,7 +198,8 @@ impl Raw {
             }
             command::DISC => Command::Disconnect,
             command::FLUSH => Command::Flush,
-            // As QEMU's server and nbdkit have it: nothing is written, so no space is lacking, and QEMU would stop a machine.
+            // As QEMU's server and nbdkit have it: nothing is written, so no space is lacking, and QEMU would stop a
+            // machine.
             command::TRIM => Command::Discard { range: self.writable(rules, Code::Invalid)?, durability },
             command::CACHE => Command::Cache { range: self.inside(rules, Code::Invalid)? },
             command::WRITE_ZEROES => {

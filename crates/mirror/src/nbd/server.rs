@@ -1,60 +1,23 @@
 //! The server: listeners, the places of its clients, and an end that lets requests finish.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use rustls::ServerConfig;
 
 use crate::nbd::connection::{Connection, negotiate};
 use crate::nbd::event::{Event, Log};
 use crate::nbd::exports::{Export, Exports};
-use crate::nbd::handshake::Privacy;
 use crate::nbd::input::Input;
+use crate::nbd::places::{Place, Places, Shared};
 use crate::nbd::serve::Service;
+use crate::nbd::tls::Tls;
 use crate::nbd::transport::{Socket, Transport};
 use crate::{Error, ErrorKind, Result};
-
-/// After the system could not give a connection (no file descriptors left, mostly).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Clients that came when all places were taken, and are being told so; more of them are cut off without a word.
-const TURNED_AWAY_MAX: usize = 8;
-
-/// How clients of a TCP listener stand to TLS. Who they are is asked if the configuration verifies certificates of
-/// clients, and not at all without TLS.
-#[derive(Debug, Clone)]
-pub enum Tls {
-    /// There is none.
-    Off,
-    /// Who asks for it gets it.
-    Offered(Arc<ServerConfig>),
-    /// Who does not ask for it is told nothing.
-    Required(Arc<ServerConfig>),
-}
-
-impl Tls {
-    pub(crate) fn privacy(&self) -> Privacy {
-        match self {
-            Self::Off => Privacy::Plain,
-            Self::Offered(_) => Privacy::Offered,
-            Self::Required(_) => Privacy::Required,
-        }
-    }
-
-    pub(crate) fn config(&self) -> Option<&Arc<ServerConfig>> {
-        match self {
-            Self::Off => None,
-            Self::Offered(config) | Self::Required(config) => Some(config),
-        }
-    }
-}
 
 /// Serves disks to NBD clients until it is stopped or dropped.
 pub struct Server {
@@ -116,9 +79,9 @@ impl Server {
         left
     }
 
-    /// Goes without a word: takes no more clients, cuts off those who are here, and answers nothing of what is in flight.
-    /// A client that connects anew (QEMU's with `reconnect-delay`) asks again whoever serves the disk then, where
-    /// [`Self::stop`] would have told it of an error.
+    /// Goes without a word: takes no more clients, cuts off those who are here, and answers nothing of what is in
+    /// flight. A client that connects anew (QEMU's with `reconnect-delay`) asks again whoever serves the disk then,
+    /// where [`Self::stop`] would have told it of an error.
     pub fn leave(&self) {
         {
             let places = self.shared.lock();
@@ -180,53 +143,7 @@ impl Listener {
     }
 }
 
-struct Shared {
-    exports: Arc<dyn Exports>,
-    clients_max: usize,
-    log: Log,
-    stopping: AtomicBool,
-    places: Mutex<Places>,
-    /// A place became free, or the server stops.
-    changed: Condvar,
-}
-
-/// Who is here.
-#[derive(Default)]
-struct Places {
-    taken: BTreeMap<u64, Arc<Transport>>,
-    /// Of these, those who are only told that there is no place.
-    turned_away: usize,
-    next: u64,
-}
-
-impl Places {
-    fn transports(&self) -> impl Iterator<Item = &Arc<Transport>> {
-        self.taken.values()
-    }
-}
-
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    /// From now on no place is given, and no transport takes one.
-    fn stop(&self) -> MutexGuard<'_, Places> {
-        let places = self.lock();
-        self.begin_stop();
-        places
-    }
-
-    /// The same for who has the places.
-    fn begin_stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        self.changed.notify_all();
-    }
-
     fn accept_all(self: &Arc<Self>, listener: &Listener) {
         while !self.is_stopping() {
             match listener.accept() {
@@ -234,26 +151,6 @@ impl Shared {
                 Err(_) => self.pause(),
             }
         }
-    }
-
-    /// A place for the client of `transport`, if only to be told that there is none. None if the server stops, or too many are
-    /// being told that already.
-    fn place(self: &Arc<Self>, transport: &Arc<Transport>) -> Option<Place> {
-        let mut places = self.lock();
-        let full = places.taken.len() - places.turned_away >= self.clients_max;
-        if self.is_stopping() || (full && places.turned_away >= TURNED_AWAY_MAX) {
-            return None;
-        }
-        let number = places.next;
-        places.next += 1;
-        places.turned_away += usize::from(full);
-        places.taken.insert(number, Arc::clone(transport));
-        Some(Place { shared: Arc::clone(self), number, full })
-    }
-
-    fn pause(&self) {
-        let stays = |_: &mut Places| !self.is_stopping();
-        drop(self.changed.wait_timeout_while(self.lock(), ACCEPT_PAUSE, stays));
     }
 
     fn admit(self: &Arc<Self>, socket: Socket, peer: String, tls: &Tls) {
@@ -268,20 +165,7 @@ impl Shared {
     }
 }
 
-/// A client's place, free again when it is dropped.
-pub struct Place {
-    shared: Arc<Shared>,
-    number: u64,
-    /// All places were taken: this one is for being told so.
-    full: bool,
-}
-
 impl Place {
-    /// Whether requests are to be refused.
-    pub fn is_stopping(&self) -> bool {
-        self.shared.is_stopping()
-    }
-
     /// One client, from the greeting to its end.
     fn serve(self, transport: Arc<Transport>, peer: String, tls: &Tls) {
         let shared = Arc::clone(&self.shared);
@@ -304,15 +188,6 @@ impl Place {
                 }
             }
         }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut places = self.shared.lock();
-        places.taken.remove(&self.number);
-        places.turned_away -= usize::from(self.full);
-        self.shared.changed.notify_all();
     }
 }
 

@@ -1,4 +1,5 @@
-//! Numbers of the NBD protocol under the names that its `doc/proto.md` gives them. Everything on the wire is big-endian.
+//! Numbers of the NBD protocol under the names that its `doc/proto.md` gives them. Everything on the wire is
+//! big-endian.
 
 use base::wire::{Reader, Truncated};
 

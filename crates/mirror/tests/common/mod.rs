@@ -18,7 +18,8 @@ pub fn stamp() -> Stamp {
     Stamp { created: "2026-11-21T21:00:00Z".into(), creator: "test@here".into() }
 }
 
-/// A repository in a folder with the image `disk`: `size` bytes, of which some chunks are free, some full, some full in part.
+/// A repository in a folder with the image `disk`: `size` bytes, of which some chunks are free, some full, some full in
+/// part.
 pub struct Place {
     pub folder: tempfile::TempDir,
     pub repository: Arc<Repository>,

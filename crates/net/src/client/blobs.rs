@@ -1,15 +1,16 @@
-//! Images in place: made, cloned, written, appended to, committed to and read by requests that carry the bytes themselves.
-//! `formats/api.md`, "Images in place".
+//! Images in place: made, cloned, written, appended to, committed to and read by requests that carry the bytes
+//! themselves. `formats/api.md`, "Images in place".
 //!
-//! A request carries about 16 MiB at most. What is longer goes in several, one after the other, and each makes a version;
-//! whoever expects a version at the beginning expects what the last request made from the second on.
+//! A request carries about 16 MiB at most. What is longer goes in several, one after the other, and each makes a
+//! version; whoever expects a version at the beginning expects what the last request made from the second on.
 
 use std::ops::Range;
 
 use base::limits::OBJECT_BYTES_MAX;
 use bytes::Bytes;
 
-use super::{Body, Client, read_at_most};
+use super::failure::read_at_most;
+use super::{Body, Client};
 use crate::api::{self, CloneRequest, CreateRequest, LogEntry, Written};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pieces::{HEADER_BYTES, Pieces};
@@ -60,8 +61,8 @@ impl Client {
         self.json(reqwest::Method::GET, &api::path::image(image), Body::None)
     }
 
-    /// Fills `into` with the bytes of a version from `offset` on, and says which version that is. All of them are of one
-    /// version, also where `reference` does not name one.
+    /// Fills `into` with the bytes of a version from `offset` on, and says which version that is. All of them are of
+    /// one version, also where `reference` does not name one.
     ///
     /// # Errors
     /// `NotFound`; `Refused` behind the image's end; as [`Self::images`].
@@ -114,8 +115,8 @@ impl Client {
         all.done(image)
     }
 
-    /// Writes the first `bytes` bytes of `content`, whose offsets count from the first byte that is appended, behind the
-    /// image's end, in one piece, whatever others append meanwhile; the answer says where.
+    /// Writes the first `bytes` bytes of `content`, whose offsets count from the first byte that is appended, behind
+    /// the image's end, in one piece, whatever others append meanwhile; the answer says where.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` unless they are whole logical sectors; as [`Self::images`].

@@ -37,8 +37,8 @@ impl Credential {
         Self::from_place(token, Box::new(|| None))
     }
 
-    /// `token`, which `again` looks for where it came from. A server that does not take the one that is held is asked once more
-    /// if that has become another.
+    /// `token`, which `again` looks for where it came from. A server that does not take the one that is held is asked
+    /// once more if that has become another.
     #[must_use]
     pub fn from_place(token: JoinToken, again: Again) -> Arc<Self> {
         Arc::new(Self { held: RwLock::new(Held::new(token)), again })
@@ -55,7 +55,8 @@ impl Credential {
         (self.again)().is_some_and(|token| self.replace(token))
     }
 
-    /// Holds `token` from now on. False if it is the one that is held, or one for another way to speak: with TLS or without.
+    /// Holds `token` from now on. False if it is the one that is held, or one for another way to speak: with TLS or
+    /// without.
     pub fn replace(&self, token: JoinToken) -> bool {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if held.token == token || held.token.fingerprint.is_some() != token.fingerprint.is_some() {

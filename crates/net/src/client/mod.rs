@@ -7,6 +7,8 @@
 
 mod blobs;
 mod credential;
+mod failure;
+mod options;
 mod profiles;
 #[cfg(test)]
 mod tests;
@@ -14,7 +16,6 @@ mod tls;
 mod tokens;
 mod watch;
 
-use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,63 +25,31 @@ use base::{Chance, limits};
 use bytes::Bytes;
 use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
 use reqwest::blocking::{RequestBuilder, Response};
-use reqwest::{Method, StatusCode, Url, header};
+use reqwest::{Method, Url, header};
 use serde::de::DeserializeOwned;
 
-use crate::api::{self, Problem, ProblemKind, SessionGrant, SessionRequest};
-use crate::clock::{self, Clock, Stop};
-use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::from_image;
+use crate::api::{self, SessionGrant, SessionRequest};
+use crate::clock::{self, Clock};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::token::JoinToken;
 pub use blobs::{Changes, ReadContent};
 pub use credential::{Again, Credential};
+use failure::{Failure, read_at_most};
+pub use options::ClientOptions;
 use watch::Told;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
 /// Longest record of a tag, in bytes (`formats/repository.md`).
 const TAG_BYTES_MAX: u32 = 16 << 10;
-/// A connection of which a packet was lost before it stood is made again after so long, not after the second that TCP waits
-/// (RFC 6298); so often, since a server may be further away than that.
+/// A connection of which a packet was lost before it stood is made again after so long, not after the second that TCP
+/// waits (RFC 6298); so often, since a server may be further away than that.
 const HASTE: Duration = Duration::from_millis(100);
 const HASTY_ATTEMPTS: u32 = 5;
 /// First and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// How long a client waits for what.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// For a connection.
-    pub connect_timeout: Duration,
-    /// For an answer, all of it.
-    pub request_timeout: Duration,
-    /// For the first answer of a server, over all attempts.
-    pub first_patience: Duration,
-    /// For a server that has answered before and does not any more, over all attempts of one request.
-    pub patience: Duration,
-    /// How the server's repository keeps objects and manifests: they travel as they are kept.
-    pub cipher: Cipher,
-    /// Ends every wait.
-    pub stop: Stop,
-    /// Hears, in words, that the server is waited for, and that it answers again.
-    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            connect_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(60),
-            first_patience: Duration::from_secs(20),
-            patience: Duration::from_secs(120),
-            cipher: Cipher::None,
-            stop: Stop::new(),
-            tell: Arc::new(|_| {}),
-        }
-    }
-}
 
 /// A client of one server. Shared by threads.
 pub struct Client {
@@ -419,8 +388,8 @@ impl Client {
         if answered { self.options.patience } else { self.options.first_patience }
     }
 
-    /// How long one more attempt may take. The first answer, of a server that takes connections and says nothing, is not
-    /// waited for longer than patience lasts.
+    /// How long one more attempt may take. The first answer, of a server that takes connections and says nothing, is
+    /// not waited for longer than patience lasts.
     fn limit(&self, clock: &Clock) -> Duration {
         if self.answered.load(Ordering::Relaxed) {
             return self.options.request_timeout;
@@ -455,113 +424,6 @@ impl Body {
                 .body(body.clone()),
         }
     }
-}
-
-/// Why an attempt failed, and whether another may do better.
-struct Failure {
-    kind: ErrorKind,
-    passing: bool,
-    /// Whether the next attempt need not wait.
-    at_once: bool,
-    said: Option<String>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
-}
-
-impl Failure {
-    fn final_from(kind: ErrorKind, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { kind, passing: false, at_once: false, said: None, source: Some(source.into()) }
-    }
-
-    /// The request did not get through, or its answer did not get back.
-    fn of_transport(error: reqwest::Error) -> Self {
-        let kind = if is_untrusted(&error) { ErrorKind::Untrusted } else { ErrorKind::Unreachable };
-        // The URL stands in the context already.
-        let source = Some(error.without_url().into());
-        Self { kind, passing: kind == ErrorKind::Unreachable, at_once: false, said: None, source }
-    }
-
-    /// The server answered that it will not.
-    fn of_answer(response: Response) -> Self {
-        let status = response.status();
-        let passing = matches!(status.as_u16(), 429 | 502..=504);
-        let problem = read_at_most(response, 1 << 16).ok();
-        let problem = problem.and_then(|text| serde_json::from_slice::<Problem>(&text).ok());
-        let said = problem.as_ref().map_or_else(|| status.to_string(), |problem| problem.detail.clone());
-        Self {
-            kind: kind_of(status, problem.map(|problem| problem.kind)),
-            passing,
-            at_once: false,
-            said: Some(said),
-            source: None,
-        }
-    }
-
-    /// The cause beneath all others, in words.
-    fn root_cause(&self) -> String {
-        let mut cause: Option<&dyn std::error::Error> = self.source.as_deref().map(|source| source as _);
-        while let Some(deeper) = cause.and_then(std::error::Error::source) {
-            cause = Some(deeper);
-        }
-        cause.map(ToString::to_string).or_else(|| self.said.clone()).unwrap_or_default()
-    }
-
-    fn into_error(self, context: String) -> Error {
-        let context = match (self.kind, self.said) {
-            (_, Some(said)) => format!("{context}: {said}"),
-            (ErrorKind::Untrusted, None) => format!("{context}: the certificate is not the one in the token"),
-            (_, None) => context,
-        };
-        match self.source {
-            Some(source) => Error::from_source(self.kind, context, source),
-            None => Error::new(self.kind, context),
-        }
-    }
-}
-
-fn kind_of(status: StatusCode, problem: Option<ProblemKind>) -> ErrorKind {
-    match (problem, status.as_u16()) {
-        (Some(ProblemKind::NotFound), _) | (None, 404 | 410) => ErrorKind::NotFound,
-        (Some(ProblemKind::Unauthorized | ProblemKind::Denied), _) | (None, 401 | 403) => ErrorKind::Denied,
-        (Some(ProblemKind::Exists), _) | (None, 409) => ErrorKind::Exists,
-        (Some(ProblemKind::Refused), _) | (None, 412) => ErrorKind::Refused,
-        (Some(ProblemKind::Corrupt), _) | (None, 422) => ErrorKind::Corrupt,
-        (Some(ProblemKind::Full), _) | (None, 507) => ErrorKind::Full,
-        (Some(ProblemKind::Invalid), _) | (None, 400) => ErrorKind::Invalid,
-        (Some(ProblemKind::Unavailable), _) | (None, 429 | 502..=504) => ErrorKind::Unreachable,
-        (Some(ProblemKind::Internal) | None, _) => ErrorKind::Io,
-    }
-}
-
-/// Whether our verifier refused the certificate.
-fn is_untrusted(error: &reqwest::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(cause) = next {
-        if matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
-            return true;
-        }
-        // An `io::Error` hides what it wraps from `source`.
-        let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
-        next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
-    }
-    false
-}
-
-fn read_at_most(response: Response, bytes_max: u64) -> std::result::Result<Bytes, Failure> {
-    let expected = response.content_length().unwrap_or(0).min(bytes_max);
-    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
-    let read = response.take(bytes_max + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure {
-        kind: ErrorKind::Unreachable,
-        passing: true,
-        at_once: false,
-        said: None,
-        source: Some(error.into()),
-    })?;
-    if bytes.len() as u64 > bytes_max {
-        let said = Some(format!("the answer is longer than {bytes_max} bytes"));
-        return Err(Failure { kind: ErrorKind::Corrupt, passing: false, at_once: false, said, source: None });
-    }
-    Ok(bytes.into())
 }
 
 /// 32 hexadecimal digits that no other client has drawn.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::*;
+use crate::api::{Problem, ProblemKind};
 use crate::token::{Fingerprint, Secret};
 use image::ObjectKind;
 

@@ -11,7 +11,8 @@ impl Client {
     /// What its token grants, and for how long.
     ///
     /// # Errors
-    /// `Denied` if the server does not take it any more; `NotFound` if the server is too old to tell; as [`Self::images`].
+    /// `Denied` if the server does not take it any more; `NotFound` if the server is too old to tell; as
+    /// [`Self::images`].
     pub fn token_grant(&self) -> Result<TokenGrant> {
         self.json(Method::GET, &api::path::token(), Body::None)
     }

@@ -1,5 +1,5 @@
-//! Tells that a server is waited for, so that a wrong address or a server that went does not look like a hang: as soon as an
-//! attempt fails, or a first answer takes long.
+//! Tells that a server is waited for, so that a wrong address or a server that went does not look like a hang: as soon
+//! as an attempt fails, or a first answer takes long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use std::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use reqwest::Url;
 
-use super::{ClientOptions, Failure};
+use super::failure::Failure;
+use super::options::ClientOptions;
 
 /// A first answer that takes longer is told of.
 const SOON: Duration = Duration::from_secs(3);

@@ -15,15 +15,17 @@ use image::{
 };
 
 use super::aside::Aside;
-use super::{Begin, from_image};
 use crate::api::SessionGrant;
 use crate::clock::{Clock, Stop};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::multicast::receiver::{Accept, Consumer, Wish};
 use crate::waker::Waker;
 
-/// Nodes of the tree that are wanted of a session, counted from the first that is missing, whether their names are known
-/// or not: so a tree comes in one go, not level by level.
+/// Begins the install once the tree is known. It may take its time; it runs on a thread of its own.
+pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> image::Result<Installer> + Send>;
+
+/// Nodes of the tree that are wanted of a session, counted from the first that is missing, whether their names are
+/// known or not: so a tree comes in one go, not level by level.
 const NODES_AHEAD: u64 = 256;
 /// Nodes of the tree that are fetched at the same time by unicast.
 const NODES_AT_ONCE: usize = 8;

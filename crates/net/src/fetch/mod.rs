@@ -1,9 +1,10 @@
 //! A fetch: from a server to an installed image, over whatever works.
 //!
-//! Multicast first, unless told otherwise; unicast finishes whatever multicast could not. Where a session worked and stopped
-//! working, unicast goes on for some seconds, then multicast gets another chance: the server may be back, the switch may
-//! have healed. Every wait is bounded, each change of plan has a reason that is told, and what was received once is
-//! never fetched again: the installer knows what it holds by digest, whichever session, epoch or transport it came from.
+//! Multicast first, unless told otherwise; unicast finishes whatever multicast could not. Where a session worked and
+//! stopped working, unicast goes on for some seconds, then multicast gets another chance: the server may be back, the
+//! switch may have healed. Every wait is bounded, each change of plan has a reason that is told, and what was received
+//! once is never fetched again: the installer knows what it holds by digest, whichever session, epoch or transport it
+//! came from.
 
 mod aside;
 mod intake;
@@ -16,20 +17,22 @@ use std::time::Duration;
 
 use base::{fault, limits};
 use bytes::Bytes;
-use image::{Catalogue, Cipher, InstallReport, Installer, Manifest, ObjectRef, ObjectSource, Sealed};
+use image::{Cipher, InstallReport, Manifest, ObjectRef, ObjectSource, Sealed};
 use proto::multicast::ReceiverCounters;
 
 use crate::api::{Family, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::{Clock, Stop};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::interface::{self, Interface};
 use crate::multicast::receiver::{End, ReceiveOptions, Received, SCATTERED_BYTES_MAX, receive};
+pub use intake::Begin;
 use intake::Intake;
 
 /// How often a session is joined again in a row without a single object coming of it.
 const FRUITLESS_JOINS_MAX: u32 = 3;
-/// So much longer does unicast go on where nothing was ever heard: it is likely that multicast does not work there at all.
+/// So much longer does unicast go on where nothing was ever heard: it is likely that multicast does not work there at
+/// all.
 const UNHEARD_FACTOR: u32 = 6;
 /// Times that the time until another try is doubled at most.
 const DOUBLINGS_MAX: u32 = 4;
@@ -65,8 +68,8 @@ pub struct FetchOptions {
     pub silent_after: Duration,
     /// Without anything new for so long, multicast has failed.
     pub stalled_after: Duration,
-    /// How long unicast goes on until multicast that failed gets another chance: the first time; then twice as long, and so
-    /// on, and longer where nothing was ever heard.
+    /// How long unicast goes on until multicast that failed gets another chance: the first time; then twice as long,
+    /// and so on, and longer where nothing was ever heard.
     pub retry_after: Duration,
     /// Ends the fetch. The client's own [`Stop`] should be the same one.
     pub stop: Stop,
@@ -116,14 +119,11 @@ pub struct FetchReport {
     pub install: InstallReport,
 }
 
-/// Begins the install once the tree is known. It may take its time; it runs on a thread of its own.
-pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> image::Result<Installer> + Send>;
-
 /// The manifest of `image`, `image:tag` or `image@version`, as the server has it.
 ///
 /// # Errors
-/// Those of the client; `Corrupt` if it is of another image or number than was asked for, or no manifest; `Unsupported` if
-/// this program can't read it.
+/// Those of the client; `Corrupt` if it is of another image or number than was asked for, or no manifest; `Unsupported`
+/// if this program can't read it.
 pub fn manifest(client: &Client, reference: &str) -> Result<Sealed> {
     let bytes = client.manifest(reference)?;
     let sealed = Sealed::open(&bytes)
@@ -425,19 +425,4 @@ impl ObjectSource for Counted {
     fn cipher(&self) -> Cipher {
         ObjectSource::cipher(&*self.client)
     }
-}
-
-/// An error of `image` as one of this crate.
-pub(crate) fn from_image(error: image::Error, context: impl Into<String>) -> Error {
-    let kind = match error.kind() {
-        image::ErrorKind::Io => ErrorKind::Io,
-        image::ErrorKind::NotFound => ErrorKind::NotFound,
-        image::ErrorKind::Corrupt => ErrorKind::Corrupt,
-        image::ErrorKind::Unsupported => ErrorKind::Unsupported,
-        image::ErrorKind::Refused => ErrorKind::Refused,
-        image::ErrorKind::Full => ErrorKind::Full,
-        image::ErrorKind::Incomplete => ErrorKind::Unreachable,
-        image::ErrorKind::Verification => ErrorKind::Verification,
-    };
-    Error::from_source(kind, context, error)
 }

@@ -19,6 +19,7 @@ use crate::multicast::budget::Budget;
 use crate::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
 use crate::token::JoinToken;
 use crate::udp::SendOptions;
+use image::{Catalogue, Installer};
 
 const SECTORS: u64 = 48 << 11;
 

@@ -1,13 +1,13 @@
-//! The budget that all sessions of a server share, divided so that none gets more while another that could use it gets less
-//! (max-min fairness).
+//! The budget that all sessions of a server share, divided so that none gets more while another that could use it gets
+//! less (max-min fairness).
 //!
 //! Each session finds its own rate (`proto`). Every few milliseconds it says what it sends, and hears its ceiling. The
 //! sessions of one interface share what they send together and an eighth more, so that they come to equal parts within
 //! moments, whatever their rates do to each other, and find together what the link bears; if there is a ceiling for all
-//! sessions of the server, they share that, too. A session that has sent much less than its ceiling for half a second is bound
-//! by something else (its receivers, their links, nothing to send): then what it does not use goes to the others. As it may
-//! be the others that bind it, its part is offered to it again now and then. A session alone, without a ceiling for
-//! all, has none.
+//! sessions of the server, they share that, too. A session that has sent much less than its ceiling for half a second
+//! is bound by something else (its receivers, their links, nothing to send): then what it does not use goes to the
+//! others. As it may be the others that bind it, its part is offered to it again now and then. A session alone, without
+//! a ceiling for all, has none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ const HEADROOM_PARTS: u64 = 8;
 const SMOOTH_CLAIMS: u64 = 8;
 /// Who has more than its part gives back one part in so many of it a claim: time for the others to take it.
 const RELEASE_PARTS: u64 = 32;
-/// A session that sent less than five sixths of its ceiling for so many claims is bound by something else. (Where all are
-/// bound by their link, each sends eight ninths.)
+/// A session that sent less than five sixths of its ceiling for so many claims is bound by something else. (Where all
+/// are bound by their link, each sends eight ninths.)
 const BOUND_CLAIMS: u32 = 50;
 /// A session that is bound keeps what it uses, and one part in so many more.
 const GROWTH_PARTS: u64 = 4;
@@ -72,8 +72,8 @@ pub struct Share {
 }
 
 impl Budget {
-    /// At most `ceiling` bits per second on the wire for all sessions together, if there is to be one. A session that has
-    /// something to send is not asked to make do with less than `floor`, unless the ceiling is too low for that.
+    /// At most `ceiling` bits per second on the wire for all sessions together, if there is to be one. A session that
+    /// has something to send is not asked to make do with less than `floor`, unless the ceiling is too low for that.
     #[must_use]
     pub fn new(ceiling: Option<u64>, floor: u64) -> Arc<Self> {
         Arc::new(Self { ceiling, floor, claims: Mutex::default() })
@@ -108,8 +108,8 @@ impl Budget {
 }
 
 impl Share {
-    /// Says what the session has sent since the last call, in bits per second (0 if it has nothing to send), and returns its
-    /// ceiling.
+    /// Says what the session has sent since the last call, in bits per second (0 if it has nothing to send), and
+    /// returns its ceiling.
     pub fn claim(&self, rate: u64) -> u64 {
         let budget = &self.budget;
         let mut claims = budget.lock();
@@ -169,8 +169,8 @@ impl Claim {
     }
 }
 
-/// What one more may have of `total` beside others that want `wants`: the least wishes are met first, and what is left is
-/// divided equally. It may be more than this one wants, so that it can grow at once; the others hear of it the next
+/// What one more may have of `total` beside others that want `wants`: the least wishes are met first, and what is left
+/// is divided equally. It may be more than this one wants, so that it can grow at once; the others hear of it the next
 /// time that they ask.
 fn fair_share(total: u64, wants: impl Iterator<Item = u64>) -> u64 {
     let mut others: Vec<u64> = wants.collect();
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(settled(&shares, &[u64::MAX]), [TOTAL]);
     }
 
-    /// Sessions on one link that all cut their rates by a tenth when it is full, and grow by a fiftieth when it is not: by
-    /// themselves they would stay as unequal as they begin.
+    /// Sessions on one link that all cut their rates by a tenth when it is full, and grow by a fiftieth when it is not:
+    /// by themselves they would stay as unequal as they begin.
     fn on_a_link(shares: &[Share], mut rates: Vec<u64>, most: &[u64], claims: u32) -> Vec<u64> {
         for _ in 0..claims {
             let is_full = rates.iter().sum::<u64>() > TOTAL;

@@ -36,8 +36,8 @@ struct Lent {
 }
 
 impl Buffers {
-    /// Makes a buffer of `padded` bytes for the object of `bytes` bytes in `slot`. What it holds is arbitrary, but behind the
-    /// object's end there are zeros.
+    /// Makes a buffer of `padded` bytes for the object of `bytes` bytes in `slot`. What it holds is arbitrary, but
+    /// behind the object's end there are zeros.
     pub fn begin(&mut self, slot: Slot, bytes: u32, padded: u32) {
         let (index, bytes, padded) = (slot.0 as usize, bytes as usize, padded as usize);
         if index >= self.slots.len() {

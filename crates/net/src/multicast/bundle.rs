@@ -223,8 +223,8 @@ impl Lacked {
         (self.stored.len(), self.stored.len() - self.otherwise.len())
     }
 
-    /// What is lacked of the session's object `object`, which has come in `bytes` bytes: stored objects and their places in
-    /// it. `None` if it has another length.
+    /// What is lacked of the session's object `object`, which has come in `bytes` bytes: stored objects and their
+    /// places in it. `None` if it has another length.
     #[must_use]
     pub fn parts(&self, object: u64, bytes: usize) -> Option<Vec<(u64, Range<usize>)>> {
         let Some(packing) = &self.packing else { return Some(vec![(object, 0..bytes)]) };

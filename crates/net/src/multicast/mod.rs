@@ -3,11 +3,14 @@
 pub mod budget;
 mod buffers;
 pub mod bundle;
+mod consumer;
+mod driver;
 pub mod order;
 mod outgoing;
 mod readahead;
 pub mod receiver;
 pub mod server;
+mod session;
 
 use base::Digest;
 

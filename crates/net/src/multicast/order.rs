@@ -1,6 +1,6 @@
-//! The order of a session for attached disks: nodes, then the chunks that machines read when they start, in the order in
-//! which they read them, then the others as the catalogue has them. Both ends compute it from the tree and the runs of chunks
-//! that the grant names.
+//! The order of a session for attached disks: nodes, then the chunks that machines read when they start, in the order
+//! in which they read them, then the others as the catalogue has them. Both ends compute it from the tree and the runs
+//! of chunks that the grant names.
 
 use std::collections::{BTreeSet, HashMap};
 

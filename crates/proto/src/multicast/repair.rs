@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::bits::{BlockSet, index};
-use super::mutant::Mutant;
-use super::report::Cause;
+use crate::multicast::bits::{BlockSet, index};
+use crate::multicast::mutant::Mutant;
+use crate::multicast::wire::report::Cause;
 
 /// Most objects with repairs to be sent; further wishes are dropped and come again with the next report.
 const REPAIR_OBJECTS_MAX: usize = 1 << 14;
@@ -272,8 +272,8 @@ impl Repairs {
     }
 }
 
-/// How much of an object of `blocks` is repaired for a receiver while there are others: an eighth and 4 blocks, and twice
-/// what is usually lost of it, in a million.
+/// How much of an object of `blocks` is repaired for a receiver while there are others: an eighth and 4 blocks, and
+/// twice what is usually lost of it, in a million.
 pub(super) fn repairs_max(blocks: u32, loss_per_million: u32) -> u32 {
     let usual = u64::from(blocks) * u64::from(loss_per_million) / 1_000_000;
     blocks / 8 + 4 + 2 * u32::try_from(usual).unwrap_or(u32::MAX / 4)

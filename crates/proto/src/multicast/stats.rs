@@ -3,7 +3,8 @@
 
 use base::{Duration, Instant};
 
-use super::report::{Cause, ReceiverCounters, ReceiverId};
+use crate::multicast::wire::header::ReceiverId;
+use crate::multicast::wire::report::{Cause, ReceiverCounters};
 
 /// Blocks sent again, by the cause that the first report for them gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,7 +60,8 @@ pub struct SessionStatistics {
     pub reports: u64,
     /// Objects and runs of blocks asked for that were pending or on their way already.
     pub merged: u64,
-    /// Datagrams dropped: too short or of wrong length, other version, other session or epoch, bad tag, unknown, out of bounds.
+    /// Datagrams dropped: too short or of wrong length, other version, other session or epoch, bad tag, unknown, out of
+    /// bounds.
     pub rejected: u64,
     /// Receivers that ever joined.
     pub receivers_total: u64,

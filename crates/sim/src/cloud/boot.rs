@@ -1,5 +1,5 @@
-//! What a boot reads: chunks in the order of their first touch, as they were recorded, and as they would be in chunks of other
-//! sizes.
+//! What a boot reads: chunks in the order of their first touch, as they were recorded, and as they would be in chunks
+//! of other sizes.
 
 use std::collections::HashSet;
 
@@ -54,8 +54,8 @@ impl Boot {
         self.touches.iter().map(|touch| u64::from(touch.bytes)).sum()
     }
 
-    /// The same boot of a disk `spread` times as large, in chunks of `chunk_kib` KiB: 64, 128, … 4096. Smaller chunks are those
-    /// that a boot was found to touch on average; objects are in proportion.
+    /// The same boot of a disk `spread` times as large, in chunks of `chunk_kib` KiB: 64, 128, … 4096. Smaller chunks
+    /// are those that a boot was found to touch on average; objects are in proportion.
     #[must_use]
     pub fn scaled(&self, chunk_kib: u64, spread: u64) -> Self {
         let chunk_bytes = chunk_kib << 10;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use base::{Chance, Duration, Instant};
-use mirror::core::{Config, Core, Cut, Held, Io, Mutant, OpId, Sectors};
+use mirror::machine::{Config, Core, Cut, Held, Io, Mutant, OpId, Sectors};
 
 use super::{Boot, Cloud, Way};
 

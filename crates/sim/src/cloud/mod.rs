@@ -1,8 +1,9 @@
-//! A cloud in virtual time: machines that all start from one image at once, each with the real `mirror::core`, and are
-//! committed all at once, over ports of a switch. The experiments of seed 003: boot, checkpoint, suspend and resume.
+//! A cloud in virtual time: machines that all start from one image at once, each with the real `mirror::machine`, and
+//! are committed all at once, over ports of a switch. The experiments of seed 003: boot, checkpoint, suspend and
+//! resume.
 //!
-//! What is assumed, and not simulated: the switch bears all its ports at once; a port sends one thing after the other, at
-//! its rate, and so it receives; nothing is lost. Objects lie on storage nodes by their digest, spread evenly. Local
+//! What is assumed, and not simulated: the switch bears all its ports at once; a port sends one thing after the other,
+//! at its rate, and so it receives; nothing is lost. Objects lie on storage nodes by their digest, spread evenly. Local
 //! media take a fixed time for each request. A guest computes for the same time between any two reads.
 
 mod boot;
@@ -57,8 +58,9 @@ pub struct Cloud {
 }
 
 impl Cloud {
-    /// The network of seed 003: 1 Gbit/s, 50 storage nodes, 0.2 ms. A boot computes for 10 s. What is written by then is what
-    /// `facts/on-demand.md` measured after a boot and a small job (8 MiB in chunks of 256 KiB), and a file of 1 MiB.
+    /// The network of seed 003: 1 Gbit/s, 50 storage nodes, 0.2 ms. A boot computes for 10 s. What is written by then
+    /// is what `facts/on-demand.md` measured after a boot and a small job (8 MiB in chunks of 256 KiB), and a file of 1
+    /// MiB.
     #[must_use]
     pub fn new(machines: usize, way: Way) -> Self {
         Self {

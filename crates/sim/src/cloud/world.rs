@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use base::limits::TREE_FANOUT;
 use base::{Chance, Duration, Instant};
 use image::Root;
-use mirror::core::{Cut, Done, Ending, Io, Item, NodePlace, OpId, Reliance, Request, Step, Zeros};
+use mirror::machine::{Cut, Done, Ending, Io, Item, NodePlace, OpId, Reliance, Request, Step, Zeros};
 
 use super::machine::{Commit, Job, Machine, READS_OF_CHUNK, SENDS_MAX};
 use super::network::Network;

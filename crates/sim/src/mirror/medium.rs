@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::Chance;
-use mirror::core::Sectors;
+use mirror::machine::Sectors;
 
 /// What a sector holds.
 pub type Value = u64;
@@ -81,8 +81,8 @@ impl Medium {
         self.journal = journal;
     }
 
-    /// The power fails: of what was not synced some is there, some is not; the journal ends anywhere behind what was synced,
-    /// perhaps in something that nobody wrote.
+    /// The power fails: of what was not synced some is there, some is not; the journal ends anywhere behind what was
+    /// synced, perhaps in something that nobody wrote.
     pub fn cut(&mut self, chance: &mut Chance) {
         for (sector, values) in std::mem::take(&mut self.pending) {
             let kept = chance.below(values.len() as u64 + 1) as usize;

@@ -1,5 +1,6 @@
-//! Drives `mirror::core` in virtual time: guests that read, write, zero and flush; commits while they do; sources that
-//! die, lie and lack; kills of the daemon and power cuts at any moment. A plain disk ([`model`]) says what may be found.
+//! Drives `mirror::machine` in virtual time: guests that read, write, zero and flush; commits while they do; sources
+//! that die, lie and lack; kills of the daemon and power cuts at any moment. A plain disk ([`model`]) says what may be
+//! found.
 
 mod medium;
 mod model;
@@ -8,7 +9,7 @@ mod sources;
 mod world;
 
 use base::{Chance, Duration};
-use mirror::core::{Config, Counters, Cut, Mutant};
+use mirror::machine::{Config, Counters, Cut, Mutant};
 
 use crate::Violation;
 
@@ -92,8 +93,8 @@ impl MirrorScenario {
         }
     }
 
-    /// Guests in the lower half of a disk of 2000 chunks, which are told that others read the lower half, if that is `right`,
-    /// or the upper one. Nothing fails.
+    /// Guests in the lower half of a disk of 2000 chunks, which are told that others read the lower half, if that is
+    /// `right`, or the upper one. Nothing fails.
     #[must_use]
     pub fn told(seed: u64, right: bool) -> Self {
         let chunk_sectors = 16;

@@ -1,9 +1,9 @@
-//! What a disk is allowed to hold, stated apart from the mirror: a plain disk that remembers what was acknowledged, what
-//! was in flight, and what was flushed.
+//! What a disk is allowed to hold, stated apart from the mirror: a plain disk that remembers what was acknowledged,
+//! what was in flight, and what was flushed.
 
 use std::collections::BTreeMap;
 
-use mirror::core::Sectors;
+use mirror::machine::Sectors;
 
 use super::medium::Value;
 
@@ -120,8 +120,8 @@ impl Model {
         self.reads.remove(&read);
     }
 
-    /// The process or the power went, and the disk holds `content` now. The first sector that it should not hold, if there
-    /// is one. From here on the disk is what it is.
+    /// The process or the power went, and the disk holds `content` now. The first sector that it should not hold, if
+    /// there is one. From here on the disk is what it is.
     pub fn restarts(&mut self, content: &[Value], power: bool) -> Option<String> {
         let mut wrong = None;
         for (sector, &value) in (0..).zip(content) {

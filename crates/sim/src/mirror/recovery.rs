@@ -1,7 +1,7 @@
 //! What a daemon does when it starts over what another one left, and what must hold then.
 
 use base::Chance;
-use mirror::core::{Core, Cut, Held, Mutant};
+use mirror::machine::{Core, Cut, Held, Mutant};
 use mirror::state::{self, BootId, Lineage, Promise};
 
 use super::medium::{Medium, Value};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::Chance;
-use mirror::core::{Failure, Item};
+use mirror::machine::{Failure, Item};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ways {
@@ -49,8 +49,8 @@ impl Sources {
         }
     }
 
-    /// Whether a read may have failed so although it waits for sources that are away: there is an item that every source had
-    /// damaged, or lacked, when it was asked last.
+    /// Whether a read may have failed so although it waits for sources that are away: there is an item that every
+    /// source had damaged, or lacked, when it was asked last.
     pub fn is_spoilt(&self, failure: Failure) -> bool {
         let bad =
             |item: Item, source| matches!(self.answers.get(&(item, source)), Some(Ways::Lies | Ways::Lacks));

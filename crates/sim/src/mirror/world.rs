@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Chance, Duration, Instant};
-use mirror::core::{
+use mirror::machine::{
     Core, Done, Ending, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Reliance, Request, Sectors,
     Step, Zeros,
 };
@@ -812,7 +812,8 @@ impl<'a> World<'a> {
         if !self.outcome.violations.is_empty() {
             return;
         }
-        // Nobody asks for more, and no source turns bad again: a read of what all sources lack fails, it does not wait for that.
+        // Nobody asks for more, and no source turns bad again: a read of what all sources lack fails, it does not wait
+        // for that.
         self.issued = self.scenario.requests;
         self.sources.heal();
         self.settle();

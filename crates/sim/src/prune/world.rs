@@ -59,7 +59,8 @@ pub struct Faults {
     pub lost_reply: u32,
     /// A change shows in lists up to so many operations late.
     pub lag_steps: u64,
-    /// Others on the same machine see who is dead, and a request of the dead that somebody repeats takes no effect any more.
+    /// Others on the same machine see who is dead, and a request of the dead that somebody repeats takes no effect any
+    /// more.
     pub deaths_show: bool,
 }
 

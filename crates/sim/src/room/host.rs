@@ -1,4 +1,5 @@
-//! A receiver in a room: its machine, what it loses next, and what it is owed. Its disk is fast and every block is right.
+//! A receiver in a room: its machine, what it loses next, and what it is owed. Its disk is fast and every block is
+//! right.
 
 use std::sync::Arc;
 

@@ -2,7 +2,8 @@
 
 use super::RoomOutcome;
 
-/// What may go into the server whatever the image, in bytes on the wire: in all, and of each receiver to join and to leave.
+/// What may go into the server whatever the image, in bytes on the wire: in all, and of each receiver to join and to
+/// leave.
 const CONTROL_BYTES_MIN: u64 = 16 << 10;
 const CONTROL_BYTES_EACH: u64 = 400;
 /// So many blocks may go out for nothing, whatever the losses.

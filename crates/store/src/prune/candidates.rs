@@ -1,12 +1,13 @@
-//! What a prune may delete: a list in parts, one folder of objects after the other, so that memory is bounded by a folder.
+//! What a prune may delete: a list in parts, one folder of objects after the other, so that memory is bounded by a
+//! folder.
 
 use image::ObjectKind;
 use object_store::path::Path;
 
-use crate::epoch::{Candidate, PART_PATHS_MAX, PartName, seal_part};
 use crate::error::Result;
 use crate::layout;
 use crate::lease::Lease;
+use crate::lease::epoch::{Candidate, PART_PATHS_MAX, PartName, seal_part};
 use crate::repository::Repository;
 
 /// Calls `each` for every object with all its copies, in the order of their slots, folder by folder.

@@ -6,15 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::backend::Created;
-use crate::epoch::{Begin, PartName};
 use crate::error::{ErrorKind, Result};
 use crate::layout;
+use crate::lease::epoch::{Begin, PartName};
 use crate::lease::{self, Commit, Entry, Owner};
 use crate::mutant::Mutant;
 use crate::process::Process;
 use crate::repository::Repository;
 
-use super::{PruneEvent, Run, Tombstones};
+use super::mark::Tombstones;
+use super::run::{PruneEvent, Run};
 
 /// What lies between the first two looks at a lease: most writers that are met end soon. It is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

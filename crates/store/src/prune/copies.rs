@@ -5,15 +5,15 @@ use base::Digest;
 use base::limits::OBJECT_BYTES_MAX;
 use image::ObjectRef;
 
-use crate::epoch::Candidate;
 use crate::error::{ErrorKind, Result};
-use crate::filter::Filter;
 use crate::layout;
+use crate::lease::epoch::Candidate;
+use crate::lease::filter::Filter;
 use crate::mutant::Mutant;
 use crate::repository::Repository;
 
-/// The copies of one object that are candidates: all of them if no version needs the object. Otherwise the first one stays
-/// that is good and not in doubt; if there is none, all stay.
+/// The copies of one object that are candidates: all of them if no version needs the object. Otherwise the first one
+/// stays that is good and not in doubt; if there is none, all stay.
 pub(super) fn spare<'c>(
     repository: &Repository,
     copies: &'c [Candidate],
@@ -42,8 +42,8 @@ fn first_kept<'c>(
     copies.iter().find(|copy| stays(copy) && is_good(repository, copy))
 }
 
-/// Stores the object of `copy`, if that is there, in a slot that nobody condemns; durable after the next flush. False if it
-/// is there and not good, or no slot is left.
+/// Stores the object of `copy`, if that is there, in a slot that nobody condemns; durable after the next flush. False
+/// if it is there and not good, or no slot is left.
 pub(super) fn store_elsewhere(repository: &Repository, copy: &Candidate, condemned: &Filter) -> Result<bool> {
     let bytes = match repository.backend.read(&copy.path(), u64::from(OBJECT_BYTES_MAX)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),

@@ -8,15 +8,16 @@ use image::node::Node;
 use image::tree::NodeSource as _;
 use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Root};
 
-use crate::blob::Nodes;
+use crate::error::from_image;
 use crate::error::{Error, ErrorKind, Result};
-use crate::filter::Filter;
 use crate::layout;
 use crate::lease::Commit;
+use crate::lease::filter::Filter;
 use crate::names::ImageName;
+use crate::nodes::Nodes;
 use crate::parallel::parallel;
 use crate::repository::Repository;
-use crate::versions::{from_image, gaps};
+use crate::versions::gaps;
 
 use super::candidates::in_folder;
 
@@ -123,8 +124,8 @@ impl<'a> Marks<'a> {
         Ok(count)
     }
 
-    /// Versions that are there and that no list shows yet, below the highest that it shows. `NotFound` if one was lost: its
-    /// manifest may come back by a repair, and what it needs would not.
+    /// Versions that are there and that no list shows yet, below the highest that it shows. `NotFound` if one was lost:
+    /// its manifest may come back by a repair, and what it needs would not.
     fn unlisted(&self, image: &ImageName, listed: &[u64], removed: &Tombstones) -> Result<Vec<u64>> {
         let (floor, tombstones) = removed.of(image);
         let mut used = [listed, tombstones].concat();

@@ -5,110 +5,35 @@ mod candidates;
 mod close;
 mod copies;
 mod mark;
+mod run;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use object_store::path::Path;
 
 use crate::backend::Created;
-use crate::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::error::{Error, ErrorKind, Result};
-use crate::filter::Filter;
 use crate::layout;
-use crate::lease::{Heart, Lease, Owner, Purpose};
+use crate::lease::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
+use crate::lease::filter::Filter;
+use crate::lease::{Heart, Lease, Purpose};
 use crate::mutant::Mutant;
 use crate::record;
+use crate::record::Stamp;
 use crate::repository::Repository;
-use crate::versions::{RACES_MAX, Stamp};
+use crate::versions::RACES_MAX;
 use candidates::{Candidates, each_object};
 pub(crate) use close::doubted;
 use close::{Closed, Watch};
 use copies::{has_other, spare, store_elsewhere};
 use mark::{Marks, Tombstones};
-
-/// How to prune.
-#[derive(Debug, Clone)]
-pub struct PruneOptions {
-    /// How often a lease that shows no sign of life is looked at before its owner is taken for dead. Owners give one every
-    /// minute.
-    pub looks: u32,
-    /// What lies between two looks.
-    pub pause: Duration,
-    /// Tree nodes that are read at once.
-    pub window: usize,
-}
-
-impl Default for PruneOptions {
-    /// Ten minutes of patience.
-    fn default() -> Self {
-        Self { looks: 300, pause: Duration::from_secs(2), window: 64 }
-    }
-}
-
-/// What a prune does at this moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PruneEvent {
-    /// It has marked what so many versions need.
-    Marked {
-        /// Versions that are not removed.
-        versions: u64,
-    },
-    /// It has found its candidates.
-    Found(Tally),
-    /// It waits for others, one of whom is this.
-    Waiting(Owner),
-    /// It has taken this one for dead, which was silent for long.
-    Revoked(Owner),
-    /// It has found that the process of this one is dead.
-    Dead(Owner),
-    /// It has deleted so much by now.
-    Deleted(Tally),
-}
-
-/// Copies of objects, and their bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// How many.
-    pub objects: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl Tally {
-    fn add(&mut self, candidate: &Candidate) {
-        self.objects += 1;
-        self.bytes += candidate.bytes;
-    }
-}
-
-/// Who watches a prune, and waits for it.
-pub trait Overseer {
-    /// Something has happened.
-    fn event(&self, event: &PruneEvent);
-    /// Lets so much time pass.
-    fn pause(&self, time: Duration);
-}
-
-/// What a prune did, or would do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PruneReport {
-    /// Versions that are not removed.
-    pub versions: u64,
-    /// Objects that were there.
-    pub stored: Tally,
-    /// Those that no version needed at first sight.
-    pub candidates: Tally,
-    /// Those that were deleted; of a dry run, nothing.
-    pub deleted: Tally,
-    /// Writers and prunes that were taken for dead.
-    pub revoked: u64,
-}
+use run::Run;
+pub use run::{Overseer, PruneEvent, PruneOptions, PruneReport, Tally};
 
 impl Repository {
-    /// Deletes what no version needs. `Corrupt` or `NotFound`, with nothing deleted, if a version cannot be read as far as
-    /// its tree; `Revoked` if another prune took this one for dead and goes on in its place.
+    /// Deletes what no version needs. `Corrupt` or `NotFound`, with nothing deleted, if a version cannot be read as far
+    /// as its tree; `Revoked` if another prune took this one for dead and goes on in its place.
     pub fn prune(
         &self,
         options: &PruneOptions,
@@ -190,16 +115,6 @@ fn first_marks<'a>(
     report.versions = marks.versions(removed)?;
     overseer.event(&PruneEvent::Marked { versions: report.versions });
     Ok(marks)
-}
-
-/// One prune.
-struct Run<'a> {
-    repository: &'a Repository,
-    options: &'a PruneOptions,
-    stamp: &'a Stamp,
-    overseer: &'a dyn Overseer,
-    lease: Arc<Lease>,
-    report: PruneReport,
 }
 
 impl<'a> Run<'a> {
@@ -319,8 +234,8 @@ impl<'a> Run<'a> {
         Ok(created == Created::Ours)
     }
 
-    /// Step 8. What a version needs goes only if a copy stays that nobody deletes, which must be seen after the announcement.
-    /// Returns the parts that stay in `doubt`.
+    /// Step 8. What a version needs goes only if a copy stays that nobody deletes, which must be seen after the
+    /// announcement. Returns the parts that stay in `doubt`.
     fn delete(
         &mut self,
         marks: &Marks,
@@ -354,8 +269,8 @@ impl<'a> Run<'a> {
         Ok(in_doubt)
     }
 
-    /// Asks once more for all that a dead prune may have asked for when it deleted the part `name`, so that nothing is on its
-    /// way afterwards. What a version needs is stored elsewhere before. False if that cannot be done.
+    /// Asks once more for all that a dead prune may have asked for when it deleted the part `name`, so that nothing is
+    /// on its way afterwards. What a version needs is stored elsewhere before. False if that cannot be done.
     fn delete_again(&self, name: &PartName, number: u64, marks: &Marks, condemned: &Filter) -> Result<bool> {
         let copies = read_part(self.repository, name)?;
         self.lease.announce(number)?;

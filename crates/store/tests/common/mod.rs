@@ -83,7 +83,8 @@ pub fn in_s3(engine: Engine) -> Option<Place> {
     Some(Place::new(bucket(), s3_setting(gateway.address()), Keeps::Gateway(gateway)))
 }
 
-/// The same with a network before it that loses, cuts, delays and refuses a good part of all requests, as `seed` has it.
+/// The same with a network before it that loses, cuts, delays and refuses a good part of all requests, as `seed` has
+/// it.
 pub fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
     let gateway = Gateway::start_or_skip(engine)?;
     let proxy = Proxy::before(gateway.address());

@@ -1,4 +1,5 @@
-//! The two checksums of ext4, as they are chained there: crc32c and crc16, both started from all ones and never inverted.
+//! The two checksums of ext4, as they are chained there: crc32c and crc16, both started from all ones and never
+//! inverted.
 
 use crc::{Algorithm, CRC_16_MODBUS, CRC_32_ISCSI, Crc, Table};
 

@@ -1,9 +1,9 @@
 //! Standing one's ground beside a flow that fills every queue, such as TCP with loss-based congestion control.
 //!
-//! Delay says nothing then: whoever yields to it is left with nothing. When a buffer of `B` bytes before a link of rate `C`
-//! overflows, the window `W` of a TCP flow and the rate `r` of a paced one satisfy `W / B + r / C = 1`. So a rate that is cut
-//! and grows as CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain, gets about half. It is
-//! cut when packets are lost, and when the queue falls since somebody else has yielded.
+//! Delay says nothing then: whoever yields to it is left with nothing. When a buffer of `B` bytes before a link of rate
+//! `C` overflows, the window `W` of a TCP flow and the rate `r` of a paced one satisfy `W / B + r / C = 1`. So a rate
+//! that is cut and grows as CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain, gets about
+//! half. It is cut when packets are lost, and when the queue falls since somebody else has yielded.
 
 /// Constants of RFC 9438.
 const CUBIC_C: f64 = 0.4;

@@ -3,6 +3,7 @@
 //! Rates are in bits per second, times in seconds.
 
 use super::compete::Compete;
+use super::look::Look;
 use super::push::Push;
 use super::sense::View;
 use super::share::Share;
@@ -40,8 +41,8 @@ const DRAIN_PART: f64 = 0.3;
 /// Age of what is reported, and the longest queue that is believed.
 const REPORT_AGE: f64 = 0.01;
 const QUEUE_CUT_MAX: f64 = 0.25;
-/// A step up adds so many bits per second, and quadratically more the longer there was no queue: flows that see the same
-/// queue rise alike whatever their rates, and slow links are approached in small steps, fast ones in short time.
+/// A step up adds so many bits per second, and quadratically more the longer there was no queue: flows that see the
+/// same queue rise alike whatever their rates, and slow links are approached in small steps, fast ones in short time.
 const RISE: f64 = 0.7e6;
 /// But never more than this part of it.
 const RISE_MOST: f64 = 0.1;
@@ -68,29 +69,6 @@ const REGAINED: f64 = 0.8;
 /// For so long after the other seemed to have gone, so many cuts are enough.
 const DOUBT: f64 = 10.0;
 const AGAIN_CUTS: u32 = 1;
-
-/// What happened since the last look.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    /// Now.
-    pub now: f64,
-    /// Time since the last look.
-    pub passed: f64,
-    /// What was sent in it.
-    pub sent: f64,
-    /// Whether less was sent than the rate allowed: the link or the source was slower.
-    pub limited: bool,
-    /// What the typical receiver sees, if any was heard.
-    pub view: Option<View>,
-    /// Loss that does not depend on the rate, if known.
-    pub baseline: Option<f64>,
-    /// Whether the view was seen by packets that were sent since the last cut.
-    pub fresh: bool,
-    /// What the typical receiver got lately, and would have got of what was lost by chance.
-    pub delivered: f64,
-    /// Time that one packet takes at the rate.
-    pub packet: f64,
-}
 
 /// What follows from a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,8 +257,8 @@ impl Law {
     /// by some more, so that it drains.
     fn reduce(&mut self, look: &Look, view: View, factor: f64) {
         let from = self.drained.unwrap_or(self.rate);
-        // Where this machine's own link is slower than the rate, only a cut of what is sent is one. Without a queue it is no
-        // link that was slower: there was less to send.
+        // Where this machine's own link is slower than the rate, only a cut of what is sent is one. Without a queue it
+        // is no link that was slower: there was less to send.
         let queued = view.queue_last > QUEUE_HIGH;
         let from = if look.limited && queued { from.min(look.sent) } else { from };
         let deepest = match self.mode {

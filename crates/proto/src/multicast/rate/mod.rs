@@ -2,48 +2,53 @@
 //!
 //! **What it follows.** Receivers report how long packets waited on their way (`delay.rs`), how many blocks arrived and
 //! how many were lost. The *typical* receiver is the median of those heard within 30 ms (of the last 12, if these are
-//! fewer), of two the better one: what a minority suffers, be it a slow port, disk or processor, does not slow the others
-//! (`sense.rs`). Jitter is told from a queue by taking the least waiting time of the last milliseconds: a queue lets no
-//! packet through at once, a processor that slept does. Loss by chance is told from overflow because it does not depend
-//! on the rate: only what exceeds the lower quartile of the last 24 windows of 125 ms without a queue counts, by 2 % and
-//! 3.5 standard deviations at least, while the queue is long (8 % count at any time). What is lost still right after a cut,
-//! both without a queue, did not depend on the rate either: it counts as three windows. A loss counts 25 ms after it was
-//! reported if it has not turned up by then.
+//! fewer), of two the better one: what a minority suffers, be it a slow port, disk or processor, does not slow the
+//! others (`sense.rs`). Jitter is told from a queue by taking the least waiting time of the last milliseconds: a queue
+//! lets no packet through at once, a processor that slept does. Loss by chance is told from overflow because it does
+//! not depend on the rate: only what exceeds the lower quartile of the last 24 windows of 125 ms without a queue
+//! counts, by 2 % and 3.5 standard deviations at least, while the queue is long (8 % count at any time). What is lost
+//! still right after a cut, both without a queue, did not depend on the rate either: it counts as three windows. A loss
+//! counts 25 ms after it was reported if it has not turned up by then.
 //!
-//! **Search.** It begins at `initial` and doubles every 9 ms or more, as soon as five receivers (or all) have reported since,
-//! until the typical queue exceeds 3 ms or losses grow by 5 %. Then it becomes 0.97 of what is delivered.
+//! **Search.** It begins at `initial` and doubles every 9 ms or more, as soon as five receivers (or all) have reported
+//! since, until the typical queue exceeds 3 ms or losses grow by 5 %. Then it becomes 0.97 of what is delivered.
 //!
-//! **Following** (`law.rs`), every 25 ms: above a queue of 4 ms and two packets the rate is cut to 0.9, or to 0.97 of what
-//! is delivered if that is less. For as long as the queue of before lasts it is lower still, by the part of 150 ms that the
-//! queue takes, at most 0.3: so queues drain and everybody sees an empty one, which is what waiting time is measured
-//! against. Nothing is decided again before packets that were sent after the cut have been reported. Below a queue
-//! of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue, and by 0.5 % of
-//! itself. All who share a queue see the same `t`, so they rise alike and are cut in proportion: their rates become equal,
-//! at 100 Mbit/s and at 1 Gbit/s within about 2 s. Faster than 120 Mbit/s each goes on in the direction in which its part of
-//! the link moved since its last cut (`share.rs`), which needs half as many cuts. Where a buffer overflows before a queue of 4 ms is seen, half of the queue
-//! at the last overflow takes its place for 5 s.
+//! **Following** (`law.rs`), every 25 ms: above a queue of 4 ms and two packets the rate is cut to 0.9, or to 0.97 of
+//! what is delivered if that is less. For as long as the queue of before lasts it is lower still, by the part of 150 ms
+//! that the queue takes, at most 0.3: so queues drain and everybody sees an empty one, which is what waiting time is
+//! measured against. Nothing is decided again before packets that were sent after the cut have been reported. Below a
+//! queue of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue,
+//! and by 0.5 % of itself. All who share a queue see the same `t`, so they rise alike and are cut in proportion: their
+//! rates become equal, at 100 Mbit/s and at 1 Gbit/s within about 2 s. Faster than 120 Mbit/s each goes on in the
+//! direction in which its part of the link moved since its last cut (`share.rs`), which needs half as many cuts. Where
+//! a buffer overflows before a queue of 4 ms is seen, half of the queue at the last overflow takes its place for 5 s.
 //!
-//! **Beside TCP** (`compete.rs`). A flow with loss-based congestion control fills every queue, whatever others do. If five
-//! cuts within half a second or more, down to 0.6 of the rate, have not drained the queue, somebody does that. Then delay is
-//! no longer followed: the rate grows by 8 % each step until packets are lost or the queue falls to 0.8 and stays so
-//! (somebody has yielded), and from then on as the window of one CUBIC flow does: cut to 0.7, grown back along CUBIC's cubic. Each gets
-//! between a third and two thirds of the link in simulation, where plain following would leave nothing to one. Every 3 s the
-//! rate is halved until the queue has drained, or two and a half times its length have passed: if it drained, the other has gone.
+//! **Beside TCP** (`compete.rs`). A flow with loss-based congestion control fills every queue, whatever others do. If
+//! five cuts within half a second or more, down to 0.6 of the rate, have not drained the queue, somebody does that.
+//! Then delay is no longer followed: the rate grows by 8 % each step until packets are lost or the queue falls to 0.8
+//! and stays so (somebody has yielded), and from then on as the window of one CUBIC flow does: cut to 0.7, grown back
+//! along CUBIC's cubic. Each gets between a third and two thirds of the link in simulation, where plain following would
+//! leave nothing to one. Every 3 s the rate is halved until the queue has drained, or two and a half times its length
+//! have passed: if it drained, the other has gone.
 //!
-//! **Its own link** (`push.rs`). Where this machine's link or the source of data is slower, time is forfeited: what was allowed
-//! and not sent. Then the rate is at most 1.1 times what is really sent, and the queue in this machine (6 ms and 256 KiB at most, not growing) is
-//! no congestion. A socket's buffer follows the rate, so beside other flows on that link more ahead may bring more: that is
-//! tried every 2 s, up to twice of it, and kept while it brings a tenth more.
+//! **Its own link** (`push.rs`). Where this machine's link or the source of data is slower, time is forfeited: what was
+//! allowed and not sent. Then the rate is at most 1.1 times what is really sent, and the queue in this machine (6 ms
+//! and 256 KiB at most, not growing) is no congestion. A socket's buffer follows the rate, so beside other flows on
+//! that link more ahead may bring more: that is tried every 2 s, up to twice of it, and kept while it brings a tenth
+//! more.
 //!
 //! **Bounds.** Packets are spaced; a run takes half a millisecond at most, what a late driver may catch up with is a
 //! millisecond or 128 KiB. Without a report for a second the rate is halved each second, down to `floor`.
 //!
-//! Where the constants come from: 4 ms are above the jitter of busy hosts after the least was taken, and within the 32 to 64 KiB that a port of
-//! a small switch has for 100 Mbit/s; 25 ms are two reports of one receiver; the others were tried in the simulation in `tests`,
-//! with links from 10 Mbit/s to 10 Gbit/s, buffers from 16 KiB to 1 MiB, 1 to 16 receivers and six seeds each.
+//! Where the constants come from: 4 ms are above the jitter of busy hosts after the least was taken, and within the 32
+//! to 64 KiB that a port of a small switch has for 100 Mbit/s; 25 ms are two reports of one receiver; the others were
+//! tried in the simulation in `tests`, with links from 10 Mbit/s to 10 Gbit/s, buffers from 16 KiB to 1 MiB, 1 to 16
+//! receivers and six seeds each.
 
 mod compete;
+mod feedback;
 mod law;
+mod look;
 mod pacer;
 mod push;
 mod sense;
@@ -53,10 +58,12 @@ mod tests;
 
 use base::{Duration, Instant};
 
-use self::law::{Law, Look, Verdict};
+pub(super) use self::feedback::Feedback;
+use self::law::{Law, Verdict};
+use self::look::Look;
 use self::pacer::Pacer;
 use self::sense::Sense;
-use super::report::ReceiverId;
+use crate::multicast::wire::header::ReceiverId;
 
 /// Bounds of a session's rate, in bits per second on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,18 +74,6 @@ pub struct RateConfig {
     pub floor: u64,
     /// The rate is never higher.
     pub ceiling: u64,
-}
-
-/// What a receiver reports about its path.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Feedback {
-    pub receiver: ReceiverId,
-    /// See [`super::delay::DelayMeter::take`].
-    pub queue_us: u32,
-    /// BLOCKs that arrived, since it joined.
-    pub arrived: u64,
-    /// BLOCKs that were lost, since it joined.
-    pub lost: u64,
 }
 
 /// Without any report for so long, the rate is halved.

@@ -1,10 +1,10 @@
 //! How far ahead of what is really sent the rate may be, where this machine's own link or its source of data is slower.
 //!
-//! The send buffer of a socket follows the rate. Where it alone keeps the link busy, a tenth ahead is enough; where others
-//! fill the same queue, a session's part of the link is its part of that queue, and more ahead brings more. So more is
-//! tried now and then, and kept while it brings more.
+//! The send buffer of a socket follows the rate. Where it alone keeps the link busy, a tenth ahead is enough; where
+//! others fill the same queue, a session's part of the link is its part of that queue, and more ahead brings more. So
+//! more is tried now and then, and kept while it brings more.
 
-use super::law::Look;
+use super::look::Look;
 
 /// At least and at most so far ahead.
 const AHEAD_MIN: f64 = 1.1;

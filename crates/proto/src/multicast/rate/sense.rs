@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use base::{Duration, Instant};
 
-use super::Feedback;
-use crate::multicast::ReceiverId;
+use super::feedback::Feedback;
+use crate::multicast::wire::header::ReceiverId;
 
 /// Reports of this time make the view, or those of so many receivers if that takes longer. A receiver's least delay in
 /// it counts: a queue stays, a hiccup goes.

@@ -1,10 +1,10 @@
 //! Getting to an equal share of the link in fewer cuts.
 //!
 //! All who share a queue are cut in proportion and rise alike, so with every cut shares `x` move a little towards equal
-//! ones `e`: `x' = x + a (e − x)`, with `a` of 0.05 to 0.1. Nobody knows `e`, but everybody sees its own share move, and
-//! goes on in the same direction: with momentum `m` (Polyak's heavy ball) the difference shrinks by the square root of `m` a
-//! cut, if that is less than `1 − a`. Who is alone sees the same share again, which is the link, and stays. What all go
-//! further adds up to nothing, so the sum is as without.
+//! ones `e`: `x' = x + a (e − x)`, with `a` of 0.05 to 0.1. Nobody knows `e`, but everybody sees its own share move,
+//! and goes on in the same direction: with momentum `m` (Polyak's heavy ball) the difference shrinks by the square root
+//! of `m` a cut, if that is less than `1 − a`. Who is alone sees the same share again, which is the link, and stays.
+//! What all go further adds up to nothing, so the sum is as without.
 
 /// Part of the last change that is added to the next.
 const MOMENTUM: f64 = 0.7;

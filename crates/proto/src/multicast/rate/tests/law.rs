@@ -1,6 +1,7 @@
 //! Single looks at the law.
 
-use super::super::law::{Law, Look, Verdict};
+use super::super::law::{Law, Verdict};
+use super::super::look::Look;
 use super::super::sense::{Loss, View};
 
 const RATE: f64 = 1e9;

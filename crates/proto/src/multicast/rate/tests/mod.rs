@@ -12,7 +12,7 @@ use base::{Duration, Instant};
 
 use self::net::{MS, Net, PACKET, Port, SECOND};
 use super::{Feedback, Rate, RateConfig};
-use crate::multicast::ReceiverId;
+use crate::multicast::wire::header::ReceiverId;
 
 const M: f64 = 1e6;
 const KIB: u64 = 1 << 10;

@@ -7,8 +7,8 @@ use base::{Chance, Instant};
 
 use super::super::{Feedback, Rate, RateConfig};
 use super::tcp::Tcp;
-use crate::multicast::ReceiverId;
-use crate::multicast::delay::DelayMeter;
+use crate::multicast::receiver::delay::DelayMeter;
+use crate::multicast::wire::header::ReceiverId;
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;

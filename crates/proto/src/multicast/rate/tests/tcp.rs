@@ -1,5 +1,5 @@
-//! A TCP flow with CUBIC congestion control (RFC 9438), as far as a full link is concerned: window, slow start that ends
-//! when the delay rises (HyStart), one cut per round trip with losses. It always has something to send.
+//! A TCP flow with CUBIC congestion control (RFC 9438), as far as a full link is concerned: window, slow start that
+//! ends when the delay rises (HyStart), one cut per round trip with losses. It always has something to send.
 
 use std::collections::VecDeque;
 

@@ -1,0 +1,65 @@
+//! Options of every command.
+
+use std::path::PathBuf;
+
+use super::parse::parse_cache;
+
+/// Options that every command takes.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Common options")]
+pub struct Global {
+    /// Folder of the repository, or s3://BUCKET/PREFIX [default: the system's state folder for root, else the user's
+    /// data folder]
+    #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
+    pub repo: Option<String>,
+    /// Folder for the cache: data read from a repository in S3, and, for a repository in a folder, which files were
+    /// checked within the last day; or `off` [default: /var/cache/diskcast for root, else the user's cache folder]
+    #[arg(long, global = true, value_name = "FOLDER|off", env = "DISKCAST_CACHE", hide_env_values = true)]
+    pub cache: Option<String>,
+    /// Maximum size of the cache
+    #[arg(long, global = true, value_name = "SIZE", value_parser = parse_cache, default_value = "4G",
+          env = "DISKCAST_CACHE_SIZE", hide_env_values = true)]
+    pub cache_size: u64,
+    /// Print one JSON object per line, each with a `type`
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more details
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Overwrite disks and remove data without asking
+    #[arg(short, long, global = true)]
+    pub yes: bool,
+    /// Check everything and print what would be done, but change nothing
+    #[arg(short = 'n', long, global = true)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+/// Keys that sign, that encrypt, and those that are trusted. They come from files only.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Keys")]
+pub struct Keys {
+    /// Sign versions and tags with the key in this file, made by `diskcast key new`
+    #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_SIGN_KEY", hide_env_values = true)]
+    pub sign_key: Option<PathBuf>,
+    /// Key of an encrypted repository, local or on the server
+    #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_ENCRYPTION_KEY", hide_env_values = true)]
+    pub encryption_key: Option<PathBuf>,
+    /// Reject everything that none of these keys signed: a file of public keys, or a folder of *.pub; may be repeated
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE|FOLDER",
+        env = "DISKCAST_TRUST",
+        value_delimiter = ':',
+        hide_env_values = true
+    )]
+    pub trust: Vec<PathBuf>,
+    /// Warn instead of rejecting what no trusted key signed
+    #[arg(long, global = true)]
+    pub allow_untrusted: bool,
+}

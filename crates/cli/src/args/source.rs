@@ -1,0 +1,23 @@
+//! How a source is taken.
+
+/// How a source is taken.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Taking {
+    /// Freeze the disk's mounted filesystems while it is read: programs that write to them wait
+    #[arg(long)]
+    pub freeze: bool,
+    /// Capture a disk although it is in use or changes while it is read. The version is marked: its content may combine
+    /// sectors from different points in time
+    #[arg(long)]
+    pub live: bool,
+    /// Treat the source as a raw disk although it begins like a file of another format, such as QCOW2
+    #[arg(long, value_enum)]
+    pub format: Option<SourceForm>,
+}
+
+/// Forms of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SourceForm {
+    /// The disk, byte by byte
+    Raw,
+}

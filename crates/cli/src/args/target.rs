@@ -1,0 +1,54 @@
+//! How a target is written.
+
+use super::parse::parse_memory;
+
+/// How a target is written.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Writing {
+    /// What to do with space that the image's filesystems do not use
+    #[arg(long, value_enum, default_value_t = Free::Skip)]
+    pub free: Free,
+    /// Read the target first and write only the differences
+    #[arg(long)]
+    pub resume: bool,
+    /// Do not read back what was written
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Keep signatures of old filesystems and partition tables where the image has free space
+    #[arg(long)]
+    pub keep_signatures: bool,
+    /// Do not shorten a file that is longer than the image
+    #[arg(long)]
+    pub keep_size: bool,
+    /// Do not move the backup GPT to the end of a larger disk
+    #[arg(long)]
+    pub keep_gpt: bool,
+    /// Overwrite a file that is not empty without asking; --resume does, too
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Allow writing to the disk or file that the image was captured from
+    #[arg(long)]
+    pub onto_source: bool,
+}
+
+/// How much of this machine to use.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Effort {
+    /// Threads that compress or decompress [default: two per core, if memory permits]
+    #[arg(long, value_name = "COUNT")]
+    pub threads: Option<std::num::NonZeroUsize>,
+    /// Memory for data between the pipeline stages
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64M")]
+    pub memory: u64,
+}
+
+/// What becomes of free space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Free {
+    /// Do not write it: fastest
+    Skip,
+    /// Fill it with zeros
+    Zero,
+    /// Discard it (TRIM)
+    Discard,
+}

@@ -1,0 +1,83 @@
+//! The command line: help, usage errors and examples grow from here.
+
+use crate::args::Global;
+use crate::commands;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0 done    1 failed    2 wrong usage    3 partly done    10 not found
+  11 refused before anything was changed    12 verification failed    130 interrupted
+
+A NAME is `image` (its newest version), `image:tag` or `image@version`.
+Sizes take K, M, G, T (1024); rates take K, M, G bits per second (1000).";
+
+const EXAMPLES: &str = "\
+Examples:
+  diskcast capture /dev/sda classroom            capture a disk as a new version of `classroom`
+  diskcast serve                                 offer all images to the network
+  diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
+  diskcast install classroom@3 disk.img          without a server, into a file";
+
+/// Capture disks as versioned images and multicast them to many machines.
+#[derive(Debug, clap::Parser)]
+#[command(name = "diskcast", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+#[command(propagate_version = true, disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Init(commands::init::Args),
+    Capture(commands::capture::Args),
+    Install(commands::install::Args),
+    Fetch(commands::fetch::Args),
+    Serve(commands::serve::Args),
+    Attach(commands::attach::Args),
+    Detach(commands::detach::Args),
+    Disks(commands::disks::Args),
+    Mount(commands::mount::Args),
+    Token(commands::token::Args),
+    #[command(visible_alias = "ls")]
+    Images(commands::images::Args),
+    #[command(visible_alias = "info")]
+    Inspect(commands::inspect::Args),
+    Log(commands::log::Args),
+    Diff(commands::diff::Args),
+    Create(commands::create::Args),
+    Clone(commands::clone::Args),
+    Commit(commands::commit::Args),
+    /// Show how much space images use: alone, shared with other images, and in total
+    ///
+    /// LOGICAL is the allocated size of all versions of an image together; OWN is what `diskcast prune` frees once the
+    /// image is removed; SHARED is also used by other images. The last line counts everything once.
+    #[command(after_help = "\
+Examples:
+  diskcast usage
+  diskcast usage --repo s3://images/lab --json")]
+    Usage,
+    Copy(commands::copy::Args),
+    Tag(commands::tag::Args),
+    #[command(visible_alias = "rm")]
+    Remove(commands::remove::Args),
+    Profile(commands::profile::Args),
+    Prune(commands::prune::Args),
+    Verify(commands::verify::Args),
+    Key(commands::key::Args),
+    Repository(commands::repository::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

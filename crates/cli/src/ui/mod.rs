@@ -1,0 +1,6 @@
+//! What people see: results and warnings, progress, questions, tables.
+
+pub mod output;
+pub mod progress;
+pub mod prompt;
+pub mod table;

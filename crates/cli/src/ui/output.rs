@@ -1,0 +1,124 @@
+//! The only place that prints: results on stdout, as text or as JSON lines; everything else on stderr.
+
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::Global;
+use crate::clock;
+use crate::exit::{Exit, Failure, Result};
+use crate::ui::table::Table;
+
+/// Where and how to print.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Output {
+    pub fn new(global: &Global) -> Self {
+        Self { json: global.json, quiet: global.quiet, verbose: global.verbose }
+    }
+
+    pub fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// The result of a command: `record` as a line of JSON, or `text` for people. `record` has a `type`.
+    pub fn result(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
+        debug_assert!(record["type"].is_string(), "a JSON line has a type");
+        if self.json { print(&format!("{record}\n")) } else { print_unless(self.quiet, text) }
+    }
+
+    /// What was asked for: printed even with --quiet.
+    pub fn answer(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
+        debug_assert!(record["type"].is_string(), "a JSON line has a type");
+        print(&if self.json { format!("{record}\n") } else { text() })
+    }
+
+    /// A list that was asked for: its `records` as lines of JSON, or a `table` as wide as the terminal.
+    pub fn list(self, records: &[Value], table: &Table) -> Result<()> {
+        if self.json {
+            return records.iter().try_for_each(|record| print(&format!("{record}\n")));
+        }
+        let stdout = std::io::stdout();
+        let width = stdout.is_terminal().then(|| terminal_size::terminal_size_of(stdout)).flatten();
+        print(&table.render(width.map(|(width, _)| usize::from(width.0))))
+    }
+
+    /// What has just happened, for a log: a line of JSON on stdout, or a line with the time for the journal on stderr.
+    /// `event` has a `type`.
+    pub fn event(self, event: &(impl Serialize + Display)) {
+        let now = clock::now_rfc3339();
+        if self.json {
+            let mut record = serde_json::to_value(event).expect("an event is plain data");
+            record["time"] = now.into();
+            // A log that cannot be written must not stop what it tells of.
+            let _ = self.answer(&record, String::new);
+        } else {
+            self.note(&format!("{now} {event}"));
+        }
+    }
+
+    /// Something to know, on stderr, unless --quiet.
+    pub fn note(self, text: &str) {
+        if !self.quiet {
+            complain(&format!("{text}\n"));
+        }
+    }
+
+    /// Something to know for those who said --verbose.
+    pub fn detail(self, text: &str) {
+        if self.verbose {
+            self.note(text);
+        }
+    }
+
+    /// Something that a person should look at.
+    pub fn warning(self, text: &str) {
+        if self.json {
+            // A warning that cannot be printed must not stop the work.
+            let _ = print(&format!("{}\n", serde_json::json!({"type": "warning", "message": text})));
+        }
+        self.note(&format!("warning: {}", crate::ui::table::printable(text)));
+    }
+
+    /// Why the program fails.
+    pub fn failure(self, failure: &Failure) {
+        if self.json {
+            let record = serde_json::json!({
+                "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,
+            });
+            let _ = print(&format!("{record}\n"));
+        }
+        let mut text = format!("error: {}\n", failure.message);
+        if let Some(hint) = &failure.hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        complain(&text);
+    }
+}
+
+fn print_unless(quiet: bool, text: impl FnOnce() -> String) -> Result<()> {
+    if quiet { Ok(()) } else { print(&text()) }
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    match written {
+        // Whoever reads has seen enough: `diskcast images | head -1`.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::new(Exit::Failed, format!("write to standard output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn complain(text: &str) {
+    // There is nobody left to tell if stderr is gone.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,114 @@
+//! How far a command is: a bar on stderr if that is a terminal, lines of JSON with --json, else nothing.
+
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::units::{show_bytes, show_bytes_per_second, show_duration};
+use image::{Progress, Stage};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+use crate::clock;
+use crate::ui::output::Output;
+
+const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {left}";
+const JSON_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Watches a capture, an install or a fetch.
+pub struct Meter {
+    output: Output,
+    shown: bool,
+    stage: Mutex<Option<Running>>,
+}
+
+struct Running {
+    stage: Stage,
+    bar: ProgressBar,
+    began: Instant,
+    reported: Instant,
+}
+
+impl Meter {
+    pub fn new(output: Output, quiet: bool) -> Self {
+        let shown = !quiet && !output.is_json() && std::io::stderr().is_terminal();
+        Self { output, shown, stage: Mutex::new(None) }
+    }
+
+    /// Runs `print` with the bar off the screen.
+    pub fn suspend(&self, print: impl FnOnce()) {
+        match &*self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(running) => running.bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
+        if let Some(running) = self.stage.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            running.bar.finish_and_clear();
+        }
+    }
+
+    fn report(&self, running: &mut Running, now: Instant) {
+        running.reported = now;
+        let (done, total) = (running.bar.position(), running.bar.length().unwrap_or(0));
+        let record = serde_json::json!({
+            "type": "progress", "stage": word(running.stage), "bytes": done, "total_bytes": total,
+            "elapsed_seconds": now.duration_since(running.began).as_secs_f64(),
+            "left_seconds": running.bar.eta().as_secs(),
+        });
+        // Progress that cannot be printed must not stop the work; the result will fail to print, too.
+        let _ = self.output.answer(&record, String::new);
+    }
+}
+
+impl Progress for Meter {
+    fn begin(&self, stage: Stage, bytes: u64) {
+        self.finish();
+        let target =
+            if self.shown { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
+        let bar =
+            ProgressBar::with_draw_target(Some(bytes), target).with_style(style()).with_message(word(stage));
+        let now = clock::now();
+        let running = Running { stage, bar, began: now, reported: now };
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+    }
+
+    fn advance(&self, stage: Stage, bytes: u64) {
+        let mut running = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(running) = running.as_mut().filter(|running| running.stage == stage) else { return };
+        running.bar.inc(bytes);
+        let now = clock::now();
+        if self.output.is_json() && now.duration_since(running.reported) >= JSON_INTERVAL {
+            self.report(running, now);
+        }
+    }
+}
+
+fn word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Capture => "capture",
+        Stage::Resume => "compare",
+        Stage::Install => "install",
+        Stage::Verify => "verify",
+    }
+}
+
+fn style() -> ProgressStyle {
+    let style = ProgressStyle::with_template(BAR).expect("the template is valid").progress_chars("━╸╌");
+    style
+        .with_key("done", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = out.write_str(&show_bytes(state.pos()));
+        })
+        .with_key("all", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = out.write_str(&show_bytes(state.len().unwrap_or(0)));
+        })
+        .with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is shown")]
+            let rate = state.per_sec() as u64;
+            let _ = out.write_str(&show_bytes_per_second(rate));
+        })
+        .with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = write!(out, "{} left", show_duration(state.eta()));
+        })
+}

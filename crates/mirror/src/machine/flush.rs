@@ -1,0 +1,376 @@
+//! Flushes, and generations: what must be durable in which order, and the one moment from which a commit takes the
+//! disk.
+
+use crate::machine::mutant::Mutant;
+use crate::machine::operations::{Flush, FlushPhase, Freeze, FrozenRead, Rewrite, Thaw};
+use crate::machine::runs::RunSet;
+use crate::machine::state::Core;
+use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, overlaps};
+
+impl Core {
+    pub(in crate::machine) fn step_flush(&mut self, id: OpId, flush: &mut Flush) -> Step {
+        match flush.phase {
+            _ if self.broken => Step::Over(Err(Failure::Local)),
+            FlushPhase::Wait if self.rounds.over >= flush.round => Step::Over(Ok(())),
+            FlushPhase::Wait if self.rounds.running => {
+                if self.has(Mutant::JoinsRunningFlush) {
+                    flush.round = self.rounds.begun;
+                }
+                self.rounds.waiters.push(id);
+                Step::Wait
+            }
+            FlushPhase::Wait => {
+                self.rounds.begin();
+                let (upto, records) = (self.rounds.journal_end, self.rounds.records);
+                flush.phase = FlushPhase::Data { upto, records };
+                if self.has(Mutant::SkipsDataSync) {
+                    flush.phase = FlushPhase::Barrier { upto, records };
+                    return self.step_flush(id, flush);
+                }
+                Step::Do(Io::SyncData)
+            }
+            FlushPhase::Data { .. } => Step::Do(Io::SyncData),
+            FlushPhase::Barrier { upto, records } => {
+                let needed = records > self.rounds.covered && !self.has(Mutant::SkipsBarrier);
+                if needed {
+                    let end = self.rounds.journal_end;
+                    return Step::Do(Io::Barrier(if self.has(Mutant::CoversTooMuch) { end } else { upto }));
+                }
+                self.round_over();
+                Step::Over(Ok(()))
+            }
+        }
+    }
+
+    pub(in crate::machine) fn done_flush(&mut self, _id: OpId, flush: &mut Flush, done: &Done) {
+        if let Done::Failed(_) = done {
+            // What the system could not write it may have dropped: nothing is known of it any more.
+            self.broken = true;
+            self.round_over();
+            return;
+        }
+        match flush.phase {
+            FlushPhase::Data { upto, records } => flush.phase = FlushPhase::Barrier { upto, records },
+            FlushPhase::Barrier { records, .. } => {
+                // A barrier is no record.
+                self.rounds.records -= 1;
+                self.rounds.covered = records;
+            }
+            FlushPhase::Wait => {}
+        }
+    }
+
+    fn round_over(&mut self) {
+        let rounds = &mut self.rounds;
+        rounds.running = false;
+        rounds.over = rounds.begun;
+        if !self.broken {
+            rounds.synced = rounds.running_written;
+        }
+        self.wakes.extend(rounds.waiters.drain(..));
+    }
+
+    /// Keeps writes out and waits until none is under way. `None` once that is so.
+    fn hold(&mut self, id: OpId) -> Option<Step> {
+        if self.exclusive.holder.is_some_and(|holder| holder != id) {
+            self.exclusive.waiters.push(id);
+            return Some(Step::Wait);
+        }
+        self.exclusive.holder = Some(id);
+        let waits = !self.writing.is_empty() && !self.has(Mutant::FreezesAtOnce);
+        waits.then(|| self.wait_blocked(id))
+    }
+
+    fn release(&mut self) {
+        (self.exclusive.holder, self.exclusive.replaces) = (None, false);
+        self.wakes.extend(self.exclusive.waiters.drain(..));
+        self.unblock();
+    }
+
+    pub(in crate::machine) fn step_freeze(&mut self, id: OpId, freeze: &mut Freeze) -> Step {
+        if let Some(over) = freeze.over {
+            return Step::Over(over);
+        }
+        if let Some(wait) = self.hold(id) {
+            return wait;
+        }
+        if !self.held.frozen.is_empty() || self.broken {
+            self.release();
+            return Step::Over(Err(if self.broken { Failure::Local } else { Failure::Busy }));
+        }
+        Step::Do(Io::Append(Record::Frozen))
+    }
+
+    pub(in crate::machine) fn done_freeze(&mut self, _id: OpId, freeze: &mut Freeze, done: &Done) {
+        freeze.over = Some(match done {
+            Done::Failed(failure) => {
+                self.broken = true;
+                Err(*failure)
+            }
+            _ => {
+                self.held.freeze();
+                self.rounds.wrote();
+                self.copied = RunSet::new();
+                Ok(())
+            }
+        });
+        self.release();
+    }
+
+    pub(in crate::machine) fn step_thaw(&mut self, id: OpId, thaw: &mut Thaw) -> Step {
+        if let Some(failure) = thaw.failure {
+            return Step::Over(Err(failure));
+        }
+        if let Some(flush) = &mut thaw.flush {
+            return self.step_flush(id, flush);
+        }
+        if let Some(wait) = self.hold(id) {
+            return wait;
+        }
+        Step::Do(Io::Append(thaw.record.clone()))
+    }
+
+    pub(in crate::machine) fn done_thaw(&mut self, id: OpId, thaw: &mut Thaw, done: &Done) {
+        if let Some(flush) = &mut thaw.flush {
+            return self.done_flush(id, flush, done);
+        }
+        match (done, &thaw.record) {
+            (Done::Failed(failure), _) => {
+                self.broken = true;
+                thaw.failure = Some(*failure);
+            }
+            (_, Record::Rebased) => self.supply.forget_nodes(),
+            (_, Record::Committed) => {
+                self.held.commit(&self.cut);
+                self.supply.forget_nodes();
+            }
+            _ if self.has(Mutant::ForgetsFrozen) => self.held.frozen = RunSet::new(),
+            _ => self.held.abandon(),
+        }
+        self.copied = RunSet::new();
+        self.rounds.wrote();
+        thaw.flush = Some(self.rounds.flush());
+        self.release();
+    }
+
+    pub(in crate::machine) fn step_rewrite(&mut self, id: OpId, rewrite: &mut Rewrite) -> Step {
+        if rewrite.over {
+            return Step::Over(Ok(()));
+        }
+        if let Some(wait) = self.hold(id) {
+            return wait;
+        }
+        if !rewrite.begun {
+            // A barrier of the old journal has no place in the new one.
+            if self.rounds.running {
+                self.rounds.waiters.push(id);
+                return Step::Wait;
+            }
+            self.rounds.begin();
+            rewrite.begun = true;
+        }
+        if !rewrite.synced {
+            return Step::Do(Io::SyncData);
+        }
+        // A record of the old journal says of the new one neither what is in it nor where it ends.
+        self.exclusive.replaces = !self.has(Mutant::RewritesAtOnce);
+        if self.exclusive.replaces && !self.appending.is_empty() {
+            return self.wait_blocked(id);
+        }
+        Step::Do(Io::Rewrite)
+    }
+
+    pub(in crate::machine) fn done_rewrite(&mut self, _id: OpId, rewrite: &mut Rewrite, done: &Done) {
+        match done {
+            Done::Well if !rewrite.synced => rewrite.synced = true,
+            Done::Appended(end) => {
+                // All that the new journal says is durable.
+                self.rounds.records -= 1;
+                self.rounds.covered = self.rounds.records;
+                self.rounds.journal_end = *end;
+                self.config.journal_bytes_max = self.config.journal_bytes_max.max(2 * end);
+                rewrite.over = true;
+            }
+            _ => {
+                self.broken = true;
+                rewrite.over = true;
+            }
+        }
+        if rewrite.over {
+            self.rewriting = false;
+            self.round_over();
+            self.release();
+        }
+    }
+
+    pub(in crate::machine) fn step_frozen_read(&mut self, id: OpId, read: &mut FrozenRead) -> Step {
+        if let Some(over) = read.over {
+            return Step::Over(over);
+        }
+        if self.writing.iter().any(|(_, range)| overlaps(range, &read.range)) {
+            return self.wait_blocked(id);
+        }
+        if !self.is_as_frozen(&read.range) {
+            return Step::Over(Ok(()));
+        }
+        self.frozen_reading.push((id, read.range.clone()));
+        let aside: Vec<Sectors> = match self.has(Mutant::ReadsThawed) {
+            true => Vec::new(),
+            false => self.copied.within(read.range.clone()).collect(),
+        };
+        let here = aside.iter().cloned().collect::<RunSet>().gaps(read.range.clone()).collect();
+        Step::Do(Io::ReadFrozen { aside, here })
+    }
+
+    /// Whether all of `range` is as it was when the generation began, here or copied aside.
+    fn is_as_frozen(&self, range: &Sectors) -> bool {
+        let others = self.held.frozen.gaps(range.clone());
+        others.into_iter().all(|run| self.held.is_here(&self.cut, &run) && !self.held.dirty.touches(&run))
+    }
+
+    pub(in crate::machine) fn done_frozen_read(&mut self, id: OpId, read: &mut FrozenRead, done: &Done) {
+        self.frozen_reading.retain(|(reading, _)| *reading != id);
+        read.over = Some(match done {
+            Done::Failed(failure) => Err(*failure),
+            _ => Ok(()),
+        });
+        self.unblock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::machine::types::{Config, Cut, Item, NodePlace, Request};
+    use base::Instant;
+
+    use super::*;
+    use crate::machine::Held;
+
+    const NOW: Instant = Instant::ZERO;
+    const JOURNAL_BYTES: u64 = 1000;
+
+    fn core(held: Held) -> Core {
+        let cut = Cut { size_sectors: 64, chunk_sectors: 16, height: 1 };
+        let config = Config {
+            sources: vec![4],
+            fetches_max: 4,
+            demand_reserve: 1,
+            give_up: None,
+            ahead_chunks_max: 0,
+            background_per_second: 0,
+            journal_bytes_max: JOURNAL_BYTES,
+            mutant: Mutant::None,
+        };
+        Core::new(cut, config, held, 100)
+    }
+
+    /// What `id` is to do after it did what it was told to.
+    fn go_on(core: &mut Core, id: OpId, done: Done) -> Step {
+        core.done(NOW, id, done);
+        core.step(NOW, id)
+    }
+
+    fn flush_that_syncs(core: &mut Core) -> OpId {
+        let write = core.submit(Request::Write { range: 0..1, durable: false });
+        assert_eq!(core.step(NOW, write), Step::Do(Io::Write(0..1)));
+        assert!(matches!(go_on(core, write, Done::Well), Step::Do(Io::Append(_))));
+        assert_eq!(go_on(core, write, Done::Appended(200)), Step::Over(Ok(())));
+        let flush = core.submit(Request::Flush);
+        assert_eq!(core.step(NOW, flush), Step::Do(Io::SyncData));
+        flush
+    }
+
+    #[test]
+    fn a_flush_covers_the_generation_that_began_before_it() {
+        let mut core = core(Held::default());
+        let first = flush_that_syncs(&mut core);
+        let freeze = core.submit(Request::Freeze);
+        assert_eq!(core.step(NOW, freeze), Step::Do(Io::Append(Record::Frozen)));
+        assert_eq!(go_on(&mut core, freeze, Done::Appended(300)), Step::Over(Ok(())));
+        let settle = core.submit(Request::Flush);
+        assert_eq!(core.step(NOW, settle), Step::Wait);
+        assert_eq!(go_on(&mut core, first, Done::Well), Step::Do(Io::Barrier(200)));
+        assert_eq!(go_on(&mut core, first, Done::Appended(400)), Step::Over(Ok(())));
+        // The round that ran does not know of the generation.
+        assert_eq!(core.poll_wake(), Some(settle));
+        assert_eq!(core.step(NOW, settle), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, settle, Done::Well), Step::Do(Io::Barrier(400)));
+        assert_eq!(go_on(&mut core, settle, Done::Appended(500)), Step::Over(Ok(())));
+    }
+
+    #[test]
+    fn the_journal_is_replaced_when_no_record_is_on_its_way_to_it() {
+        let mut core = core(Held::default());
+        let [one, other] = [0, 20].map(|at| {
+            let read = core.submit(Request::Read(at..at + 1));
+            assert_eq!(core.step(NOW, read), Step::Wait);
+            read
+        });
+        let node = core.poll_begin(NOW).expect("the leaves are not known");
+        let place = Item::Node(NodePlace { level: 0, number: 0 });
+        assert_eq!(core.step(NOW, node), Step::Do(Io::Fetch { item: place, source: 0 }));
+        let opened = Done::Node { empty: vec![false; 4], bytes: 100 };
+        assert_eq!(go_on(&mut core, node, opened), Step::Over(Ok(())));
+        let fetches = [(); 2].map(|()| core.poll_begin(NOW).expect("two chunks are wanted"));
+        for fetch in fetches {
+            assert!(matches!(core.step(NOW, fetch), Step::Do(Io::Fetch { .. })));
+            assert!(matches!(go_on(&mut core, fetch, Done::Chunk(10)), Step::Do(Io::Fill { .. })));
+        }
+        assert!(matches!(go_on(&mut core, fetches[0], Done::Well), Step::Do(Io::Append(_))));
+        // Meanwhile a write made the journal as long as it may be.
+        let write = core.submit(Request::Write { range: 40..41, durable: false });
+        assert_eq!(core.step(NOW, write), Step::Do(Io::Write(40..41)));
+        assert!(matches!(go_on(&mut core, write, Done::Well), Step::Do(Io::Append(_))));
+        assert_eq!(go_on(&mut core, write, Done::Appended(JOURNAL_BYTES + 1)), Step::Over(Ok(())));
+        let rewrite = core.poll_begin(NOW).expect("the journal is long");
+        assert_eq!(core.step(NOW, rewrite), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, rewrite, Done::Well), Step::Wait);
+        assert_eq!(go_on(&mut core, fetches[1], Done::Well), Step::Wait);
+        assert_eq!(go_on(&mut core, fetches[0], Done::Appended(JOURNAL_BYTES + 40)), Step::Over(Ok(())));
+        let woken: Vec<OpId> = std::iter::from_fn(|| core.poll_wake()).collect();
+        assert!(woken.contains(&one) && woken.contains(&rewrite), "{woken:?}");
+        assert_eq!(core.step(NOW, rewrite), Step::Do(Io::Rewrite));
+        assert_eq!(core.step(NOW, fetches[1]), Step::Wait);
+        assert_eq!(go_on(&mut core, rewrite, Done::Appended(300)), Step::Over(Ok(())));
+        assert!(std::iter::from_fn(|| core.poll_wake()).any(|woken| woken == fetches[1]));
+        assert!(matches!(core.step(NOW, fetches[1]), Step::Do(Io::Append(_))));
+        assert_eq!(go_on(&mut core, fetches[1], Done::Appended(340)), Step::Over(Ok(())));
+        assert!(std::iter::from_fn(|| core.poll_wake()).any(|woken| woken == other));
+        assert_eq!(core.rounds.journal_bytes(), 340);
+    }
+
+    #[test]
+    fn a_wrong_chunk_is_cleared_although_the_tree_changed_while_it_was_checked() {
+        let held = Held { suspect: std::iter::once(0..1).collect(), ..Held::default() };
+        let mut core = core(held);
+        let read = core.submit(Request::Read(0..1));
+        assert_eq!(core.step(NOW, read), Step::Wait);
+        let opens = |core: &mut Core, empty: bool| {
+            let node = core.poll_begin(NOW).expect("the leaves are not known");
+            assert!(matches!(core.step(NOW, node), Step::Do(Io::Fetch { item: Item::Node(_), .. })));
+            (node, go_on(core, node, Done::Node { empty: vec![empty; 4], bytes: 100 }))
+        };
+        assert_eq!(opens(&mut core, false).1, Step::Over(Ok(())));
+        let checks = |core: &mut Core| {
+            let check = core.poll_begin(NOW).expect("the chunk has to be checked");
+            assert_eq!(core.step(NOW, check), Step::Do(Io::Check(0)));
+            check
+        };
+        let check = checks(&mut core);
+        let rebase = core.submit(Request::Rebase);
+        assert_eq!(core.step(NOW, rebase), Step::Do(Io::Append(Record::Rebased)));
+        assert_eq!(go_on(&mut core, rebase, Done::Appended(200)), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, check, Done::Checked(false)), Step::Over(Ok(())));
+        // In the tree of now it is empty: what lies there is not.
+        let (node, step) = opens(&mut core, true);
+        assert_eq!(step, Step::Do(Io::Append(Record::Clean(std::iter::once(1..4).collect()))));
+        assert_eq!(go_on(&mut core, node, Done::Appended(300)), Step::Over(Ok(())));
+        let check = checks(&mut core);
+        let cleared = Io::Fill { chunk: 0, parts: std::iter::once(0..16).collect() };
+        assert_eq!(go_on(&mut core, check, Done::Checked(false)), Step::Do(cleared));
+        let clean = Record::Clean(std::iter::once(0..1).collect());
+        assert_eq!(go_on(&mut core, check, Done::Well), Step::Do(Io::Append(clean)));
+        assert_eq!(go_on(&mut core, check, Done::Appended(340)), Step::Over(Ok(())));
+        assert_eq!(core.step(NOW, read), Step::Do(Io::Read(0..1)));
+    }
+}

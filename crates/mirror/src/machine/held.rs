@@ -1,0 +1,103 @@
+//! What lies in the local file, by sets of sectors and chunks.
+
+use crate::machine::runs::RunSet;
+use crate::machine::types::{Cut, Sectors};
+
+/// What lies in the local file, by sets: what the journal remembers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Sectors written since the base version.
+    pub dirty: RunSet,
+    /// Of these, those that nobody needs: they hold zeros, and are free in the next version.
+    pub freed: RunSet,
+    /// Sectors that are being committed.
+    pub frozen: RunSet,
+    /// Of these, those that are free in the version.
+    pub frozen_freed: RunSet,
+    /// Sectors that were committed, in chunks that are not here as a whole.
+    pub kept: RunSet,
+    /// Chunks that are here.
+    pub clean: RunSet,
+    /// Chunks that have to be checked.
+    pub suspect: RunSet,
+}
+
+impl Held {
+    /// The parts of `range` that are not in the local file.
+    #[must_use]
+    pub fn missing(&self, cut: &Cut, range: &Sectors) -> RunSet {
+        let mut missing = RunSet::new();
+        for chunks in self.clean.gaps(cut.chunks_of(range)) {
+            let sectors = cut.sectors_of(chunks);
+            missing.insert(sectors.start.max(range.start)..sectors.end.min(range.end));
+        }
+        for set in [&self.dirty, &self.frozen, &self.kept] {
+            set.within(range.clone()).for_each(|run| missing.remove(run));
+        }
+        missing
+    }
+
+    /// What is dirty is frozen: a commit begins.
+    pub fn freeze(&mut self) {
+        self.frozen = std::mem::take(&mut self.dirty);
+        self.frozen_freed = std::mem::take(&mut self.freed);
+    }
+
+    /// What was frozen is dirty again, and free unless it was written since.
+    pub fn abandon(&mut self) {
+        let mut freed = std::mem::take(&mut self.frozen_freed);
+        self.dirty.iter().for_each(|run| freed.remove(run));
+        self.freed.extend(&freed);
+        let frozen = std::mem::take(&mut self.frozen);
+        self.dirty.extend(&frozen);
+    }
+
+    /// These sectors hold something.
+    pub fn write(&mut self, range: Sectors) {
+        self.freed.remove(range.clone());
+        self.dirty.insert(range);
+    }
+
+    /// These sectors hold zeros that nobody needs.
+    pub fn free(&mut self, range: Sectors) {
+        self.dirty.insert(range.clone());
+        self.freed.insert(range);
+    }
+
+    /// What was frozen is a version now, and the base.
+    pub fn commit(&mut self, cut: &Cut) {
+        self.frozen_freed = RunSet::new();
+        let frozen = std::mem::take(&mut self.frozen);
+        for run in frozen.iter() {
+            let chunks = cut.chunks_of(&run);
+            let whole = run.start.div_ceil(cut.chunk_sectors)..if run.end == cut.size_sectors {
+                chunks.end
+            } else {
+                run.end / cut.chunk_sectors
+            };
+            if !whole.is_empty() {
+                self.clean.insert(whole);
+            }
+            // The first and the last may have been written in part.
+            for chunk in [chunks.start, chunks.end - 1] {
+                let sectors = cut.chunk(chunk);
+                self.kept.insert(run.start.max(sectors.start)..run.end.min(sectors.end));
+                if self.missing(cut, &sectors).is_empty() {
+                    self.clean.insert(chunk..chunk + 1);
+                }
+            }
+        }
+        let here: Vec<Sectors> = self.clean.iter().map(|chunks| cut.sectors_of(chunks)).collect();
+        here.into_iter().for_each(|run| self.kept.remove(run));
+        let dirty: Vec<Sectors> = self.dirty.iter().collect();
+        dirty.into_iter().for_each(|run| self.kept.remove(run));
+    }
+
+    /// Whether all of `range` is in the local file.
+    #[must_use]
+    pub fn is_here(&self, cut: &Cut, range: &Sectors) -> bool {
+        self.clean.contains(&cut.chunks_of(range))
+            || self.dirty.contains(range)
+            || self.missing(cut, range).is_empty()
+    }
+}

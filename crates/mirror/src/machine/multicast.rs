@@ -1,0 +1,156 @@
+//! What comes by itself: a multicast session brings nodes and chunks without a request for each. While one is relied
+//! on, sources are asked only for what it did not bring in time.
+
+use base::Instant;
+
+use crate::machine::fetch_queue::{Priority, State, Supply};
+use crate::machine::multicast_wishes::{ChunkWish, Reliance};
+use crate::machine::mutant::Mutant;
+use crate::machine::operations::Fetch;
+use crate::machine::state::{Core, Op};
+use crate::machine::types::{Done, Item, OpId};
+
+impl Supply {
+    /// Until when `item`, whose turn to be fetched has come, is left to come by itself: once, for a bounded time.
+    pub(in crate::machine) fn left_until(&mut self, now: Instant, item: Item) -> Option<Instant> {
+        let Reliance::Everything(patience) = self.cast.reliance else { return None };
+        let want = self.wants.get_mut(&item)?;
+        (!std::mem::replace(&mut want.left, true)).then_some(now + patience)
+    }
+
+    /// Lets `chunk`, which is wanted because somebody waits or is about to, come by itself if it does.
+    pub(in crate::machine) fn urge(&mut self, chunk: u64) {
+        if let Some(want) = self.wants.get_mut(&Item::Chunk(chunk))
+            && want.state != State::Running
+            && !want.urged
+        {
+            want.urged = self.cast.wish(chunk, true);
+        }
+    }
+
+    /// What was left to come by itself is to be fetched.
+    fn release_left(&mut self) {
+        let left = self.wants.iter().filter_map(|(item, want)| match want.state {
+            State::Resting(until) if want.left => Some((until, *item)),
+            _ => None,
+        });
+        for (until, item) in left.collect::<Vec<_>>() {
+            self.timers.remove(&(until, item));
+            self.enqueue(item);
+        }
+    }
+
+    /// `item` came by itself: nobody is asked for it any more. Returns why it is wanted; `None` if it is being fetched.
+    fn arrives(&mut self, item: Item) -> Option<Priority> {
+        let want = self.wants.get(&item);
+        if want.is_some_and(|want| want.state == State::Running) {
+            return None;
+        }
+        if let Some(State::Resting(until)) = want.map(|want| want.state) {
+            self.timers.remove(&(until, item));
+        }
+        self.want(item, Priority::Expected);
+        self.take_from_queue(item);
+        let want = self.wants.get_mut(&item).expect("it is wanted");
+        want.state = State::Running;
+        let priority = want.priority;
+        self.running += 1;
+        self.running_demand += usize::from(priority == Priority::Demand);
+        Some(priority)
+    }
+}
+
+impl Core {
+    /// From now on the core relies on what comes by itself so far. What was left to come, and is not relied on any
+    /// more, is fetched at once; [`Self::poll_begin`] says what.
+    pub fn rely(&mut self, reliance: Reliance) {
+        let before = std::mem::replace(&mut self.supply.cast.reliance, reliance);
+        match (before, reliance) {
+            (Reliance::Everything(_), Reliance::Everything(_)) => {}
+            (_, Reliance::Everything(_)) => {
+                let wanted = self.supply.wants.iter().filter(|(_, want)| want.state != State::Running);
+                let chunks = wanted.filter_map(|(item, want)| match item {
+                    Item::Chunk(chunk) => Some((want.priority, want.order, *chunk)),
+                    Item::Node(_) => None,
+                });
+                let mut chunks: Vec<_> = chunks.collect();
+                chunks.sort_unstable();
+                chunks.iter().for_each(|&(priority, _, chunk)| {
+                    self.supply.cast.wish(chunk, priority <= Priority::Ahead);
+                });
+            }
+            (Reliance::Everything(_), _) => {
+                self.supply.cast.wishes.clear();
+                self.supply.release_left();
+            }
+            _ => {}
+        }
+    }
+
+    /// What is expected to be read is to come by itself, too.
+    pub(in crate::machine) fn wish_expected(&mut self, now: Instant) {
+        while matches!(self.supply.cast.reliance, Reliance::Everything(_))
+            && self.supply.cast.has_room()
+            && let Some(chunk) = self.supply.expected.next(now)
+        {
+            if !self.is_chunk_here(chunk) {
+                self.supply.cast.wish(chunk, false);
+            }
+        }
+    }
+
+    /// A chunk that was wished for does not come: it is fetched, if it is not here.
+    pub fn fetch_instead(&mut self, chunk: u64) {
+        if self.is_chunk_here(chunk) {
+            return;
+        }
+        self.supply.want_chunk(chunk, Priority::Expected, None);
+        let item = Item::Chunk(chunk);
+        let Some(want) = self.supply.wants.get_mut(&item) else { return };
+        let was_left = std::mem::replace(&mut want.left, true);
+        if let State::Resting(until) = want.state
+            && was_left
+        {
+            self.supply.timers.remove(&(until, item));
+            self.supply.enqueue(item);
+        }
+    }
+
+    /// The next chunk that is to come by itself.
+    pub fn poll_wish(&mut self) -> Option<ChunkWish> {
+        self.supply.cast.wishes.pop_front()
+    }
+
+    /// Whether [`Self::poll_wish`] has something to say.
+    #[must_use]
+    pub fn has_wishes(&self) -> bool {
+        !self.supply.cast.wishes.is_empty()
+    }
+
+    /// Whether the node of this place was opened.
+    #[must_use]
+    pub fn knows(&self, place: super::NodePlace) -> bool {
+        self.supply.knows(place)
+    }
+
+    /// `item` came by itself, verified and opened as `came` says: an operation as a fetch that has its answer, to be
+    /// driven as any other. `None` if it is not needed, or is being fetched.
+    pub fn arrived(&mut self, item: Item, came: Done) -> Option<OpId> {
+        let is_needed = match item {
+            Item::Chunk(chunk) => {
+                !self.is_chunk_here(chunk)
+                    && !self.held.suspect.contains(&(chunk..chunk + 1))
+                    && self.supply.next_item(chunk) == item
+            }
+            Item::Node(place) => !self.supply.knows(place),
+        };
+        let (bytes, empty) = match came {
+            Done::Chunk(bytes) if is_needed => (bytes, Vec::new()),
+            Done::Node { empty, bytes } if is_needed => (bytes, empty),
+            _ => return None,
+        };
+        let priority = self.supply.arrives(item)?;
+        let unsettled = self.has(Mutant::ArrivesUnsettled);
+        Some(self.enter(Op::Fetch(Fetch::arrived(item, priority, self.supply.tree, bytes, empty, unsettled))))
+    }
+}

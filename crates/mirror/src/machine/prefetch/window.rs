@@ -1,0 +1,97 @@
+//! How many fetches that nobody waits for are in flight: as many as keep the way to the sources full, and few more.
+//! Where many answers meet at one port they overflow its queue (incast), and a connection that loses its last packets
+//! is silent for 200 ms. As Brakmo, O'Malley, Peterson, TCP Vegas, SIGCOMM 1994: of those in flight the part by which
+//! they take longer than the quickest stands in a queue.
+
+use base::Duration;
+
+/// In flight in any case: one on the way, one that is opened, and as many behind.
+const LEAST: usize = 4;
+/// With fewer in the queue there may be more in flight, with more there are to be less.
+const QUEUED: std::ops::RangeInclusive<u128> = 2..=4;
+/// Smaller objects are on their way before there is anything to be learned.
+const TELLING_BYTES: u32 = 32 << 10;
+/// The quickest of so many fetches, or of those before, is what the way takes.
+const EPOCH: u32 = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::machine) struct Window {
+    size: usize,
+    quickest: [Duration; 2],
+    seen: u32,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { size: LEAST, quickest: [Duration::from_nanos(u64::MAX); 2], seen: 0 }
+    }
+}
+
+impl Window {
+    /// How many may be in flight.
+    pub(in crate::machine) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// An object of `bytes` took `time`, and with it `running` were in flight; there may be `most`.
+    pub(in crate::machine) fn took(&mut self, time: Duration, bytes: u32, running: usize, most: usize) {
+        if bytes < TELLING_BYTES {
+            return;
+        }
+        if self.seen == EPOCH {
+            self.quickest = [self.quickest[1], time];
+            self.seen = 0;
+        }
+        self.seen += 1;
+        self.quickest[1] = self.quickest[1].min(time);
+        let quickest = self.quickest[0].min(self.quickest[1]);
+        let late = (time - quickest).as_nanos();
+        let queued = running as u128 * late / time.as_nanos().max(1);
+        if queued < *QUEUED.start() && running >= self.size {
+            self.size = (self.size + 1).min(most.max(LEAST));
+        } else if queued > *QUEUED.end() {
+            self.size = (self.size - 1).max(LEAST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 16;
+    const BYTES: u32 = 90_000;
+
+    /// Fetches over a way that takes `way`, each `each` on a link that they share.
+    fn settled(window: &mut Window, way: Duration, each: Duration) -> usize {
+        for _ in 0..200 {
+            let running = window.size();
+            let count = u32::try_from(running).unwrap();
+            window.took((way + each).max(each * count), BYTES, running, MOST);
+        }
+        window.size()
+    }
+
+    #[test]
+    fn what_is_near_needs_few_and_what_is_far_as_many_as_there_may_be() {
+        let each = Duration::from_micros(720);
+        let mut window = Window::default();
+        assert!(settled(&mut window, Duration::from_micros(100), each) <= 6);
+        // The way becomes another one: it is learned anew.
+        for _ in 0..2 * EPOCH {
+            window.took(Duration::from_millis(11), BYTES, LEAST, MOST);
+        }
+        assert_eq!(settled(&mut window, Duration::from_millis(10), each), MOST);
+    }
+
+    #[test]
+    fn small_objects_and_few_in_flight_say_nothing() {
+        let mut window = Window::default();
+        for _ in 0..100 {
+            window.took(Duration::from_millis(1), 500, LEAST, MOST);
+            window.took(Duration::from_millis(1), BYTES, 1, MOST);
+        }
+        assert_eq!(window.size(), LEAST);
+    }
+}

@@ -1,0 +1,172 @@
+//! Sets of sectors or chunks that change at random places: runs in a search tree, so that a million of them cost no
+//! more to change than a hundred. `base::ExtentSet` is for sets that are built from front to back.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A set of numbers, kept as disjoint runs with gaps between them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RunSet(BTreeMap<u64, u64>);
+
+impl RunSet {
+    /// The empty set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many runs it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many numbers are in it.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.0.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Its runs, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().map(|(&start, &end)| start..end)
+    }
+
+    /// Adds `run`.
+    pub fn insert(&mut self, run: Range<u64>) {
+        if run.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (run.start, run.end);
+        if let Some((&before, &until)) = self.0.range(..=start).next_back()
+            && until >= start
+        {
+            (start, end) = (before, end.max(until));
+        }
+        while let Some((&next, &until)) = self.0.range(start..=end).next() {
+            self.0.remove(&next);
+            end = end.max(until);
+        }
+        self.0.insert(start, end);
+    }
+
+    /// Takes `run` out.
+    pub fn remove(&mut self, run: Range<u64>) {
+        if run.is_empty() {
+            return;
+        }
+        if let Some((&before, &until)) = self.0.range(..run.start).next_back()
+            && until > run.start
+        {
+            self.0.insert(before, run.start);
+            if until > run.end {
+                self.0.insert(run.end, until);
+                return;
+            }
+        }
+        while let Some((&next, &until)) = self.0.range(run.clone()).next() {
+            self.0.remove(&next);
+            if until > run.end {
+                self.0.insert(run.end, until);
+            }
+        }
+    }
+
+    /// The parts of it inside `window`, ascending.
+    pub fn within(&self, window: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.0.range(..window.start).next_back().map(|(&start, &end)| start..end);
+        let rest = self.0.range(window.start..window.end.max(window.start)).map(|(&start, &end)| start..end);
+        first
+            .into_iter()
+            .chain(rest)
+            .map(move |run| run.start.max(window.start)..run.end.min(window.end))
+            .filter(|run| !run.is_empty())
+    }
+
+    /// The parts of `window` that are not in it, ascending.
+    pub fn gaps(&self, window: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let (mut at, end) = (window.start, window.end);
+        let mut runs = self.within(window);
+        std::iter::from_fn(move || {
+            loop {
+                let gap = match runs.next() {
+                    Some(run) => std::mem::replace(&mut at, run.end)..run.start,
+                    None if at < end => std::mem::replace(&mut at, end)..end,
+                    None => return None,
+                };
+                if !gap.is_empty() {
+                    return Some(gap);
+                }
+            }
+        })
+    }
+
+    /// Whether all of `run` is in it.
+    #[must_use]
+    pub fn contains(&self, run: &Range<u64>) -> bool {
+        run.is_empty() || self.0.range(..=run.start).next_back().is_some_and(|(_, &until)| until >= run.end)
+    }
+
+    /// Whether any of `run` is in it.
+    #[must_use]
+    pub fn touches(&self, run: &Range<u64>) -> bool {
+        self.within(run.clone()).next().is_some()
+    }
+
+    /// Adds all of `other`.
+    pub fn extend(&mut self, other: &Self) {
+        other.iter().for_each(|run| self.insert(run));
+    }
+}
+
+impl FromIterator<Range<u64>> for RunSet {
+    fn from_iter<I: IntoIterator<Item = Range<u64>>>(runs: I) -> Self {
+        let mut set = Self::new();
+        runs.into_iter().for_each(|run| set.insert(run));
+        set
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small sets")]
+mod tests {
+    use super::*;
+    use base::Chance;
+
+    /// Every operation against a plain array of booleans.
+    #[test]
+    fn behaves_as_a_set_of_numbers() {
+        for seed in 0..300 {
+            let mut chance = Chance::from_seed(seed);
+            let (mut set, mut model) = (RunSet::new(), [false; 96]);
+            for _ in 0..40 {
+                let start = chance.below(97);
+                let run = start..start + chance.below(97 - start);
+                let add = chance.below(3) > 0;
+                if add {
+                    set.insert(run.clone())
+                } else {
+                    set.remove(run.clone())
+                }
+                run.for_each(|at| model[at as usize] = add);
+                let expected: RunSet =
+                    (0..96).filter(|&at| model[at as usize]).map(|at| at..at + 1).collect();
+                assert_eq!(set, expected, "seed {seed}");
+                assert_eq!(set.sum(), model.iter().filter(|&&set| set).count() as u64);
+                let window = chance.below(50)..50 + chance.below(47);
+                let inside: u64 = set.within(window.clone()).map(|run| run.end - run.start).sum();
+                let outside: u64 = set.gaps(window.clone()).map(|run| run.end - run.start).sum();
+                assert_eq!(inside + outside, window.end - window.start, "seed {seed}");
+                assert!(set.gaps(window.clone()).all(|gap| !set.touches(&gap)), "seed {seed}");
+                assert_eq!(set.contains(&window), outside == 0, "seed {seed}");
+                assert_eq!(set.touches(&window), inside > 0, "seed {seed}");
+            }
+        }
+    }
+}

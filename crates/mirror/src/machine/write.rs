@@ -1,0 +1,156 @@
+//! Writes and zeroing: what was frozen is copied aside, the journal and the data come in the right order.
+
+use crate::machine::mutant::Mutant;
+use crate::machine::operations::{Write, WritePhase};
+use crate::machine::runs::RunSet;
+use crate::machine::state::Core;
+use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, Zeros, overlaps};
+
+/// Most runs of one record.
+const RECORD_RUNS_MAX: usize = 1024;
+
+impl Core {
+    pub(in crate::machine) fn step_write(&mut self, id: OpId, write: &mut Write) -> Step {
+        loop {
+            match write.phase {
+                WritePhase::Enter if self.broken => return Step::Over(Err(Failure::Local)),
+                WritePhase::Enter if self.is_blocked(&write.range) => return self.wait_blocked(id),
+                WritePhase::Enter => {
+                    self.writing.push((id, write.range.clone()));
+                    if !self.has(Mutant::SkipsCopy) {
+                        let frozen = self.held.frozen.within(write.range.clone());
+                        write.parts =
+                            frozen.flat_map(|run| self.copied.gaps(run).collect::<Vec<_>>()).collect();
+                    }
+                    write.phase = WritePhase::Copy;
+                }
+                WritePhase::Copy => match write.parts.last() {
+                    Some(run) => return Step::Do(Io::CopyOut(run.clone())),
+                    None => write.phase = WritePhase::Ahead,
+                },
+                WritePhase::Ahead => {
+                    write.recording = self.recorded_ahead(write);
+                    if write.recording.is_empty() {
+                        write.phase = WritePhase::Data;
+                    } else {
+                        return Step::Do(Io::Append(Record::Dirty(write.recording.clone())));
+                    }
+                }
+                WritePhase::Data => {
+                    let range = write.range.clone();
+                    return Step::Do(match write.zeros {
+                        None => Io::Write(range),
+                        Some(space) => Io::Zero { range, keep: space == Zeros::Allocated },
+                    });
+                }
+                WritePhase::Behind => {
+                    let known = if write.frees() { &self.held.freed } else { &self.held.dirty };
+                    if !known.contains(&write.range) && !self.has(Mutant::ForgetsRecord) {
+                        write.recording = vec![write.range.clone()];
+                        let runs = write.recording.clone();
+                        let record = if write.frees() { Record::Freed(runs) } else { Record::Dirty(runs) };
+                        return Step::Do(Io::Append(record));
+                    }
+                    self.written(id, write);
+                    if !write.durable {
+                        return Step::Over(Ok(()));
+                    }
+                    write.flush = Some(self.rounds.flush());
+                    write.phase = WritePhase::Flush;
+                }
+                WritePhase::Clear => {
+                    if let Some(range) = write.parts.last().cloned() {
+                        return Step::Do(Io::Zero { range, keep: false });
+                    }
+                    self.leave(id);
+                    return Step::Over(Err(write.failure.unwrap_or(Failure::Local)));
+                }
+                WritePhase::Flush => {
+                    let flush = write.flush.as_mut().expect("a durable write ends with a flush");
+                    return self.step_flush(id, flush);
+                }
+            }
+        }
+    }
+
+    pub(in crate::machine) fn done_write(&mut self, id: OpId, write: &mut Write, done: &Done) {
+        if write.phase == WritePhase::Flush {
+            let flush = write.flush.as_mut().expect("a durable write ends with a flush");
+            return self.done_flush(id, flush, done);
+        }
+        if let Done::Failed(failure) = done {
+            // Nothing can be promised where the journal fails, or what must be cleared can't be.
+            self.broken |= write.phase != WritePhase::Data && write.phase != WritePhase::Copy;
+            write.failure = Some(*failure);
+            let is_clearing = write.phase == WritePhase::Clear;
+            let missing = self.held.missing(&self.cut, &write.range);
+            write.parts = if is_clearing { Vec::new() } else { missing.iter().collect() };
+            write.phase = WritePhase::Clear;
+            return;
+        }
+        match write.phase {
+            WritePhase::Copy => {
+                let run = write.parts.pop().expect("it was being copied");
+                self.counters.copied_sectors += run.end - run.start;
+                self.copied.insert(run);
+            }
+            WritePhase::Ahead => write.recording.drain(..).for_each(|run| self.held.write(run)),
+            WritePhase::Data => write.phase = WritePhase::Behind,
+            WritePhase::Behind => {
+                write.recording.clear();
+                self.book_write(write);
+            }
+            WritePhase::Clear => drop(write.parts.pop()),
+            WritePhase::Enter | WritePhase::Flush => {}
+        }
+    }
+
+    /// The parts of a write that are recorded before they are written: those that are here and not dirty, and those
+    /// that were free.
+    fn recorded_ahead(&self, write: &Write) -> Vec<Sectors> {
+        let range = &write.range;
+        let mut parts = RunSet::new();
+        if !write.frees() && !self.has(Mutant::FreesWhatIsWritten) {
+            self.held.freed.within(range.clone()).for_each(|run| parts.insert(run));
+        }
+        if !self.held.dirty.contains(range) && !self.has(Mutant::RecordsBehind) {
+            let missing = match self.has(Mutant::RecordsAhead) {
+                true => RunSet::new(),
+                false => self.held.missing(&self.cut, range),
+            };
+            let here = missing.gaps(range.clone());
+            here.flat_map(|run| self.held.dirty.gaps(run).collect::<Vec<_>>())
+                .for_each(|run| parts.insert(run));
+        }
+        parts.iter().take(RECORD_RUNS_MAX).collect()
+    }
+
+    /// Whether something has to be over before sectors of `range` may change.
+    fn is_blocked(&self, range: &Sectors) -> bool {
+        let meets = |busy: &[(OpId, Sectors)]| busy.iter().any(|(_, other)| overlaps(other, range));
+        self.exclusive.holds_writes()
+            || meets(&self.writing)
+            || (meets(&self.settling) && !self.has(Mutant::WritesIntoFill))
+            || meets(&self.frozen_reading)
+    }
+
+    fn book_write(&mut self, write: &Write) {
+        match write.frees() {
+            true => self.held.free(write.range.clone()),
+            false if self.has(Mutant::FreesWhatIsWritten) => self.held.dirty.insert(write.range.clone()),
+            false => self.held.write(write.range.clone()),
+        }
+    }
+
+    fn written(&mut self, id: OpId, write: &Write) {
+        self.book_write(write);
+        self.held.kept.remove(write.range.clone());
+        self.rounds.wrote();
+        self.leave(id);
+    }
+
+    fn leave(&mut self, id: OpId) {
+        self.writing.retain(|(writing, _)| *writing != id);
+        self.unblock();
+    }
+}

@@ -1,0 +1,109 @@
+//! The places of a server's clients: how many there are, and who has them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::nbd::event::Log;
+use crate::nbd::exports::Exports;
+use crate::nbd::transport::Transport;
+
+/// After the system could not give a connection (no file descriptors left, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Clients that came when all places were taken, and are being told so; more of them are cut off without a word.
+const TURNED_AWAY_MAX: usize = 8;
+
+/// What all clients of a server share.
+pub(super) struct Shared {
+    pub(super) exports: Arc<dyn Exports>,
+    pub(super) clients_max: usize,
+    pub(super) log: Log,
+    pub(super) stopping: AtomicBool,
+    pub(super) places: Mutex<Places>,
+    /// A place became free, or the server stops.
+    pub(super) changed: Condvar,
+}
+
+/// Who is here.
+#[derive(Default)]
+pub(super) struct Places {
+    taken: BTreeMap<u64, Arc<Transport>>,
+    /// Of these, those who are only told that there is no place.
+    turned_away: usize,
+    next: u64,
+}
+
+impl Places {
+    pub(super) fn transports(&self) -> impl Iterator<Item = &Arc<Transport>> {
+        self.taken.values()
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// From now on no place is given, and no transport takes one.
+    pub(super) fn stop(&self) -> MutexGuard<'_, Places> {
+        let places = self.lock();
+        self.begin_stop();
+        places
+    }
+
+    /// The same for who has the places.
+    pub(super) fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// A place for the client of `transport`, if only to be told that there is none. None if the server stops, or too
+    /// many are being told that already.
+    pub(super) fn place(self: &Arc<Self>, transport: &Arc<Transport>) -> Option<Place> {
+        let mut places = self.lock();
+        let full = places.taken.len() - places.turned_away >= self.clients_max;
+        if self.is_stopping() || (full && places.turned_away >= TURNED_AWAY_MAX) {
+            return None;
+        }
+        let number = places.next;
+        places.next += 1;
+        places.turned_away += usize::from(full);
+        places.taken.insert(number, Arc::clone(transport));
+        Some(Place { shared: Arc::clone(self), number, full })
+    }
+
+    pub(super) fn pause(&self) {
+        let stays = |_: &mut Places| !self.is_stopping();
+        drop(self.changed.wait_timeout_while(self.lock(), ACCEPT_PAUSE, stays));
+    }
+}
+
+/// A client's place, free again when it is dropped.
+pub struct Place {
+    pub(super) shared: Arc<Shared>,
+    number: u64,
+    /// All places were taken: this one is for being told so.
+    pub(super) full: bool,
+}
+
+impl Place {
+    /// Whether requests are to be refused.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.shared.lock();
+        places.taken.remove(&self.number);
+        places.turned_away -= usize::from(self.full);
+        self.shared.changed.notify_all();
+    }
+}

@@ -1,0 +1,121 @@
+//! Attempts that failed, and what the server said of them.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use reqwest::StatusCode;
+use reqwest::blocking::Response;
+
+use crate::api::{Problem, ProblemKind};
+use crate::error::{Error, ErrorKind};
+
+/// Why an attempt failed, and whether another may do better.
+pub(super) struct Failure {
+    pub(super) kind: ErrorKind,
+    pub(super) passing: bool,
+    /// Whether the next attempt need not wait.
+    pub(super) at_once: bool,
+    pub(super) said: Option<String>,
+    pub(super) source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Failure {
+    pub(super) fn final_from(
+        kind: ErrorKind,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { kind, passing: false, at_once: false, said: None, source: Some(source.into()) }
+    }
+
+    /// The request did not get through, or its answer did not get back.
+    pub(super) fn of_transport(error: reqwest::Error) -> Self {
+        let kind = if is_untrusted(&error) { ErrorKind::Untrusted } else { ErrorKind::Unreachable };
+        // The URL stands in the context already.
+        let source = Some(error.without_url().into());
+        Self { kind, passing: kind == ErrorKind::Unreachable, at_once: false, said: None, source }
+    }
+
+    /// The server answered that it will not.
+    pub(super) fn of_answer(response: Response) -> Self {
+        let status = response.status();
+        let passing = matches!(status.as_u16(), 429 | 502..=504);
+        let problem = read_at_most(response, 1 << 16).ok();
+        let problem = problem.and_then(|text| serde_json::from_slice::<Problem>(&text).ok());
+        let said = problem.as_ref().map_or_else(|| status.to_string(), |problem| problem.detail.clone());
+        Self {
+            kind: kind_of(status, problem.map(|problem| problem.kind)),
+            passing,
+            at_once: false,
+            said: Some(said),
+            source: None,
+        }
+    }
+
+    /// The cause beneath all others, in words.
+    pub(super) fn root_cause(&self) -> String {
+        let mut cause: Option<&dyn std::error::Error> = self.source.as_deref().map(|source| source as _);
+        while let Some(deeper) = cause.and_then(std::error::Error::source) {
+            cause = Some(deeper);
+        }
+        cause.map(ToString::to_string).or_else(|| self.said.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn into_error(self, context: String) -> Error {
+        let context = match (self.kind, self.said) {
+            (_, Some(said)) => format!("{context}: {said}"),
+            (ErrorKind::Untrusted, None) => format!("{context}: the certificate is not the one in the token"),
+            (_, None) => context,
+        };
+        match self.source {
+            Some(source) => Error::from_source(self.kind, context, source),
+            None => Error::new(self.kind, context),
+        }
+    }
+}
+
+fn kind_of(status: StatusCode, problem: Option<ProblemKind>) -> ErrorKind {
+    match (problem, status.as_u16()) {
+        (Some(ProblemKind::NotFound), _) | (None, 404 | 410) => ErrorKind::NotFound,
+        (Some(ProblemKind::Unauthorized | ProblemKind::Denied), _) | (None, 401 | 403) => ErrorKind::Denied,
+        (Some(ProblemKind::Exists), _) | (None, 409) => ErrorKind::Exists,
+        (Some(ProblemKind::Refused), _) | (None, 412) => ErrorKind::Refused,
+        (Some(ProblemKind::Corrupt), _) | (None, 422) => ErrorKind::Corrupt,
+        (Some(ProblemKind::Full), _) | (None, 507) => ErrorKind::Full,
+        (Some(ProblemKind::Invalid), _) | (None, 400) => ErrorKind::Invalid,
+        (Some(ProblemKind::Unavailable), _) | (None, 429 | 502..=504) => ErrorKind::Unreachable,
+        (Some(ProblemKind::Internal) | None, _) => ErrorKind::Io,
+    }
+}
+
+/// Whether our verifier refused the certificate.
+fn is_untrusted(error: &reqwest::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        if matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
+            return true;
+        }
+        // An `io::Error` hides what it wraps from `source`.
+        let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
+        next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
+    }
+    false
+}
+
+/// The body of `response`, at most `bytes_max` bytes.
+pub(super) fn read_at_most(response: Response, bytes_max: u64) -> std::result::Result<Bytes, Failure> {
+    let expected = response.content_length().unwrap_or(0).min(bytes_max);
+    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    let read = response.take(bytes_max + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure {
+        kind: ErrorKind::Unreachable,
+        passing: true,
+        at_once: false,
+        said: None,
+        source: Some(error.into()),
+    })?;
+    if bytes.len() as u64 > bytes_max {
+        let said = Some(format!("the answer is longer than {bytes_max} bytes"));
+        return Err(Failure { kind: ErrorKind::Corrupt, passing: false, at_once: false, said, source: None });
+    }
+    Ok(bytes.into())
+}

@@ -1,0 +1,346 @@
+//! The thread that drives the machine of a session and its socket. It never waits for a disk: the machine asks for
+//! objects before their turn, readers get and verify them, and blocks leave from memory, a run of them in one call.
+//! When the link pushes back, the thread waits for room in the socket and goes on serving reports meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::Instant;
+use bytes::Bytes;
+use crossbeam_channel::Receiver;
+use proto::multicast::{Server, ServerEvent, Transmit};
+
+use super::budget::{CLAIM_INTERVAL, Share};
+use super::outgoing::Outgoing;
+use super::readahead::ReadAhead;
+use crate::api::{ReceiverStatistics, SessionStatistics};
+use crate::clock::Clock;
+use crate::udp::{self, Arrivals, GroupSender, Sent};
+
+use super::session::{Command, RATE_MAX, Shared, lock, milliseconds};
+
+/// Longest wait of the driving thread, so that it notices what nobody tells it.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for room in the socket.
+const ROOM_WAIT_MAX: Duration = Duration::from_millis(10);
+/// Pause after the device's queue has dropped a run, or the system refused it.
+const DROPPED_PAUSE: Duration = Duration::from_micros(500);
+/// See [`DROPPED_PAUSE`].
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+/// How many runs go out between two looks at the reports.
+const RUNS_PER_TURN: usize = 8;
+/// A session that sent next to nothing for so long has nothing to send.
+const IDLE_AFTER: Duration = Duration::from_millis(200);
+/// How long BYE is repeated at most when a session is stopped.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Why the driver waits.
+#[derive(Clone, Copy, PartialEq)]
+enum Waiting {
+    /// There is more to send at once.
+    No,
+    /// Nothing is to be sent until something happens.
+    ForWork,
+    /// The socket is full.
+    ForRoom,
+    /// The device dropped a run, or the system refused it.
+    For(Duration),
+}
+
+/// When a session last said what it sends, its ceiling since then, and what it had sent by then.
+struct Claimed {
+    at: Instant,
+    ceiling: u64,
+    sent_bytes: u64,
+}
+
+/// See the module.
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    clock: Clock,
+    machine: Server,
+    socket: GroupSender,
+    readers: ReadAhead,
+    cache: HashMap<u64, Bytes>,
+    outgoing: Outgoing,
+    share: Share,
+    claimed: Claimed,
+    arrivals: Arrivals,
+    gone: BTreeMap<u32, ReceiverStatistics>,
+    packet_bytes_sent: u64,
+    /// Since when nobody takes part, and how many had been admitted then.
+    deserted: Option<(Instant, usize)>,
+    /// The rate that the send buffer fits.
+    buffer_rate: u64,
+    ending: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        clock: Clock,
+        machine: Server,
+        socket: GroupSender,
+        readers: ReadAhead,
+    ) -> Self {
+        let share = shared.config.budget.register(shared.config.send.interface.index);
+        Self {
+            shared,
+            deserted: Some((clock.now(), 0)),
+            buffer_rate: 0,
+            clock,
+            machine,
+            socket,
+            readers,
+            cache: HashMap::new(),
+            outgoing: Outgoing::default(),
+            share,
+            claimed: Claimed { at: Instant::ZERO, ceiling: u64::MAX, sent_bytes: 0 },
+            arrivals: Arrivals::default(),
+            gone: BTreeMap::new(),
+            packet_bytes_sent: 0,
+            ending: None,
+            trouble: None,
+        }
+    }
+
+    pub(super) fn run(mut self, commands: &Receiver<Command>) {
+        while !self.is_done() {
+            self.shared.waker.clear();
+            self.obey(commands);
+            self.take_loaded();
+            self.take_reports();
+            let now = self.clock.now();
+            if self.machine.poll_timeout().is_some_and(|due| due <= now) {
+                self.machine.handle_timeout(now);
+            }
+            self.heed_events();
+            self.claim(now);
+            self.end_if_deserted();
+            match self.send_some() {
+                Waiting::No => {}
+                waiting => self.wait(waiting),
+            }
+        }
+        self.shared.over.store(true, Ordering::Release);
+        *lock(&self.shared.last) = Some(self.statistics());
+    }
+
+    fn is_done(&self) -> bool {
+        let said = self.machine.is_ended() && self.outgoing.is_done();
+        self.ending.is_some_and(|since| said || self.clock.now().since(since) > FAREWELL)
+    }
+
+    fn obey(&mut self, commands: &Receiver<Command>) {
+        for command in commands.try_iter() {
+            match command {
+                Command::Admit(receiver) => self.machine.admit(self.clock.now(), receiver),
+                Command::Statistics(reply) => drop(reply.send(self.statistics())),
+                Command::Stop => self.end(),
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let now = self.clock.now();
+        if self.ending.is_none() {
+            self.shared.over.store(true, Ordering::Release);
+            self.ending = Some(now);
+            self.machine.end(now);
+        }
+    }
+
+    /// Says now and then what it sends of the server's budget, and heeds its ceiling.
+    fn claim(&mut self, now: Instant) {
+        let passed = now.since(self.claimed.at);
+        let sent_bytes = self.packet_bytes_sent - self.claimed.sent_bytes;
+        // Little in a short time is not yet nothing.
+        let patience = if self.is_little(sent_bytes) { IDLE_AFTER } else { CLAIM_INTERVAL };
+        if passed < patience {
+            return;
+        }
+        let ceiling = self.share.claim(self.rate_of(sent_bytes, passed));
+        if ceiling != self.claimed.ceiling {
+            self.machine.set_ceiling(ceiling.min(RATE_MAX));
+        }
+        self.claimed = Claimed { at: now, ceiling, sent_bytes: self.packet_bytes_sent };
+    }
+
+    fn is_little(&self, sent_bytes: u64) -> bool {
+        sent_bytes < 4 * u64::from(self.shared.shape.block_bytes)
+    }
+
+    /// What it sends: the machine's rate, or less if there is not so much to send. 0 if no more than some STATUS went
+    /// out.
+    fn rate_of(&self, sent_bytes: u64, passed: Duration) -> u64 {
+        let rate = self.machine.rate();
+        if self.is_little(sent_bytes) {
+            return 0;
+        }
+        let sent = u128::from(sent_bytes) * 8_000_000_000 / passed.as_nanos().max(1);
+        // After a pause it is not known what it will be; and runs make what went out in so short a time uneven.
+        let is_known = passed <= IDLE_AFTER;
+        if is_known { rate.min(u64::try_from(sent + sent / 4).unwrap_or(u64::MAX)) } else { rate }
+    }
+
+    fn end_if_deserted(&mut self) {
+        let Some((since, admitted)) = self.deserted else { return };
+        let admitted_now = lock(&self.shared.names).len();
+        if admitted_now > admitted {
+            self.deserted = Some((self.clock.now(), admitted_now));
+        } else if self.clock.now().since(since) > self.shared.config.deserted_after {
+            self.end();
+        }
+    }
+
+    fn take_loaded(&mut self) {
+        for (object, bytes) in self.readers.loaded() {
+            self.machine.loaded(object, bytes.is_some());
+            if let Some(bytes) = bytes {
+                self.cache.insert(object, bytes);
+            }
+        }
+    }
+
+    fn take_reports(&mut self) {
+        // Whoever floods this port with reports does not keep blocks from being sent: one batch a turn.
+        if !self.socket.receive(&mut self.arrivals).unwrap_or(false) {
+            return;
+        }
+        let now = self.clock.now();
+        for (_, packet) in self.arrivals.packets() {
+            match self.shared.open(packet) {
+                Ok(report) => self.machine.handle_input(now, &report),
+                Err(why) => self.machine.handle_reject(why),
+            }
+        }
+    }
+
+    fn heed_events(&mut self) {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                ServerEvent::Load(object) => self.readers.ask(object),
+                ServerEvent::Evict(object) => drop(self.cache.remove(&object)),
+                ServerEvent::Joined(_) => self.deserted = None,
+                ServerEvent::Left(statistics) => {
+                    let gone = self.show_receiver(&statistics, true);
+                    self.gone.insert(gone.receiver, gone);
+                }
+                ServerEvent::Deserted => {
+                    self.deserted = Some((self.clock.now(), lock(&self.shared.names).len()));
+                }
+            }
+        }
+    }
+
+    /// Sends a few runs, or as many as the socket takes.
+    fn send_some(&mut self) -> Waiting {
+        for _ in 0..RUNS_PER_TURN {
+            if self.outgoing.is_done() && !self.next_outgoing() {
+                return Waiting::ForWork;
+            }
+            self.fit_buffer();
+            let (rest, packet_bytes) = self.outgoing.rest();
+            match self.socket.send(rest, packet_bytes) {
+                Ok(Sent::Bytes(bytes)) => {
+                    self.outgoing.sent(bytes);
+                    self.packet_bytes_sent += bytes as u64;
+                    self.trouble = None;
+                }
+                Ok(Sent::Blocked) => return Waiting::ForRoom,
+                Ok(Sent::Dropped) => return Waiting::For(DROPPED_PAUSE),
+                Err(error) => {
+                    self.trouble = Some(format!("send to {}: {error}", self.socket.group()));
+                    return Waiting::For(REFUSED_PAUSE);
+                }
+            }
+        }
+        Waiting::No
+    }
+
+    /// Fits the send buffer to the rate, when that has changed by much.
+    fn fit_buffer(&mut self) {
+        let rate = self.machine.rate();
+        if rate.abs_diff(self.buffer_rate) > self.buffer_rate / 4 {
+            self.buffer_rate = rate;
+            self.socket.fit_buffer(rate);
+        }
+    }
+
+    /// Asks the machine what goes next and puts it into packets. False if nothing does.
+    fn next_outgoing(&mut self) -> bool {
+        let Some(transmit) = self.machine.poll_transmit(self.clock.now()) else { return false };
+        let key = self.shared.group_key.into();
+        match transmit {
+            Transmit::Control(packet) => self.outgoing.set_control(&key, packet),
+            Transmit::Blocks(run) => {
+                let object = self.cache.get(&run.first.object).expect("the machine sends what is loaded");
+                self.outgoing.set_run(&self.shared.shape, &key, object, &run);
+            }
+        }
+        true
+    }
+
+    fn wait(&self, waiting: Waiting) {
+        let waiter: &dyn std::os::fd::AsFd = &self.shared.waker;
+        // While the socket is full nothing can go, whatever is due: without a wait this thread would take a whole core.
+        let ready = match waiting {
+            Waiting::For(pause) => udp::wait(&[waiter], None, pause),
+            Waiting::ForRoom => udp::wait(&[waiter, &self.socket], Some(&self.socket), ROOM_WAIT_MAX),
+            Waiting::No | Waiting::ForWork => {
+                let due = self.machine.poll_timeout().map_or(WAIT_MAX, |due| due.since(self.clock.now()));
+                udp::wait(&[waiter, &self.socket], None, due.min(WAIT_MAX))
+            }
+        };
+        // An error that the network reported also ends the wait; left alone, it would end every wait.
+        if ready.unwrap_or(true) {
+            self.socket.drain_errors();
+        }
+    }
+
+    fn show_receiver(&self, of: &proto::multicast::ReceiverStatistics, left: bool) -> ReceiverStatistics {
+        let name = lock(&self.shared.names).get(of.receiver.0 as usize).cloned().unwrap_or_default();
+        let runtime = of.runtime.as_secs_f64();
+        ReceiverStatistics {
+            receiver: of.receiver.0,
+            name,
+            joined_ms: milliseconds(of.joined.since(Instant::ZERO)),
+            runtime_ms: milliseconds(of.runtime),
+            left,
+            concurrency: if runtime > 0.0 { (of.concurrent.as_secs_f64() / runtime).min(1.0) } else { 0.0 },
+            blocks_received: of.counters.blocks_received,
+            blocks_duplicate: of.counters.blocks_duplicate,
+            blocks_lost: of.counters.blocks_lost,
+            blocks_refused: of.counters.blocks_refused,
+        }
+    }
+
+    fn statistics(&self) -> SessionStatistics {
+        let of = self.machine.statistics(self.clock.now());
+        let mut receivers = self.gone.clone();
+        receivers.extend(of.receivers.iter().map(|one| (one.receiver.0, self.show_receiver(one, false))));
+        SessionStatistics {
+            runtime_ms: milliseconds(self.clock.elapsed()),
+            image_bytes: of.image_bytes,
+            blocks_in_image: of.image_blocks,
+            blocks_sent: of.blocks_sent,
+            resent_late: of.resent.late,
+            resent_buffer_full: of.resent.buffer_full,
+            resent_lost: of.resent.lost,
+            symbols_sent: of.symbols_sent,
+            symbols_ahead: of.symbols_ahead,
+            rate_bits_per_second: self.machine.rate(),
+            payload_bytes: of.bytes_sent,
+            packet_bytes: self.packet_bytes_sent,
+            control_packets: of.control_sent,
+            reports: of.reports,
+            rejected: of.rejected,
+            trouble: self.trouble.clone(),
+            receivers: receivers.into_values().collect(),
+            ..self.shared.empty_statistics()
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! What the rate learns from a report.
+
+use crate::multicast::wire::header::ReceiverId;
+
+/// What a receiver reports about its path.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::multicast) struct Feedback {
+    pub receiver: ReceiverId,
+    /// See `DelayMeter::take`.
+    pub queue_us: u32,
+    /// BLOCKs that arrived, since it joined.
+    pub arrived: u64,
+    /// BLOCKs that were lost, since it joined.
+    pub lost: u64,
+}

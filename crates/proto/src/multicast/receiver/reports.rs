@@ -1,0 +1,245 @@
+//! What a receiver says to the server, and when.
+
+use base::{Duration, Instant};
+
+use super::{
+    ANSWER, LEAVE_SPACING, LOOK_MIN, PROBE_EACH, PROBE_MAX, PROBE_MIN, Phase, REPORT_INTERVAL_MIN, Receiver,
+    SOON, SPREAD_EACH, SPREAD_MAX, nanos, view,
+};
+use crate::multicast::clock::micros;
+use crate::multicast::mutant::Mutant;
+use crate::multicast::receiver::event::ReceiverEvent;
+use crate::multicast::receiver::slots::back_off;
+use crate::multicast::receiver::window::Window;
+use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, ObjectRange};
+use crate::multicast::wire::report::{Cause, Lacking, NEED_RANGE_BYTES, NeedRange, Report, Upstream};
+use crate::multicast::wire::status::Status;
+
+impl Receiver {
+    pub(super) fn take_status(&mut self, now: Instant, status: &Status) {
+        self.stream.status(now, status);
+        self.delay.packet(now, status.timestamp_us);
+        self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
+        self.receivers = status.receivers.max(1);
+        let latest = now + self.interval + self.interval / 2;
+        self.report_at = Some(match self.report_at {
+            None => now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))),
+            Some(at) => at.min(latest),
+        });
+        if !self.config.mutant.is(Mutant::IgnoresEcho) {
+            self.pending.clone_from(&status.pending);
+            self.repairs.clone_from(&status.repairs);
+        }
+        if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
+            let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
+            let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));
+            self.rtt = (self.rtt * 7 + sample) / 8;
+        }
+        if status.idle && !self.lacking.is_empty() {
+            self.hurry(now);
+        }
+    }
+
+    /// Looks soon at what is lacked, unless the first packet is not even due.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if !self.stream.is_unheard() {
+            self.tick_at = self.tick_at.min(now + LOOK_MIN);
+        }
+    }
+
+    /// Tells the driver of silence, of stalls, and of a network that does not keep up.
+    pub(super) fn watch(&mut self, now: Instant) {
+        if !self.silent && now.since(self.heard_at) >= self.config.silent_after {
+            self.silent = true;
+            self.events.push_back(ReceiverEvent::Silent { since: self.heard_at });
+        }
+        let wants = !self.open.is_empty() || self.slots.are_filling();
+        let since = now.since(self.progress_at);
+        if !self.silent && !self.stalled && wants && since >= self.config.stalled_after {
+            self.stalled = true;
+            self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
+        }
+        // Alone it sets the pace, and what it does not want it may miss.
+        if wants
+            && self.receivers > 1
+            && self.congestion.is_too_slow(now, self.stream.arrived(), self.stream.lost())
+        {
+            self.events.push_back(ReceiverEvent::TooSlow);
+        }
+    }
+
+    /// Asks for what is lacked, if that is news for the server, but lets the others speak first; and reports now and
+    /// then what it sees of the network.
+    pub(super) fn look(&mut self, now: Instant) {
+        let hasty = self.config.mutant.is(Mutant::ForgetsBackOff);
+        let window = (now >= self.window_at || hasty).then(|| self.window());
+        let window = window.filter(|window| hasty || window.is_news(&self.pending));
+        let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
+        let lacks = !self.config.mutant.is(Mutant::DropsBlockNeeds) && self.slots.lacks(now, &view);
+        let urgent = self.next_urgent(now);
+        if !lacks && window.is_none() && urgent.is_empty() {
+            self.need_at = None;
+        } else if self.need_at.is_none() {
+            let spread = if hasty { Duration::ZERO } else { self.spread_over(self.spread()) };
+            self.need_at = Some(now + spread);
+        }
+        if self.need_at.is_some_and(|at| at <= now) {
+            self.ask(now, window.as_ref(), &urgent);
+        } else if self.report_at.is_some_and(|at| at <= now) {
+            self.say_need(now, Lacking::default());
+        }
+    }
+
+    /// Asks for all that is lacked.
+    pub(super) fn ask(&mut self, now: Instant, window: Option<&Window>, urgent: &[u64]) {
+        let room = usize::from(self.config.shape.block_bytes) + BLOCK_HEADER_BYTES;
+        let mut lacking = Lacking::default();
+        let retry = self.effect();
+        for &object in urgent {
+            let (objects, cause) = (ObjectRange { first: object, count: 1 }, self.cause(object));
+            lacking.whole.push(NeedRange { objects, cause, urgent: true });
+        }
+        if !urgent.is_empty() {
+            self.urgent_asks = self.urgent_asks.saturating_add(1);
+            self.urgent_at = now + back_off(retry, self.urgent_asks);
+        }
+        if !self.config.mutant.is(Mutant::DropsBlockNeeds) {
+            let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
+            let spoilt = self.slots.write_lacking(now, retry, &view, room, &mut lacking);
+            for object in spoilt {
+                self.events.push_back(ReceiverEvent::FetchByUnicast { object });
+            }
+        }
+        if let Some(window) = window {
+            window.write(room, &mut lacking);
+            self.window_asks = self.window_asks.saturating_add(1);
+            self.window_at = now + back_off(retry, self.window_asks);
+        }
+        if let Some(asked) = &mut self.asked {
+            lacking
+                .whole
+                .retain(|need| (need.objects.first..need.objects.end()).any(|object| asked.insert(object)));
+        }
+        self.need_at = None;
+        if !lacking.is_empty() {
+            self.say_need(now, lacking);
+        }
+    }
+
+    /// What somebody waits for and is neither begun nor coming soon, as many as fit a third of a packet.
+    pub(super) fn next_urgent(&mut self, now: Instant) -> Vec<u64> {
+        self.urgent.retain(|&object| self.open.contains(object));
+        if now < self.urgent_at {
+            return Vec::new();
+        }
+        let most = usize::from(self.config.shape.block_bytes) / 3 / NEED_RANGE_BYTES;
+        let late = self.urgent.iter().copied().filter(|&object| !self.comes_soon(object));
+        late.take(most).collect()
+    }
+
+    /// Whether at most [`SOON`] others go before `object`, as the server said last.
+    pub(super) fn comes_soon(&self, object: u64) -> bool {
+        let mut before = 0;
+        for range in &self.pending {
+            if range.first <= object && object < range.end() {
+                return before + (object - range.first) <= SOON;
+            }
+            before += u64::from(range.count);
+        }
+        false
+    }
+
+    pub(super) fn say_need(&mut self, now: Instant, lacking: Lacking) {
+        let spread = self.config.chance.below(nanos(self.interval).max(1));
+        self.report_at = Some(now + self.interval / 2 + Duration::from_nanos(spread));
+        self.counters.queue_us = self.delay.take(now);
+        let report = self.header(now);
+        self.send(&Upstream::Need(report, lacking));
+    }
+
+    /// How long it takes until a report shows its effect.
+    pub(super) fn effect(&self) -> Duration {
+        self.rtt + ANSWER
+    }
+
+    /// Over what time receivers that lack the same spread their reports.
+    pub(super) fn spread(&self) -> Duration {
+        let times = f64::from(self.receivers).ln().min(SPREAD_MAX);
+        self.effect().mul_f64(times).min(SPREAD_EACH * self.receivers)
+    }
+
+    /// A part of `most`, by chance: of many receivers few draw little, so that they speak for the others, who hear the
+    /// answer and stay silent. (Nonnenmacher and Biersack's truncated exponential, as in RFC 5740, section 5.5.1.)
+    #[expect(clippy::cast_precision_loss, reason = "chance needs no more than 53 bits")]
+    pub(super) fn spread_over(&mut self, most: Duration) -> Duration {
+        if self.receivers < 2 {
+            return Duration::ZERO;
+        }
+        let uniform = (self.config.chance.below(1 << 32) + 1) as f64 / (1u64 << 32) as f64;
+        most.mul_f64((1.0 + uniform.ln() / f64::from(self.receivers).ln()).max(0.0))
+    }
+
+    /// What to ask for next: as many objects as there is room for, in the order in which the server would send them.
+    pub(super) fn window(&self) -> Window {
+        let shape = &self.config.shape;
+        let mut window = Window::new(self.slots.room_for(self.open.len()), self.open.len());
+        let cursor = self.stream.cursor().max(shape.heads);
+        for (start, end) in [(0, shape.heads), (cursor, shape.objects), (shape.heads, cursor)] {
+            window.collect(&self.open, start, end, |object| self.cause(object));
+        }
+        window
+    }
+
+    /// Why `object` is lacked, of which nothing is here.
+    pub(super) fn cause(&self, object: u64) -> Cause {
+        if self.refused.contains(object) {
+            Cause::BufferFull
+        } else if self.stream.went_by(object) && self.missed != Some(object) {
+            Cause::Lost
+        } else {
+            Cause::Late
+        }
+    }
+
+    /// Tries to be heard. Who never heard the server asks for heads at once, which go before all others wherever the
+    /// stream is.
+    pub(super) fn say_join(&mut self, now: Instant) {
+        let report = self.header(now);
+        let mut lacking = Lacking::default();
+        if self.stream.is_unheard() {
+            let mut heads = Window::new(self.slots.room_for(self.open.len()), self.open.len());
+            heads.collect(&self.open, 0, self.config.shape.heads, |_| Cause::Late);
+            heads.write(usize::from(self.config.shape.block_bytes), &mut lacking);
+        }
+        let empty = lacking.is_empty();
+        self.send(&if empty { Upstream::Join(report) } else { Upstream::Need(report, lacking) });
+        let least = PROBE_MIN.max(PROBE_EACH * self.receivers).min(PROBE_MAX);
+        self.probe = (self.probe * 2).clamp(least, PROBE_MAX);
+        let spread = self.config.chance.below(nanos(self.probe) / 2);
+        self.tick_at = now + self.probe + Duration::from_nanos(spread);
+    }
+
+    pub(super) fn say_leave(&mut self, now: Instant, left: u8) {
+        let report = self.header(now);
+        self.send(&Upstream::Leave(report));
+        self.phase = Phase::Leaving(left - 1);
+        self.tick_at = now + LEAVE_SPACING;
+    }
+
+    pub(super) fn header(&self, now: Instant) -> Report {
+        Report {
+            receiver: self.config.receiver,
+            timestamp_us: micros(now),
+            seen: self.stream.settled(),
+            counters: self.counters(),
+        }
+    }
+
+    pub(super) fn send(&mut self, packet: &Upstream) {
+        // A driver that does not drain them loses the oldest.
+        if self.outgoing.len() == 4 {
+            self.outgoing.pop_front();
+        }
+        self.outgoing.push_back(packet.encode(&self.config.shape));
+    }
+}

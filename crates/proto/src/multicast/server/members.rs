@@ -1,0 +1,150 @@
+//! Who takes part in a session: for statistics and for the spread of reports only. No data depends on it.
+
+use std::collections::BTreeMap;
+
+use base::limits::SESSION_RECEIVERS_MAX;
+use base::{Duration, Instant};
+
+use crate::multicast::mutant::Mutant;
+use crate::multicast::stats::ReceiverStatistics;
+use crate::multicast::wire::header::ReceiverId;
+use crate::multicast::wire::report::{ReceiverCounters, Report};
+
+#[derive(Debug)]
+struct Member {
+    joined: Instant,
+    heard: Instant,
+    /// The session's concurrent time when it joined.
+    concurrent_before: Duration,
+    reports: u64,
+    counters: ReceiverCounters,
+}
+
+/// The receivers of a session.
+#[derive(Debug)]
+pub(super) struct Members {
+    timeout: Duration,
+    list: BTreeMap<ReceiverId, Member>,
+    total: u64,
+    /// Time in which at least two took part, until `changed`.
+    concurrent: Duration,
+    changed: Instant,
+    /// When to look for the silent.
+    look_at: Instant,
+    mutant: Mutant,
+}
+
+impl Members {
+    pub(super) fn new(timeout: Duration, mutant: Mutant) -> Self {
+        let (zero, list) = (Instant::ZERO, BTreeMap::new());
+        Self { timeout, list, total: 0, concurrent: Duration::ZERO, changed: zero, look_at: zero, mutant }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(self.list.len()).expect("SESSION_RECEIVERS_MAX")
+    }
+
+    /// How many there ever were.
+    pub(super) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Lets those who stay silent for as long as they are asked to stay.
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Notes a receiver that was admitted, but was not heard yet; true if it is new.
+    pub(super) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> bool {
+        let known = self.list.contains_key(&receiver);
+        self.enter(now, receiver);
+        !known && self.list.contains_key(&receiver)
+    }
+
+    /// Notes a report; true if its sender is new. One too many is served, but not counted.
+    pub(super) fn hear(&mut self, now: Instant, report: &Report) -> bool {
+        let known = self.list.contains_key(&report.receiver);
+        let Some(member) = self.enter(now, report.receiver) else { return false };
+        (member.heard, member.counters) = (now, report.counters);
+        member.reports += 1;
+        !known
+    }
+
+    fn enter(&mut self, now: Instant, receiver: ReceiverId) -> Option<&mut Member> {
+        if !self.list.contains_key(&receiver) {
+            if self.list.len() == SESSION_RECEIVERS_MAX {
+                return None;
+            }
+            self.tick(now);
+            self.total += 1;
+            if self.list.is_empty() {
+                self.look_at = now + self.timeout;
+            }
+        }
+        let concurrent_before = self.concurrent;
+        Some(self.list.entry(receiver).or_insert_with(|| Member {
+            joined: now,
+            heard: now,
+            concurrent_before,
+            reports: 0,
+            counters: ReceiverCounters::default(),
+        }))
+    }
+
+    /// Takes out who said goodbye.
+    pub(super) fn leave(&mut self, now: Instant, report: &Report) -> Option<ReceiverStatistics> {
+        self.list.get_mut(&report.receiver)?.counters = report.counters;
+        self.take_out(now, report.receiver)
+    }
+
+    /// When to call [`Self::expire`].
+    pub(super) fn expires_at(&self) -> Option<Instant> {
+        (!self.list.is_empty() && !self.mutant.is(Mutant::NeverExpires)).then_some(self.look_at)
+    }
+
+    /// Takes out one who was not heard for too long.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<ReceiverStatistics> {
+        if self.expires_at().is_none_or(|at| now < at) {
+            return None;
+        }
+        let silent = self.list.iter().find(|(_, member)| now.since(member.heard) >= self.timeout);
+        let silent = silent.map(|(&receiver, _)| receiver);
+        if silent.is_none() {
+            self.look_at = now + self.timeout / 4;
+        }
+        self.take_out(now, silent?)
+    }
+
+    /// All of them.
+    pub(super) fn statistics(&self, now: Instant) -> Vec<ReceiverStatistics> {
+        self.list.iter().map(|(&receiver, member)| self.show(now, receiver, member)).collect()
+    }
+
+    fn take_out(&mut self, now: Instant, receiver: ReceiverId) -> Option<ReceiverStatistics> {
+        self.tick(now);
+        let member = self.list.remove(&receiver)?;
+        Some(self.show(now, receiver, &member))
+    }
+
+    /// Brings the concurrent time up to `now`.
+    fn tick(&mut self, now: Instant) {
+        self.concurrent = self.concurrent_at(now);
+        self.changed = now;
+    }
+
+    fn concurrent_at(&self, now: Instant) -> Duration {
+        self.concurrent + if self.list.len() > 1 { now.since(self.changed) } else { Duration::ZERO }
+    }
+
+    fn show(&self, now: Instant, receiver: ReceiverId, member: &Member) -> ReceiverStatistics {
+        ReceiverStatistics {
+            receiver,
+            joined: member.joined,
+            runtime: now.since(member.joined),
+            concurrent: self.concurrent_at(now).saturating_sub(member.concurrent_before),
+            reports: member.reports,
+            counters: member.counters,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What receivers need, as their reports say.
+
+use super::Server;
+use crate::multicast::repair::repairs_max;
+use crate::multicast::wire::header::ReceiverId;
+use crate::multicast::wire::report::{Lacking, NeedBlocks, NeedSymbols, Report};
+
+impl Server {
+    /// Merges what a receiver lacks into what is pending; true if others should hear of it at once.
+    pub(super) fn take_needs(&mut self, report: &Report, lacking: &Lacking) -> bool {
+        let seen = report.seen.min(self.sequence);
+        let mut news = false;
+        for need in &lacking.whole {
+            for object in need.objects.first..need.objects.end() {
+                let fresh = self.schedule.ask(object, self.blocks(object), seen, need.cause);
+                self.statistics.merged += u64::from(!fresh);
+                news |= fresh | (need.urgent && self.schedule.urge(object));
+            }
+        }
+        for need in &lacking.blocks {
+            news |= self.take_block_needs(report.receiver, seen, need);
+        }
+        for need in &lacking.symbols {
+            news |= self.take_symbol_needs(report.receiver, seen, need);
+        }
+        news
+    }
+
+    pub(super) fn take_block_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedBlocks) -> bool {
+        let (object, blocks) = (need.object, self.blocks(need.object));
+        // Whoever has a part of what never went out, or lacks what does not exist, was lied to by another member.
+        let misled = !self.schedule.ever_went_out(object) || need.blocks().any(|block| block >= blocks);
+        let mut news = misled && self.schedule.ask(object, blocks, seen, need.cause);
+        if self.schedule.is_pending(object) {
+            self.statistics.merged += u64::from(!news);
+            return news;
+        }
+        let count = u32::try_from(need.blocks().count()).unwrap_or(u32::MAX);
+        if self.is_coded(object) && !self.is_worth(receiver, object, count) {
+            return false;
+        }
+        for block in need.blocks() {
+            news |= self.schedule.has_passed(object, block, seen)
+                && self.repairs.ask_block(object, blocks, block, seen, need.cause);
+        }
+        self.statistics.merged += u64::from(!news);
+        news
+    }
+
+    /// As what it leads to goes out at once, and says itself what follows, no echo is needed: false but for those who
+    /// were misled.
+    pub(super) fn take_symbol_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedSymbols) -> bool {
+        let mut news = false;
+        for (object, &count) in (need.first..).zip(&need.counts).filter(|(_, count)| **count > 0) {
+            let (blocks, count) = (self.blocks(object), u32::from(count));
+            if !self.schedule.ever_went_out(object) || !self.is_coded(object) {
+                news |= self.schedule.ask(object, blocks, seen, need.cause);
+            }
+            if self.schedule.is_pending(object)
+                || !self.schedule.has_passed(object, blocks - 1, seen)
+                || !self.is_worth(receiver, object, count)
+            {
+                continue;
+            }
+            let fresh = self.repairs.ask_symbols(object, blocks, self.with_losses(count), seen, need.cause);
+            if fresh {
+                self.ahead.asked(object, count, need.cause);
+            }
+            self.statistics.merged += u64::from(!fresh);
+        }
+        news
+    }
+
+    /// So many symbols that `count` arrive.
+    pub(super) fn with_losses(&self, count: u32) -> u32 {
+        let loss = u64::from(self.rate.loss_per_million().min(500_000));
+        let more = (u64::from(count) * loss + (1_000_000 - loss) / 2) / (1_000_000 - loss);
+        count + u32::try_from(more).unwrap_or(0)
+    }
+
+    /// Whether what this receiver lacks of an object should be repaired now. One that loses much more than the others
+    /// do would have its repairs paid by all; it is served when there is nothing better to do. Heads are few, and
+    /// nobody can begin without them.
+    pub(super) fn is_worth(&mut self, receiver: ReceiverId, object: u64, count: u32) -> bool {
+        count <= repairs_max(self.blocks(object), self.rate.loss_per_million())
+            || object < self.config.shape.heads
+            || self.members.count() <= 1
+            || self.schedule.is_empty()
+            || self.outliers.are_many(object, receiver, self.members.count())
+    }
+}

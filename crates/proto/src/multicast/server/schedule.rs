@@ -1,0 +1,326 @@
+//! Which object goes out whole next: heads first, then ascending from the cursor, only what somebody lacks.
+//! What is wanted is a bit per object. The next form counts how many want it.
+
+use std::collections::VecDeque;
+
+use crate::multicast::bits::{ObjectSet, index};
+use crate::multicast::mutant::Mutant;
+use crate::multicast::wire::header::ObjectRange;
+use crate::multicast::wire::header::Shape;
+use crate::multicast::wire::report::Cause;
+use crate::multicast::wire::status::STATUS_RANGES_MAX;
+
+/// Sequence of block 0 of an object that never went out.
+const NEVER: u64 = u64::MAX;
+/// Most objects that wait before all others because somebody waits for them; more keep their place.
+const URGENT_MAX: usize = 64;
+
+/// The objects to be sent whole.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    heads: u64,
+    objects: u64,
+    /// Wanted and not planned.
+    wanted: ObjectSet,
+    /// Planned: to be sent in this order, each pinned in the cache.
+    planned: ObjectSet,
+    /// Heads, and what is urgent.
+    planned_heads: VecDeque<u64>,
+    planned_data: VecDeque<u64>,
+    /// To be planned before all others, if they are still wanted then.
+    urgent: VecDeque<u64>,
+    /// Where planning goes on.
+    ahead: u64,
+    /// Where sending goes on.
+    cursor: u64,
+    /// Sequence of block 0 in the last pass over each object.
+    pass_first: Vec<u64>,
+    full: ObjectSet,
+    lost: ObjectSet,
+    mutant: Mutant,
+}
+
+impl Schedule {
+    pub(super) fn new(shape: &Shape, mutant: Mutant) -> Self {
+        let set = || ObjectSet::new(shape.objects);
+        Self {
+            heads: shape.heads,
+            objects: shape.objects,
+            wanted: set(),
+            planned: set(),
+            planned_heads: VecDeque::new(),
+            planned_data: VecDeque::new(),
+            urgent: VecDeque::new(),
+            ahead: shape.heads,
+            cursor: shape.heads,
+            pass_first: vec![NEVER; usize::try_from(shape.objects).expect("SESSION_OBJECTS_MAX")],
+            full: set(),
+            lost: set(),
+            mutant,
+        }
+    }
+
+    /// Somebody lacks `object` of `blocks` blocks though all before sequence `seen` had time to arrive. False if it
+    /// is wanted already, or if a part of its last pass is still on its way: then its sender will ask for the other
+    /// part as blocks.
+    pub(super) fn ask(&mut self, object: u64, blocks: u32, seen: u64, cause: Cause) -> bool {
+        let first = self.pass_first[index(object)];
+        let passed =
+            first == NEVER || first + u64::from(blocks) <= seen || self.mutant.is(Mutant::IgnoresSequence);
+        if self.is_pending(object) || !passed {
+            return false;
+        }
+        self.wanted.insert(object);
+        self.full.remove(object);
+        self.lost.remove(object);
+        match cause {
+            Cause::Late => {}
+            Cause::BufferFull => _ = self.full.insert(object),
+            Cause::Lost => _ = self.lost.insert(object),
+        }
+        true
+    }
+
+    /// Somebody waits for `object`: if it is pending it goes before the others now. True if that changes its place.
+    pub(super) fn urge(&mut self, object: u64) -> bool {
+        if self.urgent.contains(&object) || self.planned_heads.contains(&object) {
+            return false;
+        }
+        if self.planned_heads.len() + self.urgent.len() >= URGENT_MAX {
+            return false;
+        }
+        if self.wanted.contains(object) {
+            self.urgent.push_back(object);
+            return true;
+        }
+        let place = self.planned_data.iter().position(|&planned| planned == object);
+        place.and_then(|place| self.planned_data.remove(place)).is_some_and(|object| {
+            self.planned_heads.push_back(object);
+            true
+        })
+    }
+
+    /// Whether a pass over `object` ever began.
+    pub(super) fn ever_went_out(&self, object: u64) -> bool {
+        self.pass_first[index(object)] != NEVER
+    }
+
+    /// Whether block `block` of the last pass over `object` went out before sequence `seen`.
+    pub(super) fn has_passed(&self, object: u64, block: u32, seen: u64) -> bool {
+        let first = self.pass_first[index(object)];
+        first != NEVER && (first + u64::from(block) < seen || self.mutant.is(Mutant::IgnoresSequence))
+    }
+
+    /// Whether the whole object will be sent.
+    pub(super) fn is_pending(&self, object: u64) -> bool {
+        self.wanted.contains(object) || self.planned.contains(object)
+    }
+
+    /// Whether nothing is wanted.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.wanted.is_empty() && self.planned.is_empty()
+    }
+
+    /// Moves the next wanted object to the plan.
+    pub(super) fn plan(&mut self) -> Option<u64> {
+        let head = self.wanted.next_from(0).filter(|&head| head < self.heads);
+        let heads_last = self.mutant.is(Mutant::HeadsLast);
+        let first = head.filter(|_| !heads_last).or_else(|| self.next_urgent());
+        let object = first.or_else(|| self.next_data()).or(head)?;
+        self.wanted.remove(object);
+        self.planned.insert(object);
+        if first.is_some() {
+            self.planned_heads.push_back(object);
+        } else {
+            self.ahead = (object + 1).max(self.heads);
+            self.planned_data.push_back(object);
+        }
+        Some(object)
+    }
+
+    fn next_urgent(&mut self) -> Option<u64> {
+        std::iter::from_fn(|| self.urgent.pop_front()).find(|&object| self.wanted.contains(object))
+    }
+
+    fn next_data(&self) -> Option<u64> {
+        let wrap = self.heads + u64::from(self.mutant.is(Mutant::WrapsOneTooFar));
+        self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(wrap))
+    }
+
+    /// Whether a wanted head, or what is urgent, waits to be planned and fewer than `most` are.
+    pub(super) fn hurries_heads(&self, most: usize) -> bool {
+        let waits = self.wanted.next_from(0).is_some_and(|object| object < self.heads);
+        (waits || !self.urgent.is_empty()) && self.planned_heads.len() < most
+    }
+
+    /// The next planned head and the next planned object of the others.
+    pub(super) fn fronts(&self) -> (Option<u64>, Option<u64>) {
+        (self.planned_heads.front().copied(), self.planned_data.front().copied())
+    }
+
+    /// Takes a front off the plan.
+    pub(super) fn take(&mut self, object: u64) {
+        if self.planned_heads.front() == Some(&object) {
+            self.planned_heads.pop_front();
+        } else if self.planned_data.front() == Some(&object) {
+            self.planned_data.pop_front();
+            self.cursor = object.max(self.heads);
+        }
+        self.planned.remove(object);
+    }
+
+    /// A pass over `object` begins with this sequence. If it went out before: why it goes again.
+    pub(super) fn begin_pass(&mut self, object: u64, sequence: u64) -> Option<Cause> {
+        let again = std::mem::replace(&mut self.pass_first[index(object)], sequence) != NEVER;
+        let (full, lost) = (self.full.remove(object), self.lost.remove(object));
+        if self.mutant.is(Mutant::NeverClearsPending) {
+            self.wanted.insert(object);
+        }
+        again.then_some(if full {
+            Cause::BufferFull
+        } else if lost {
+            Cause::Lost
+        } else {
+            Cause::Late
+        })
+    }
+
+    /// Where the stream is.
+    pub(super) const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Nobody wants anything any more. What is planned stays.
+    pub(super) fn forget(&mut self) {
+        self.wanted = ObjectSet::new(self.objects);
+        self.urgent.clear();
+    }
+
+    /// What is pending, in the order of sending, as far as it fits a STATUS.
+    pub(super) fn pending(&self) -> Vec<ObjectRange> {
+        let mut ranges = Ranges::default();
+        let planned = self.planned_heads.iter().chain(&self.planned_data);
+        if !planned.copied().all(|object| ranges.push(object, 1)) {
+            return ranges.list;
+        }
+        for (start, end) in [(0, self.heads), (self.ahead, self.objects), (self.heads, self.ahead)] {
+            let mut at = start;
+            while let Some(first) = self.wanted.next_from(at).filter(|&first| first < end) {
+                at = self.wanted.next_gap_from(first).min(end);
+                if !ranges.push(first, at - first) {
+                    return ranges.list;
+                }
+            }
+        }
+        ranges.list
+    }
+}
+
+/// Collects ascending runs, joined where they touch.
+#[derive(Default)]
+struct Ranges {
+    list: Vec<ObjectRange>,
+}
+
+impl Ranges {
+    /// False if there was no room.
+    fn push(&mut self, first: u64, count: u64) -> bool {
+        let count = u32::try_from(count).expect("SESSION_OBJECTS_MAX");
+        let full = self.list.len() == STATUS_RANGES_MAX;
+        match self.list.last_mut() {
+            Some(last) if last.end() == first => last.count += count,
+            _ if full => return false,
+            _ => self.list.push(ObjectRange { first, count }),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { session: 1, epoch: 1, objects: 100, heads: 3, block_bytes: 512 };
+
+    fn schedule(wanted: impl IntoIterator<Item = u64>) -> Schedule {
+        let mut schedule = Schedule::new(&SHAPE, Mutant::None);
+        wanted.into_iter().for_each(|object| assert!(schedule.ask(object, 10, 0, Cause::Late)));
+        schedule
+    }
+
+    /// Plans and sends everything, ten blocks each from `sequence` on: the order.
+    fn send_all(schedule: &mut Schedule, mut sequence: u64) -> Vec<u64> {
+        let mut order = Vec::new();
+        while let Some(object) = schedule.plan() {
+            schedule.take(object);
+            schedule.begin_pass(object, sequence);
+            sequence += 10;
+            order.push(object);
+        }
+        order
+    }
+
+    #[test]
+    fn heads_go_first_then_ascending_from_the_cursor_and_round() {
+        let mut schedule = schedule([50, 60]);
+        assert_eq!(send_all(&mut schedule, 0), [50, 60]);
+        for object in [70, 2, 60, 10, 0] {
+            assert!(schedule.ask(object, 10, 20, Cause::Late), "{object}");
+        }
+        assert_eq!(send_all(&mut schedule, 20), [0, 2, 70, 10, 60]);
+    }
+
+    #[test]
+    fn what_somebody_waits_for_goes_before_the_others_wherever_it_stands() {
+        let mut schedule = schedule(10..80);
+        assert_eq!((schedule.plan(), schedule.plan(), schedule.plan()), (Some(10), Some(11), Some(12)));
+        assert!(schedule.urge(70) && schedule.urge(12) && !schedule.urge(70) && !schedule.urge(5));
+        assert!(schedule.hurries_heads(2));
+        let range = |first, count| ObjectRange { first, count };
+        assert_eq!(schedule.plan(), Some(70));
+        let pending = [range(12, 1), range(70, 1), range(10, 2), range(13, 57), range(71, 9)];
+        assert_eq!(schedule.pending(), pending);
+        assert_eq!(schedule.fronts(), (Some(12), Some(10)));
+        [12, 70].into_iter().for_each(|object| schedule.take(object));
+        assert_eq!(
+            (schedule.cursor(), schedule.fronts()),
+            (3, (None, Some(10))),
+            "the stream goes on where it was"
+        );
+        assert_eq!(send_all(&mut schedule, 0)[..2], [13, 14]);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_not_wanted_again() {
+        let mut schedule = schedule([5]);
+        assert!(!schedule.ask(5, 10, 0, Cause::Late), "wanted already");
+        assert_eq!(schedule.plan(), Some(5));
+        assert!(!schedule.ask(5, 10, 0, Cause::Late), "planned");
+        schedule.take(5);
+        assert_eq!(schedule.begin_pass(5, 100), None);
+        for seen in [0, 100, 105, 109] {
+            assert!(!schedule.ask(5, 10, seen, Cause::Lost), "seen {seen}");
+        }
+        assert!(schedule.has_passed(5, 4, 105) && !schedule.has_passed(5, 5, 105));
+        assert!(schedule.ask(5, 10, 110, Cause::Lost));
+        assert_eq!(schedule.plan(), Some(5));
+        assert_eq!(schedule.begin_pass(5, 200), Some(Cause::Lost));
+    }
+
+    #[test]
+    fn pending_lists_the_plan_and_then_what_is_wanted_in_order() {
+        let mut schedule = schedule((40..50).chain([0, 90]));
+        let range = |first, count| ObjectRange { first, count };
+        assert_eq!(schedule.pending(), [range(0, 1), range(40, 10), range(90, 1)]);
+        assert_eq!((schedule.plan(), schedule.plan()), (Some(0), Some(40)));
+        assert_eq!(schedule.pending(), [range(0, 1), range(40, 10), range(90, 1)]);
+        assert!(schedule.ask(20, 10, 0, Cause::Late));
+        assert_eq!(schedule.pending(), [range(0, 1), range(40, 10), range(90, 1), range(20, 1)]);
+    }
+
+    #[test]
+    fn pending_is_bounded() {
+        let schedule = schedule((3..100).step_by(2));
+        assert_eq!(schedule.pending().len(), STATUS_RANGES_MAX);
+    }
+}

@@ -1,0 +1,157 @@
+//! Which blocks and symbols go next.
+
+use base::Instant;
+
+use super::{HEADS_AHEAD_MAX, Pass, Piece, REPAIRS_IN_ROW_MAX, Server, header_wire_bytes, packet_wire_bytes};
+use crate::multicast::bits::index;
+use crate::multicast::clock::micros;
+use crate::multicast::mutant::Mutant;
+use crate::multicast::server::cache::Place;
+use crate::multicast::server::event::Run;
+use crate::multicast::wire::header::{BlockHeader, COMING_MAX};
+
+impl Server {
+    /// Reads ahead what will be sent next.
+    pub(super) fn plan(&mut self) {
+        while self.cache.has_room_ahead()
+            || self.schedule.hurries_heads(HEADS_AHEAD_MAX)
+            || self.schedule.fronts() == (None, None)
+        {
+            let Some(object) = self.schedule.plan() else { break };
+            self.cache.pin(object, self.config.object_bytes[index(object)].into(), &mut self.events);
+        }
+        while self.cache.has_room_ahead() || self.repairs.front().is_none() {
+            let Some(object) = self.repairs.plan() else { break };
+            self.cache.pin(object, self.config.object_bytes[index(object)].into(), &mut self.events);
+        }
+    }
+
+    /// Heads and urgent objects that never went out, repairs, those again, then the others, whichever is in memory; but
+    /// a pass that began goes on to its end, so that its blocks have consecutive sequences.
+    pub(super) fn next_run(&mut self, now: Instant) -> Option<Run> {
+        loop {
+            if self.pass.is_some() {
+                return Some(self.run_of_pass(now));
+            }
+            let (head, data) = self.schedule.fronts();
+            let head = head.filter(|_| now >= self.gather.heads_from());
+            let data = data.filter(|_| now >= self.gather.others_from());
+            let repair = self.repairs.front();
+            let ready =
+                |object: Option<u64>| object.filter(|&object| self.cache.place(object) != Place::Loading);
+            // A head that goes out again was refused by somebody without room, which repairs may give him.
+            let crowded = self.repairs_in_row >= REPAIRS_IN_ROW_MAX;
+            let waits = |object: u64| ready(repair).is_some() && self.schedule.ever_went_out(object);
+            if let Some(object) = ready(head).filter(|&object| crowded || !waits(object)) {
+                self.begin_pass(object);
+            } else if let Some(object) = ready(repair).filter(|_| !crowded || ready(data).is_none()) {
+                if let Some(run) = self.run_of_repair(now, object) {
+                    self.repairs_in_row = self.repairs_in_row.saturating_add(run.count.into());
+                    return Some(run);
+                }
+            } else {
+                self.begin_pass(ready(data)?);
+            }
+        }
+    }
+
+    /// Takes an object off the plan, and begins a pass over it if the driver could load it.
+    pub(super) fn begin_pass(&mut self, object: u64) {
+        self.repairs_in_row = 0;
+        self.schedule.take(object);
+        if self.cache.place(object) == Place::Ready {
+            self.gather.goes(object < self.config.shape.heads);
+            self.repairs.supersede(object);
+            self.outliers.forget(object);
+            let again = self.schedule.begin_pass(object, self.sequence);
+            let ahead = if self.is_coded(object) { self.ahead.symbols(self.blocks(object)) } else { 0 };
+            self.pass = Some(Pass { object, next_block: 0, again, ahead, ahead_left: ahead });
+        }
+        self.plan();
+    }
+
+    pub(super) fn run_of_pass(&mut self, now: Instant) -> Run {
+        let mut pass = self.pass.take().expect("called within a pass");
+        let blocks = self.blocks(pass.object);
+        let most = self.run_blocks_max();
+        let run = if pass.next_block < blocks {
+            let count = (blocks - pass.next_block).min(most.into());
+            let (object, first, again) = (pass.object, pass.next_block, pass.again);
+            pass.next_block += count;
+            self.run(now, Piece { object, first, count, again, repair: false, coming: pass.ahead.into() })
+        } else {
+            let wanted = u32::from(pass.ahead_left).min(most.into());
+            let (first, count) = self.repairs.take_symbols(pass.object, blocks, wanted, self.sequence);
+            pass.ahead_left -= u8::try_from(count).expect("no more than wanted");
+            self.statistics.symbols_ahead += u64::from(count);
+            let coming = u32::from(pass.ahead_left) + u32::from(count) - 1;
+            let (object, count) = (pass.object, count.into());
+            self.run(now, Piece { object, first, count, again: None, repair: true, coming })
+        };
+        if pass.next_block == blocks && pass.ahead_left == 0 {
+            if self.is_coded(pass.object) {
+                self.ahead.passed(now, pass.object, pass.ahead);
+            }
+            self.cache.unpin(pass.object);
+            self.plan();
+        } else {
+            self.pass = Some(pass);
+        }
+        run
+    }
+
+    pub(super) fn run_of_repair(&mut self, now: Instant, object: u64) -> Option<Run> {
+        let absent = self.cache.place(object) == Place::Absent;
+        let (blocks, most) = (self.blocks(object), self.run_blocks_max());
+        let taken = if absent { None } else { self.repairs.take_run(blocks, most, self.sequence) };
+        if taken.is_none() {
+            self.repairs.drop_front();
+        }
+        if taken.is_none_or(|run| run.done) {
+            self.cache.unpin(object);
+            self.plan();
+        }
+        let run = taken?;
+        let (first, count, again) = (run.first, u32::from(run.count), Some(run.cause));
+        let coming = if first >= blocks { run.more + count - 1 } else { 0 };
+        Some(self.run(now, Piece { object, first, count, again, repair: true, coming }))
+    }
+
+    /// Books a piece as sent from now on.
+    pub(super) fn run(&mut self, now: Instant, piece: Piece) -> Run {
+        let shape = self.config.shape;
+        let Piece { object, first, count, .. } = piece;
+        let object_bytes = self.config.object_bytes[index(object)];
+        let first_header = BlockHeader {
+            sequence: self.sequence,
+            timestamp_us: micros(now),
+            object,
+            block: u16::try_from(first).expect("OBJECT_BLOCKS_MAX"),
+            object_bytes,
+            repair: piece.repair,
+            coming: u8::try_from(piece.coming).unwrap_or(u8::MAX).min(COMING_MAX),
+        };
+        let block_bytes = u32::from(shape.block_bytes);
+        let is_symbols = first_header.symbol(&shape).is_some();
+        let payload = if is_symbols {
+            u64::from(count * block_bytes)
+        } else {
+            let end = (first + count) * block_bytes;
+            u64::from(end.min(object_bytes) - (first * block_bytes).min(object_bytes))
+        };
+        self.rate.sent(now, payload + header_wire_bytes(&self.config) * u64::from(count));
+        self.sequence += u64::from(count);
+        self.statistics.blocks_sent += u64::from(count);
+        self.statistics.symbols_sent += if is_symbols { count.into() } else { 0 };
+        self.statistics.bytes_sent += payload;
+        if let Some(cause) = piece.again.filter(|_| !self.config.mutant.is(Mutant::BooksNothing)) {
+            self.statistics.resent.book(cause, count.into());
+        }
+        Run { first: first_header, count: u16::try_from(count).expect("at most run_blocks_max") }
+    }
+
+    /// Most blocks of one run: no more than a switch can hold at the present rate.
+    pub(super) fn run_blocks_max(&self) -> u16 {
+        self.rate.run_blocks_max(packet_wire_bytes(&self.config), self.config.run_blocks_max)
+    }
+}

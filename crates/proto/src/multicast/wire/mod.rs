@@ -1,0 +1,13 @@
+//! Packets: their fields, their tags, and how a datagram is opened. Source: `formats/multicast.md`, sections 2 to 6.
+
+pub(in crate::multicast) mod header;
+mod key;
+pub(in crate::multicast) mod open;
+pub(in crate::multicast) mod report;
+pub(in crate::multicast) mod status;
+mod tag;
+#[cfg(target_arch = "x86_64")]
+mod tag_simd;
+
+pub use key::{Key, TAG_BYTES};
+pub use tag::{seal, seal_train, tag};

@@ -1,0 +1,342 @@
+//! What a receiver says to the server, by unicast: JOIN, NEED and LEAVE. Source: `formats/multicast.md`, section 5.
+
+use base::wire::Reader;
+
+use super::header::ObjectRange;
+use super::header::ReceiverId;
+use super::header::{PREFIX_BYTES, Prefix, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48};
+use super::key::TAG_BYTES;
+
+/// Most objects that one NEED may ask for whole.
+pub(in crate::multicast) const NEED_OBJECTS_MAX: u64 = 1 << 16;
+/// Bytes of a report without lists: prefix, fixed fields and counts, tag.
+const FIXED_BYTES: usize = PREFIX_BYTES + 16 + COUNTER_BYTES + 6 + TAG_BYTES;
+const COUNTER_BYTES: usize = 52;
+/// Bytes of a range of objects lacked whole.
+pub(in crate::multicast) const NEED_RANGE_BYTES: usize = 12;
+const BLOCKS_BYTES: usize = 12;
+const SYMBOLS_BYTES: usize = 10;
+/// Most objects in one [`NeedSymbols`].
+pub(in crate::multicast) const SYMBOLS_RUN_MAX: usize = 512;
+
+/// Why something has to be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Cause {
+    /// It went by before the receiver joined, or never went by.
+    Late = 0,
+    /// The receiver's buffer was full.
+    BufferFull = 1,
+    /// It was lost on the way.
+    Lost = 2,
+}
+
+impl Cause {
+    /// All causes, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Late, Self::BufferFull, Self::Lost];
+
+    fn parse(number: u8) -> Result<Self, Reject> {
+        Self::ALL.get(usize::from(number)).copied().ok_or(Reject::Bounds)
+    }
+}
+
+/// What a receiver counted since it joined; never decreases, but for the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReceiverCounters {
+    /// BLOCKs that came, whoever needed them.
+    pub blocks_arrived: u64,
+    /// Of those, taken for the first time.
+    pub blocks_received: u64,
+    /// Of those, that were here already.
+    pub blocks_duplicate: u64,
+    /// BLOCKs of which the sequence shows that they were lost on the way, whoever needed them.
+    pub blocks_lost: u64,
+    /// Blocks dropped because the buffer was full.
+    pub blocks_refused: u64,
+    /// Objects that passed verification.
+    pub objects_verified: u64,
+    /// How long packets waited on their way, in microseconds: the least since the report before, above the least ever.
+    pub queue_us: u32,
+}
+
+/// The part that all reports share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Who reports.
+    pub receiver: ReceiverId,
+    /// The receiver's clock in microseconds, modulo 2^32; comes back in [`super::Echo`].
+    pub timestamp_us: u32,
+    /// The receiver lacks what it asks for although all BLOCKs below this sequence have been sent and had time to
+    /// arrive. What the server sent since is still on its way and must not be sent again for this report.
+    pub seen: u64,
+    /// Statistics.
+    pub counters: ReceiverCounters,
+}
+
+/// Objects lacked whole, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeedRange {
+    /// Which.
+    pub objects: ObjectRange,
+    /// Why.
+    pub cause: Cause,
+    /// Somebody waits for them: they go before the others.
+    pub urgent: bool,
+}
+
+/// Blocks lacked of an object that is there in part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeedBlocks {
+    /// Which object.
+    pub object: u64,
+    /// The block of the lowest bit of `bitmap[0]`; a multiple of 8.
+    pub first_block: u16,
+    /// One bit per block, lowest first; set where the block is lacked. Not empty.
+    pub bitmap: Vec<u8>,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl NeedBlocks {
+    /// The lacked blocks, ascending.
+    pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = u32::from(self.first_block);
+        (0u32..).zip(&self.bitmap).flat_map(move |(index, &byte)| {
+            (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| first + index * 8 + bit)
+        })
+    }
+}
+
+/// Number of symbols lacked of each of some consecutive objects, any of which will do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeedSymbols {
+    /// The object of `counts[0]`.
+    pub first: u64,
+    /// How many each lacks; 255 for that or more. Not empty.
+    pub counts: Vec<u8>,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// What a NEED asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lacking {
+    /// Objects lacked whole.
+    pub whole: Vec<NeedRange>,
+    /// Blocks lacked of objects there in part, where any other would not do.
+    pub blocks: Vec<NeedBlocks>,
+    /// How much is lacked of objects there in part.
+    pub symbols: Vec<NeedSymbols>,
+}
+
+impl Lacking {
+    /// Whether it asks for nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.blocks.is_empty() && self.symbols.is_empty()
+    }
+
+    /// Length of the NEED that carries it, with its tag, in bytes.
+    pub(in crate::multicast) fn packet_bytes(&self) -> usize {
+        let blocks: usize = self.blocks.iter().map(|need| BLOCKS_BYTES + need.bitmap.len()).sum();
+        let symbols: usize = self.symbols.iter().map(|need| SYMBOLS_BYTES + need.counts.len()).sum();
+        FIXED_BYTES + self.whole.len() * NEED_RANGE_BYTES + blocks + symbols
+    }
+
+    /// Adds that `count` symbols of `object` are lacked, which lies behind all objects added before.
+    pub(in crate::multicast) fn push_symbols(&mut self, object: u64, count: u32, cause: Cause) {
+        let count = u8::try_from(count).unwrap_or(u8::MAX);
+        if let Some(last) = self.symbols.last_mut()
+            && let Some(gap) = object.checked_sub(last.first + last.counts.len() as u64)
+            && gap < SYMBOLS_BYTES as u64
+            && last.counts.len() + SYMBOLS_BYTES < SYMBOLS_RUN_MAX
+            && last.cause == cause
+        {
+            last.counts.extend((0..gap).map(|_| 0));
+            last.counts.push(count);
+        } else {
+            self.symbols.push(NeedSymbols { first: object, counts: vec![count], cause });
+        }
+    }
+
+    /// Takes back what [`Self::push_symbols`] added last.
+    pub(in crate::multicast) fn pop_symbols(&mut self) {
+        if let Some(last) = self.symbols.last_mut() {
+            last.counts.pop();
+            while last.counts.last() == Some(&0) {
+                last.counts.pop();
+            }
+            if last.counts.is_empty() {
+                self.symbols.pop();
+            }
+        }
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&u16::try_from(self.whole.len()).expect("fits a packet").to_le_bytes());
+        into.extend_from_slice(&u16::try_from(self.blocks.len()).expect("fits a packet").to_le_bytes());
+        into.extend_from_slice(&u16::try_from(self.symbols.len()).expect("fits a packet").to_le_bytes());
+        for need in &self.whole {
+            need.objects.encode(into);
+            into.extend_from_slice(&[need.cause as u8, u8::from(need.urgent)]);
+        }
+        for need in &self.blocks {
+            write_u48(need.object, into);
+            into.extend_from_slice(&need.first_block.to_le_bytes());
+            into.extend_from_slice(&u16::try_from(need.bitmap.len()).expect("fits a packet").to_le_bytes());
+            into.extend_from_slice(&[need.cause as u8, 0]);
+            into.extend_from_slice(&need.bitmap);
+        }
+        for need in &self.symbols {
+            write_u48(need.first, into);
+            into.extend_from_slice(&u16::try_from(need.counts.len()).expect("SYMBOLS_RUN_MAX").to_le_bytes());
+            into.extend_from_slice(&[need.cause as u8, 0]);
+            into.extend_from_slice(&need.counts);
+        }
+    }
+
+    fn parse(shape: &Shape, body: &mut Reader<'_>) -> Result<Self, Reject> {
+        let (whole_count, blocks_count) = (usize::from(body.u16()?), usize::from(body.u16()?));
+        let symbols_count = usize::from(body.u16()?);
+        let least =
+            whole_count * NEED_RANGE_BYTES + blocks_count * BLOCKS_BYTES + symbols_count * SYMBOLS_BYTES;
+        if least > body.remaining() {
+            return Err(Reject::Length);
+        }
+        let whole: Vec<NeedRange> =
+            (0..whole_count).map(|_| parse_range(shape, body)).collect::<Result<_, _>>()?;
+        if whole.iter().map(|need| u64::from(need.objects.count)).sum::<u64>() > NEED_OBJECTS_MAX {
+            return Err(Reject::Bounds);
+        }
+        let blocks = (0..blocks_count).map(|_| parse_blocks(shape, body)).collect::<Result<_, _>>()?;
+        let symbols = (0..symbols_count).map(|_| parse_symbols(shape, body)).collect::<Result<_, _>>()?;
+        Ok(Self { whole, blocks, symbols })
+    }
+}
+
+fn parse_symbols(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedSymbols, Reject> {
+    let (first, count) = (read_u48(body)?, usize::from(body.u16()?));
+    let cause = Cause::parse(body.u8()?)?;
+    body.u8()?;
+    if count == 0 || count > SYMBOLS_RUN_MAX || first + count as u64 > shape.objects {
+        return Err(Reject::Bounds);
+    }
+    Ok(NeedSymbols { first, counts: body.bytes(count)?.to_vec(), cause })
+}
+
+fn parse_range(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedRange, Reject> {
+    let objects = ObjectRange::parse(shape, body)?;
+    let cause = Cause::parse(body.u8()?)?;
+    let urgent = body.u8()? & 1 == 1;
+    Ok(NeedRange { objects, cause, urgent })
+}
+
+fn parse_blocks(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedBlocks, Reject> {
+    let (object, first_block, bytes) = (read_u48(body)?, body.u16()?, usize::from(body.u16()?));
+    let cause = Cause::parse(body.u8()?)?;
+    body.u8()?;
+    // The last block that it could name has to fit 16 bits.
+    if object >= shape.objects
+        || first_block % 8 != 0
+        || bytes == 0
+        || usize::from(first_block) / 8 + bytes > 8192
+    {
+        return Err(Reject::Bounds);
+    }
+    Ok(NeedBlocks { object, first_block, bitmap: body.bytes(bytes)?.to_vec(), cause })
+}
+
+/// A packet of a receiver, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Upstream {
+    /// Here I am; show me where you are.
+    Join(Report),
+    /// What I lack (possibly nothing: I am still here). Counts as a JOIN, too.
+    Need(Report, Lacking),
+    /// I go, with my last statistics.
+    Leave(Report),
+}
+
+impl Upstream {
+    /// The part that all reports share.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        match self {
+            Self::Join(report) | Self::Need(report, _) | Self::Leave(report) => report,
+        }
+    }
+
+    /// The packet, without its tag.
+    #[must_use]
+    pub fn encode(&self, shape: &Shape) -> Vec<u8> {
+        let mut packet = Vec::with_capacity(FIXED_BYTES + 64);
+        let (kind, report) = match self {
+            Self::Join(report) => (kind::JOIN, report),
+            Self::Need(report, _) => (kind::NEED, report),
+            Self::Leave(report) => (kind::LEAVE, report),
+        };
+        Prefix { kind, flags: 0 }.encode(shape, &mut packet);
+        report.encode(&mut packet);
+        match self {
+            Self::Need(_, lacking) => lacking.encode(&mut packet),
+            Self::Join(_) | Self::Leave(_) => Lacking::default().encode(&mut packet),
+        }
+        packet
+    }
+
+    pub(in crate::multicast) fn parse(
+        shape: &Shape,
+        prefix: Prefix,
+        mut body: Reader<'_>,
+    ) -> Result<Self, Reject> {
+        let report = Report::parse(&mut body)?;
+        let lacking = Lacking::parse(shape, &mut body)?;
+        if body.remaining() != 0 {
+            return Err(Reject::Length);
+        }
+        match prefix.kind {
+            kind::NEED => Ok(Self::Need(report, lacking)),
+            kind::JOIN | kind::LEAVE if !lacking.is_empty() => Err(Reject::Bounds),
+            kind::JOIN => Ok(Self::Join(report)),
+            kind::LEAVE => Ok(Self::Leave(report)),
+            _ => Err(Reject::Unknown),
+        }
+    }
+}
+
+impl Report {
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.receiver.0.to_le_bytes());
+        into.extend_from_slice(&self.timestamp_us.to_le_bytes());
+        let counters = &self.counters;
+        for field in [
+            self.seen,
+            counters.blocks_arrived,
+            counters.blocks_received,
+            counters.blocks_duplicate,
+            counters.blocks_lost,
+            counters.blocks_refused,
+            counters.objects_verified,
+        ] {
+            into.extend_from_slice(&field.to_le_bytes());
+        }
+        into.extend_from_slice(&counters.queue_us.to_le_bytes());
+    }
+
+    fn parse(body: &mut Reader<'_>) -> Result<Self, Reject> {
+        let (receiver, timestamp_us, seen) = (ReceiverId(body.u32()?), body.u32()?, body.u64()?);
+        let counters = ReceiverCounters {
+            blocks_arrived: body.u64()?,
+            blocks_received: body.u64()?,
+            blocks_duplicate: body.u64()?,
+            blocks_lost: body.u64()?,
+            blocks_refused: body.u64()?,
+            objects_verified: body.u64()?,
+            queue_us: body.u32()?,
+        };
+        if seen >= SEQUENCE_MAX {
+            return Err(Reject::Bounds);
+        }
+        Ok(Self { receiver, timestamp_us, seen, counters })
+    }
+}

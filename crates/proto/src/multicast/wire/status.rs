@@ -1,0 +1,153 @@
+//! What the server says to the group besides blocks: STATUS, which echoes what is pending so that others stay silent,
+//! and BYE. Source: `formats/multicast.md`, section 4.
+
+use base::Duration;
+use base::wire::Reader;
+
+use super::header::ObjectRange;
+use super::header::ReceiverId;
+use super::header::{BlockHeader, Prefix, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48};
+
+/// Most ranges in one STATUS.
+pub(in crate::multicast) const STATUS_RANGES_MAX: usize = 40;
+/// Most objects with symbols to come in one STATUS.
+pub(in crate::multicast) const STATUS_REPAIRS_MAX: usize = 40;
+/// Longest report interval that a receiver believes.
+const REPORT_INTERVAL_MAX_US: u32 = 60_000_000;
+
+/// A packet of the server, checked. Payload is borrowed from the datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Downstream<'a> {
+    /// One block of an object.
+    Block(BlockHeader, &'a [u8]),
+    /// Where the server is and what it will send.
+    Status(Status),
+    /// The session ends; fetch the rest by unicast or join again.
+    Bye,
+}
+
+/// The last report that the server took in, sent back so that its sender can measure the round trip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Echo {
+    /// Whose report it was.
+    pub receiver: ReceiverId,
+    /// The timestamp in it.
+    pub timestamp_us: u32,
+    /// How long ago the server got it, in microseconds.
+    pub age_us: u32,
+}
+
+/// Where the server is and what is pending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Number of BLOCKs sent so far: every block below this sequence has left the server.
+    pub sequence: u64,
+    /// Server's clock in microseconds, modulo 2^32.
+    pub timestamp_us: u32,
+    /// The next objects go out in ascending order from here, and wrap to `heads`.
+    pub cursor: u64,
+    /// Nothing is left to send: whoever lacks something should say so now.
+    pub idle: bool,
+    /// Receivers that the server counts.
+    pub receivers: u32,
+    /// Receivers spread their reports over this time.
+    pub report_interval: Duration,
+    /// For the round trip of one receiver.
+    pub echo: Option<Echo>,
+    /// Objects that will be sent whole, in the order of sending: heads, then from the cursor on, as far as there is
+    /// room.
+    pub pending: Vec<ObjectRange>,
+    /// Objects of which symbols will be sent, and how many.
+    pub repairs: Vec<(u64, u8)>,
+}
+
+impl Status {
+    /// The packet, without its tag.
+    #[must_use]
+    pub fn encode(&self, shape: &Shape) -> Vec<u8> {
+        let mut packet = Vec::with_capacity(80 + self.pending.len() * 10);
+        Prefix { kind: kind::STATUS, flags: 0 }.encode(shape, &mut packet);
+        packet.extend_from_slice(&self.sequence.to_le_bytes());
+        packet.extend_from_slice(&self.timestamp_us.to_le_bytes());
+        write_u48(self.cursor, &mut packet);
+        packet.push(u8::from(self.idle) | u8::from(self.echo.is_some()) << 1);
+        packet.push(u8::try_from(self.pending.len()).expect("at most STATUS_RANGES_MAX"));
+        packet.push(u8::try_from(self.repairs.len()).expect("at most STATUS_REPAIRS_MAX"));
+        packet.push(0);
+        packet.extend_from_slice(&self.receivers.to_le_bytes());
+        let interval_us = u32::try_from(self.report_interval.as_micros()).unwrap_or(u32::MAX);
+        packet.extend_from_slice(&interval_us.min(REPORT_INTERVAL_MAX_US).to_le_bytes());
+        let echo = self.echo.unwrap_or(Echo { receiver: ReceiverId(0), timestamp_us: 0, age_us: 0 });
+        for field in [echo.receiver.0, echo.timestamp_us, echo.age_us] {
+            packet.extend_from_slice(&field.to_le_bytes());
+        }
+        self.pending.iter().for_each(|range| range.encode(&mut packet));
+        for &(object, symbols) in &self.repairs {
+            write_u48(object, &mut packet);
+            packet.push(symbols);
+        }
+        packet
+    }
+
+    fn parse(shape: &Shape, sequence: u64, timestamp_us: u32, mut body: Reader<'_>) -> Result<Self, Reject> {
+        let (cursor, bits, count) = (read_u48(&mut body)?, body.u8()?, usize::from(body.u8()?));
+        let repairs_count = usize::from(body.u8()?);
+        body.u8()?;
+        let (receivers, interval_us) = (body.u32()?, body.u32()?);
+        let echo = Echo { receiver: ReceiverId(body.u32()?), timestamp_us: body.u32()?, age_us: body.u32()? };
+        let bounded = count <= STATUS_RANGES_MAX
+            && repairs_count <= STATUS_REPAIRS_MAX
+            && interval_us <= REPORT_INTERVAL_MAX_US;
+        if !bounded || cursor > shape.objects || sequence >= SEQUENCE_MAX {
+            return Err(Reject::Bounds);
+        }
+        let pending = (0..count).map(|_| ObjectRange::parse(shape, &mut body)).collect::<Result<_, _>>()?;
+        let repairs = (0..repairs_count).map(|_| parse_repair(shape, &mut body)).collect::<Result<_, _>>()?;
+        if body.remaining() != 0 {
+            return Err(Reject::Length);
+        }
+        Ok(Self {
+            sequence,
+            timestamp_us,
+            cursor,
+            idle: bits & 1 != 0,
+            receivers,
+            report_interval: Duration::from_micros(interval_us.into()),
+            echo: (bits & 2 != 0).then_some(echo),
+            pending,
+            repairs,
+        })
+    }
+}
+
+fn parse_repair(shape: &Shape, body: &mut Reader<'_>) -> Result<(u64, u8), Reject> {
+    let (object, symbols) = (read_u48(body)?, body.u8()?);
+    if object < shape.objects { Ok((object, symbols)) } else { Err(Reject::Bounds) }
+}
+
+/// The BYE packet, without its tag.
+pub(in crate::multicast) fn encode_bye(shape: &Shape, sequence: u64, timestamp_us: u32) -> Vec<u8> {
+    let mut packet = Vec::with_capacity(40);
+    Prefix { kind: kind::BYE, flags: 0 }.encode(shape, &mut packet);
+    packet.extend_from_slice(&sequence.to_le_bytes());
+    packet.extend_from_slice(&timestamp_us.to_le_bytes());
+    packet
+}
+
+impl<'a> Downstream<'a> {
+    pub(in crate::multicast) fn parse(
+        shape: &Shape,
+        prefix: Prefix,
+        mut body: Reader<'a>,
+    ) -> Result<Self, Reject> {
+        let (sequence, timestamp_us) = (body.u64()?, body.u32()?);
+        match prefix.kind {
+            kind::BLOCK => BlockHeader::parse(shape, prefix, sequence, timestamp_us, body)
+                .map(|(header, payload)| Self::Block(header, payload)),
+            kind::STATUS => Status::parse(shape, sequence, timestamp_us, body).map(Self::Status),
+            kind::BYE if body.remaining() == 0 => Ok(Self::Bye),
+            kind::BYE => Err(Reject::Length),
+            _ => Err(Reject::Unknown),
+        }
+    }
+}

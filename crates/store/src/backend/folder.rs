@@ -1,0 +1,368 @@
+//! What a folder needs beyond the object store's trait: many objects made durable by one barrier.
+//!
+//! A file that was renamed or linked to its name without a flush can come back from a power cut empty, under the name
+//! of an object that later captures would then count on. So an object gets its name only after its bytes are on the
+//! disk: it is written to a file without a name (`O_TMPFILE`), a batch of such files is flushed by one `syncfs`, and
+//! then they are linked. A process that dies leaves nothing behind. One flush for a batch, not one for each object,
+//! because a flush costs a journal commit: 90 KB objects go in 2 to 3 times as fast (`versions.folder_put` of `make
+//! bench`).
+//!
+//! `syncfs` reports lost writes since Linux 5.8; open(2), linkat(2), syncfs(2).
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::backend::files;
+use crate::error::{Error, ErrorKind, Result, from_io};
+
+/// How deep records lie.
+const DEPTH_MAX: u32 = 4;
+/// How often a folder is made for an object that somebody removes since it is empty.
+const FOLDERS_MAX: u32 = 5;
+
+/// Most bytes and files that wait for one flush. Twice as many may be open, while one batch is flushed and the next
+/// fills; together they stay below the usual limit of 1024 open files.
+const BATCH_BYTES: u64 = 16 << 20;
+const BATCH_FILES: usize = 256;
+
+/// The folder that a repository lies in.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    shared: Arc<Shared>,
+    /// The thread that flushes a full batch. Whoever fills the next one waits for it, which bounds what is open.
+    flusher: Mutex<Option<JoinHandle<Result<()>>>>,
+}
+
+/// What a folder's callers share with its flusher.
+#[derive(Debug)]
+struct Shared {
+    root: PathBuf,
+    /// Open from the start: `syncfs` tells of writes that were lost since then.
+    handle: File,
+    /// Whether the filesystem can hold files without names.
+    takes_unnamed: bool,
+    intake: Mutex<Intake>,
+    /// Held while a batch is flushed and linked. Taken before `intake`.
+    flushing: Mutex<()>,
+}
+
+/// A temporary file beside the record that it was to become: its writer is at work, or died.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    /// Another file may have this name later.
+    file: (u64, i64, i64),
+}
+
+impl Unfinished {
+    /// What lies at `path`, if its name is that of a temporary file of `object_store`: `<record>#<number>`.
+    fn at(path: PathBuf) -> Option<Self> {
+        let (_, number) = path.file_name()?.to_str()?.rsplit_once('#')?;
+        number.parse::<u64>().ok()?;
+        let found = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self { path, file: (found.ino(), found.mtime(), found.mtime_nsec()) })
+    }
+
+    /// Deletes it, if it is there and as it was.
+    fn delete(self) -> std::io::Result<()> {
+        if Self::at(self.path.clone()).is_none_or(|now| now.file != self.file) {
+            return Ok(());
+        }
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Objects that were put and wait for their flush.
+#[derive(Debug, Default)]
+struct Intake {
+    waiting: Vec<Unnamed>,
+    bytes: u64,
+    /// Names of all that wait or are being flushed.
+    names: HashSet<PathBuf>,
+    /// A flush failed: what was written before may be lost, and nobody knows whose it was.
+    lost: bool,
+}
+
+#[derive(Debug)]
+struct Unnamed {
+    file: File,
+    name: PathBuf,
+    bytes: u64,
+}
+
+impl Folder {
+    /// The folder `root`, which exists.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let failed = |error| from_io(format!("open folder `{}`", root.display()), error);
+        let handle = File::open(root).map_err(failed)?;
+        let root = root.canonicalize().map_err(failed)?;
+        let takes_unnamed = Path::new("/proc/self/fd").exists() && unnamed(&root).is_ok();
+        let (intake, flushing) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { root, handle, takes_unnamed, intake, flushing });
+        Ok(Self { shared, flusher: Mutex::default() })
+    }
+
+    /// Where it is.
+    pub(crate) fn root(&self) -> &Path {
+        &self.shared.root
+    }
+
+    /// Whether [`Self::put`] works here. Where it does not (NFS), every object is flushed by itself.
+    pub(crate) fn takes_unnamed(&self) -> bool {
+        self.shared.takes_unnamed
+    }
+
+    /// Takes in the object `bytes`, which has its name and is durable after the next [`Self::settle`].
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if self.shared.take_in(name, bytes)? { self.flush_batch() } else { Ok(()) }
+    }
+
+    /// Calls `each` for the name of every file that lies in the folder `name` in here, if there is such a folder.
+    pub(crate) fn each_name(&self, name: &str, each: &mut dyn FnMut(&str)) -> Result<()> {
+        let failed = |error| from_io(format!("list `{name}`"), error);
+        let entries = match std::fs::read_dir(self.shared.root.join(name)) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            if !entry.file_type().map_err(failed)?.is_dir() {
+                entry.file_name().to_str().iter().for_each(|name| each(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The temporary files that writers have left here or are about to use.
+    pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>> {
+        let mut found = Vec::new();
+        let walked = gather_unfinished(&self.shared.root, DEPTH_MAX, &mut found);
+        walked.map_err(|error| from_io("look for temporary files", error))?;
+        Ok(found)
+    }
+
+    /// Deletes those of `files` that are as they were.
+    pub(crate) fn delete_unfinished(&self, files: Vec<Unfinished>) -> Result<()> {
+        let deleted = files.into_iter().try_for_each(Unfinished::delete);
+        deleted.map_err(|error| from_io("delete a temporary file", error))
+    }
+
+    /// Whether an object of this name was put and waits for its flush.
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.shared.intake().names.contains(&self.shared.root.join(name))
+    }
+
+    /// Makes everything put before durable, under its name. Also what other processes linked into this folder.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.name_waiting()?;
+        self.shared.flush()
+    }
+
+    /// Gives everything that waits its name, after flushing it.
+    pub(crate) fn name_waiting(&self) -> Result<()> {
+        join(&mut self.flusher())?;
+        self.shared.name_batch()
+    }
+
+    /// Starts to flush a full batch once the one before is done, whose outcome this is.
+    fn flush_batch(&self) -> Result<()> {
+        let mut flusher = self.flusher();
+        join(&mut flusher)?;
+        if self.shared.intake().is_full() {
+            let shared = Arc::clone(&self.shared);
+            let spawned =
+                std::thread::Builder::new().name("flush".to_owned()).spawn(move || shared.name_batch());
+            *flusher = Some(spawned.map_err(|error| from_io("start a thread that flushes", error))?);
+        }
+        Ok(())
+    }
+
+    fn flusher(&self) -> MutexGuard<'_, Option<JoinHandle<Result<()>>>> {
+        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Folder {
+    /// Lets go of the folder only when nothing uses it any more.
+    fn drop(&mut self) {
+        // What was not settled may be lost: nobody was told otherwise.
+        let _ = join(&mut self.flusher());
+    }
+}
+
+fn join(flusher: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    let Some(flusher) = flusher.take() else { return Ok(()) };
+    flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+impl Shared {
+    /// Writes the object. Returns whether its batch is full.
+    fn take_in(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        let failed = |error: std::io::Error| from_io(format!("write `{name}`"), error);
+        let mut file = unnamed(&self.root).map_err(|error| failed(error.into()))?;
+        file.write_all(bytes).map_err(failed)?;
+        let name = self.root.join(name);
+        let mut intake = self.intake();
+        intake.names.insert(name.clone());
+        intake.take_in(Unnamed { file, name, bytes: bytes.len() as u64 });
+        Ok(intake.is_full())
+    }
+
+    /// Flushes everything that waits and gives it its names.
+    fn name_batch(&self) -> Result<()> {
+        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = {
+            let mut intake = self.intake();
+            if intake.lost {
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    "an earlier flush failed, objects may be lost: open the repository again",
+                ));
+            }
+            if intake.waiting.is_empty() {
+                return Ok(());
+            }
+            intake.bytes = 0;
+            std::mem::take(&mut intake.waiting)
+        };
+        self.flush()?;
+        self.link(batch)
+    }
+
+    fn flush(&self) -> Result<()> {
+        rustix::fs::syncfs(&self.handle).map_err(|error| {
+            // The kernel reports a lost write once: nothing that was put before can be trusted from now on.
+            self.intake().lost = true;
+            from_io(format!("flush folder `{}`", self.root.display()), error)
+        })
+    }
+
+    /// Gives flushed files their names. What could not be linked waits again: its bytes are safe.
+    fn link(&self, batch: Vec<Unnamed>) -> Result<()> {
+        let mut outcome = Ok(());
+        for object in batch {
+            let linked = match outcome {
+                Ok(()) => object.link(),
+                Err(_) => Err(Errno::AGAIN),
+            };
+            let mut intake = self.intake();
+            match linked {
+                Ok(()) => {
+                    intake.names.remove(&object.name);
+                }
+                Err(error) => {
+                    if outcome.is_ok() {
+                        outcome = Err(from_io(format!("link `{}`", object.name.display()), error));
+                    }
+                    intake.take_in(object);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn intake(&self) -> MutexGuard<'_, Intake> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Intake {
+    fn take_in(&mut self, object: Unnamed) {
+        self.bytes += object.bytes;
+        self.waiting.push(object);
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.waiting.len() >= BATCH_FILES
+    }
+}
+
+impl Unnamed {
+    /// Links the file to its name. What lies there gives way in one step, so that others always find something there:
+    /// it is the same object by another writer, or it is damaged.
+    fn link(&self) -> rustix::io::Result<()> {
+        let mut linked = self.link_to(&self.name);
+        // A prune removes folders that are empty.
+        for _ in 0..FOLDERS_MAX {
+            if linked != Err(Errno::NOENT) {
+                break;
+            }
+            let folder = self.name.parent().expect("an object lies in a folder");
+            std::fs::create_dir_all(folder).map_err(|error| errno(&error))?;
+            linked = self.link_to(&self.name);
+        }
+        linked.or_else(|error| self.take_over(error))
+    }
+
+    fn take_over(&self, error: Errno) -> rustix::io::Result<()> {
+        if error != Errno::EXIST {
+            return Err(error);
+        }
+        let aside = beside(&self.name)?;
+        self.link_to(&aside)?;
+        let renamed = match rustix::fs::rename(&aside, &self.name) {
+            // A folder, which nobody here made, is kept under another name.
+            Err(Errno::ISDIR) => files::make_way(&self.name)
+                .map_err(|error| errno(&error))
+                .and_then(|()| rustix::fs::rename(&aside, &self.name)),
+            renamed => renamed,
+        };
+        if renamed.is_err() {
+            // It is not needed, and a prune finds it.
+            let _ = rustix::fs::unlink(&aside);
+        }
+        renamed
+    }
+
+    fn link_to(&self, name: &Path) -> rustix::io::Result<()> {
+        let unnamed = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        rustix::fs::linkat(CWD, unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// A name for a temporary file beside `name`: formats/repository.md, "Durability".
+fn beside(name: &Path) -> rustix::io::Result<PathBuf> {
+    let mut number = [0; 8];
+    rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+    let mut beside = name.as_os_str().to_owned();
+    beside.push(format!("#{}", u64::from_ne_bytes(number)));
+    Ok(beside.into())
+}
+
+/// A new file without a name in `folder`.
+fn unnamed(folder: &Path) -> rustix::io::Result<File> {
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    rustix::fs::open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode).map(File::from)
+}
+
+fn gather_unfinished(folder: &Path, depth: u32, found: &mut Vec<Unfinished>) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            found.extend(Unfinished::at(entry.path()));
+        } else if depth > 0 {
+            gather_unfinished(&entry.path(), depth - 1, found)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! The scrub log: which stored files a process of this machine read and found good during the last day. A writer that
+//! meets such a file again, unchanged by inode, length and ctime, need not read it. formats/repository.md, "What counts
+//! as stored".
+//!
+//! The log is a file in a cache folder of the user, outside the repository: inode numbers mean something on one machine
+//! only. It is of use and never needed. A log that is damaged, of another format or too long counts as empty.
+
+use std::collections::HashMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use base::Digest;
+use image::ObjectRef;
+
+/// How long a check counts. A medium that loses bits without a write is noticed after this time.
+const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// A file that changed so recently may change again without another ctime, which moves in ticks of some milliseconds.
+const STILL: Duration = Duration::from_secs(2);
+/// Most entries; those that were checked last stay.
+const ENTRIES_MAX: usize = 1 << 19;
+
+const MAGIC: &[u8; 8] = b"DCSCRUB\x01";
+/// Digest (its first half), slot, inode, length, ctime, time of the check.
+const ENTRY_BYTES: usize = 16 + 1 + 8 + 8 + 8 + 8;
+const DIGEST_BYTES: usize = 32;
+
+/// Where scrub logs are kept, and what time it is.
+#[derive(Debug, Clone)]
+pub struct ScrubSetting {
+    /// The folder; it is made if need be, readable by its owner only.
+    pub folder: PathBuf,
+    /// The time of this process's start or a moment after it: checks count as made then.
+    pub now: SystemTime,
+}
+
+/// What tells a stored file from the same file after a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    pub(crate) inode: u64,
+    pub(crate) bytes: u64,
+    /// Nanoseconds since 1970.
+    pub(crate) changed_ns: u64,
+}
+
+/// A copy of an object: the first half of its digest, and the slot.
+type Key = ([u8; 16], u8);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Check {
+    stamp: FileStamp,
+    /// Nanoseconds since 1970.
+    at_ns: u64,
+}
+
+/// The scrub log of one repository. It is written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Scrubs {
+    path: PathBuf,
+    now_ns: u64,
+    /// What the file said, read when it is first asked for.
+    known: OnceLock<HashMap<Key, Check>>,
+    fresh: Mutex<HashMap<Key, Check>>,
+    is_forgotten: AtomicBool,
+}
+
+impl Scrubs {
+    /// The log of the repository `id` in the folder `root`.
+    pub(crate) fn of(setting: &ScrubSetting, id: &str, root: &Path) -> Self {
+        let place = Digest::of(root.as_os_str().as_encoded_bytes()).to_string();
+        let path = setting.folder.join(format!("{id}-{}", &place[..16]));
+        let (known, fresh) = (OnceLock::new(), Mutex::default());
+        Self { path, now_ns: nanoseconds(setting.now), known, fresh, is_forgotten: AtomicBool::new(false) }
+    }
+
+    /// Removes the log: a damaged copy was met, so the medium may have lost others, too. Who captures the same disk
+    /// next reads all that is stored.
+    pub(crate) fn forget(&self) {
+        self.is_forgotten.store(true, Relaxed);
+        // There may be none.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// Whether the copy of `object` in `slot` was found good within the last day and its file is still as it was.
+    pub(crate) fn covers(&self, object: &ObjectRef, slot: u8, stamp: &FileStamp) -> bool {
+        let known = self.known.get_or_init(|| load(&self.path, self.now_ns).unwrap_or_default());
+        !self.is_forgotten.load(Relaxed)
+            && stamp.bytes == u64::from(object.len)
+            && known.get(&key(object, slot)).is_some_and(|check| check.stamp == *stamp)
+    }
+
+    /// Remembers that the copy of `object` in `slot` was read and is good. `stamp` is what its file was before that, so
+    /// that a change during or after the read makes another stamp.
+    pub(crate) fn add(&self, object: &ObjectRef, slot: u8, stamp: FileStamp) {
+        if stamp.changed_ns.saturating_add(nanoseconds_of(STILL)) <= self.now_ns {
+            self.fresh().insert(key(object, slot), Check { stamp, at_ns: self.now_ns });
+        }
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, HashMap<Key, Check>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the log anew: what was known and what is fresh. A process that writes at the same moment wins or loses as
+    /// a whole; what is lost is read again.
+    fn save(&self) -> std::io::Result<()> {
+        let fresh = std::mem::take(&mut *self.fresh());
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let mut checks = load(&self.path, self.now_ns).unwrap_or_default();
+        checks.extend(fresh);
+        let mut checks: Vec<(Key, Check)> = checks.into_iter().collect();
+        checks.sort_unstable_by_key(|(key, check)| (std::cmp::Reverse(check.at_ns), *key));
+        checks.truncate(ENTRIES_MAX);
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let partial = self.path.with_extension(std::process::id().to_string());
+        let written = std::fs::write(&partial, encode(&checks));
+        let renamed = written.and_then(|()| std::fs::rename(&partial, &self.path));
+        if renamed.is_err() {
+            // It may not exist.
+            let _ = std::fs::remove_file(&partial);
+        }
+        renamed.and_then(|()| self.remove_old(folder))
+    }
+
+    /// Removes logs, also partial ones, in which nothing can count any more: those of repositories that are not used.
+    fn remove_old(&self, folder: &Path) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let written = nanoseconds(entry.metadata()?.modified()?);
+            if written.saturating_add(nanoseconds_of(AGE_MAX)) < self.now_ns {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Scrubs {
+    fn drop(&mut self) {
+        // A log that can't be written costs the next process a read.
+        let _ = self.save();
+    }
+}
+
+fn key(object: &ObjectRef, slot: u8) -> Key {
+    (*object.digest.0.first_chunk().expect("a digest has 32 bytes"), slot)
+}
+
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanoseconds_of)
+}
+
+fn nanoseconds_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn encode(checks: &[(Key, Check)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(MAGIC.len() + checks.len() * ENTRY_BYTES + DIGEST_BYTES);
+    bytes.extend(MAGIC);
+    for ((digest, slot), Check { stamp, at_ns }) in checks {
+        bytes.extend(digest);
+        bytes.push(*slot);
+        for number in [stamp.inode, stamp.bytes, stamp.changed_ns, *at_ns] {
+            bytes.extend(number.to_le_bytes());
+        }
+    }
+    let digest = Digest::of(&bytes);
+    bytes.extend(digest.0);
+    bytes
+}
+
+/// The checks in the log at `path` that count at `now_ns`. None if there is no log, or not one that can be used.
+fn load(path: &Path, now_ns: u64) -> Option<HashMap<Key, Check>> {
+    let bytes_max = MAGIC.len() + ENTRIES_MAX * ENTRY_BYTES + DIGEST_BYTES;
+    let found = std::fs::metadata(path).ok()?;
+    if !found.is_file() || found.len() > bytes_max as u64 {
+        return None;
+    }
+    let bytes = std::fs::read(path).ok()?;
+    let (content, digest) = bytes.split_last_chunk::<DIGEST_BYTES>()?;
+    let entries = content.strip_prefix(MAGIC).filter(|_| Digest::of(content).0 == *digest)?;
+    let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
+    let counts = |at_ns: u64| at_ns <= now_ns && now_ns - at_ns < nanoseconds_of(AGE_MAX);
+    let checks = entries.iter().map(decode).filter(|(_, check)| counts(check.at_ns));
+    rest.is_empty().then(|| checks.collect())
+}
+
+fn decode(entry: &[u8; ENTRY_BYTES]) -> (Key, Check) {
+    let (digest, rest) = entry.split_first_chunk::<16>().expect("it is longer");
+    let number = |at: usize| {
+        let bytes = rest[1 + 8 * at..].first_chunk().expect("there are four");
+        u64::from_le_bytes(*bytes)
+    };
+    let stamp = FileStamp { inode: number(0), bytes: number(1), changed_ns: number(2) };
+    ((*digest, rest[0]), Check { stamp, at_ns: number(3) })
+}
+
+#[cfg(test)]
+mod tests {
+    use image::ObjectKind;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    const STAMP: FileStamp = FileStamp { inode: 7, bytes: 5, changed_ns: 1_000_000_000 };
+
+    fn at(hours: u32) -> SystemTime {
+        SystemTime::UNIX_EPOCH + HOUR * hours
+    }
+
+    fn log(folder: &Path, hours: u32) -> Scrubs {
+        let setting = ScrubSetting { folder: folder.join("scrubs"), now: at(hours) };
+        Scrubs::of(&setting, "id", Path::new("/repository"))
+    }
+
+    fn object() -> ObjectRef {
+        ObjectRef::of(ObjectKind::Chunk, b"chunk")
+    }
+
+    /// A folder with a log of one check, made at hour 10.
+    fn checked() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        log(folder.path(), 10).add(&object(), 0, STAMP);
+        folder
+    }
+
+    #[test]
+    fn a_check_counts_for_a_day_and_only_while_the_file_is_the_same() {
+        let folder = checked();
+        let covers = |hours, slot, stamp| log(folder.path(), hours).covers(&object(), slot, &stamp);
+        assert!(covers(10, 0, STAMP) && covers(33, 0, STAMP));
+        assert!(!covers(34, 0, STAMP), "a day later it is read again");
+        assert!(!covers(9, 0, STAMP), "a check in the future does not count");
+        assert!(!covers(11, 1, STAMP), "another copy");
+        assert!(!covers(11, 0, FileStamp { inode: 8, ..STAMP }));
+        assert!(!covers(11, 0, FileStamp { changed_ns: 1_000_000_001, ..STAMP }));
+        assert!(!covers(11, 0, FileStamp { bytes: 4, ..STAMP }));
+        let other = ObjectRef::of(ObjectKind::Chunk, b"other");
+        assert!(!log(folder.path(), 11).covers(&other, 0, &STAMP));
+    }
+
+    #[test]
+    fn a_check_is_not_renewed_by_what_relies_on_it() {
+        let folder = checked();
+        let later = log(folder.path(), 30);
+        assert!(later.covers(&object(), 0, &STAMP));
+        later.add(&ObjectRef::of(ObjectKind::Chunk, b"other"), 0, STAMP);
+        drop(later);
+        assert!(log(folder.path(), 33).covers(&object(), 0, &STAMP), "a second save keeps it");
+        assert!(!log(folder.path(), 35).covers(&object(), 0, &STAMP));
+    }
+
+    #[test]
+    fn a_file_that_just_changed_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let just = nanoseconds(at(10)) - nanoseconds_of(STILL) + 1;
+        log(folder.path(), 10).add(&object(), 0, FileStamp { changed_ns: just, ..STAMP });
+        let stamp = FileStamp { changed_ns: just, ..STAMP };
+        assert!(!log(folder.path(), 10).covers(&object(), 0, &stamp));
+    }
+
+    #[test]
+    fn logs_that_are_not_used_any_more_go() {
+        let folder = checked();
+        let path = log(folder.path(), 10).path.clone();
+        let old = path.with_extension("1");
+        std::fs::write(&old, b"partial").unwrap();
+        let written = nanoseconds(old.metadata().unwrap().modified().unwrap());
+        let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(written) + 25 * HOUR;
+        let setting = ScrubSetting { folder: folder.path().join("scrubs"), now };
+        Scrubs::of(&setting, "other", Path::new("/")).add(&object(), 0, STAMP);
+        // The one just written looks as old by the clock of this test.
+        assert!(!old.exists() && !path.exists());
+    }
+
+    #[test]
+    fn a_damaged_log_counts_as_empty_and_is_replaced() {
+        let folder = checked();
+        let path = log(folder.path(), 10).path.clone();
+        let good = std::fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(&path, bad).unwrap();
+            assert!(!log(folder.path(), 11).covers(&object(), 0, &STAMP), "byte {at}");
+        }
+        for length in 0..good.len() {
+            std::fs::write(&path, &good[..length]).unwrap();
+            assert!(!log(folder.path(), 11).covers(&object(), 0, &STAMP), "{length} bytes");
+        }
+        log(folder.path(), 11).add(&object(), 0, STAMP);
+        assert!(log(folder.path(), 11).covers(&object(), 0, &STAMP));
+        let left = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(left, 1, "no partial file is left");
+    }
+}

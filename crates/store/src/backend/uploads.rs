@@ -1,0 +1,135 @@
+//! Objects on their way to a store in a network: put without waiting, several at once, all there after
+//! [`Uploads::settle`]. What waits can be read meanwhile.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectStore, PutOptions};
+
+use crate::backend::executor::Executor;
+use crate::error::{Error, Result, from_store};
+
+/// Most objects and bytes on their way. Whoever puts one more waits.
+const UPLOADS_MAX: usize = 32;
+const UPLOAD_BYTES_MAX: usize = 32 << 20;
+
+/// The objects on their way.
+#[derive(Debug)]
+pub(crate) struct Uploads {
+    shared: Arc<Shared>,
+    executor: Executor,
+}
+
+/// What callers share with the tasks that send.
+#[derive(Debug)]
+struct Shared {
+    store: Arc<dyn ObjectStore>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Objects that were not acknowledged yet.
+    waiting: HashMap<Path, Bytes>,
+    bytes: usize,
+    /// How many of them are being sent; the others have failed.
+    sending: usize,
+    failed: Vec<Path>,
+    /// Why, until somebody was told.
+    error: Option<Error>,
+}
+
+impl Uploads {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, executor: Executor) -> Self {
+        let shared = Shared { store, state: Mutex::default(), changed: Condvar::new() };
+        Self { shared: Arc::new(shared), executor }
+    }
+
+    /// Takes in the object `bytes`, which is in the store after the next [`Self::settle`]. The error may be that of an
+    /// earlier object; then this one was not taken in.
+    pub(crate) fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
+        let mut state = self.shared.state();
+        loop {
+            if let Some(error) = state.error.take() {
+                return Err(error);
+            }
+            if state.waiting.contains_key(path) {
+                return Ok(());
+            }
+            let has_room = state.waiting.len() < UPLOADS_MAX && state.bytes + bytes.len() <= UPLOAD_BYTES_MAX;
+            if has_room || state.waiting.is_empty() {
+                break;
+            }
+            if state.sending == 0 {
+                self.send_failed(&mut state);
+            }
+            state = self.shared.wait(state);
+        }
+        state.bytes += bytes.len();
+        state.waiting.insert(path.clone(), bytes.clone());
+        self.send(&mut state, path.clone(), bytes);
+        Ok(())
+    }
+
+    /// The bytes of an object that is on its way.
+    pub(crate) fn waiting(&self, path: &Path) -> Option<Bytes> {
+        self.shared.state().waiting.get(path).cloned()
+    }
+
+    /// Waits until everything that was put is in the store. What failed before is sent once more; what fails now stays
+    /// for the next call, and this one returns the first error.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let mut state = self.shared.state();
+        state.error = None;
+        self.send_failed(&mut state);
+        while state.sending > 0 {
+            state = self.shared.wait(state);
+        }
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    fn send_failed(&self, state: &mut State) {
+        for path in std::mem::take(&mut state.failed) {
+            let bytes = state.waiting.get(&path).cloned().expect("what failed still waits");
+            self.send(state, path, bytes);
+        }
+    }
+
+    fn send(&self, state: &mut State, path: Path, bytes: Bytes) {
+        state.sending += 1;
+        let shared = Arc::clone(&self.shared);
+        self.executor.spawn(async move {
+            let sent = shared.store.put_opts(&path, bytes.into(), PutOptions::default()).await;
+            shared.done(path, sent.map(drop));
+        });
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn done(&self, path: Path, sent: object_store::Result<()>) {
+        let mut state = self.state();
+        state.sending -= 1;
+        match sent {
+            Ok(()) => {
+                let bytes = state.waiting.remove(&path).map_or(0, |bytes| bytes.len());
+                state.bytes -= bytes;
+            }
+            Err(error) => {
+                state.error.get_or_insert(from_store(format!("write `{path}`"), error));
+                state.failed.push(path);
+            }
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,121 @@
+//! Where an append goes: its place is reserved by a create-only record before anything is sent, so that appends never
+//! overlap. formats/repository.md, "Appending".
+
+use base::limits::{DISK_SECTORS_MAX, SECTOR_BYTES};
+use serde::{Deserialize, Serialize};
+
+use super::blob::Blob;
+use crate::backend::Created;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::names::ImageName;
+use crate::record::Stamp;
+use crate::record::{self, RECORD_BYTES_MAX};
+use crate::repository::Repository;
+use crate::versions::{RACES_MAX, next};
+
+const APPEND: &str = "append";
+/// Reservations that a prune deletes of one image at a time, at most.
+const OLD_MAX: u64 = 1 << 20;
+
+/// The body of a reservation.
+#[derive(Debug, Serialize, Deserialize)]
+struct Reservation {
+    image: String,
+    /// Which reservation it is, from 1; the record's own name.
+    number: u64,
+    /// First byte.
+    offset: u64,
+    bytes: u64,
+    created: String,
+    creator: String,
+    nonce: String,
+}
+
+impl Blob<'_> {
+    /// The offset of `bytes` bytes behind the image's end and behind all that others reserved.
+    pub(super) fn reserve(&self, bytes: u64, stamp: &Stamp) -> Result<u64> {
+        let (repository, image) = (self.repository, &self.image);
+        for _ in 0..RACES_MAX {
+            let last = repository.newest_number(&layout::appends_of(image))?;
+            let reserved = last.map_or(Ok(0), |number| self.reserved(number))?;
+            // Read after the reservations: an image that has grown by one of them is not taken for smaller.
+            let tip = repository.newest_tip(image)?;
+            let unit = u64::from(tip.layout.logical_sector_bytes);
+            if bytes == 0 || !bytes.is_multiple_of(unit) {
+                let text =
+                    format!("append {bytes} bytes to `{image}`: expected whole sectors of {unit} bytes");
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            let offset = reserved.max(tip.layout.size_bytes()).next_multiple_of(unit);
+            if offset.checked_add(bytes).is_none_or(|end| end / SECTOR_BYTES > DISK_SECTORS_MAX) {
+                let text = format!("append {bytes} bytes to `{image}`: it would be larger than any disk");
+                return Err(Error::new(ErrorKind::Refused, text));
+            }
+            let number = next(last.unwrap_or(0), image)?;
+            let record = Reservation {
+                image: image.to_string(),
+                number,
+                offset,
+                bytes,
+                created: stamp.created.clone(),
+                creator: stamp.creator.clone(),
+                nonce: record::nonce()?,
+            };
+            let path = layout::append(image, number);
+            let bytes = record::enclose(repository.cipher(), record::seal(APPEND, &record))?;
+            // If the one before was deleted, then perhaps this one was, too, and others went on behind it: then this
+            // place is given up.
+            if repository.backend.create(&path, &bytes)? == Created::Ours && self.follows(number)? {
+                return Ok(offset);
+            }
+        }
+        Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many others do at this moment")))
+    }
+
+    /// Whether reservation `number` followed the newest one when it was made: a prune leaves the newest two.
+    fn follows(&self, number: u64) -> Result<bool> {
+        if number > 1 {
+            return self.repository.backend.exists(&layout::append(&self.image, number - 1));
+        }
+        let newest = self.repository.newest_number(&layout::appends_of(&self.image))?;
+        Ok(newest.is_none_or(|newest| newest == number))
+    }
+
+    /// The end of reservation `number`.
+    pub(crate) fn reserved(&self, number: u64) -> Result<u64> {
+        let path = layout::append(&self.image, number);
+        let bytes = self.repository.backend.read_record(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(self.repository.cipher(), path.as_ref(), bytes)?;
+        let found: Reservation = record::unseal(APPEND, path.as_ref(), &bytes)?;
+        if (found.image.as_str(), found.number) != (self.image.as_str(), number) {
+            let text = format!("`{path}` is damaged: it is a reservation of another image or number");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        found
+            .offset
+            .checked_add(found.bytes)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: it ends nowhere")))
+    }
+}
+
+impl Repository {
+    /// Deletes all reservations but the newest two of each image that lists show, in ascending order.
+    pub(crate) fn forget_appends(&self) -> Result<()> {
+        for image in self.backend.folders(&layout::all_appends())? {
+            let Ok(image) = image.parse::<ImageName>() else { continue };
+            let folder = layout::appends_of(&image);
+            let listed = self.numbers_in(&folder)?;
+            let (Some(&first), Some(&last)) = (listed.first(), listed.last()) else { continue };
+            if last - first > OLD_MAX {
+                // Strangers are among them.
+                continue;
+            }
+            // A number that no list shows yet must not be passed over.
+            let old: Vec<_> =
+                (first..last.saturating_sub(1)).map(|number| layout::append(&image, number)).collect();
+            self.delete_all(&old)?;
+        }
+        Ok(())
+    }
+}

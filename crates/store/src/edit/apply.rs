@@ -1,0 +1,94 @@
+//! What a write makes of a tree: changed chunks are composed in parallel, and the nodes above them are made anew.
+
+use image::manifest::Statistics;
+use image::{Layout, Leaf, ObjectSink, ObjectSource, Result, Root, TreeEditor};
+
+use super::compose::{Benches, Content};
+use super::touched::{Step, Touched};
+use crate::parallel::parallel_by;
+
+/// Most chunks that are composed in one go: enough for all threads, and little to remember.
+const BATCH_CHUNKS_MAX: usize = 256;
+
+/// Where objects come from and where they go.
+pub(super) type Through<'a> = (&'a dyn ObjectSource, &'a dyn ObjectSink);
+
+/// A write, and the hands that carry it out.
+pub(super) struct Edit<'a> {
+    pub(super) nodes: Through<'a>,
+    pub(super) chunks: Through<'a>,
+    pub(super) benches: &'a Benches,
+    pub(super) threads: usize,
+    pub(super) touched: &'a Touched,
+    pub(super) content: &'a dyn Content,
+}
+
+impl Edit<'_> {
+    /// The tree that the write makes of the one of `root`, cut as `layout` says, whose chunks count as `statistics`.
+    /// The writer may have chunk `index` as a whole where `is_known(index)`.
+    pub(super) fn over(
+        &self,
+        layout: &Layout,
+        (root, statistics): (&Root, Statistics),
+        is_known: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<(Root, Statistics)> {
+        let (from, to) = self.nodes;
+        let mut editor = TreeEditor::new(from, to, layout.chunk, root, statistics);
+        editor.grow(layout.chunk_count());
+        let mut base = Leafs::new(self.nodes, layout, root);
+        let mut steps = self.touched.steps(layout).peekable();
+        while steps.peek().is_some() {
+            let batch: Vec<Step> = steps.by_ref().take(BATCH_CHUNKS_MAX).collect();
+            let window = batch.iter().filter_map(|step| match step {
+                Step::Compose(index) => Some(base.get(*index).map(|leaf| (*index, leaf))),
+                Step::Free(_) => None,
+            });
+            let window = window.collect::<Result<Vec<_>>>()?;
+            let mut composed = self.compose(layout, &window, is_known)?.into_iter();
+            for step in batch {
+                match step {
+                    Step::Free(chunks) => editor.free(chunks)?,
+                    Step::Compose(index) => editor.set(index, composed.next().expect("one for each"))?,
+                }
+            }
+        }
+        editor.finish()
+    }
+
+    /// What the chunks of `window` become, whose leaves it has; their objects are in the sink.
+    pub(super) fn compose(
+        &self,
+        layout: &Layout,
+        window: &[(u64, Leaf)],
+        is_known: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<Vec<Leaf>> {
+        let cipher = self.chunks.1.cipher();
+        let composed = parallel_by(
+            self.threads,
+            window,
+            || self.benches.lend(&cipher),
+            |lent, (index, base)| {
+                let write = (self.touched, self.content, is_known(*index));
+                lent.bench()?.compose(self.chunks, layout, *index, base, write)
+            },
+        );
+        composed.into_iter().collect()
+    }
+}
+
+/// Reads leaves of a tree in ascending order; free behind its end.
+pub(super) struct Leafs<'a> {
+    cursor: TreeEditor<'a>,
+    chunk_count: u64,
+}
+
+impl<'a> Leafs<'a> {
+    pub(super) fn new((source, sink): Through<'a>, layout: &Layout, root: &Root) -> Self {
+        let cursor = TreeEditor::new(source, sink, layout.chunk, root, Statistics::default());
+        Self { cursor, chunk_count: root.chunk_count }
+    }
+
+    pub(super) fn get(&mut self, index: u64) -> Result<Leaf> {
+        if index < self.chunk_count { self.cursor.get(index) } else { Ok(Leaf::Free) }
+    }
+}

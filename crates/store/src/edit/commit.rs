@@ -1,0 +1,287 @@
+//! How what is written becomes a version: chunks go up in parallel, over the version that was newest then; when the
+//! turn comes they go onto the version that is newest now. formats/repository.md, "Writing".
+
+use std::sync::{Arc, MutexGuard};
+
+use base::limits::SECTOR_BYTES;
+use bytes::Bytes;
+use image::manifest::Statistics;
+use image::{Layout, Manifest, Root, TreeEditor};
+
+use super::apply::{Edit, Leafs};
+use super::compose::Content;
+use super::describe;
+use super::line::{Head, Line, Outcome, Tip, Turn};
+use super::ranges::bytes_of;
+use super::staging::Staging;
+use super::touched::{Step, Touched};
+use super::upload::Upload;
+use crate::error::from_image;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::writer::again;
+use crate::names::{ImageName, Reference};
+use crate::parallel::cores;
+use crate::record;
+use crate::record::Stamp;
+use crate::repository::Repository;
+use crate::versions::newest::Newest;
+use crate::versions::{RACES_MAX, next};
+
+/// How often a line looks whether other processes have come to rest, before it goes on anyway.
+const LOOKS_MAX: u32 = 64;
+
+/// What came of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The version, as it was published.
+    pub manifest: Manifest,
+    /// How often its number was taken by somebody else, and it went onto another version.
+    pub retries: u32,
+    /// Chunks that somebody else wrote at the same time and that were merged byte by byte.
+    pub merged_chunks: u64,
+    /// Bytes that were sent to the store: chunks, nodes, manifest.
+    pub stored_bytes: u64,
+}
+
+/// What a writer wants.
+pub(super) struct Write<'a> {
+    pub(super) touched: Touched,
+    pub(super) content: &'a dyn Content,
+    /// As far the image reaches afterwards, at least.
+    pub(super) grows_to: u64,
+    /// The number that the version it goes onto must have.
+    pub(super) expected: Option<u64>,
+    pub(super) stamp: &'a Stamp,
+}
+
+/// A tree with what was written, over a version.
+struct Prepared<'a> {
+    over: Arc<Tip>,
+    layout: Layout,
+    root: Root,
+    statistics: Statistics,
+    /// Nodes of the tree that are not stored yet.
+    staging: Staging<'a>,
+    /// Chunks that were composed again, since somebody else had written them, too.
+    merged_chunks: u64,
+}
+
+/// A version that has everything but its turn.
+struct Ready {
+    tip: Arc<Tip>,
+    bytes: Bytes,
+}
+
+/// One write on its way into the image.
+pub(super) struct Job<'a> {
+    repository: &'a Repository,
+    image: &'a ImageName,
+    write: &'a Write<'a>,
+    upload: &'a Upload<'a>,
+}
+
+/// Makes what `write` wants, as the next version of `image`.
+pub(super) fn publish(repository: &Repository, image: &ImageName, write: &Write<'_>) -> Result<Committed> {
+    again(|| {
+        let upload = Upload::begin(repository, write.stamp)?;
+        Job { repository, image, write, upload: &upload }.run()
+    })
+}
+
+impl<'a> Job<'a> {
+    fn run(&self) -> Result<Committed> {
+        let line = self.repository.blobs().lines.of(self.image);
+        let over = self.current(&line, &mut line.head(), false)?;
+        let mut prepared = self.prepare(over)?;
+        for retries in 0..RACES_MAX {
+            let (ready, turn) = self.build(&line, &mut prepared)?;
+            self.upload.settle()?;
+            let manifest = &ready.tip.manifest;
+            match turn.publish(|| self.upload.create(self.image, manifest, &ready.bytes))? {
+                Outcome::Lost => {}
+                Outcome::Published => {
+                    *line.seen() = Some(Arc::clone(&ready.tip));
+                    let manifest = ready.tip.manifest.clone();
+                    let (merged_chunks, stored_bytes) = (prepared.merged_chunks, self.upload.bytes());
+                    return Ok(Committed { manifest, retries, merged_chunks, stored_bytes });
+                }
+            }
+        }
+        Err(self.crowded())
+    }
+
+    fn crowded(&self) -> Error {
+        Error::new(ErrorKind::Io, format!("write `{}`: too many others do at this moment", self.image))
+    }
+
+    fn failed(&self, error: image::Error) -> Error {
+        from_image(format!("write `{}`", self.image), error)
+    }
+
+    /// The version to build on: as this process knows it, if the store has no newer one. If it has, and this version is
+    /// `about` to be published, only after others have come to rest: who comes into the middle of them loses to them.
+    fn current(&self, line: &Line, head: &mut MutexGuard<'_, Head>, about: bool) -> Result<Arc<Tip>> {
+        let known = line.tip(head);
+        if let Some((tip, true)) = known {
+            return Ok(tip);
+        }
+        let newest = || self.repository.newest_seen(self.image);
+        let mut found = newest()?;
+        if let Some((tip, _)) = known.filter(|(tip, _)| tip.is(&found)) {
+            return Ok(tip);
+        }
+        for _ in 0..if about { LOOKS_MAX } else { 0 } {
+            self.repository.backend.rest(line.losses())?;
+            if std::mem::replace(&mut found, newest()?) == found {
+                break;
+            }
+        }
+        let tip = self.repository.tip_of(self.image, &found)?;
+        line.refresh(head, Arc::clone(&tip));
+        Ok(tip)
+    }
+
+    /// Builds the version onto the head of the line, and takes the place behind it.
+    fn build<'l>(&self, line: &'l Line, prepared: &mut Prepared<'a>) -> Result<(Ready, Turn<'l>)> {
+        let mut head = line.head();
+        for _ in 0..RACES_MAX {
+            let tip = self.current(line, &mut head, true)?;
+            if !Arc::ptr_eq(&prepared.over, &tip) {
+                *prepared = self.move_onto(tip, prepared)?;
+            }
+            prepared.staging.store().map_err(|error| self.failed(error))?;
+            let ready = self.ready(prepared)?;
+            if let Some(turn) = line.queue(&mut head, Arc::clone(&ready.tip)) {
+                return Ok((ready, turn));
+            }
+        }
+        Err(self.crowded())
+    }
+
+    /// How the image is cut once this was written onto `tip`. `Refused` if it can't be.
+    fn layout_on(&self, tip: &Tip) -> Result<Layout> {
+        let number = tip.manifest.number;
+        if let Some(expected) = self.write.expected.filter(|&expected| expected != number) {
+            let text = format!("`{}` is at version {number} by now, not at {expected}", self.image);
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let mut layout = tip.layout;
+        let end = self.write.touched.all.end();
+        let unit = u64::from(layout.logical_sector_bytes);
+        let reach = self.write.grows_to.next_multiple_of(unit) / SECTOR_BYTES;
+        layout.size_sectors = layout.size_sectors.max(reach);
+        if end > layout.size_bytes() {
+            let text = format!("write `{}` up to byte {end}: it has {}", self.image, layout.size_bytes());
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        Ok(layout)
+    }
+
+    /// Composes and uploads what is written over `tip`, and makes its tree.
+    fn prepare(&self, over: Arc<Tip>) -> Result<Prepared<'a>> {
+        let layout = self.layout_on(&over)?;
+        let staging = Staging::new(self.repository, self.upload);
+        let manifest = &over.manifest;
+        let tree = (&manifest.root, manifest.statistics);
+        let made = self.edit(&staging).over(&layout, tree, &|_| false);
+        let (root, statistics) = made.map_err(|error| self.failed(error))?;
+        Ok(Prepared { over, layout, root, statistics, staging, merged_chunks: 0 })
+    }
+
+    fn edit<'e>(&'e self, staging: &'e Staging<'a>) -> Edit<'e> {
+        Edit {
+            nodes: (staging, staging),
+            chunks: (self.repository, self.upload),
+            benches: &self.repository.blobs().benches,
+            threads: cores(),
+            touched: &self.write.touched,
+            content: self.write.content,
+        }
+    }
+
+    /// What was `prepared` over another version, over `tip`: nodes are merged, chunks that nobody else wrote stay as
+    /// they are, those that both wrote are composed again.
+    fn move_onto(&self, tip: Arc<Tip>, prepared: &Prepared<'a>) -> Result<Prepared<'a>> {
+        let before = &prepared.over;
+        let same_cut = (tip.layout.chunk, tip.layout.logical_sector_bytes)
+            == (before.layout.chunk, before.layout.logical_sector_bytes);
+        if !same_cut {
+            return self.prepare(tip);
+        }
+        let layout = self.layout_on(&tip)?;
+        let staging = Staging::new(self.repository, self.upload);
+        let mut merged_chunks = prepared.merged_chunks;
+        let made = (|| {
+            let manifest = &tip.manifest;
+            let mut onto =
+                TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
+            onto.grow(layout.chunk_count());
+            let mut base = Leafs::new((&staging, &staging), &before.layout, &before.manifest.root);
+            let through = (&prepared.staging as _, &prepared.staging as _);
+            let mut mine = Leafs::new(through, &prepared.layout, &prepared.root);
+            let touched = &self.write.touched;
+            for step in touched.steps(&layout) {
+                let index = match step {
+                    Step::Compose(index) => index,
+                    Step::Free(chunks) => {
+                        onto.free(chunks)?;
+                        continue;
+                    }
+                };
+                let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
+                let leaf = if theirs == base || touched.all.cover(&bytes_of(layout.chunk_extent(index))) {
+                    mine
+                } else {
+                    merged_chunks += 1;
+                    self.edit(&staging).compose(&layout, &[(index, theirs)], &|_| false)?.remove(0)
+                };
+                onto.set(index, leaf)?;
+            }
+            onto.finish()
+        })();
+        let (root, statistics) = made.map_err(|error| self.failed(error))?;
+        Ok(Prepared { over: tip, layout, root, statistics, staging, merged_chunks })
+    }
+
+    /// The manifest of the version.
+    fn ready(&self, prepared: &Prepared<'_>) -> Result<Ready> {
+        let over = &prepared.over;
+        let mut manifest = Manifest {
+            number: over.next,
+            nonce: record::nonce()?,
+            root: prepared.root,
+            statistics: prepared.statistics,
+            ..describe::child(over, self.write.stamp)
+        };
+        describe::mark(&mut manifest, &self.write.touched.all, prepared.layout.size_sectors);
+        let (bytes, digest) = self.repository.seal_version(&manifest)?;
+        let next = next(manifest.number, self.image)?;
+        let tip = Arc::new(Tip { manifest, digest, layout: prepared.layout, next });
+        Ok(Ready { tip, bytes })
+    }
+}
+
+impl Repository {
+    /// The newest version of `image`. `NotFound` if there is none.
+    pub(super) fn newest_tip(&self, image: &ImageName) -> Result<Arc<Tip>> {
+        self.tip_of(image, &self.newest_seen(image)?)
+    }
+
+    /// The newest version of `image`, whose numbers end at `newest`. `NotFound` if there is none.
+    fn tip_of(&self, image: &ImageName, newest: &Newest) -> Result<Arc<Tip>> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"));
+        let number = newest.live.ok_or_else(missing)?;
+        let line = self.blobs().lines.of(image);
+        let seen = line.seen().clone();
+        if let Some(tip) = seen.filter(|tip| tip.is(newest)) {
+            return Ok(tip);
+        }
+        let (sealed, _) = self.sealed(&Reference::Version(image.clone(), number))?;
+        let layout = sealed.manifest.layout();
+        let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+        let (digest, next) = (sealed.digest(), next(newest.highest, image)?);
+        let tip = Arc::new(Tip { manifest: sealed.manifest, digest, layout, next });
+        *line.seen() = Some(Arc::clone(&tip));
+        Ok(tip)
+    }
+}

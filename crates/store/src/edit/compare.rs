@@ -1,0 +1,161 @@
+//! A disk held against a version: what a commit of it has to write. formats/repository.md, "Writing".
+//!
+//! Chunks that are as they were are known by their plain digest: nothing of them is decoded. Their objects are read and
+//! held against their names, since the next version is going to count on them; who compares has the bytes of one that
+//! is damaged.
+
+use std::ops::Range;
+
+use base::limits::SECTOR_BYTES;
+use image::chunk::{PlainHasher, is_zero};
+use image::{AlignedBuffer, ChunkExtents, ChunkRef, ErrorKind, Leaf};
+
+use super::compose::{Content, Lent};
+use super::ranges::bytes_of;
+use super::read::Snapshot;
+use crate::error::Result;
+use crate::error::into_image;
+use crate::parallel::{cores, parallel_by};
+
+/// Chunks whose leaves are held at a time.
+const WINDOW_CHUNKS: u64 = 1024;
+/// Chunks that are on their way at once from a store in a network.
+const READERS_FAR: usize = 16;
+
+/// What one thread needs.
+struct Scratch<'a> {
+    lent: Lent<'a>,
+    hasher: PlainHasher,
+    /// The allocated sectors of it, one run behind the other.
+    plain: Vec<u8>,
+}
+
+impl Snapshot<'_> {
+    /// The bytes in which `disk`, which is as large, is another than this version, ascending, in whole sectors of 512
+    /// bytes; and those of chunks whose objects are damaged. Sectors that are free hold zeros. Where there would be
+    /// more than `ranges_max` ranges, the last one goes on over what is equal.
+    pub fn differences(&self, disk: &dyn Content, ranges_max: usize) -> Result<Vec<Range<u64>>> {
+        let (layout, repository) = (self.layout(), self.repository());
+        let threads = if repository.backend.is_far() { READERS_FAR } else { cores() };
+        let scratch = || {
+            let lent = repository.blobs().benches.lend(repository.cipher());
+            let scratch = Scratch { lent, hasher: PlainHasher::default(), plain: Vec::new() };
+            // A chunk of the disk, which may be read past the page cache.
+            (AlignedBuffer::new(layout.chunk.bytes() as usize), scratch)
+        };
+        let mut differing: Vec<Range<u64>> = Vec::new();
+        let count = layout.chunk_count();
+        for first in (0..count).step_by(usize::try_from(WINDOW_CHUNKS).expect("it is small")) {
+            let chunks = self.chunks(first..(first + WINDOW_CHUNKS).min(count))?;
+            let compared = parallel_by(threads, &chunks, scratch, |(here, scratch), item| {
+                self.unlike(here, scratch, disk, item)
+            });
+            for ranges in compared {
+                for range in ranges.map_err(|error| self.failed(error))? {
+                    let full = differing.len() >= ranges_max;
+                    match differing.last_mut() {
+                        Some(last) if last.end == range.start || full => last.end = range.end,
+                        _ => differing.push(range),
+                    }
+                }
+            }
+        }
+        Ok(differing)
+    }
+
+    /// Where the disk is another in one chunk.
+    fn unlike(
+        &self,
+        here: &mut AlignedBuffer,
+        scratch: &mut Scratch<'_>,
+        disk: &dyn Content,
+        (index, leaf): &(u64, Leaf),
+    ) -> image::Result<Vec<Range<u64>>> {
+        let window = bytes_of(self.layout().chunk_extent(*index));
+        let bytes = window.end - window.start;
+        let is_empty = disk.is_known_zero(window.start, bytes);
+        if is_empty && !matches!(leaf, Leaf::Data(..)) {
+            return Ok(Vec::new());
+        }
+        let here = here.front(usize::try_from(bytes).expect("a chunk fits memory"));
+        if is_empty {
+            here.fill(0);
+        } else {
+            disk.read_at(window.start, here).map_err(|error| {
+                let text = format!("read the disk at offset {}", window.start);
+                image::Error::from_source(ErrorKind::Io, text, error)
+            })?;
+        }
+        let Leaf::Data(extents, chunk) = leaf else {
+            return Ok(if is_zero(here) { Vec::new() } else { unequal(here, &[], window.start) });
+        };
+        let is_same = scratch.is_same(here, extents, chunk);
+        if is_same && self.repository().is_good(&chunk.object()).map_err(into_image)? {
+            return Ok(Vec::new());
+        }
+        let whole = || runs(extents).map(|run| run.start + window.start..run.end + window.start).collect();
+        if is_same {
+            return Ok(whole());
+        }
+        match scratch.lent.bench()?.open(self.repository(), self.layout().chunk, leaf) {
+            Ok(there) => Ok(unequal(here, there, window.start)),
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+                let beside = unequal(&free_of(here, extents), &[], window.start);
+                let mut all: Vec<Range<u64>> = whole().into_iter().chain(beside).collect();
+                all.sort_unstable_by_key(|range| range.start);
+                Ok(all)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Scratch<'_> {
+    /// Whether the disk holds what the chunk does, and zeros in what is free of it.
+    fn is_same(&mut self, here: &[u8], extents: &ChunkExtents, chunk: &ChunkRef) -> bool {
+        if extents.is_full() {
+            return self.hasher.digest(extents, here) == chunk.plain;
+        }
+        self.plain.clear();
+        runs(extents).for_each(|run| self.plain.extend_from_slice(&here[place(&run)]));
+        self.hasher.digest(extents, &self.plain) == chunk.plain && is_zero(&free_of(here, extents))
+    }
+}
+
+/// What the disk holds where the chunk is free; zeros elsewhere.
+fn free_of(here: &[u8], extents: &ChunkExtents) -> Vec<u8> {
+    let mut free = here.to_vec();
+    runs(extents).for_each(|run| free[place(&run)].fill(0));
+    free
+}
+
+/// The bytes of each allocated run, counted from the chunk's first.
+fn runs(extents: &ChunkExtents) -> impl Iterator<Item = Range<u64>> {
+    extents.runs().map(|run| u64::from(run.start) * SECTOR_BYTES..u64::from(run.end()) * SECTOR_BYTES)
+}
+
+fn place(run: &Range<u64>) -> Range<usize> {
+    let at = |offset: u64| usize::try_from(offset).expect("a chunk fits memory");
+    at(run.start)..at(run.end)
+}
+
+/// The sectors in which `here`, which lies at `offset`, is not `there`, or not zero behind its end; joined.
+fn unequal(here: &[u8], there: &[u8], offset: u64) -> Vec<Range<u64>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for (sector, bytes) in (0..).zip(here.chunks(512)) {
+        let at = sector * 512;
+        let is_equal = match there.get(at..at + bytes.len()) {
+            Some(there) => bytes == there,
+            None => is_zero(bytes),
+        };
+        if is_equal {
+            continue;
+        }
+        let start = offset + at as u64;
+        match found.last_mut() {
+            Some(last) if last.end == start => last.end += bytes.len() as u64,
+            _ => found.push(start..start + bytes.len() as u64),
+        }
+    }
+    found
+}

@@ -1,0 +1,284 @@
+//! Drafts: what changes make of a version, composed by whoever has them, wherever objects come from and go: a
+//! repository or a server. Nothing is published here.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::Digest;
+use base::limits::SECTOR_BYTES;
+use bytes::Bytes;
+use image::manifest::Parent;
+use image::{
+    Cipher, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Sealed,
+};
+
+use super::apply::Edit;
+use super::blob::Changes;
+use super::compose::Benches;
+use super::describe;
+use super::ranges::{Ranges, bytes_of};
+use super::touched::Touched;
+use crate::error::from_image;
+use crate::error::{Error, ErrorKind, Result};
+use crate::parallel::parallel_by;
+use crate::record::Stamp;
+
+/// Most bytes of nodes that are remembered, and most that wait to be stored together.
+const NODE_BYTES_MAX: usize = 8 << 20;
+/// Most ranges that an error names.
+const NAMED_MAX: usize = 8;
+
+/// Composes drafts.
+pub struct Drafter<'a> {
+    /// Where objects of the version come from.
+    pub source: &'a dyn ObjectSource,
+    /// Where those of the draft go; what is there is not sent again.
+    pub sink: &'a dyn ObjectSink,
+    /// Chunks that are composed and sent at once: more than there are cores where the sink is far away.
+    pub threads: usize,
+}
+
+/// A version that has everything but its number. All its objects are in the sink.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// Its manifest, of number 0.
+    pub manifest: Manifest,
+    /// Bytes of objects that were sent.
+    pub stored_bytes: u64,
+}
+
+impl Drafter<'_> {
+    /// What `changes` make of the version `over`. Errors are those of source and sink, and `Refused` behind the end.
+    pub fn draft(&self, over: &Sealed, changes: &Changes<'_>, stamp: &Stamp) -> Result<Draft> {
+        let touched = Touched::new(changes.written, changes.freed);
+        self.compose(&Nodes::new(self), over, (&touched, changes), &|_| true, stamp)
+    }
+
+    /// What `changes`, which were made over the version `base`, make of the version `newest`: both sides' sectors where
+    /// they are not the same. `Refused` with both names and the ranges where `newest` has other bytes than `base` and
+    /// `changes` has any.
+    pub fn draft_onto(
+        &self,
+        base: &Sealed,
+        newest: &Sealed,
+        changes: &Changes<'_>,
+        stamp: &Stamp,
+    ) -> Result<Draft> {
+        let touched = Touched::new(changes.written, changes.freed);
+        let nodes = Nodes::new(self);
+        self.check_apart(&nodes, base, newest, &touched)?;
+        // The writer's whole chunks are of its own version.
+        self.compose(&nodes, newest, (&touched, changes), &|_| false, stamp)
+    }
+
+    fn compose(
+        &self,
+        nodes: &Nodes<'_>,
+        over: &Sealed,
+        (touched, changes): (&Touched, &Changes<'_>),
+        is_known: &(dyn Fn(u64) -> bool + Sync),
+        stamp: &Stamp,
+    ) -> Result<Draft> {
+        let from = &over.manifest;
+        let failed = |error| from_image(format!("draft a version from `{}`", name(over)), error);
+        let layout = from.layout().map_err(failed)?;
+        if touched.all.end() > layout.size_bytes() {
+            let text = format!(
+                "change `{}` up to byte {}: it has {}",
+                name(over),
+                touched.all.end(),
+                layout.size_bytes()
+            );
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let sink = Counted { sink: self.sink, bytes: AtomicU64::new(0) };
+        let (benches, threads, content) = (&Benches::default(), self.threads, changes.content);
+        let edit =
+            Edit { nodes: (nodes, nodes), chunks: (self.source, &sink), benches, threads, touched, content };
+        let made = edit.over(&layout, (&from.root, from.statistics), is_known);
+        let (root, statistics) = made.map_err(failed)?;
+        nodes.store().map_err(failed)?;
+        let parent = Parent { image: from.image.clone(), number: from.number, digest: over.digest() };
+        let mut manifest =
+            Manifest { number: 0, root, statistics, ..describe::child_of(from, parent, stamp) };
+        describe::mark(&mut manifest, &touched.all, layout.size_sectors);
+        Ok(Draft { manifest, stored_bytes: sink.bytes.into_inner() + nodes.stored.load(Relaxed) })
+    }
+
+    /// `Refused` if `newest` has other bytes than `base` in what is touched.
+    fn check_apart(
+        &self,
+        nodes: &Nodes<'_>,
+        base: &Sealed,
+        newest: &Sealed,
+        touched: &Touched,
+    ) -> Result<()> {
+        let (from, to) = (&base.manifest, &newest.manifest);
+        let failed = |error| from_image(format!("compare `{}` with `{}`", name(base), name(newest)), error);
+        let (layout, theirs) = (from.layout().map_err(failed)?, to.layout().map_err(failed)?);
+        let is_cut_alike = layout.chunk == theirs.chunk
+            && layout.logical_sector_bytes == theirs.logical_sector_bytes
+            && layout.size_sectors <= theirs.size_sectors;
+        if !is_cut_alike {
+            let text = format!("`{}` is another disk than `{}`, of other sizes", name(newest), name(base));
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let nodes: &dyn ObjectSource = nodes;
+        let differences = Differences::new(layout.chunk, (nodes, &from.root), (nodes, &to.root));
+        let mut both = Vec::new();
+        for difference in differences {
+            let difference = difference.map_err(failed)?;
+            let (mut at, end) = (difference.first, difference.first + difference.count);
+            while let Some(index) = touched.all.next_chunk(&layout, at).filter(|&index| index < end) {
+                let part: Vec<Range<u64>> =
+                    touched.all.within(&bytes_of(layout.chunk_extent(index))).collect();
+                let leaves = (&difference.before, &difference.after);
+                both.extend(self.meeting(&layout, index, leaves, &part).map_err(failed)?);
+                at = index + 1;
+            }
+        }
+        let both = Ranges::new(both);
+        if both.end() == 0 { Ok(()) } else { Err(conflict(base, newest, &both)) }
+    }
+
+    /// The sectors of chunk `index` in `touched` that hold other bytes as the second leaf than as the first.
+    fn meeting(
+        &self,
+        layout: &Layout,
+        index: u64,
+        (before, after): (&Leaf, &Leaf),
+        touched: &[Range<u64>],
+    ) -> image::Result<Vec<Range<u64>>> {
+        let (benches, cipher) = (Benches::default(), self.source.cipher());
+        let mut lent = benches.lend(&cipher);
+        let bench = lent.bench()?;
+        let old = bench.open(self.source, layout.chunk, before)?.to_vec();
+        let new = bench.open(self.source, layout.chunk, after)?;
+        let start = layout.chunk_offset(index);
+        let sectors =
+            touched.iter().flat_map(|part| (part.start / SECTOR_BYTES)..part.end.div_ceil(SECTOR_BYTES));
+        let differs = |sector: &u64| {
+            let at = usize::try_from(sector * SECTOR_BYTES - start).expect("inside the chunk");
+            let end = at + usize::try_from(SECTOR_BYTES).expect("a sector");
+            old[at..end] != new[at..end]
+        };
+        Ok(sectors.filter(differs).map(|sector| sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES).collect())
+    }
+}
+
+fn name(sealed: &Sealed) -> String {
+    format!("{}@{}", sealed.manifest.image, sealed.manifest.number)
+}
+
+fn conflict(base: &Sealed, newest: &Sealed, both: &Ranges) -> Error {
+    let named: Vec<String> =
+        both.iter().take(NAMED_MAX).map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
+    let more = both.iter().count().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} ranges more") } else { String::new() };
+    let text = format!(
+        "`{}` conflicts with what was written since `{}`: both changed the bytes {}{more}",
+        name(newest),
+        name(base),
+        named.join(", ")
+    );
+    Error::new(ErrorKind::Refused, text)
+}
+
+/// A sink, and how many bytes went there.
+struct Counted<'a> {
+    sink: &'a dyn ObjectSink,
+    bytes: AtomicU64,
+}
+
+impl ObjectSink for Counted<'_> {
+    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+        self.sink.contains(object)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.sink.put(object, bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.sink.cipher()
+    }
+}
+
+/// The nodes of a draft: those that were read lately, and those that wait to be stored together.
+struct Nodes<'a> {
+    source: &'a dyn ObjectSource,
+    sink: &'a dyn ObjectSink,
+    threads: usize,
+    read: Mutex<(HashMap<Digest, Bytes>, usize)>,
+    made: Mutex<(Vec<(ObjectRef, Bytes)>, usize)>,
+    stored: AtomicU64,
+}
+
+impl<'a> Nodes<'a> {
+    fn new(drafter: &Drafter<'a>) -> Self {
+        let Drafter { source, sink, threads } = *drafter;
+        let (read, made, stored) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Self { source, sink, threads, read, made, stored }
+    }
+
+    /// Stores those that wait.
+    fn store(&self) -> image::Result<()> {
+        let (made, _) = std::mem::take(&mut *lock(&self.made));
+        let put = |(): &mut (), (object, bytes): &(ObjectRef, Bytes)| {
+            if self.sink.contains(object)? {
+                return Ok(());
+            }
+            self.stored.fetch_add(bytes.len() as u64, Relaxed);
+            self.sink.put(object, bytes.clone())
+        };
+        parallel_by(self.threads, &made, || (), put).into_iter().collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ObjectSource for Nodes<'_> {
+    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+        if let Some(bytes) = lock(&self.read).0.get(&object.digest) {
+            return Ok(bytes.clone());
+        }
+        let bytes = self.source.fetch(object)?;
+        let mut read = lock(&self.read);
+        if read.1 > NODE_BYTES_MAX {
+            *read = Default::default();
+        }
+        read.1 += bytes.len();
+        read.0.insert(object.digest, bytes.clone());
+        Ok(bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.source.cipher()
+    }
+}
+
+impl ObjectSink for Nodes<'_> {
+    fn contains(&self, _: &ObjectRef) -> image::Result<bool> {
+        // Asked when it is stored.
+        Ok(false)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        debug_assert_eq!(object.kind, ObjectKind::Node, "chunks go elsewhere");
+        let mut made = lock(&self.made);
+        made.1 += bytes.len();
+        made.0.push((*object, bytes));
+        let is_full = made.1 > NODE_BYTES_MAX;
+        drop(made);
+        if is_full { self.store() } else { Ok(()) }
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.sink.cipher()
+    }
+}

@@ -1,0 +1,24 @@
+//! What writers of one process share.
+
+use std::sync::{Mutex, Weak};
+
+use super::compose::Benches;
+use super::line::Lines;
+use crate::lease::writer::Writer;
+use crate::repository::Repository;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Blobs {
+    pub(super) lines: Lines,
+    /// That of all writes under way.
+    pub(super) writer: Mutex<Weak<Writer>>,
+    pub(super) benches: Benches,
+}
+
+impl Repository {
+    /// What the writers of this process share.
+    pub(super) fn blobs(&self) -> &Blobs {
+        self.memory.get()
+    }
+}

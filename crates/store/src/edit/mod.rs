@@ -1,0 +1,51 @@
+//! An image as a versioned blob, BlobSeer's interface: create, append, write, read, get_recent, clone, commit.
+//! formats/repository.md, "Writing".
+//!
+//! Every write makes a version. Any number of writers work on one image at once, threads, processes and machines: what
+//! they write goes up in parallel; a number is taken and published by one create, in the order in which they finish;
+//! who comes second puts its few changed tree nodes onto the version of who came first and sends no data again, but for
+//! chunks that both wrote, which are merged byte by byte. So version `n` holds the writes 1 to `n`, one over the other.
+//! Readers never wait. A clone costs one record, whatever it is a clone of.
+//!
+//! ```
+//! use store::{Location, Repository, Shape, Stamp};
+//!
+//! let repository = Repository::create(&Location::Memory)?;
+//! let stamp = Stamp { created: "2026-11-20T14:00:00Z".into(), creator: "ann@example".into() };
+//! let disk = repository.blob(&"disk".parse()?);
+//! disk.create(&Shape { size_bytes: 64 << 40, ..Shape::default() }, &stamp)?;   // version 1: all of it is free
+//! disk.write(1 << 40, b"hello", &stamp)?;                                      // version 2
+//! let copy = repository.blob(&"copy".parse()?);
+//! copy.clone_from(&"disk@2".parse()?, &stamp)?;                                // copy@1 shares all of it
+//! copy.write((1 << 40) + 5, b" world", &stamp)?;                               // copy@2; disk stays as it is
+//!
+//! let mut bytes = [0; 11];
+//! repository.snapshot(&"copy".parse()?)?.read(1 << 40, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello world");
+//! repository.snapshot(&"disk".parse()?)?.read(1 << 40, &mut bytes)?;
+//! assert_eq!(&bytes, b"hello\0\0\0\0\0\0");
+//! assert_eq!(disk.recent()?.number, 2);
+//! # Ok::<(), store::Error>(())
+//! ```
+
+mod append;
+mod apply;
+mod blob;
+mod commit;
+mod compare;
+mod compose;
+mod describe;
+mod draft;
+mod line;
+mod memory;
+mod ranges;
+mod read;
+mod staging;
+mod touched;
+mod upload;
+
+pub use blob::{Blob, Changes, Recent, Shape};
+pub use commit::Committed;
+pub use compose::{Content, Piece};
+pub use draft::{Draft, Drafter};
+pub use read::Snapshot;

@@ -1,0 +1,182 @@
+//! Reading: any bytes of any version. A version never changes, so readers need no lock and wait for nobody.
+
+use std::io::Write;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use base::{Extent, ExtentSet};
+use image::{Layout, Leaf, LeafRun, Leaves, Manifest};
+
+use super::ranges::bytes_of;
+use crate::error::from_image;
+use crate::error::{Error, ErrorKind, Result, from_io};
+use crate::names::Reference;
+use crate::nodes::Nodes;
+use crate::parallel::parallel_by;
+use crate::repository::Repository;
+
+/// Chunks that are fetched at once for one read: enough to fill a network with objects of 100 KB.
+const READERS: usize = 8;
+/// Bytes that a copy of a range holds at a time.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// One version, to be read.
+#[derive(Debug, Clone)]
+pub struct Snapshot<'a> {
+    repository: &'a Repository,
+    manifest: Manifest,
+    layout: Layout,
+}
+
+impl Repository {
+    /// The version that `reference` names, to be read. `NotFound` if there is none or it is removed.
+    pub fn snapshot(&self, reference: &Reference) -> Result<Snapshot<'_>> {
+        self.snapshot_of(self.resolve(reference)?)
+    }
+
+    /// The version of `manifest`, to be read.
+    pub fn snapshot_of(&self, manifest: Manifest) -> Result<Snapshot<'_>> {
+        let layout = manifest.layout();
+        let layout = layout
+            .map_err(|error| from_image(format!("read `{}@{}`", manifest.image, manifest.number), error))?;
+        Ok(Snapshot { repository: self, manifest, layout })
+    }
+}
+
+/// A chunk that a read touches: its part of the target, where that begins in the chunk, and what the chunk is.
+type Item<'a> = (Mutex<&'a mut [u8]>, usize, Leaf);
+
+impl Snapshot<'_> {
+    /// What the version says of itself.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// How the image is cut.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where it is stored.
+    pub(crate) fn repository(&self) -> &Repository {
+        self.repository
+    }
+
+    /// The chunks that are not free, ascending.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Result<LeafRun>> + '_ {
+        let runs = self.leaves(&(0..self.layout.size_bytes()));
+        runs.map(|run| run.map_err(|error| self.failed(error)))
+    }
+
+    /// Fills `into` with the bytes from `offset` on; free sectors read as zeros. Every chunk is verified before any
+    /// byte of it is used: `Corrupt` or `NotFound` with the object's name if it is damaged or gone. `Refused` behind
+    /// the end.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let range = self.check(offset, into.len() as u64)?;
+        into.fill(0);
+        let mut items: Vec<Item<'_>> = Vec::new();
+        let (mut rest, mut at) = (into, offset);
+        for run in self.leaves(&range) {
+            let LeafRun { first, leaf, .. } = run.map_err(|error| self.failed(error))?;
+            if !matches!(leaf, Leaf::Data(..)) {
+                continue;
+            }
+            let chunk = bytes_of(self.layout.chunk_extent(first));
+            let (from, until) = (chunk.start.max(range.start), chunk.end.min(range.end));
+            let (_, behind) = rest.split_at_mut(length(from - at));
+            let (part, behind) = behind.split_at_mut(length(until - from));
+            items.push((Mutex::new(part), length(from - chunk.start), leaf));
+            (rest, at) = (behind, until);
+        }
+        let benches = &self.repository.blobs().benches;
+        let read = parallel_by(
+            READERS,
+            &items,
+            || benches.lend(self.repository.cipher()),
+            |lent, (part, from, leaf)| {
+                let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+                let whole = lent.bench()?.open(self.repository, self.layout.chunk, leaf)?;
+                let bytes = &whole[*from..*from + part.len()];
+                part.copy_from_slice(bytes);
+                Ok(())
+            },
+        );
+        read.into_iter().collect::<image::Result<()>>().map_err(|error| self.failed(error))
+    }
+
+    /// Writes `bytes` bytes from `offset` on to `to`, in bounded memory.
+    pub fn copy_to(&self, offset: u64, bytes: u64, to: &mut dyn Write) -> Result<()> {
+        let range = self.check(offset, bytes)?;
+        let mut piece = Vec::new();
+        for start in range.clone().step_by(length(PIECE_BYTES)) {
+            piece.resize(length(PIECE_BYTES.min(range.end - start)), 0);
+            self.read(start, &mut piece)?;
+            to.write_all(&piece).map_err(|error| from_io(format!("copy from {}", self.name()), error))?;
+        }
+        Ok(())
+    }
+
+    /// The sectors of `window` that are allocated.
+    pub fn allocated(&self, window: Extent) -> Result<ExtentSet> {
+        let mut set = ExtentSet::new();
+        for run in self.leaves(&bytes_of(window)) {
+            let run = run.map_err(|error| self.failed(error))?;
+            let Some(extents) = run.leaf.extents() else { continue };
+            if run.count > 1 {
+                let last = self.layout.chunk_extent(run.first + run.count - 1);
+                let whole = Extent::between(self.layout.chunk_extent(run.first).start, last.end());
+                set.insert(whole.intersection(window).unwrap_or_default());
+                continue;
+            }
+            let parts = self.layout.extents_of(run.first, extents);
+            parts.filter_map(|part| part.intersection(window)).for_each(|part| set.insert(part));
+        }
+        Ok(set)
+    }
+
+    /// The chunks that `range` of bytes touches and that are not free, ascending.
+    fn leaves(&self, range: &Range<u64>) -> impl Iterator<Item = image::Result<LeafRun>> + use<'_> {
+        let bytes = u64::from(self.layout.chunk.bytes());
+        let chunks = range.start / bytes..range.end.div_ceil(bytes).min(self.layout.chunk_count());
+        let leaves = Leaves::within(Nodes(self.repository), self.layout.chunk, &self.manifest.root, chunks);
+        leaves.map(|run| run.and_then(|run| self.layout.check_run(&run).map(|()| run)))
+    }
+
+    fn check(&self, offset: u64, bytes: u64) -> Result<Range<u64>> {
+        let end = offset.checked_add(bytes).filter(|&end| end <= self.layout.size_bytes());
+        let end = end.ok_or_else(|| {
+            let size = self.layout.size_bytes();
+            let text = format!("read {bytes} bytes at {offset} of {}: it has {size}", self.name());
+            Error::new(ErrorKind::Refused, text)
+        })?;
+        Ok(offset..end)
+    }
+
+    /// The chunks of `range`, each with its leaf, free ones too.
+    pub(super) fn chunks(&self, range: Range<u64>) -> Result<Vec<(u64, Leaf)>> {
+        let mut chunks: Vec<_> = range.clone().map(|index| (index, Leaf::Free)).collect();
+        let chunk_bytes = u64::from(self.layout.chunk.bytes());
+        for run in self.leaves(&(range.start * chunk_bytes..range.end * chunk_bytes)) {
+            let LeafRun { first, count, leaf } = run.map_err(|error| self.failed(error))?;
+            for (_, of) in &mut chunks[length(first - range.start)..length(first + count - range.start)] {
+                *of = leaf.clone();
+            }
+        }
+        Ok(chunks)
+    }
+
+    fn name(&self) -> String {
+        format!("`{}@{}`", self.manifest.image, self.manifest.number)
+    }
+
+    pub(super) fn failed(&self, error: image::Error) -> Error {
+        from_image(format!("read {}", self.name()), error)
+    }
+}
+
+/// Bytes of memory.
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("what is read fits memory")
+}

@@ -1,0 +1,80 @@
+//! The nodes of a tree that is not stored yet.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::Digest;
+use bytes::Bytes;
+use image::{Cipher, ObjectRef, ObjectSink, ObjectSource, Result};
+
+use super::upload::Upload;
+use crate::nodes::Nodes;
+use crate::repository::Repository;
+
+/// Most bytes of nodes of one unpublished tree that wait in memory; further ones are stored at once.
+const STAGED_BYTES_MAX: usize = 8 << 20;
+
+/// The nodes of a tree that is being made over a repository.
+pub(super) struct Staging<'a> {
+    repository: &'a Repository,
+    upload: &'a Upload<'a>,
+    staged: Mutex<Staged>,
+}
+
+#[derive(Default)]
+struct Staged {
+    nodes: HashMap<Digest, (ObjectRef, Bytes)>,
+    /// Of all nodes that were put since, also of those that did not wait.
+    bytes: usize,
+}
+
+impl<'a> Staging<'a> {
+    pub(super) fn new(repository: &'a Repository, upload: &'a Upload<'a>) -> Self {
+        Self { repository, upload, staged: Mutex::default() }
+    }
+
+    /// Stores the nodes that wait.
+    pub(super) fn store(&self) -> Result<()> {
+        let staged = std::mem::take(&mut *self.lock());
+        staged.nodes.into_values().try_for_each(|(object, bytes)| {
+            Nodes(self.repository).keep(object.digest, &bytes);
+            self.upload.put(&object, bytes)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Staged> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ObjectSource for Staging<'_> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
+        let found = self.lock().nodes.get(&object.digest).map(|(_, bytes)| bytes.clone());
+        found.map_or_else(|| Nodes(self.repository).fetch(object), Ok)
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.repository.cipher().clone()
+    }
+}
+
+impl ObjectSink for Staging<'_> {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
+        Ok(self.lock().nodes.contains_key(&object.digest) || self.upload.contains(object)?)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        let mut staged = self.lock();
+        staged.bytes += bytes.len();
+        if staged.bytes > STAGED_BYTES_MAX {
+            drop(staged);
+            return self.upload.put(object, bytes);
+        }
+        staged.nodes.insert(object.digest, (*object, bytes));
+        Ok(())
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.repository.cipher().clone()
+    }
+}

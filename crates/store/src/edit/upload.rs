@@ -1,0 +1,60 @@
+//! All that one write puts into the repository, and its publication, go through one value.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use image::{Cipher, Manifest, ObjectRef, ObjectSink};
+
+use crate::backend::Created;
+use crate::error::Result;
+use crate::lease::writer::Writer;
+use crate::names::ImageName;
+use crate::record::Stamp;
+use crate::repository::Repository;
+
+/// One write on its way.
+pub(super) struct Upload<'a> {
+    repository: &'a Repository,
+    writer: Arc<Writer>,
+    bytes: AtomicU64,
+}
+
+impl<'a> Upload<'a> {
+    /// Begins before anything is read that the write builds on.
+    pub(super) fn begin(repository: &'a Repository, stamp: &Stamp) -> Result<Self> {
+        let writer = Writer::share(repository, &repository.blobs().writer, stamp)?;
+        Ok(Self { repository, writer, bytes: AtomicU64::new(0) })
+    }
+
+    /// Makes durable what was put, together with others who want the same at this moment.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.repository.settle()
+    }
+
+    /// See [`Repository::create_version`].
+    pub(super) fn create(&self, image: &ImageName, manifest: &Manifest, bytes: &Bytes) -> Result<Created> {
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.writer.create(image, manifest, bytes)
+    }
+
+    /// Bytes that were sent to the store.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+impl ObjectSink for Upload<'_> {
+    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+        self.writer.contains(object)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+        self.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.writer.put(object, bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        self.repository.cipher().clone()
+    }
+}

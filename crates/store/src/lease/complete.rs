@@ -1,0 +1,82 @@
+//! Whether a draft that somebody sent has all that it needs. What it shares with its parent is here already: only what
+//! differs is looked at.
+
+use std::sync::{Mutex, PoisonError};
+
+use image::tree::NodeSource;
+use image::{Child, Differences, Leaf, LeafRun, Manifest, ObjectRef, Root, Verified};
+
+use crate::error::from_image;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::writer::Writer;
+use crate::names::{ImageName, Reference};
+use crate::nodes::Nodes;
+
+impl Writer {
+    /// Makes sure that every object of the tree of `draft` is here to stay. `Refused` with the name of one that is not,
+    /// `Corrupt` if it is no tree. The parent is resolved after this writer began, so that no prune takes what it has.
+    pub fn check_complete(&self, draft: &Manifest) -> Result<()> {
+        let failed = |error: image::Error| match error.kind() {
+            image::ErrorKind::NotFound => {
+                let text = "an object of this version was never sent";
+                Error::from_source(ErrorKind::Refused, text, error)
+            }
+            _ => from_image(format!("look at a draft of `{}`", draft.image), error),
+        };
+        let layout = draft.layout().map_err(failed)?;
+        let parent = self.parent_of(draft)?.unwrap_or(Root { child: Child::Free, ..draft.root });
+        let seen = Mutex::new(Vec::new());
+        let nodes = || Nodes(self.repository());
+        let noting = Noting { nodes: nodes(), seen: &seen };
+        for difference in Differences::new(layout.chunk, (nodes(), &parent), (noting, &draft.root)) {
+            let difference = difference.map_err(failed)?;
+            let leaf = difference.after;
+            // Behind the end of a draft that is shorter than its parent nothing is.
+            if difference.first < draft.root.chunk_count || leaf != Leaf::Free {
+                let count = difference.count.min(draft.root.chunk_count.saturating_sub(difference.first));
+                let run = LeafRun { first: difference.first, count, leaf: leaf.clone() };
+                layout.check_run(&run).map_err(failed)?;
+            }
+            if let Leaf::Data(_, chunk) = leaf {
+                self.check_held(&chunk.object())?;
+            }
+        }
+        let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().try_for_each(|node| self.check_held(node))
+    }
+
+    fn check_held(&self, object: &ObjectRef) -> Result<()> {
+        if self.holds(object)? {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Refused, format!("{object} of this version was never sent")))
+    }
+
+    /// The tree of the parent of `draft`, if that is a version here, in chunks of the same size.
+    fn parent_of(&self, draft: &Manifest) -> Result<Option<Root>> {
+        let Some(parent) = &draft.parent else { return Ok(None) };
+        let Ok(image) = parent.image.parse::<ImageName>() else { return Ok(None) };
+        match self.repository().look(&Reference::Version(image, parent.number)) {
+            Ok((sealed, _)) => {
+                let is_it =
+                    sealed.digest() == parent.digest && sealed.manifest.chunk_bytes == draft.chunk_bytes;
+                Ok(is_it.then_some(sealed.manifest.root))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The nodes of a repository, and which of them were read.
+struct Noting<'a> {
+    nodes: Nodes<'a>,
+    seen: &'a Mutex<Vec<ObjectRef>>,
+}
+
+impl NodeSource for Noting<'_> {
+    fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(*object);
+        self.nodes.node(object)
+    }
+}

@@ -1,0 +1,196 @@
+//! Copies of versions from one repository into another: only what is missing there is sent. formats/repository.md,
+//! "Copies".
+
+use std::collections::HashMap;
+
+use base::Digest;
+use image::manifest::{Copied, Parent};
+use image::tree::NodeSource;
+use image::{
+    Child, ChunkRef, Differences, Leaf, Manifest, ObjectRef, ObjectSink, ObjectSource, Root, Sealed, Verified,
+};
+
+use crate::error::Result;
+use crate::error::from_image;
+use crate::lease::writer::{Writer, again};
+use crate::names::{ImageName, Reference};
+use crate::nodes::Nodes;
+use crate::parallel::parallel_by;
+use crate::record::Stamp;
+use crate::repository::Repository;
+
+mod reseal;
+mod sent;
+
+use sent::{READERS, Sent, WINDOW_CHUNKS};
+
+/// Copies versions of one image.
+pub struct Copier<'a> {
+    from: &'a Repository,
+    to: &'a Repository,
+    image: ImageName,
+    /// By the digest that names a version there: the number and the digest of its copy here.
+    known: HashMap<Digest, (u64, Digest)>,
+    /// The image's profile was looked for.
+    has_profile: bool,
+}
+
+/// What came of copying a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyReport {
+    /// The version here.
+    pub manifest: Manifest,
+    /// It had been copied before.
+    pub known: bool,
+    /// Objects that were sent.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl<'a> Copier<'a> {
+    /// Copies from `from` into the image `image` of `to`. Looks at what was copied before.
+    pub fn new(from: &'a Repository, to: &'a Repository, image: &ImageName) -> Result<Self> {
+        let mut known = HashMap::new();
+        for number in to.numbers(image)?.live {
+            let (sealed, _) = to.read_manifest(image, number)?;
+            let digest = sealed.digest();
+            // A version that goes back to where it came from is there.
+            known.insert(digest, (number, digest));
+            if let Some(copied) = sealed.manifest.copied {
+                known.insert(copied.digest, (number, digest));
+            }
+        }
+        Ok(Self { from, to, image: image.clone(), known, has_profile: false })
+    }
+
+    /// Copies the version that `reference` names there: the same content under the next number here. One that was
+    /// copied before is not copied again. Every object is verified on its way. Where one repository is encrypted
+    /// otherwise than the other, objects are opened and sealed anew on this machine: all of them are read. The image's
+    /// profile goes with the first of them, if there is none here.
+    pub fn copy(&mut self, reference: &Reference) -> Result<CopyReport> {
+        let (sealed, _) = self.from.sealed(reference)?;
+        let report = self.copy_version(reference, &sealed)?;
+        if !std::mem::replace(&mut self.has_profile, true) {
+            let version = Reference::Version(reference.image().clone(), sealed.manifest.number);
+            self.to.take_profile(&self.image, report.manifest.number, self.from, &version)?;
+        }
+        Ok(report)
+    }
+
+    fn copy_version(&mut self, reference: &Reference, sealed: &Sealed) -> Result<CopyReport> {
+        let origin = sealed.manifest.copied.as_ref().map(|copied| copied.digest);
+        let known =
+            [Some(sealed.digest()), origin].into_iter().flatten().find_map(|digest| self.known.get(&digest));
+        if let Some(&(number, _)) = known {
+            let manifest = self.to.resolve(&Reference::Version(self.image.clone(), number))?;
+            return Ok(CopyReport { manifest, known: true, objects: 0, bytes: 0 });
+        }
+        let manifest = &sealed.manifest;
+        let stamp = Stamp { created: manifest.created.clone(), creator: manifest.creator.clone() };
+        let (manifest, sent) = again(|| self.copy_once(reference, sealed, &Writer::begin(self.to, &stamp)?))?;
+        let number = manifest.number;
+        let (copy, _) = self.to.read_manifest(&self.image, number)?;
+        self.known.insert(sealed.digest(), (number, copy.digest()));
+        Ok(CopyReport {
+            manifest,
+            known: false,
+            objects: sent.objects.into_inner(),
+            bytes: sent.bytes.into_inner(),
+        })
+    }
+
+    fn copy_once(&self, reference: &Reference, sealed: &Sealed, writer: &Writer) -> Result<(Manifest, Sent)> {
+        let sent = Sent::default();
+        let failed = |error| from_image(format!("copy `{reference}`"), error);
+        let mut draft = self.describe(sealed);
+        if self.from.cipher().is_like(self.to.cipher()) {
+            self.send(&sealed.manifest, writer, &sent).map_err(failed)?;
+        } else {
+            (draft.root, draft.statistics.encoded_bytes) =
+                reseal::send(&sealed.manifest, self.from, writer, &sent).map_err(failed)?;
+        }
+        Ok((writer.publish(&self.image, draft)?, sent))
+    }
+
+    /// The manifest of the copy.
+    fn describe(&self, sealed: &Sealed) -> Manifest {
+        let from = &sealed.manifest;
+        let parent = from.parent.as_ref().map(|parent| match self.known.get(&parent.digest) {
+            Some(&(number, digest)) => Parent { image: self.image.to_string(), number, digest },
+            None => parent.clone(),
+        });
+        let copied = Copied {
+            repository: self.from.id().to_owned(),
+            image: from.image.clone(),
+            number: from.number,
+            digest: sealed.digest(),
+        };
+        Manifest { parent, copied: Some(copied), ..from.clone() }
+    }
+
+    /// Sends what differs from a version that is here: all that a published version names is there.
+    fn send(&self, manifest: &Manifest, to: &Writer, sent: &Sent) -> image::Result<()> {
+        let layout = manifest.layout()?;
+        let here = self.nearest(manifest);
+        let there = Passing { from: self.from, to, sent };
+        let mut missing: Vec<ChunkRef> = Vec::new();
+        for difference in Differences::new(layout.chunk, (Nodes(self.to), &here), (there, &manifest.root)) {
+            let Leaf::Data(_, chunk) = difference?.after else { continue };
+            missing.push(chunk);
+            if missing.len() >= WINDOW_CHUNKS {
+                self.send_chunks(&mut missing, to, sent)?;
+            }
+        }
+        self.send_chunks(&mut missing, to, sent)
+    }
+
+    fn send_chunks(&self, chunks: &mut Vec<ChunkRef>, to: &Writer, sent: &Sent) -> image::Result<()> {
+        let done = parallel_by(
+            READERS,
+            chunks,
+            || (),
+            |(), chunk| {
+                let object = chunk.object();
+                if to.contains(&object)? {
+                    return Ok(());
+                }
+                let bytes = self.from.verified(&object)?.bytes().clone();
+                sent.count(&object);
+                to.put(&object, bytes)
+            },
+        );
+        chunks.clear();
+        done.into_iter().collect()
+    }
+
+    /// The tree of a version that is here and probably much like `manifest`: the copy of its parent, or the newest one.
+    /// An empty tree if there is none of the same chunk size.
+    fn nearest(&self, manifest: &Manifest) -> Root {
+        let parent = manifest.parent.as_ref().and_then(|parent| self.known.get(&parent.digest));
+        let newest = self.known.values().max_by_key(|(number, _)| *number);
+        let found = parent.or(newest).and_then(|(number, _)| {
+            let found = self.to.resolve(&Reference::Version(self.image.clone(), *number)).ok()?;
+            (found.chunk_bytes == manifest.chunk_bytes).then_some(found.root)
+        });
+        found.unwrap_or(Root { child: Child::Free, ..manifest.root })
+    }
+}
+
+/// Reads nodes there, and puts them here as they pass.
+struct Passing<'a> {
+    from: &'a Repository,
+    to: &'a Writer,
+    sent: &'a Sent,
+}
+
+impl NodeSource for Passing<'_> {
+    fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
+        let node = self.from.verified(object)?;
+        if !self.to.contains(object)? {
+            self.to.put(object, node.bytes().clone())?;
+            self.sent.count(object);
+        }
+        self.from.cipher().open_object(object.kind, &node)
+    }
+}

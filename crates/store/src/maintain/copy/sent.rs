@@ -1,0 +1,25 @@
+//! What a copy counts, and how much of it is in flight at once.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use image::ObjectRef;
+
+/// Chunks that are on their way at once.
+pub(super) const READERS: usize = 8;
+/// Chunks that are looked for together.
+pub(super) const WINDOW_CHUNKS: usize = 256;
+
+/// What was sent.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    pub(super) objects: AtomicU64,
+    pub(super) bytes: AtomicU64,
+}
+
+impl Sent {
+    /// Counts an object.
+    pub(super) fn count(&self, object: &ObjectRef) {
+        self.objects.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(u64::from(object.len), Relaxed);
+    }
+}

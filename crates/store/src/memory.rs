@@ -1,0 +1,37 @@
+//! What the parts of this crate remember of a repository while the process runs, one value of each type. All of it can
+//! be found out again, and a repository that is opened anew starts without it. The values are typed by those who own
+//! them, so that the repository itself knows nothing of the parts above it.
+
+use std::any::Any;
+use std::sync::OnceLock;
+
+/// A list that only grows: a value, and the rest.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    value: OnceLock<Box<dyn Any + Send + Sync>>,
+    rest: OnceLock<Box<Memory>>,
+}
+
+impl Memory {
+    /// The value of type `T`, made by default when it is first asked for.
+    pub(crate) fn get<T: Any + Default + Send + Sync>(&self) -> &T {
+        let value = self.value.get_or_init(|| Box::<T>::default());
+        value.downcast_ref().unwrap_or_else(|| self.rest.get_or_init(Box::default).get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn every_type_has_one_value() {
+        let memory = Memory::default();
+        memory.get::<AtomicU32>().store(1, Relaxed);
+        memory.get::<AtomicU64>().store(2, Relaxed);
+        assert_eq!(memory.get::<AtomicU32>().load(Relaxed), 1);
+        assert_eq!(memory.get::<AtomicU64>().load(Relaxed), 2);
+    }
+}

@@ -1,0 +1,98 @@
+//! Floors: up to which number all versions of an image are removed, so that their manifests and tombstones can go.
+//! formats/repository.md, "Versions" and "Pruning".
+
+use bytes::Bytes;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::mutant::Mutant;
+use crate::names::ImageName;
+use crate::record::Stamp;
+use crate::record::{self, RECORD_BYTES_MAX};
+use crate::repository::Repository;
+
+const FLOOR: &str = "floor";
+
+/// The body of a floor.
+#[derive(Debug, Serialize, Deserialize)]
+struct Floor {
+    image: String,
+    /// The last of the versions that are removed; the record's own name.
+    number: u64,
+    created: String,
+    creator: String,
+    nonce: String,
+}
+
+impl Repository {
+    /// The number up to which all versions of `image` are removed, whatever records there are of them; 0 if none is.
+    pub(crate) fn floor(&self, image: &ImageName) -> Result<u64> {
+        Ok(self.newest_number(&layout::floors_of(image))?.unwrap_or(0))
+    }
+
+    /// `Corrupt` unless floor `number` of `image` is one. It counts all the same.
+    pub(crate) fn check_floor(&self, image: &ImageName, number: u64) -> Result<()> {
+        let path = layout::floor(image, number);
+        let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
+        let found: Floor = record::unseal(FLOOR, path.as_ref(), &bytes)?;
+        match (found.image.as_str(), found.number) == (image.as_str(), number) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the floor of another image"))),
+        }
+    }
+
+    /// Floor `number` of `image`, as it is stored.
+    pub(crate) fn seal_floor(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<Bytes> {
+        let floor = Floor {
+            image: image.to_string(),
+            number,
+            created: stamp.created.clone(),
+            creator: stamp.creator.clone(),
+            nonce: record::nonce()?,
+        };
+        record::enclose(&self.cipher, record::seal(FLOOR, &floor))
+    }
+
+    /// Takes notice that all versions of `image` up to `number` are removed, then deletes what is listed of them.
+    /// Nothing is deleted before a list shows the floor: from then on every list shows it, or a higher one.
+    pub(crate) fn raise_floor(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<()> {
+        if number > self.floor(image)? {
+            let bytes = self.seal_floor(image, number, stamp)?;
+            // Another prune's says the same.
+            self.backend.create(&layout::floor(image, number), &bytes)?;
+        }
+        let shown = if self.has(Mutant::TrustsUnshownFloors) { number } else { self.floor(image)? };
+        // Manifests first: without its tombstone a version would be there again.
+        self.delete_up_to(&layout::versions_of(image), shown)?;
+        self.delete_up_to(&layout::removed_of(image), shown)?;
+        self.delete_up_to(&layout::floors_of(image), shown.saturating_sub(1))
+    }
+
+    /// Deletes the records in `folder` up to `last` that lists show, in ascending order.
+    fn delete_up_to(&self, folder: &Path, last: u64) -> Result<()> {
+        let numbers = self.numbers_in(folder)?;
+        let paths: Vec<_> = numbers
+            .into_iter()
+            .take_while(|&number| number <= last)
+            .map(|number| layout::numbered(folder.clone(), number))
+            .collect();
+        self.delete_all(&paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str =
+        include_str!("../../../../golden/repository/v1/floored/floors/debian/00000000000000000002");
+
+    #[test]
+    fn floors_are_still_written_as_they_were() {
+        let floor: Floor = record::unseal(FLOOR, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::seal(FLOOR, &floor), GOLDEN);
+    }
+}

@@ -1,0 +1,352 @@
+//! Versions: manifests under numbers that are never used twice. formats/repository.md, "Versions".
+
+use std::collections::VecDeque;
+
+use base::Digest;
+use base::limits::MANIFEST_BYTES_MAX;
+use bytes::Bytes;
+use image::{Manifest, Sealed};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Created;
+use crate::error::{Error, ErrorKind, Result, from_image};
+use crate::layout;
+use crate::names::{ImageName, Reference};
+use crate::parallel::parallel_by;
+use crate::record::Stamp;
+use crate::record::{self, RECORD_BYTES_MAX};
+use crate::repository::Repository;
+
+const REMOVED: &str = "removed";
+
+/// Most races for a number that one writer loses before it gives up. Each loss is another writer's success.
+pub(crate) const RACES_MAX: u32 = 1000;
+
+/// Manifests that are read at once, and at most ahead, for somebody who reads a log.
+const LOG_READERS: usize = 8;
+const LOG_AHEAD_MAX: usize = 32;
+
+/// What [`Repository::remove`] took away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removed {
+    /// This version; its data stays until the repository is pruned.
+    Version(u64),
+    /// The tag; the version that it named stays.
+    Tag,
+}
+
+/// The numbers of an image's versions.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// Those that are not removed, ascending.
+    pub(crate) live: Vec<u64>,
+    /// First and last of numbers below the highest that have neither a version nor a tombstone: records were lost.
+    pub(crate) lost: Vec<(u64, u64)>,
+    /// The highest that was ever used, 0 if none was.
+    pub(crate) highest: u64,
+}
+
+impl Numbers {
+    fn has_lost(&self, number: u64) -> bool {
+        self.lost.iter().any(|(first, last)| (first..=last).contains(&&number))
+    }
+}
+
+/// The body of a tombstone.
+#[derive(Debug, Serialize, Deserialize)]
+struct Tombstone {
+    image: String,
+    number: u64,
+    created: String,
+    creator: String,
+    nonce: String,
+}
+
+impl Repository {
+    /// `manifest` signed and sealed as it is stored, and the digest that names it.
+    pub(crate) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
+        let failed = |error| from_image(format!("publish `{}`", manifest.image), error);
+        let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
+        let digest = Sealed::open(&envelope).map_err(failed)?.digest();
+        Ok((self.cipher.seal_manifest(envelope).map_err(failed)?, digest))
+    }
+
+    /// Creates the record of `manifest`, which is `bytes`, if there is none of its number. An error says that nobody
+    /// knows whether it is there.
+    pub(crate) fn create_version(
+        &self,
+        image: &ImageName,
+        manifest: &Manifest,
+        bytes: &Bytes,
+    ) -> Result<Created> {
+        if self.backend.create(&layout::version(image, manifest.number), bytes)? == Created::Ours {
+            return Ok(Created::Ours);
+        }
+        // Whoever publishes again must be sure: what the store read back after a lost reply may have been spoilt on its
+        // way, and was our own.
+        let (found, _) = self.read_manifest(image, manifest.number)?;
+        Ok(if found.manifest.nonce == manifest.nonce { Created::Ours } else { Created::Taken })
+    }
+
+    /// The manifest that `reference` names. `NotFound` if there is none or it is removed; `Refused` if nobody signed
+    /// it, or the tag, whom [`Keys`](crate::Keys) trust.
+    pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
+        self.sealed(reference).map(|(sealed, _)| sealed.manifest)
+    }
+
+    /// The same with its digest and signatures, and its bytes as they are stored, to be sent on as they are.
+    pub fn sealed(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
+        let image = reference.image();
+        if let Reference::Tagged(_, tag) = reference {
+            self.check_tag(image, tag)?;
+        }
+        let (sealed, bytes) = self.look(reference)?;
+        self.check_signed(&format_args!("`{image}@{}`", sealed.manifest.number), sealed.signed())?;
+        Ok((sealed, bytes))
+    }
+
+    /// The same whoever signed it: to be shown, not to be used.
+    pub fn look(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
+        let image = reference.image();
+        let (number, digest) = match reference {
+            Reference::Version(_, number) => (*number, None),
+            Reference::Newest(_) => (self.newest(image)?, None),
+            Reference::Tagged(_, tag) => {
+                let (tag, digest) = self.tagged(image, tag)?;
+                (tag.version, Some(digest))
+            }
+        };
+        if self.is_removed(image, number)? {
+            return Err(Error::new(ErrorKind::NotFound, format!("`{image}@{number}` was removed")));
+        }
+        let (sealed, bytes) = self.read_manifest(image, number)?;
+        if digest.is_some_and(|digest| digest != sealed.digest()) {
+            let text = format!("`{reference}` names version {number} with another manifest than is stored");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok((sealed, bytes))
+    }
+
+    /// The names of all images that have a version, ascending.
+    pub fn images(&self) -> Result<Vec<ImageName>> {
+        let mut images = Vec::new();
+        for name in self.backend.folders(&layout::versions())? {
+            let Ok(image) = name.parse::<ImageName>() else { continue };
+            if self.newest_numbers(&image, None)?.live.is_some() {
+                images.push(image);
+            }
+        }
+        Ok(images)
+    }
+
+    /// The numbers of all versions of `image` that are not removed, ascending. `NotFound` if there are none.
+    pub fn versions(&self, image: &ImageName) -> Result<Vec<u64>> {
+        let live = self.numbers(image)?.live;
+        if live.is_empty() { Err(no_image(image)) } else { Ok(live) }
+    }
+
+    /// The versions of `image` that are not removed, of numbers below `before` if that is given, newest first, read as
+    /// they are asked for. `NotFound` if there are none at all.
+    pub fn log(
+        &self,
+        image: &ImageName,
+        before: Option<u64>,
+    ) -> Result<impl Iterator<Item = Result<Sealed>> + use<'_>> {
+        let image = image.clone();
+        let wanted = move |number: &u64| before.is_none_or(|before| *number < before);
+        let mut numbers = self.versions(&image)?.into_iter().rev().filter(wanted);
+        let (mut ready, mut ahead) = (VecDeque::new(), 1);
+        Ok(std::iter::from_fn(move || {
+            if ready.is_empty() {
+                // More of them at once the longer somebody reads on.
+                let next: Vec<u64> = numbers.by_ref().take(ahead).collect();
+                ahead = (ahead * 2).min(LOG_AHEAD_MAX);
+                let read = |(): &mut (), number: &u64| self.read_manifest(&image, *number);
+                ready.extend(parallel_by(LOG_READERS, &next, || (), read));
+            }
+            ready.pop_front().map(|read| read.map(|(sealed, _)| sealed))
+        }))
+    }
+
+    /// Removes the version `image@number`, or the tag `image:tag`. A version leaves a tombstone; its data stays until
+    /// the repository is pruned. `Refused` for a bare image, and for a version that a tag names.
+    pub fn remove(&self, reference: &Reference, stamp: &Stamp) -> Result<Removed> {
+        match reference {
+            Reference::Newest(image) => {
+                let text = format!("remove `{image}`: expected `{image}@version` or `{image}:tag`");
+                Err(Error::new(ErrorKind::Refused, text))
+            }
+            Reference::Tagged(image, tag) => self.untag(image, tag, stamp).map(|()| Removed::Tag),
+            Reference::Version(image, number) => {
+                self.remove_version(image, *number, stamp).map(|()| Removed::Version(*number))
+            }
+        }
+    }
+
+    fn remove_version(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<()> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no version `{image}@{number}`"));
+        let numbers = self.numbers(image)?;
+        if !numbers.live.contains(&number) && !numbers.has_lost(number) {
+            return Err(missing());
+        }
+        if let Some(tag) = self.tags(image)?.into_iter().find(|tag| tag.version == number) {
+            let text =
+                format!("`{image}@{number}` carries the tag `{}`: move or remove the tag first", tag.name);
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        let bytes = self.tombstone(image, number, stamp)?;
+        match self.backend.create(&layout::removed(image, number), &bytes)? {
+            Created::Ours => Ok(()),
+            Created::Taken => Err(missing()),
+        }
+    }
+
+    /// A tombstone of `image@number`, as it is stored.
+    pub(crate) fn tombstone(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<Bytes> {
+        let tombstone = Tombstone {
+            image: image.to_string(),
+            number,
+            created: stamp.created.clone(),
+            creator: stamp.creator.clone(),
+            nonce: record::nonce()?,
+        };
+        record::enclose(&self.cipher, record::seal(REMOVED, &tombstone))
+    }
+
+    /// `Corrupt` unless the tombstone of `image@number` is one. It counts all the same.
+    pub(crate) fn check_tombstone(&self, image: &ImageName, number: u64) -> Result<()> {
+        let path = layout::removed(image, number);
+        let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
+        let found: Tombstone = record::unseal(REMOVED, path.as_ref(), &bytes)?;
+        match (found.image.as_str(), found.number) == (image.as_str(), number) {
+            true => Ok(()),
+            false => {
+                Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the tombstone of another version")))
+            }
+        }
+    }
+
+    /// Whether there was a version `image@number`, and neither its manifest nor a tombstone is there. Who needs it no
+    /// more removes it.
+    pub fn is_lost(&self, image: &ImageName, number: u64) -> Result<bool> {
+        Ok(self.numbers(image)?.has_lost(number))
+    }
+
+    fn newest(&self, image: &ImageName) -> Result<u64> {
+        self.newest_seen(image)?.live.ok_or_else(|| no_image(image))
+    }
+
+    /// Whether there is a tombstone. Its content says who and when; a damaged one is one all the same.
+    pub(crate) fn is_removed(&self, image: &ImageName, number: u64) -> Result<bool> {
+        Ok(self.backend.size(&layout::removed(image, number))?.is_some())
+    }
+
+    pub(crate) fn read_manifest(&self, image: &ImageName, number: u64) -> Result<(Sealed, Bytes)> {
+        let path = layout::version(image, number);
+        let read = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX));
+        let bytes = read.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::from_source(
+                ErrorKind::NotFound,
+                format!("there is no version `{image}@{number}`"),
+                error,
+            ),
+            _ => error,
+        })?;
+        let opened = self.cipher.open_manifest(&bytes).and_then(|envelope| Sealed::open(&envelope));
+        let sealed = opened.map_err(|error| from_image(format!("read `{path}`"), error))?;
+        let manifest = &sealed.manifest;
+        if (manifest.image.as_str(), manifest.number) != (image.as_str(), number) {
+            let text = format!(
+                "`{path}` holds the manifest of `{}@{}`",
+                manifest.image.escape_debug(),
+                manifest.number
+            );
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        Ok((sealed, bytes))
+    }
+
+    /// What anybody can check of a sealed manifest: whether it has its checksum.
+    pub(crate) fn check_manifest(&self, image: &ImageName, number: u64) -> Result<()> {
+        let path = layout::version(image, number);
+        let bytes = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX))?;
+        let checked = image::cipher::check_sealed_manifest(&bytes);
+        checked.map(drop).map_err(|error| from_image(format!("read `{path}`"), error))
+    }
+
+    /// The number that the next version of `image` would have: none below it is free, whatever lists do not show yet.
+    pub(crate) fn next_number(&self, image: &ImageName) -> Result<u64> {
+        let mut number = next(self.newest_numbers(image, None)?.highest, image)?;
+        while self.backend.exists(&layout::version(image, number))? {
+            number = next(number, image)?;
+        }
+        Ok(number)
+    }
+
+    /// The numbers of all tombstones that `image` has, ascending.
+    pub(crate) fn tombstones(&self, image: &ImageName) -> Result<Vec<u64>> {
+        self.numbers_in(&layout::removed_of(image))
+    }
+
+    /// The numbers of all manifests that `image` has, ascending, removed or not.
+    pub(crate) fn manifests(&self, image: &ImageName) -> Result<Vec<u64>> {
+        self.numbers_in(&layout::versions_of(image))
+    }
+
+    pub(crate) fn numbers(&self, image: &ImageName) -> Result<Numbers> {
+        let mut live = self.numbers_in(&layout::versions_of(image))?;
+        // Tombstones after versions: a version that is removed in between is listed with its tombstone. Floors last:
+        // what is deleted in between is below one.
+        let removed = self.numbers_in(&layout::removed_of(image))?;
+        let floor = self.floor(image)?;
+        let highest = live.last().max(removed.last()).copied().unwrap_or(0).max(floor);
+        let mut used = [&live[..], &removed[..]].concat();
+        used.sort_unstable();
+        let lost = gaps(floor, &used).collect();
+        live.retain(|number| *number > floor && removed.binary_search(number).is_err());
+        Ok(Numbers { live, lost, highest })
+    }
+
+    /// The numbers of the records in `folder`, ascending. What is no numbered record is passed over.
+    pub(crate) fn numbers_in(&self, folder: &Path) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        self.backend.each_name(folder, &mut |name| numbers.extend(layout::number_named(name)))?;
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+}
+
+/// First and last of the numbers above `floor` that are missing between those of `used`, which ascend.
+pub(crate) fn gaps(floor: u64, used: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+    let used = &used[used.partition_point(|&number| number <= floor)..];
+    let pairs = std::iter::once(floor).chain(used.iter().copied()).zip(used);
+    let pairs = pairs.filter(|&(before, &number)| number.saturating_sub(before) > 1);
+    pairs.map(|(before, number)| (before + 1, number - 1))
+}
+
+/// The number after `highest`. A stranger's record of the highest number there is must not wrap it around.
+pub(crate) fn next(highest: u64, what: &ImageName) -> Result<u64> {
+    highest
+        .checked_add(1)
+        .ok_or_else(|| Error::new(ErrorKind::Refused, format!("`{what}` has used up all numbers")))
+}
+
+fn no_image(image: &ImageName) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str =
+        include_str!("../../../../golden/repository/v1/good/removed/debian/00000000000000000002");
+
+    #[test]
+    fn tombstones_are_still_written_as_they_were() {
+        let tombstone: Tombstone = record::unseal(REMOVED, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::seal(REMOVED, &tombstone), GOLDEN);
+    }
+}

@@ -1,0 +1,224 @@
+//! Tags: names that move from version to version. Every move is a record of its own, numbered and created only if
+//! absent; the newest says where the tag is. formats/repository.md, "Tags".
+
+use base::Digest;
+use bytes::Bytes;
+use image::{Cipher, Signed, Trust};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Created;
+use crate::error::from_image;
+use crate::error::{Error, ErrorKind, Result};
+use crate::layout;
+use crate::names::{ImageName, LATEST, Reference, TagName};
+use crate::record::Stamp;
+use crate::record::{self, RECORD_BYTES_MAX};
+use crate::repository::Repository;
+use crate::versions::{RACES_MAX, next};
+
+const TAG: &str = "tag";
+
+/// Where a tag is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// The tag.
+    pub name: TagName,
+    /// The number of the version that it names.
+    pub version: u64,
+    /// When it was put there, RFC 3339.
+    pub created: String,
+    /// Who put it there.
+    pub creator: String,
+}
+
+/// The body of one move.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Move {
+    image: String,
+    tag: String,
+    /// Which move it is, from 1; the record's own name.
+    number: u64,
+    /// Where the tag goes; nowhere if it is taken away.
+    target: Option<Target>,
+    created: String,
+    creator: String,
+    nonce: String,
+}
+
+impl Move {
+    /// Whether it takes the tag away.
+    pub(crate) fn is_away(&self) -> bool {
+        self.target.is_none()
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Target {
+    version: u64,
+    /// Digest of the version's manifest.
+    manifest: String,
+}
+
+impl Repository {
+    /// Puts `tag` on version `version` of `image`, from wherever it was. `NotFound` if there is no such version.
+    pub fn tag(&self, image: &ImageName, tag: &TagName, version: u64, stamp: &Stamp) -> Result<()> {
+        if tag.as_str() == LATEST {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                format!("`{image}:{LATEST}` always means the newest version and cannot be set"),
+            ));
+        }
+        let manifest = self.sealed(&Reference::Version(image.clone(), version))?.0.digest().to_hex();
+        self.move_tag(image, tag, Some(Target { version, manifest }), stamp)
+    }
+
+    /// Takes `tag` away. `NotFound` if there is no such tag.
+    pub fn untag(&self, image: &ImageName, tag: &TagName, stamp: &Stamp) -> Result<()> {
+        self.tagged(image, tag)?;
+        self.move_tag(image, tag, None, stamp)
+    }
+
+    /// All tags of `image` in the order of their names. `NotFound` if there is no such image.
+    pub fn tags(&self, image: &ImageName) -> Result<Vec<Tag>> {
+        if self.newest_numbers(image, None)?.live.is_none() {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no image `{image}`")));
+        }
+        let mut tags = Vec::new();
+        for name in self.tag_names(image)? {
+            tags.extend(self.tag_now(image, &name)?.map(|(tag, _)| tag));
+        }
+        Ok(tags)
+    }
+
+    /// The names of all tags that `image` has or had, ascending.
+    pub(crate) fn tag_names(&self, image: &ImageName) -> Result<Vec<TagName>> {
+        let names = self.backend.folders(&layout::tags_of(image))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Where `tag` is now, and the digest of the manifest there; `None` if it is nowhere.
+    pub(crate) fn tag_now(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Tag, Digest)>> {
+        Ok(self.newest_move(image, tag)?.and_then(|(newest, _)| tag_of(tag.clone(), newest)))
+    }
+
+    /// Where `tag` is, and the digest of the manifest there.
+    pub(crate) fn tagged(&self, image: &ImageName, tag: &TagName) -> Result<(Tag, Digest)> {
+        self.tag_now(image, tag)?.ok_or_else(|| no_tag(image, tag))
+    }
+
+    /// Holds the move that says where `tag` is against the keys that are trusted. `NotFound` if there is none.
+    pub(crate) fn check_tag(&self, image: &ImageName, tag: &TagName) -> Result<()> {
+        match self.newest_move(image, tag)? {
+            Some((_, signed)) => self.check_signed(&format_args!("`{image}:{tag}`"), &signed),
+            None => Err(no_tag(image, tag)),
+        }
+    }
+
+    /// The newest move of `tag` as it is stored, for those who check it themselves by [`read_tag`]. `NotFound` if there
+    /// is none.
+    pub fn tag_record(&self, image: &ImageName, tag: &TagName) -> Result<Bytes> {
+        let number = self.newest_number(&layout::tag_records(image, tag))?;
+        let number = number.ok_or_else(|| no_tag(image, tag))?;
+        self.backend.read_record(&layout::tag_record(image, tag, number), RECORD_BYTES_MAX)
+    }
+
+    fn move_tag(
+        &self,
+        image: &ImageName,
+        tag: &TagName,
+        target: Option<Target>,
+        stamp: &Stamp,
+    ) -> Result<()> {
+        let records = layout::tag_records(image, tag);
+        let mut number = 0;
+        for _ in 0..RACES_MAX {
+            // What was taken a moment ago counts also where the listing does not know it yet.
+            number = next(self.newest_number(&records)?.unwrap_or(0).max(number), image)?;
+            let moved = Move {
+                image: image.to_string(),
+                tag: tag.to_string(),
+                number,
+                target: target.clone(),
+                created: stamp.created.clone(),
+                creator: stamp.creator.clone(),
+                nonce: record::nonce()?,
+            };
+            let bytes = record::seal_signed(TAG, &moved, self.keys.sign.as_ref());
+            let bytes = record::enclose(&self.cipher, bytes)?;
+            if self.backend.create(&layout::tag_record(image, tag, number), &bytes)? == Created::Ours {
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorKind::Io, format!("too many others move `{image}:{tag}`")))
+    }
+
+    pub(crate) fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Move, Signed)>> {
+        let newest = self.newest_number(&layout::tag_records(image, tag))?;
+        newest.map(|number| self.move_of(image, tag, number)).transpose()
+    }
+
+    /// Move `number` of `tag`, and who signed it.
+    pub(crate) fn move_of(&self, image: &ImageName, tag: &TagName, number: u64) -> Result<(Move, Signed)> {
+        let path = layout::tag_record(image, tag, number);
+        let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
+        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
+        let (found, signed) = read_move(image, tag, path.as_ref(), &bytes)?;
+        match found.number == number {
+            true => Ok((found, signed)),
+            false => Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the record of another move"))),
+        }
+    }
+}
+
+/// Where the record `bytes` of a move puts `tag` of `image`: the number of the version and the digest of its manifest.
+/// `NotFound` if it took the tag away; `Refused` if nobody in `trust` signed it; `Corrupt` if it is none, or of another
+/// tag, or not sealed as `cipher` says.
+pub fn read_tag(
+    image: &ImageName,
+    tag: &TagName,
+    bytes: Bytes,
+    cipher: &Cipher,
+    trust: &Trust,
+) -> Result<(u64, Digest)> {
+    let what = format!("`{image}:{tag}`");
+    let bytes = record::disclose(cipher, &what, bytes)?;
+    let (newest, signed) = read_move(image, tag, &what, &bytes)?;
+    trust.check(&what, &signed).map_err(|error| from_image(format!("use {what}"), error))?;
+    let (tag, digest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
+    Ok((tag.version, digest))
+}
+
+fn read_move(image: &ImageName, tag: &TagName, name: &str, bytes: &[u8]) -> Result<(Move, Signed)> {
+    let (newest, signed): (Move, _) = record::unseal_signed(TAG, name, bytes)?;
+    let has_digest = newest.target.as_ref().is_none_or(|target| target.manifest.parse::<Digest>().is_ok());
+    if (newest.image.as_str(), newest.tag.as_str()) != (image.as_str(), tag.as_str()) || !has_digest {
+        return Err(Error::new(ErrorKind::Corrupt, format!("`{name}` is the record of another move")));
+    }
+    Ok((newest, signed))
+}
+
+fn no_tag(image: &ImageName, tag: &TagName) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`"))
+}
+
+/// What a move says of its tag; `None` if it took the tag away.
+fn tag_of(name: TagName, newest: Move) -> Option<(Tag, Digest)> {
+    let target = newest.target?;
+    let manifest = target.manifest.parse().ok()?;
+    Some((Tag { name, version: target.version, created: newest.created, creator: newest.creator }, manifest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str =
+        include_str!("../../../../golden/repository/v1/good/tags/debian/stable/00000000000000000001");
+
+    #[test]
+    fn moves_are_still_written_as_they_were() {
+        let first: Move = record::unseal(TAG, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(first.target.as_ref().map(|target| target.version), Some(3));
+        assert_eq!(record::seal(TAG, &first), GOLDEN);
+    }
+}
