@@ -26,6 +26,9 @@ const MAGIC: &[u8; 8] = b"DCSCRUB\x01";
 /// Digest (its first half), slot, inode, length, ctime, time of the check.
 const ENTRY_BYTES: usize = 16 + 1 + 8 + 8 + 8 + 8;
 const DIGEST_BYTES: usize = 32;
+/// Hexadecimal digits in a log's name: of the repository's id, and of the digest of its place.
+const ID_DIGITS: usize = 32;
+const PLACE_DIGITS: usize = 16;
 
 /// Where scrub logs are kept, and what time it is.
 #[derive(Debug, Clone)]
@@ -70,7 +73,7 @@ impl Scrubs {
     /// The log of the repository `id` in the folder `root`.
     pub(crate) fn of(setting: &ScrubSetting, id: &str, root: &Path) -> Self {
         let place = Digest::of(root.as_os_str().as_encoded_bytes()).to_string();
-        let path = setting.folder.join(format!("{id}-{}", &place[..16]));
+        let path = setting.folder.join(format!("{id}-{}", &place[..PLACE_DIGITS]));
         let (known, fresh) = (OnceLock::new(), Mutex::default());
         Self { path, now_ns: nanoseconds(setting.now), known, fresh, is_forgotten: AtomicBool::new(false) }
     }
@@ -128,9 +131,13 @@ impl Scrubs {
     }
 
     /// Removes logs, also partial ones, in which nothing can count any more: those of repositories that are not used.
+    /// Anything else stays: the user chooses the folder.
     fn remove_old(&self, folder: &Path) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
+            if !entry.file_name().to_str().is_some_and(is_log) {
+                continue;
+            }
             let written = nanoseconds(entry.metadata()?.modified()?);
             if written.saturating_add(nanoseconds_of(AGE_MAX)) < self.now_ns {
                 std::fs::remove_file(entry.path())?;
@@ -147,8 +154,18 @@ impl Drop for Scrubs {
     }
 }
 
+/// Whether a file of this name is a log: `<id>-<half of the place's digest>`, with a process number if it is partial.
+fn is_log(name: &str) -> bool {
+    let (log, process) = name.split_once('.').unwrap_or((name, "0"));
+    let is_hex =
+        |text: &str, digits| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_number = process.bytes().all(|byte| byte.is_ascii_digit());
+    is_number
+        && log.split_once('-').is_some_and(|(id, place)| is_hex(id, ID_DIGITS) && is_hex(place, PLACE_DIGITS))
+}
+
 fn key(object: &ObjectRef, slot: u8) -> Key {
-    (*object.digest.0.first_chunk().expect("a digest has 32 bytes"), slot)
+    (*object.digest.first_half(), slot)
 }
 
 fn nanoseconds(time: SystemTime) -> u64 {
@@ -209,12 +226,12 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(60 * 60);
     const STAMP: FileStamp = FileStamp { inode: 7, bytes: 5, changed_ns: 1_000_000_000 };
 
-    fn at(hours: u32) -> SystemTime {
+    fn at_hour(hours: u32) -> SystemTime {
         SystemTime::UNIX_EPOCH + HOUR * hours
     }
 
     fn log(folder: &Path, hours: u32) -> Scrubs {
-        let setting = ScrubSetting { folder: folder.join("scrubs"), now: at(hours) };
+        let setting = ScrubSetting { folder: folder.join("scrubs"), now: at_hour(hours) };
         Scrubs::of(&setting, "id", Path::new("/repository"))
     }
 
@@ -258,24 +275,34 @@ mod tests {
     #[test]
     fn a_file_that_just_changed_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
-        let just = nanoseconds(at(10)) - nanoseconds_of(STILL) + 1;
+        let just = nanoseconds(at_hour(10)) - nanoseconds_of(STILL) + 1;
         log(folder.path(), 10).add(&object(), 0, FileStamp { changed_ns: just, ..STAMP });
         let stamp = FileStamp { changed_ns: just, ..STAMP };
         assert!(!log(folder.path(), 10).covers(&object(), 0, &stamp));
     }
 
     #[test]
-    fn logs_that_are_not_used_any_more_go() {
-        let folder = checked();
-        let path = log(folder.path(), 10).path.clone();
-        let old = path.with_extension("1");
-        std::fs::write(&old, b"partial").unwrap();
-        let written = nanoseconds(old.metadata().unwrap().modified().unwrap());
+    fn logs_that_are_not_used_any_more_go_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (id, other) = ("0".repeat(32), "1".repeat(32));
+        let at = |now, id: &str| {
+            let setting = ScrubSetting { folder: folder.path().join("scrubs"), now };
+            Scrubs::of(&setting, id, Path::new("/repository"))
+        };
+        at(at_hour(10), &id).add(&object(), 0, STAMP);
+        let path = at(at_hour(10), &id).path.clone();
+        let partial = path.with_extension("1");
+        // Somebody may have named a folder as the cache that holds a folder of this name.
+        let theirs =
+            ["notes.txt", "0-1", &format!("{id}-{}", "x".repeat(16)), &format!("{id}-0123456789abcdef.txt")];
+        let theirs = theirs.map(|name| path.with_file_name(name));
+        theirs.iter().chain([&partial]).for_each(|path| std::fs::write(path, b"text").unwrap());
+        std::fs::create_dir(path.with_file_name("folder")).unwrap();
+        let written = nanoseconds(partial.metadata().unwrap().modified().unwrap());
         let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(written) + 25 * HOUR;
-        let setting = ScrubSetting { folder: folder.path().join("scrubs"), now };
-        Scrubs::of(&setting, "other", Path::new("/")).add(&object(), 0, STAMP);
-        // The one just written looks as old by the clock of this test.
-        assert!(!old.exists() && !path.exists());
+        at(now, &other).add(&object(), 0, STAMP);
+        assert!(!partial.exists() && !path.exists());
+        assert!(theirs.iter().all(|path| path.exists()) && path.with_file_name("folder").exists());
     }
 
     #[test]
