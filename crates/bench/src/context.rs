@@ -35,9 +35,12 @@ pub struct Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        let is_used = std::fs::read_dir(self.folders()).is_ok_and(|mut entries| entries.next().is_some());
         drop(self.folders.take());
-        // Without it the next run does not wait.
-        let _ = std::fs::write(self.scratch.join(ENDED), b"");
+        if is_used {
+            // Without it the next run does not wait.
+            let _ = std::fs::write(self.scratch.join(ENDED), b"");
+        }
     }
 }
 
