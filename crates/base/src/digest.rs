@@ -17,6 +17,12 @@ impl Digest {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
+    /// The first 16 bytes: enough to tell objects apart in a table that has to stay small.
+    #[must_use]
+    pub fn first_half(&self) -> &[u8; 16] {
+        self.0.first_chunk().expect("a digest has 32 bytes")
+    }
+
     /// The digest as 64 lower-case hexadecimal digits.
     #[must_use]
     pub fn to_hex(self) -> String {

@@ -10,8 +10,7 @@ use rustix::io::Errno;
 
 use crate::file::{Identity, identify};
 use crate::in_use::folder_of;
-use crate::mounts::device_number;
-use crate::mounts::{Mount, mounts, swaps};
+use crate::mounts::{Mount, device_number, mounts, swaps};
 use crate::{Result, Source, SurveyOptions};
 
 /// Devices that lie on devices that lie on devices: so deep and no deeper.

@@ -15,9 +15,8 @@ use crate::backend::cache::{Cache, CacheSetting};
 use crate::backend::folder::Folder;
 use crate::backend::location::Location;
 use crate::backend::probe::{Probe, Proof};
-use crate::backend::s3;
 use crate::backend::scrubs::{ScrubSetting, Scrubs};
-use crate::backend::{Backend, Created};
+use crate::backend::{Backend, Created, s3};
 use crate::error::{Error, ErrorKind, Result, from_image, from_io, from_store};
 use crate::layout;
 use crate::memory::Memory;
@@ -25,8 +24,7 @@ use crate::mutant::Mutant;
 #[cfg(feature = "mutants")]
 use crate::process::Process;
 use crate::process::Processes;
-use crate::record::Stamp;
-use crate::record::{self, RECORD_BYTES_MAX};
+use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 
 const FORMAT: &str = "diskcast-repository";
 

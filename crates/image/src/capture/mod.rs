@@ -15,8 +15,7 @@ use disk::{DiskMap, ReadAt};
 
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
-use crate::chunk::ChunkRef;
-use crate::chunk::{Encoder, PlainHasher, is_zero};
+use crate::chunk::{ChunkRef, Encoder, PlainHasher, is_zero};
 use crate::cipher::Cipher;
 use crate::error::from_disk;
 use crate::extents::{ChunkExtents, ChunkSize};

@@ -84,44 +84,30 @@ pub(crate) enum Created {
 }
 
 impl Backend {
+    fn new(store: Arc<dyn ObjectStore>, executor: Executor, objects: Objects, proof: Proof) -> Self {
+        Self { store, executor, objects, proof, flush: SharedFlush::default() }
+    }
+
     /// A store whose futures do their work where they are waited for.
     pub(crate) fn here(store: Arc<dyn ObjectStore>, proof: Proof) -> Self {
-        Self {
-            store,
-            executor: Executor::Here,
-            objects: Objects::Direct,
-            proof,
-            flush: SharedFlush::default(),
-        }
+        Self::new(store, Executor::Here, Objects::Direct, proof)
     }
 
     /// A folder, as `object_store` sees it and as it takes in objects.
     pub(crate) fn folder(store: Arc<dyn ObjectStore>, folder: Folder, proof: Proof) -> Self {
-        Self {
-            store,
-            executor: Executor::Here,
-            objects: Objects::Folder(folder),
-            proof,
-            flush: SharedFlush::default(),
-        }
+        Self::new(store, Executor::Here, Objects::Folder(folder), proof)
     }
 
     /// Any store that says when a put is done, one object after the other.
     pub(crate) fn any(store: Arc<dyn ObjectStore>, proof: Proof) -> Result<Self> {
-        Ok(Self {
-            store,
-            executor: Executor::network()?,
-            objects: Objects::Direct,
-            proof,
-            flush: SharedFlush::default(),
-        })
+        Ok(Self::new(store, Executor::network()?, Objects::Direct, proof))
     }
 
     /// A store behind a network.
     pub(crate) fn network(store: Arc<dyn ObjectStore>, proof: Proof) -> Result<Self> {
         let executor = Executor::network()?;
         let uploads = Uploads::new(Arc::clone(&store), executor.clone());
-        Ok(Self { store, executor, objects: Objects::Uploads(uploads), proof, flush: SharedFlush::default() })
+        Ok(Self::new(store, executor, Objects::Uploads(uploads), proof))
     }
 
     /// Whether every call costs a way through a network.

@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{Backend, Created};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
-use crate::record::Stamp;
-use crate::record::{self, RECORD_BYTES_MAX};
+use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 
 const PROBE: &str = "probe";
 /// Writers that race for each record, and how many records they race for.

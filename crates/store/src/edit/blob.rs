@@ -14,12 +14,10 @@ use super::line::Tip;
 use super::touched::Touched;
 use super::upload::Upload;
 use crate::backend::Created;
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::lease::writer::again;
 use crate::names::{ImageName, Reference};
-use crate::record;
-use crate::record::Stamp;
+use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::next;
 

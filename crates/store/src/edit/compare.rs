@@ -13,8 +13,7 @@ use image::{AlignedBuffer, ChunkExtents, ChunkRef, ErrorKind, Leaf};
 use super::compose::{Content, Lent};
 use super::ranges::bytes_of;
 use super::read::Snapshot;
-use crate::error::Result;
-use crate::error::into_image;
+use crate::error::{Result, into_image};
 use crate::parallel::{cores, parallel_by};
 
 /// Chunks whose leaves are held at a time.

@@ -20,8 +20,7 @@ use super::compose::Benches;
 use super::describe;
 use super::ranges::{Ranges, bytes_of};
 use super::touched::Touched;
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::parallel::parallel_by;
 use crate::record::Stamp;
 

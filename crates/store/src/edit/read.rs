@@ -8,8 +8,7 @@ use base::{Extent, ExtentSet};
 use image::{Layout, Leaf, LeafRun, Leaves, Manifest};
 
 use super::ranges::bytes_of;
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result, from_io};
+use crate::error::{Error, ErrorKind, Result, from_image, from_io};
 use crate::names::Reference;
 use crate::nodes::Nodes;
 use crate::parallel::parallel_by;

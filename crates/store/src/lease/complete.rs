@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use image::tree::NodeSource;
 use image::{Child, Differences, Leaf, LeafRun, Manifest, ObjectRef, Root, Verified};
 
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::lease::writer::Writer;
 use crate::names::{ImageName, Reference};
 use crate::nodes::Nodes;

@@ -17,15 +17,13 @@ use image::{ChunkSize, Root, Sealed};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result, from_io};
+use crate::error::{Error, ErrorKind, Result, from_image, from_io};
 use crate::layout;
 use crate::lease::epoch::Epoch;
 use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::process::Process;
-use crate::record::Stamp;
-use crate::record::{self, RECORD_BYTES_MAX};
+use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
 use crate::versions::RACES_MAX;
 

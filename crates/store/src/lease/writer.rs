@@ -9,15 +9,13 @@ use bytes::Bytes;
 use image::{Cipher, Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
-use crate::error::into_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, into_image};
 use crate::layout;
 use crate::lease::filter::Filter;
 use crate::lease::{Heart, Lease, Purpose};
 use crate::mutant::Mutant;
 use crate::names::ImageName;
-use crate::record;
-use crate::record::Stamp;
+use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, next};
 
@@ -61,24 +59,20 @@ struct Good(Mutex<HashSet<[u8; 16]>>);
 
 impl Good {
     fn has(&self, digest: &Digest) -> bool {
-        self.lock().contains(front(digest))
+        self.lock().contains(digest.first_half())
     }
 
     /// Remembers one. One that finds no room is read again when it is needed again.
     fn add(&self, digest: &Digest) {
         let mut good = self.lock();
         if good.len() < GOOD_MAX {
-            good.insert(*front(digest));
+            good.insert(*digest.first_half());
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<[u8; 16]>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn front(digest: &Digest) -> &[u8; 16] {
-    digest.0.first_chunk().expect("a digest has 32 bytes")
 }
 
 impl Writer {

@@ -16,8 +16,7 @@ use crate::maintain::records::Name;
 use crate::maintain::repair::How;
 use crate::names::ImageName;
 use crate::prune::doubted;
-use crate::record;
-use crate::record::Stamp;
+use crate::record::{self, Stamp};
 use crate::repository::Repository;
 
 impl Repository {

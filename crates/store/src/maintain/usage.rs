@@ -10,8 +10,7 @@ use image::node::Node;
 use image::tree::NodeSource as _;
 use image::{Child, ChunkSize, Leaf, ObjectRef};
 
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::names::ImageName;
 use crate::nodes::Nodes;
 use crate::parallel::parallel;
@@ -171,7 +170,7 @@ impl Repository {
                         if prefix(&chunk.encoded) % passes != pass {
                             continue;
                         }
-                        let key = *chunk.encoded.0.first_chunk().expect("a digest has 32 bytes");
+                        let key = *chunk.encoded.first_half();
                         let entry = chunks.entry(key).or_insert((chunk.encoded_len, *set));
                         entry.1 = sets.union(entry.1, *set)?;
                     }

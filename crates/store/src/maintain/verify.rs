@@ -14,8 +14,7 @@ use image::{
     Root, Signed, Stage,
 };
 
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 pub use crate::maintain::findings::{Damage, Scope, Signer, VerifyReport, Why};
 use crate::maintain::records::Name;
@@ -377,7 +376,7 @@ impl<'a> Run<'a> {
     fn rest(&mut self, kind: ObjectKind) -> Result<()> {
         let seen: HashSet<[u8; 16]> = match kind {
             ObjectKind::Chunk => self.chunks.iter().map(|(encoded, _)| *encoded).collect(),
-            ObjectKind::Node => self.nodes.iter().map(front).collect(),
+            ObjectKind::Node => self.nodes.iter().map(|digest| *digest.first_half()).collect(),
         };
         let (mut window, mut unreferenced, mut strangers) = (Vec::new(), 0, 0);
         let this = &*self;
@@ -386,7 +385,7 @@ impl<'a> Run<'a> {
             window.clear();
         };
         let is_looked_at = |digest: &Digest, slot: u8| {
-            seen.contains(&front(digest))
+            seen.contains(digest.first_half())
                 && (slot == 0 || lock(&this.looked_at).get(digest).is_some_and(|&last| slot <= last))
         };
         this.repository.backend.for_each(&layout::objects(kind), &mut |found| {
@@ -394,7 +393,7 @@ impl<'a> Run<'a> {
                 None => strangers += 1,
                 Some((digest, slot)) if is_looked_at(&digest, slot) => {}
                 Some((digest, slot)) => {
-                    unreferenced += u64::from(!seen.contains(&front(&digest)));
+                    unreferenced += u64::from(!seen.contains(digest.first_half()));
                     let len = u32::try_from(found.size).unwrap_or(u32::MAX).min(OBJECT_BYTES_MAX);
                     window.push((ObjectRef { kind, len, digest }, slot));
                 }
@@ -495,12 +494,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn front(digest: &Digest) -> [u8; 16] {
-    *digest.0.first_chunk().expect("a digest has 32 bytes")
-}
-
 fn key(chunk: &ChunkRef) -> ChunkKey {
-    (front(&chunk.encoded), *chunk.plain.0.first_chunk().expect("a digest has 32 bytes"))
+    (*chunk.encoded.first_half(), *chunk.plain.0.first_chunk().expect("a digest has 32 bytes"))
 }
 
 /// What one thread needs to decode chunks.

@@ -15,8 +15,7 @@ use crate::backend::Created;
 use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::names::{ImageName, Reference};
-use crate::record;
-use crate::record::Stamp;
+use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, next};
 

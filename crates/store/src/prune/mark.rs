@@ -8,8 +8,7 @@ use image::node::Node;
 use image::tree::NodeSource as _;
 use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Root};
 
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 use crate::lease::Commit;
 use crate::lease::filter::Filter;

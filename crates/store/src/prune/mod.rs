@@ -19,8 +19,7 @@ use crate::lease::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, Pa
 use crate::lease::filter::Filter;
 use crate::lease::{Heart, Lease, Purpose};
 use crate::mutant::Mutant;
-use crate::record;
-use crate::record::Stamp;
+use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::RACES_MAX;
 use candidates::{Candidates, each_object};

@@ -10,8 +10,7 @@ use image::{Cipher, PublicKey, Signature, Signed, SigningKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 
 /// Longest record in bytes.
 pub(crate) const RECORD_BYTES_MAX: u64 = 16 << 10;

@@ -9,8 +9,7 @@ use base::{Extent, ExtentSet};
 use image::{ChunkExtents, Difference, Differences, Leaf};
 
 use crate::edit::Snapshot;
-use crate::error::Result;
-use crate::error::from_image;
+use crate::error::{Result, from_image};
 use crate::nodes::Nodes;
 
 /// How a range of sectors differs.

@@ -9,8 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::mutant::Mutant;
 use crate::names::ImageName;
-use crate::record::Stamp;
-use crate::record::{self, RECORD_BYTES_MAX};
+use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
 
 const FLOOR: &str = "floor";

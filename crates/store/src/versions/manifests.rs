@@ -14,8 +14,7 @@ use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 use crate::names::{ImageName, Reference};
 use crate::parallel::parallel_by;
-use crate::record::Stamp;
-use crate::record::{self, RECORD_BYTES_MAX};
+use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
 
 const REMOVED: &str = "removed";

@@ -7,12 +7,10 @@ use image::{Cipher, Signed, Trust};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
-use crate::error::from_image;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 use crate::names::{ImageName, LATEST, Reference, TagName};
-use crate::record::Stamp;
-use crate::record::{self, RECORD_BYTES_MAX};
+use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, next};
 

@@ -24,8 +24,7 @@ pub use crate::multicast::receiver::slot::{Disposition, Slot};
 use crate::multicast::receiver::slots::{Slots, View};
 use crate::multicast::receiver::stream::Stream;
 use crate::multicast::repair::repairs_max;
-use crate::multicast::wire::header::ObjectRange;
-use crate::multicast::wire::header::{BlockHeader, Reject};
+use crate::multicast::wire::header::{BlockHeader, ObjectRange, Reject};
 use crate::multicast::wire::report::ReceiverCounters;
 use crate::multicast::wire::status::Downstream;
 

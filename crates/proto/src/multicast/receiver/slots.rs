@@ -9,8 +9,7 @@ use crate::multicast::bits::{BlockSet, ObjectSet};
 use crate::multicast::mutant::Mutant;
 use crate::multicast::receiver::slot::{Disposition, Slot};
 use crate::multicast::receiver::stream::Stream;
-use crate::multicast::wire::header::ObjectRange;
-use crate::multicast::wire::header::{BlockHeader, COMING_MAX, Shape, are_coded};
+use crate::multicast::wire::header::{BlockHeader, COMING_MAX, ObjectRange, Shape, are_coded};
 use crate::multicast::wire::report::{Cause, Lacking, NeedBlocks};
 
 /// Most bytes of a bitmap in one NEED: 2048 blocks.

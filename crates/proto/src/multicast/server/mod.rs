@@ -30,8 +30,7 @@ use crate::multicast::server::outliers::Outliers;
 use crate::multicast::server::schedule::Schedule;
 use crate::multicast::stats::{ReceiverStatistics, SessionStatistics};
 use crate::multicast::wire::TAG_BYTES;
-use crate::multicast::wire::header::ReceiverId;
-use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, Reject};
+use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, ReceiverId, Reject};
 use crate::multicast::wire::report::{Cause, Upstream};
 use crate::multicast::wire::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_bye};
 

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 
 use crate::multicast::bits::{ObjectSet, index};
 use crate::multicast::mutant::Mutant;
-use crate::multicast::wire::header::ObjectRange;
-use crate::multicast::wire::header::Shape;
+use crate::multicast::wire::header::{ObjectRange, Shape};
 use crate::multicast::wire::report::Cause;
 use crate::multicast::wire::status::STATUS_RANGES_MAX;
 

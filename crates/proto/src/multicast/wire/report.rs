@@ -2,9 +2,9 @@
 
 use base::wire::Reader;
 
-use super::header::ObjectRange;
-use super::header::ReceiverId;
-use super::header::{PREFIX_BYTES, Prefix, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48};
+use super::header::{
+    ObjectRange, PREFIX_BYTES, Prefix, ReceiverId, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48,
+};
 use super::key::TAG_BYTES;
 
 /// Most objects that one NEED may ask for whole.

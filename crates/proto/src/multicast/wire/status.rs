@@ -4,9 +4,9 @@
 use base::Duration;
 use base::wire::Reader;
 
-use super::header::ObjectRange;
-use super::header::ReceiverId;
-use super::header::{BlockHeader, Prefix, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48};
+use super::header::{
+    BlockHeader, ObjectRange, Prefix, ReceiverId, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48,
+};
 
 /// Most ranges in one STATUS.
 pub(in crate::multicast) const STATUS_RANGES_MAX: usize = 40;

@@ -10,8 +10,7 @@ use image::{
     Child, ChunkRef, Differences, Leaf, Manifest, ObjectRef, ObjectSink, ObjectSource, Root, Sealed, Verified,
 };
 
-use crate::error::Result;
-use crate::error::from_image;
+use crate::error::{Result, from_image};
 use crate::lease::writer::{Writer, again};
 use crate::names::{ImageName, Reference};
 use crate::nodes::Nodes;
