@@ -51,7 +51,7 @@ fn take_chunk(input: &[u8]) {
     let _ = decoder.decode(&object, &extents, base::Digest::of(input), &mut plain);
 }
 
-fn named(kind: ObjectKind, input: &[u8]) -> image::Result<image::Verified> {
+fn named(kind: ObjectKind, input: &[u8]) -> base::Result<image::Verified> {
     ObjectRef::of(kind, input).verified(Bytes::copy_from_slice(input))
 }
 

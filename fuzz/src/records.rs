@@ -31,7 +31,7 @@ fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() }
 }
 
-fn open(store: Arc<InMemory>) -> store::Result<Repository> {
+fn open(store: Arc<InMemory>) -> base::Result<Repository> {
     let process = Process { boot: "0".repeat(32), namespace: 1, pid: 1, started: 1 };
     Repository::simulated(store, Mutant::None, process, Arc::new(|_| false))
 }
@@ -53,7 +53,7 @@ impl Overseer for Hasty<'_> {
     fn pause(&self, _: Duration) {}
 }
 
-fn prune(repository: &Repository, overseer: &Hasty<'_>) -> store::Result<()> {
+fn prune(repository: &Repository, overseer: &Hasty<'_>) -> base::Result<()> {
     let options = PruneOptions { looks: 1, pause: Duration::ZERO, window: 1 };
     repository.prune_still(&options, &stamp(), overseer).map(drop)
 }

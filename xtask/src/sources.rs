@@ -96,7 +96,9 @@ fn long_functions(path: &str, text: &str) -> Vec<String> {
             continue;
         }
         let close = format!("{}}}", &line[..line.len() - trimmed.len()]);
-        let one_line = trimmed.ends_with(['}', ';']);
+        // A method of a trait may have no body, and end with its signature.
+        let signature_end = lines[start..].iter().position(|line| line.trim_end().ends_with(['{', '}', ';']));
+        let one_line = signature_end.is_some_and(|end| lines[start + end].ends_with(['}', ';']));
         let length = lines[start..].iter().position(|line| *line == close).map_or(0, |offset| offset + 1);
         if !one_line && length > FUNCTION_LINES_MAX {
             breaches.push(format!("{path}:{}: a function of {length} lines", start + 1));
@@ -130,7 +132,7 @@ mod tests {
     fn breaches_are_found() {
         let body = "    step();\n".repeat(FUNCTION_LINES_MAX);
         let text = format!(
-            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
+            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn bare(\n    a: u8,\n) -> u8;\n{body}\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
         );
         let found = check_text("crates/image/src/x.rs", &text);
         assert_eq!(found.len(), 3, "{found:?}");

@@ -1,10 +1,10 @@
-//! What every other crate stands on: units, digests, limits, extents, faults, clock and chance.
+//! What every other crate stands on: units, digests, errors, limits, extents, clock and chance.
 //! Nothing here knows of disks, images or networks, and nothing here reads a clock or does I/O.
 
 pub mod chance;
 pub mod digest;
+pub mod error;
 pub mod extent;
-pub mod fault;
 pub mod limits;
 pub mod time;
 pub mod units;
@@ -12,6 +12,6 @@ pub mod wire;
 
 pub use chance::Chance;
 pub use digest::Digest;
+pub use error::{Error, ErrorKind, Result, chain};
 pub use extent::{Extent, ExtentSet};
-pub use fault::Fault;
 pub use time::{Duration, Instant};

@@ -50,7 +50,7 @@ fn stamp() -> Stamp {
 struct Far(Arc<Repository>);
 
 impl ObjectSource for Far {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> base::Result<Bytes> {
         std::thread::sleep(WAY);
         self.0.fetch(object)
     }

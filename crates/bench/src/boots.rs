@@ -79,7 +79,7 @@ impl Started {
 
 /// A machine in the host of this thread: attaches the disk and replays its reads.
 fn boot(start: &Start, folder: &Path) -> Result<Counters> {
-    let words = |error: &dyn std::error::Error| base::fault::chain(error);
+    let words = |error: &dyn std::error::Error| base::chain(error);
     let options = Source::client_options(Cipher::None, Stop::new());
     let client = Client::connect(&start.url, &start.token.parse()?, options)?;
     let client = Arc::new(client);
@@ -111,7 +111,7 @@ fn boot_at_once(context: &Context, room: &Room, start: &Arc<Start>, machines: u3
         let run = move || -> std::result::Result<(f64, Counters), String> {
             ready.wait();
             let begin = Instant::now();
-            let counters = boot(&start, &folder).map_err(|error| base::fault::chain(&*error))?;
+            let counters = boot(&start, &folder).map_err(|error| base::chain(&*error))?;
             Ok((begin.elapsed().as_secs_f64(), counters))
         };
         booting.push(room.star.host(host).run(run)?);

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mirror::fuse::{DiskSettings, MountOptions, Mounted, RepositoryOrigin, mount};
+use mirror::fuse::{DiskSettings, MountOptions, Mounted, Origin, mount};
 use mirror::{MirrorOptions, Source};
 use serde_json::{Value, json};
 
@@ -133,7 +133,7 @@ fn mount_images(folder: &Path, images: &Images) -> Result<(Mounted, PathBuf)> {
     let at = folder.join("ours");
     std::fs::create_dir(&at)?;
     let repository = &images.repository;
-    let origin = Arc::new(RepositoryOrigin::new(Arc::clone(repository), stamp));
+    let origin = Origin::new(vec![Arc::clone(repository) as Arc<dyn mirror::Images>], stamp);
     let sources = vec![Source::repository(Arc::clone(repository))];
     let disks = DiskSettings {
         folder: folder.join("cache"),

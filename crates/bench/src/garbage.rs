@@ -85,7 +85,7 @@ impl Place<'_> {
         }
         let until = Instant::now() + Duration::from_secs(seconds);
         let outcomes = std::thread::scope(|scope| {
-            let act = |seed| move || self.act(seed, until).map_err(|error| base::fault::chain(&*error));
+            let act = |seed| move || self.act(seed, until).map_err(|error| base::chain(&*error));
             let actors: Vec<_> = (0..PROCESSES).map(|seed| scope.spawn(act(seed))).collect();
             actors.into_iter().map(|actor| actor.join().map_err(|_| "an actor panicked")).collect::<Vec<_>>()
         });

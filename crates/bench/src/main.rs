@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", base::fault::chain(&*error));
+            eprintln!("error: {}", base::chain(&*error));
             ExitCode::FAILURE
         }
     }
@@ -147,7 +147,7 @@ fn measure(patterns: &str) -> Result<()> {
             }
             Err(error) => {
                 let names: Vec<_> = group.figures.iter().map(|(name, _)| *name).collect();
-                eprintln!("error: {} not measured: {}", names.join(", "), base::fault::chain(&*error));
+                eprintln!("error: {} not measured: {}", names.join(", "), base::chain(&*error));
                 missed.extend(names);
             }
         }

@@ -76,7 +76,7 @@ fn write_all(location: &Location, setting: &Setting, handles: u64, writes: u64) 
     let first = Repository::create_with(location, setting)?;
     first.blob(&name).create(&Shape { size_bytes: SIZE_BYTES, ..Shape::default() }, &stamp())?;
     let handles =
-        (0..handles).map(|_| Repository::open_with(location, setting)).collect::<store::Result<Vec<_>>>()?;
+        (0..handles).map(|_| Repository::open_with(location, setting)).collect::<base::Result<Vec<_>>>()?;
     let writers: Vec<(u64, &Repository)> = (0..WRITERS).zip(handles.iter().cycle()).collect();
     let races = AtomicU32::new(0);
     let start = Instant::now();
@@ -88,7 +88,7 @@ fn write_all(location: &Location, setting: &Setting, handles: u64, writes: u64) 
             let offset = chance.below(SIZE_BYTES / WRITE_BYTES as u64) * WRITE_BYTES as u64;
             races.fetch_add(repository.blob(&name).write(offset, &bytes, &stamp())?.retries, Relaxed);
         }
-        store::Result::Ok(())
+        base::Result::Ok(())
     })?;
     Ok((start.elapsed().as_secs_f64(), races.into_inner()))
 }

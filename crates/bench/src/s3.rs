@@ -77,7 +77,7 @@ fn read(gateway: &Gateway) -> Result<Figure> {
         let theirs = megabytes / start.elapsed().as_secs_f64();
         let start = Instant::now();
         each(catalogue.objects(), READERS, |object| {
-            let bytes = repository.fetch(object).map_err(|error| base::fault::chain(&error))?;
+            let bytes = repository.fetch(object).map_err(|error| base::chain(&error))?;
             object.verify(&bytes).map_err(|error| error.to_string())
         })?;
         let ours = megabytes / start.elapsed().as_secs_f64();

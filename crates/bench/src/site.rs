@@ -182,7 +182,7 @@ impl Site {
         let token = std::fs::read_to_string(self.room.token(0))?.trim().parse()?;
         let data = folder.join("attached");
         let attach = move || -> std::result::Result<Mirror, String> {
-            let words = |error: &dyn std::error::Error| base::fault::chain(error);
+            let words = |error: &dyn std::error::Error| base::chain(error);
             let options = Source::client_options(Cipher::None, Stop::new());
             let client = Client::connect(&url, &token, options).map_err(|error| words(&error))?;
             let manifest = client.manifest(DISK).map_err(|error| words(&error))?;

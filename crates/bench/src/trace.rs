@@ -118,20 +118,20 @@ impl Served for Recorder {
         self.disk.geometry()
     }
 
-    fn read(&self, offset: u64, into: &mut [u8]) -> mirror::Result<()> {
+    fn read(&self, offset: u64, into: &mut [u8]) -> base::Result<()> {
         self.book(Kind::Read, offset, into.len() as u64, || self.disk.read(offset, into))
     }
 
-    fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> mirror::Result<()> {
+    fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> base::Result<()> {
         let length = bytes.len() as u64;
         self.book(Kind::Write, offset, length, || self.disk.write(offset, bytes, durability))
     }
 
-    fn flush(&self) -> mirror::Result<()> {
+    fn flush(&self) -> base::Result<()> {
         self.book(Kind::Flush, 0, 0, || self.disk.flush())
     }
 
-    fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> mirror::Result<()> {
+    fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> base::Result<()> {
         self.disk.discard(offset, bytes, durability)
     }
 
@@ -141,15 +141,15 @@ impl Served for Recorder {
         bytes: u64,
         space: Space,
         durability: Durability,
-    ) -> mirror::Result<()> {
+    ) -> base::Result<()> {
         self.disk.write_zeroes(offset, bytes, space, durability)
     }
 
-    fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> mirror::Result<Vec<StatusRun>> {
+    fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> base::Result<Vec<StatusRun>> {
         self.disk.status(offset, bytes, runs_max)
     }
 
-    fn close(&self) -> mirror::Result<()> {
+    fn close(&self) -> base::Result<()> {
         self.disk.close()
     }
 }

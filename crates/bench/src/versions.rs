@@ -59,11 +59,11 @@ struct Once<'a> {
 }
 
 impl ObjectSink for Once<'_> {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+    fn contains(&self, object: &ObjectRef) -> base::Result<bool> {
         self.to.contains(object)
     }
 
-    fn put(&self, object: &ObjectRef, bytes: bytes::Bytes) -> image::Result<()> {
+    fn put(&self, object: &ObjectRef, bytes: bytes::Bytes) -> base::Result<()> {
         let new = self.seen.lock().expect("no thread panics with this lock").insert(object.digest);
         if new { self.to.put(object, bytes) } else { Ok(()) }
     }
@@ -193,7 +193,7 @@ fn write_all(context: &Context, round: usize) -> Result<(f64, u32, PathBuf)> {
             let done = repository.blob(&name).write(offset, &bytes, &stamp())?;
             retries.fetch_add(done.retries, Relaxed);
         }
-        store::Result::Ok(())
+        base::Result::Ok(())
     })?;
     Ok((start.elapsed().as_secs_f64(), retries.into_inner(), folder))
 }

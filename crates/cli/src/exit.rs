@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use base::ErrorKind;
+
 /// How the program ends. The numbers are an interface: scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -35,6 +37,8 @@ pub struct Failure {
     /// The whole chain of causes on one line.
     pub message: String,
     pub hint: Option<String>,
+    /// The hint is the usual one of the error's kind: what a command knows better replaces it.
+    is_usual_hint: bool,
 }
 
 /// The result of a command.
@@ -42,17 +46,20 @@ pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), hint: None }
+        Self { exit, message: message.into(), hint: None, is_usual_hint: false }
     }
 
     fn from_error(exit: Exit, error: &dyn Error) -> Self {
-        Self::new(exit, base::fault::chain(error))
+        Self::new(exit, base::chain(error))
     }
 
-    /// Says what to do about it, if nobody has said so yet.
+    /// Says what to do about it, unless code closer to the cause has said so.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint.get_or_insert_with(|| hint.into());
+        if self.hint.is_none() || self.is_usual_hint {
+            self.hint = Some(hint.into());
+            self.is_usual_hint = false;
+        }
         self
     }
 
@@ -71,107 +78,38 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-impl From<disk::Error> for Failure {
-    fn from(error: disk::Error) -> Self {
-        use disk::ErrorKind as Kind;
-        let exit = match error.kind() {
-            Kind::NotFound => Exit::NotFound,
-            Kind::Refused => Exit::Refused,
-            Kind::Io | Kind::Malformed | Kind::Unsupported | Kind::Full => Exit::Failed,
-        };
-        Self::from_error(exit, &error)
-    }
-}
-
-impl From<image::Error> for Failure {
-    fn from(error: image::Error) -> Self {
-        use image::ErrorKind as Kind;
-        let exit = match error.kind() {
-            Kind::NotFound => Exit::NotFound,
-            Kind::Refused => Exit::Refused,
-            Kind::Corrupt | Kind::Verification => Exit::Verification,
-            Kind::Io | Kind::Unsupported | Kind::Full | Kind::Incomplete => Exit::Failed,
-        };
-        let failure = Self::from_error(exit, &error);
-        match error.kind() {
-            Kind::Corrupt => failure.hint("`diskcast verify` tells what is damaged in the repository"),
-            Kind::Unsupported => failure.hint("it was made by a newer diskcast: update this program"),
-            _ => failure,
-        }
-    }
-}
-
-impl From<store::Error> for Failure {
-    fn from(error: store::Error) -> Self {
-        use store::ErrorKind as Kind;
-        let exit = match error.kind() {
-            Kind::NotFound => Exit::NotFound,
-            Kind::Exists | Kind::Refused => Exit::Refused,
-            Kind::Invalid => Exit::Usage,
-            Kind::Corrupt => Exit::Verification,
-            Kind::Io | Kind::Full | Kind::Unsupported | Kind::Revoked => Exit::Failed,
-        };
-        Self::from_error(exit, &error)
-    }
-}
-
-impl From<daemon::Error> for Failure {
-    fn from(error: daemon::Error) -> Self {
-        use daemon::ErrorKind as Kind;
-        let exit = match error.kind() {
-            Kind::Refused => Exit::Refused,
-            Kind::NotFound => Exit::NotFound,
-            Kind::Invalid => Exit::Usage,
-            Kind::Io | Kind::Corrupt | Kind::NotRunning | Kind::Unreachable => Exit::Failed,
-        };
-        Self::from_error(exit, &error)
-    }
-}
-
-impl From<mirror::Error> for Failure {
-    fn from(error: mirror::Error) -> Self {
-        use mirror::ErrorKind as Kind;
-        let exit = match error.kind() {
-            Kind::NotFound => Exit::NotFound,
-            Kind::Exists | Kind::Refused => Exit::Refused,
-            Kind::Invalid => Exit::Usage,
-            Kind::Corrupt => Exit::Verification,
-            Kind::Io | Kind::Full | Kind::Unsupported | Kind::Unreachable => Exit::Failed,
-        };
-        Self::from_error(exit, &error)
-    }
-}
-
-impl From<net::Error> for Failure {
-    fn from(error: net::Error) -> Self {
-        use net::ErrorKind as Kind;
+impl From<base::Error> for Failure {
+    fn from(error: base::Error) -> Self {
         let (exit, hint) = match error.kind() {
-            Kind::NotFound => (Exit::NotFound, None),
-            Kind::Refused | Kind::Exists => (Exit::Refused, None),
-            Kind::Verification => (Exit::Verification, None),
-            Kind::Corrupt => {
-                (Exit::Verification, Some("`diskcast verify` on the server tells what is damaged"))
-            }
-            Kind::Invalid => (Exit::Usage, None),
-            Kind::Stopped => (Exit::Interrupted, None),
-            Kind::Unreachable => (
+            ErrorKind::NotFound => (Exit::NotFound, None),
+            ErrorKind::Refused | ErrorKind::Exists => (Exit::Refused, None),
+            ErrorKind::Invalid => (Exit::Usage, None),
+            ErrorKind::Verification => (Exit::Verification, None),
+            ErrorKind::Corrupt => (
+                Exit::Verification,
+                Some("`diskcast verify`, where the repository is, tells what is damaged in it"),
+            ),
+            ErrorKind::Stopped => (Exit::Interrupted, None),
+            ErrorKind::Unreachable => (
                 Exit::Failed,
                 Some("is `diskcast serve` running there, and does a firewall let its port pass?"),
             ),
-            Kind::Untrusted => (
+            ErrorKind::Untrusted => (
                 Exit::Failed,
                 Some("take the token that this server prints when it starts; it names its certificate"),
             ),
-            Kind::Denied => {
+            ErrorKind::Denied => {
                 (Exit::Failed, Some("`diskcast token` on the server makes one that grants what is needed"))
             }
-            Kind::Unsupported => (Exit::Failed, Some("the other side is newer: update this program")),
-            Kind::Io | Kind::Full => (Exit::Failed, None),
+            ErrorKind::Unsupported => (Exit::Failed, Some("if a newer diskcast made it, update this one")),
+            ErrorKind::Io
+            | ErrorKind::Malformed
+            | ErrorKind::Incomplete
+            | ErrorKind::Full
+            | ErrorKind::Revoked
+            | ErrorKind::NotRunning => (Exit::Failed, None),
         };
         let failure = Self::from_error(exit, &error);
-        match hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
+        Self { hint: hint.map(str::to_owned), is_usual_hint: true, ..failure }
     }
 }

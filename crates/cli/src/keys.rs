@@ -90,6 +90,11 @@ pub fn trust(options: &Keys) -> Result<Option<Trust>> {
     }
 }
 
+/// The keys without whose signature nothing is used; `None` if everything is to be taken, or taken with a warning.
+pub fn required_trust(options: &Keys) -> Result<Option<Trust>> {
+    if options.allow_untrusted { Ok(None) } else { trust(options) }
+}
+
 /// The file at `path`, or the files `*.pub` in the folder there, in order.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
@@ -109,7 +114,7 @@ pub fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<(
     let Some(trust) = trust(options)? else { return Ok(()) };
     match trust.check(&format_args!("`{what}`"), signed) {
         Err(error) if options.allow_untrusted => {
-            context.output.warning(&format!("{}: used all the same", base::fault::chain(&error)));
+            context.output.warning(&format!("{}: used all the same", base::chain(&error)));
             Ok(())
         }
         checked => checked.map_err(explain),

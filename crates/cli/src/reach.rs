@@ -4,17 +4,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::{Error, ErrorKind};
 use daemon::tokens::{Given, Place};
 use image::Cipher;
+use mirror::Images;
 use net::client::{Client, ClientOptions, Credential};
 use net::clock::Stop;
 use net::token::JoinToken;
 
-use crate::args::{Keys, Reach};
+use crate::args::{Keys, Reach, There};
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
-use crate::keys;
 use crate::ui::output::Output;
+use crate::{keys, repository};
 
 const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
@@ -36,6 +38,7 @@ pub fn client_by(
 ) -> Result<Client> {
     let options = ClientOptions {
         cipher: keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key),
+        trust: keys::required_trust(keys)?,
         first_patience: wait,
         stop,
         tell: Arc::new(move |words| output.note(words)),
@@ -47,7 +50,9 @@ pub fn client_by(
 /// A client of `server` that lets nobody wait who could ask somebody else.
 pub fn hasty_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
     let cipher = keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key);
-    Ok(Client::connect_by(server, credential, mirror::Source::client_options(cipher, stop))?)
+    let options =
+        ClientOptions { trust: keys::required_trust(keys)?, ..mirror::Source::client_options(cipher, stop) };
+    Ok(Client::connect_by(server, credential, options)?)
 }
 
 /// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
@@ -68,6 +73,14 @@ pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Re
     Ok(client)
 }
 
+/// The images that a command changes: those of the server that was named, or of the repository here.
+pub fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
+    Ok(match &there.to {
+        Some(server) => Box::new(writer(server, &there.reach, context, false)?),
+        None => Box::new(repository::open(&context.global)?),
+    })
+}
+
 /// Where the token comes from that the command line or the environment names. What it is renewed to is in the file
 /// `kept`.
 pub fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
@@ -78,9 +91,7 @@ pub fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
         None => Arc::new(move || Ok(first.clone())),
         Some(_) => {
             let reach = reach.clone();
-            Arc::new(move || {
-                token(&reach).map_err(|failure| daemon::Error::new(daemon::ErrorKind::Io, failure.message))
-            })
+            Arc::new(move || token(&reach).map_err(|failure| Error::new(ErrorKind::Io, failure.message)))
         }
     };
     Ok(Place { given, kept })

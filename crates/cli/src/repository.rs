@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::ErrorKind;
 use store::{Cache, CacheSetting, Location, Reference, Repository, S3Access, ScrubSetting, Setting, Stamp};
 
 use crate::args::Global;
@@ -28,7 +29,7 @@ pub fn open(global: &Global) -> Result<Repository> {
 pub fn open_locked(global: &Global) -> Result<Repository> {
     let (location, chosen) = location(global)?;
     let opened = Repository::open_with(&location, &setting(global, &location)?).map_err(|error| {
-        let missing = error.kind() == store::ErrorKind::NotFound;
+        let missing = error.kind() == ErrorKind::NotFound;
         let failure = Failure::from(error);
         match (missing, chosen) {
             (true, false) => {
@@ -121,7 +122,7 @@ pub fn other(
     text: &str,
     global: &Global,
     key: Option<&Path>,
-    open: fn(&Location, &Setting) -> store::Result<Repository>,
+    open: fn(&Location, &Setting) -> base::Result<Repository>,
 ) -> Result<Repository> {
     let location = text.parse()?;
     let opened = open(&location, &setting(global, &location)?)?;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use base::{Error, ErrorKind, Result};
 use net::token::Fingerprint;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-use crate::error::{Error, ErrorKind, Result};
 
 /// A certificate with its key.
 pub struct Identity {
@@ -40,7 +39,7 @@ impl Identity {
 
     /// TLS for a server of HTTP/1.1 with this certificate.
     pub(crate) fn tls(&self) -> Result<Arc<ServerConfig>> {
-        let failed = |error| Error::from_source(ErrorKind::Corrupt, "use the server's certificate", error);
+        let failed = |error| Error::from_source(ErrorKind::Malformed, "use the server's certificate", error);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config = builder

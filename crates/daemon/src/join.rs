@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use net::token::{Fingerprint, JoinToken, Standing};
 
 use crate::authority::{Authority, Claims, Right};
 use crate::clock;
-use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::state::write_private;
 
@@ -79,7 +79,7 @@ impl Join {
                 (held.token, held.claims) = (token, claims);
                 Event::TokenWritten { path, expires }
             }
-            Err(error) => Event::TokenNotWritten { error: base::fault::chain(&error) },
+            Err(error) => Event::TokenNotWritten { error: base::chain(&error) },
         })
     }
 

@@ -9,7 +9,6 @@ mod api;
 pub mod attached;
 pub mod authority;
 mod clock;
-pub mod error;
 pub mod event;
 pub mod identity;
 mod join;
@@ -25,6 +24,5 @@ mod token_uses;
 pub mod tokens;
 mod uploads;
 
-pub use error::{Error, ErrorKind, Result};
 pub use serve::{ServeOptions, Server, serve};
 pub use sessions::MulticastOptions;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use net::token::JoinToken;
 use store::Repository;
 use tokio::net::TcpListener;
@@ -14,7 +15,6 @@ use tokio::task::JoinHandle;
 
 use crate::api::{self, App};
 use crate::clock;
-use crate::error::{Error, ErrorKind, Result};
 use crate::event::Log;
 use crate::identity::Identity;
 use crate::join::Join;
@@ -64,7 +64,7 @@ pub struct Server {
 ///
 /// # Errors
 /// `Refused` for an address that is in use or may not be served without TLS, or a secret that others can read;
-/// `Corrupt` if the state folder holds something else than this wrote; `Io`.
+/// `Malformed` if the state folder holds something else than this wrote; `Io`.
 pub fn serve(options: ServeOptions) -> Result<Server> {
     if !options.tls && !options.listen.ip().is_loopback() {
         let context =

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::Digest;
+use base::{Digest, Error};
 use image::{Catalogue, Manifest, ObjectRef, Sealed};
 use net::api::{Family, ProblemKind, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
@@ -126,7 +126,7 @@ impl Sessions {
             *running = Some(session);
         }
         let session = running.as_ref().expect("just started");
-        let grant = session.admit(request).map_err(|error| refused(&base::fault::chain(&error)))?;
+        let grant = session.admit(request).map_err(|error| refused(&base::chain(&error)))?;
         drop(running);
         (self.log)(&Event::ReceiverJoined { reference, receiver: request.receiver.clone(), peer });
         Ok(grant)
@@ -348,12 +348,12 @@ fn refused(why: &str) -> Failure {
 }
 
 /// The client goes on by unicast; the operator reads why.
-fn unavailable(error: &net::Error) -> Failure {
-    refused(&format!("multicast does not work on this server: {}", base::fault::chain(error)))
+fn unavailable(error: &Error) -> Failure {
+    refused(&format!("multicast does not work on this server: {}", base::chain(error)))
 }
 
 /// Whether another port may do.
-fn is_taken(error: &net::Error) -> bool {
+fn is_taken(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|io| io.kind() == std::io::ErrorKind::AddrInUse)
 }

@@ -5,8 +5,9 @@ use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use base::{Error, ErrorKind, Result};
+
 use crate::authority::Authority;
-use crate::error::{Error, ErrorKind, Result};
 use crate::identity::Identity;
 
 const SECRET_FILE: &str = "secret";
@@ -47,7 +48,7 @@ impl StateFolder {
     }
 
     fn corrupt(&self, file: &str, why: &str) -> Error {
-        Error::new(ErrorKind::Corrupt, format!("`{}` {why}", self.path.join(file).display()))
+        Error::new(ErrorKind::Malformed, format!("`{}` {why}", self.path.join(file).display()))
     }
 
     /// Two servers that start at once agree, since the file appears whole and only one of them can make it.
@@ -183,6 +184,6 @@ mod tests {
         assert_eq!(state.authority().err().unwrap().kind(), ErrorKind::Refused);
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         std::fs::write(&path, b"short").unwrap();
-        assert_eq!(state.authority().err().unwrap().kind(), ErrorKind::Corrupt);
+        assert_eq!(state.authority().err().unwrap().kind(), ErrorKind::Malformed);
     }
 }

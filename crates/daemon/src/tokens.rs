@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use net::client::{Client, Credential};
 use net::token::{JoinToken, Standing, Term};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::error::{Error, ErrorKind, Result};
 use crate::state::{read_private, write_private};
 
 /// How often a token is looked at: often enough to be renewed in time, as short-lived as it may be.
@@ -346,8 +346,8 @@ impl Tended {
                     self.renew(now);
                 }
             }
-            Err(error) if matches!(error.kind(), net::ErrorKind::Denied | net::ErrorKind::Untrusted) => {
-                self.course().rejected(base::fault::chain(&error));
+            Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Untrusted) => {
+                self.course().rejected(base::chain(&error));
             }
             // It is away, or too old to tell.
             Err(_) => {}
@@ -355,10 +355,10 @@ impl Tended {
     }
 
     fn renew(&self, now: u64) {
-        let renewed = self.client.renew_token().map_err(|error| base::fault::chain(&error));
+        let renewed = self.client.renew_token().map_err(|error| base::chain(&error));
         let renewed = renewed.and_then(|(token, grant)| {
             // What is not kept would be lost with this process, and with it perhaps the last good token.
-            let kept = self.place.keep(&token).map_err(|error| base::fault::chain(&error));
+            let kept = self.place.keep(&token).map_err(|error| base::chain(&error));
             self.course().token = Some(token.clone());
             self.client.credential().replace(token);
             let term = Term { expires: now.saturating_add(grant.left_seconds), lasts: grant.lasts_seconds };

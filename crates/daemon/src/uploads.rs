@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base::Result;
 use store::{Repository, Stamp, Writer};
 
 use crate::clock;
@@ -26,7 +27,7 @@ pub struct Uploads(Mutex<Vec<Upload>>);
 
 impl Uploads {
     /// The writer of the upload `name`, which begins if there is none. Blocks.
-    pub fn writer(&self, repository: &Repository, name: &str) -> store::Result<Arc<Writer>> {
+    pub fn writer(&self, repository: &Repository, name: &str) -> Result<Arc<Writer>> {
         let now = clock::unix_seconds();
         let mut uploads = self.uploads();
         uploads

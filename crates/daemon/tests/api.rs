@@ -7,13 +7,12 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Digest, Extent, ExtentSet};
+use base::{Digest, ErrorKind, Extent, ExtentSet, Result};
 use bytes::Bytes;
 use daemon::{ServeOptions, Server, serve};
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, TableKind};
 use image::{CaptureOptions, Manifest, NoProgress, ObjectKind, ObjectRef, ObjectSink};
-use net::ErrorKind;
 use net::api::CreateRequest;
 use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
@@ -224,7 +223,7 @@ fn a_token_opens_what_it_names_until_it_expires() {
     let bench = start(true);
     let writer = bench.writer();
     writer.publish("web", draft(&writer), "key").unwrap();
-    let denied = |result: net::Result<Bytes>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Denied);
+    let denied = |result: Result<Bytes>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Denied);
     denied(bench.client(&["lab*"], Right::Write, u64::MAX).manifest("web"));
     denied(bench.client(&["*"], Right::Write, 1).manifest("web"));
     let reader = bench.client(&["*"], Right::Read, u64::MAX);
@@ -293,7 +292,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
     })
     .err()
     .expect("the address is in use");
-    assert_eq!(error.kind(), daemon::ErrorKind::Refused, "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error:?}");
     bench.server.shutdown();
 }
 

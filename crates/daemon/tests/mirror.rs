@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::ErrorKind;
 use daemon::authority::{Claims, Right};
 use daemon::{ServeOptions, Server, serve};
 use image::{Cipher, Manifest};
-use mirror::{CommitOptions, Durability, ErrorKind, Mirror, MirrorOptions, Onto, Served, Source};
+use mirror::{CommitOptions, Durability, Mirror, MirrorOptions, Onto, Served, Source};
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::token::JoinToken;
@@ -120,20 +121,20 @@ fn a_commit_through_a_server_is_one_version_whatever_its_size() {
     expected[at..].iter_mut().for_each(|byte| *byte = byte.wrapping_mul(77));
     one.write(at as u64, &expected[at..], Durability::Cached).unwrap();
     two.write(512, &[9; 512], Durability::Cached).unwrap();
-    let commit = one.commit(&client, &image, &options).unwrap().unwrap();
+    let commit = one.commit(&*client, &image, &options).unwrap().unwrap();
     assert_eq!((commit.manifest.number, commit.dirty_bytes), (3, (SIZE - at) as u64));
     assert!(site.read("web@3") == expected);
     assert_eq!(site.repository.versions(&image).unwrap(), [1, 2, 3]);
     assert_eq!((one.base().number, one.dirty_bytes()), (3, 0));
     assert_eq!(one.counters().demanded_chunks, 0);
-    let error = two.commit(&client, &image, &options).unwrap_err();
+    let error = two.commit(&*client, &image, &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     let commit =
-        two.commit(&client, &image, &CommitOptions { onto: Onto::Newest, ..options }).unwrap().unwrap();
+        two.commit(&*client, &image, &CommitOptions { onto: Onto::Newest, ..options }).unwrap().unwrap();
     expected[512..1024].fill(9);
     assert!(commit.manifest.number == 4 && site.read("web@4") == expected);
     // An image of its own.
-    let commit = two.commit(&client, &"two".parse().unwrap(), &options).unwrap().unwrap();
+    let commit = two.commit(&*client, &"two".parse().unwrap(), &options).unwrap().unwrap();
     assert_eq!((commit.manifest.number, two.base().image.as_str()), (1, "two"));
     server.shutdown();
 }

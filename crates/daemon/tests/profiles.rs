@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use base::{ErrorKind, Result};
 use daemon::{ServeOptions, Server, serve};
 use image::Manifest;
-use mirror::{Guide, Heard, Mirror, MirrorOptions, Served, Source, Told};
-use net::ErrorKind;
+use mirror::{BootProfiles, Mirror, MirrorOptions, ReadReport, ReadUpdate, Served, Source};
 use net::client::{Client, ClientOptions};
 use net::clock::Clock;
 use net::profile::{BootRequest, Cursor, ExchangeRequest, chunks_of, runs_of};
@@ -104,25 +104,25 @@ struct Counting {
     heard: AtomicUsize,
 }
 
-impl Guide for Counting {
-    fn profile(&self, image: &str, version: u64) -> mirror::Result<Option<Vec<u64>>> {
-        Guide::profile(&*self.client, image, version)
+impl BootProfiles for Counting {
+    fn boot_profile(&self, image: &str, version: u64) -> Result<Option<Vec<u64>>> {
+        self.client.boot_profile(image, version)
     }
 
-    fn exchange(&self, image: &str, told: Told<'_>) -> mirror::Result<Option<Heard>> {
-        let heard = self.client.exchange(image, told)?;
-        let heard = heard.map(|heard| Heard { pause: Duration::from_millis(1), ..heard });
+    fn share_reads(&self, image: &str, told: ReadReport<'_>) -> Result<Option<ReadUpdate>> {
+        let heard = self.client.share_reads(image, told)?;
+        let heard = heard.map(|heard| ReadUpdate { pause: Duration::from_millis(1), ..heard });
         self.told.fetch_add(told.chunks.len(), Ordering::SeqCst);
         self.heard.fetch_add(heard.as_ref().map_or(0, |heard| heard.chunks.len()), Ordering::SeqCst);
         Ok(heard)
     }
 
-    fn record(&self, image: &str, version: u64, chunks: &[u64]) -> mirror::Result<()> {
-        self.client.record(image, version, chunks)
+    fn record_boot(&self, image: &str, version: u64, chunks: &[u64], stamp: &Stamp) -> Result<()> {
+        self.client.record_boot(image, version, chunks, stamp)
     }
 }
 
-/// A disk that starts from the server, and its guide.
+/// A disk that starts from the server, and what counts its exchange.
 fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
     let client = bench.client();
     let manifest = Manifest::decode(&client.manifest("web").unwrap()).unwrap();
@@ -131,7 +131,8 @@ fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
     let mirror = Mirror::create(folder, &manifest, sources, &options).unwrap();
     let guide = Counting { client, told: AtomicUsize::new(0), heard: AtomicUsize::new(0) };
     let guide = Arc::new(guide);
-    mirror.follow(Arc::clone(&guide) as Arc<dyn Guide>).unwrap();
+    let stamp = Stamp { created: "2026-11-22T01:00:00Z".into(), creator: "test".into() };
+    mirror.follow(Arc::clone(&guide) as Arc<dyn BootProfiles>, &stamp).unwrap();
     (mirror, guide)
 }
 

@@ -1,11 +1,11 @@
 //! The backup of a GUID partition table, which stands in the last sectors of its disk (UEFI specification 2.10, section
 //! 5.3): where a disk is larger than the one that the table was made for, moves it to the end, as `sgdisk -e` does.
 
-use base::Extent;
 use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, Extent, Result};
 use crc::{CRC_32_ISO_HDLC, Crc};
 
-use crate::{Error, ErrorKind, ReadAt, Result, WriteAt, text};
+use crate::{ReadAt, WriteAt, text};
 
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Length of a header's fixed fields, in bytes.

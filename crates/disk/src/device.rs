@@ -3,7 +3,7 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use crate::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 /// Size and sector sizes of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use base::{Error, ErrorKind, Result};
 use rustix::fs::SeekFrom;
 
-use crate::{Error, ErrorKind, Geometry, ReadAt, Result};
+use crate::{Geometry, ReadAt};
 
 /// Which file or device a path leads to, whatever the path's spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,16 +49,7 @@ pub(crate) fn identify(path: &Path) -> Result<Identity> {
 
 /// The error `source` of `what` at `path`, with the kind that it stands for.
 pub(crate) fn io_error(what: &str, path: &Path, source: impl Into<std::io::Error>) -> Error {
-    let source = source.into();
-    let kind = match source.kind() {
-        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-        std::io::ErrorKind::ReadOnlyFilesystem
-        | std::io::ErrorKind::PermissionDenied
-        | std::io::ErrorKind::ResourceBusy => ErrorKind::Refused,
-        _ => ErrorKind::Io,
-    };
-    Error::from_source(kind, format!("{what} `{}`", path.display()), source)
+    Error::from_io(format!("{what} `{}`", path.display()), source)
 }
 
 /// Size and sector sizes of an open block device.

@@ -5,12 +5,12 @@ mod ext;
 mod fat;
 mod swap;
 
-use base::Extent;
+use base::{Error, ErrorKind, Extent, Result};
 
+use crate::Filesystem;
 use crate::coverage::Coverage;
 use crate::signature::{self, Claim};
 use crate::volume::Volume;
-use crate::{Error, ErrorKind, Filesystem, Result};
 
 /// Reads the allocation map of one family of filesystems.
 trait AllocationReader: Sync {

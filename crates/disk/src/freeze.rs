@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use base::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 
 use crate::file::{Identity, identify, io_error};
 use crate::in_use::folder_of;
 use crate::mounts::{Mount, mounts};
-use crate::{Error, ErrorKind, Result};
 
 /// Devices that lie on files that lie on devices: so deep and no deeper.
 const DEPTH_MAX: u32 = 8;

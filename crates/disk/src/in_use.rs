@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base::Result;
 use rustix::fs::{major, minor};
 
-use crate::Result;
 use crate::file::{Identity, identify};
 use crate::mounts::{device_number, mounts, swaps};
 

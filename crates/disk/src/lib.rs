@@ -5,7 +5,6 @@ pub mod backup_gpt;
 mod container;
 mod coverage;
 pub mod device;
-pub mod error;
 mod file;
 mod filesystem;
 mod freeze;
@@ -28,7 +27,6 @@ mod writers;
 
 pub use container::{Container, container_of};
 pub use device::{Geometry, ReadAt, WriteAt};
-pub use error::{Error, ErrorKind, Result};
 pub use file::Identity;
 pub use freeze::Freezer;
 pub use map::{DiskMap, Filesystem, Partition, SurveyOptions, TableKind};

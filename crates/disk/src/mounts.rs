@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use base::Result;
 use rustix::fs::makedev;
 
-use crate::Result;
 use crate::file::{Identity, identify, io_error};
 
 /// A mounted filesystem, in the mount namespace of this process.

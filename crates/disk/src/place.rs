@@ -9,10 +9,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use crate::Result;
 use crate::file::{Identity, identify, io_error};
 use crate::in_use::folder_of;
 use crate::watch::disk_of;

@@ -5,11 +5,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use base::units::show_bytes;
+use base::{Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
+use crate::Geometry;
 use crate::file::{Identity, device_geometry, identify, io_error};
 use crate::in_use::{is_read_only, use_of_device, use_of_file};
-use crate::{Error, ErrorKind, Geometry, Result};
 
 /// Checks that an image of geometry `needed` may be written to `target`, without writing anything. `source` is what the
 /// image is being captured from at the same time, if it is. A file that is missing or too short is fine, since

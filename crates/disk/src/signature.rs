@@ -4,10 +4,10 @@
 mod check;
 mod table;
 
-use base::Extent;
+use base::{Extent, Result};
 
+use crate::ReadAt;
 use crate::volume::Volume;
-use crate::{ReadAt, Result};
 use table::{Place, Signature};
 
 /// A signature that was found.

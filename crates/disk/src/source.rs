@@ -4,11 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 use rustix::fs::{Advice, OFlags};
 
 use crate::file::{Identity, device_geometry, has_4k_table, identify, io_error, next_data};
-use crate::{Geometry, ReadAt, Result};
+use crate::{Geometry, ReadAt};
 
 /// Shorter reads go through the page cache: those of tables and filesystems' maps, which are read in small pieces.
 const DIRECT_BYTES_MIN: usize = 64 << 10;

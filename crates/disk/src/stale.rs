@@ -1,10 +1,10 @@
 //! Signatures of what a disk held before: finds them in parts of the disk that are of no use, and erases them.
 
 use base::limits::SECTOR_BYTES;
-use base::{Extent, ExtentSet};
+use base::{Extent, ExtentSet, Result};
 
 use crate::signature::{Claim, claims};
-use crate::{Geometry, ReadAt, Result, WriteAt};
+use crate::{Geometry, ReadAt, WriteAt};
 
 /// What is read at least, in bytes: no disk has larger sectors.
 const PAGE_BYTES: usize = 4096;
@@ -110,7 +110,7 @@ impl<F: Fn(&mut [u8], u64) -> Result<()> + Send + Sync> ReadAt for Lenient<F> {
 mod tests {
     use super::*;
     use crate::device::MemoryDisk;
-    use crate::{Error, ErrorKind};
+    use base::{Error, ErrorKind};
 
     const SWAP: &[u8] = b"SWAPSPACE2";
     const BTRFS: &[u8] = b"_BHRfS_M";

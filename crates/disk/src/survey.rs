@@ -2,7 +2,7 @@
 //! of a filesystem that nothing else claims the space of; all else is allocated, zeros as well.
 
 use base::limits::{PARTITIONS_MAX, SECTOR_BYTES};
-use base::{Extent, ExtentSet};
+use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 
 use crate::coverage::Coverage;
 use crate::filesystem::{Contents, identify, inspect};
@@ -10,7 +10,7 @@ use crate::map::{DiskMap, Partition, SurveyOptions, TableKind};
 use crate::signature::{self, Claim};
 use crate::table::{self, Entry, Table};
 use crate::volume::Volume;
-use crate::{Error, ErrorKind, Filesystem, ReadAt, Result};
+use crate::{Filesystem, ReadAt};
 
 /// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Their being taken whole is
 /// worth no warning.

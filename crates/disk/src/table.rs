@@ -3,12 +3,12 @@
 mod gpt;
 mod mbr;
 
-use base::Extent;
 use base::limits::SECTOR_BYTES;
+use base::{Extent, Result};
 
 use crate::signature::Claim;
 use crate::volume::Volume;
-use crate::{ReadAt, Result, TableKind};
+use crate::{ReadAt, TableKind};
 
 /// What a partition table says.
 #[derive(Debug)]

@@ -6,11 +6,12 @@ use std::io::IoSliceMut;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use base::{Error, ErrorKind, Result};
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::file::{Identity, device_geometry, identify, io_error, next_data};
-use crate::{Error, ErrorKind, Geometry, ReadAt, Result, WriteAt};
+use crate::{Geometry, ReadAt, WriteAt};
 
 /// Offsets, lengths and memory of direct reads are multiples of this, which every device and filesystem takes.
 const DIRECT_BYTES: usize = 4096;

@@ -1,9 +1,9 @@
 //! A part of a disk, seen as a disk of its own: what filesystem readers read.
 
-use base::Extent;
 use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, Extent, Result};
 
-use crate::{Error, ErrorKind, ReadAt, Result};
+use crate::ReadAt;
 
 /// Sectors `extent` of a disk, addressed from 0.
 #[derive(Clone, Copy)]

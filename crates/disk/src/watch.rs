@@ -8,6 +8,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use rustix::fs::{Advice, OFlags};
@@ -17,7 +18,7 @@ use crate::file::{Identity, device_geometry, io_error};
 use crate::in_use::folder_of;
 use crate::mounts::device_number;
 use crate::writers::{Writer, is_read, loops_over, partitions_in, writers};
-use crate::{Result, Source, SurveyOptions, Target};
+use crate::{Source, SurveyOptions, Target};
 
 /// The kernel's clock of file times goes on every 10 ms, or more often.
 const TICK_NANOSECONDS: i64 = 20_000_000;

@@ -5,13 +5,14 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use base::Result;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::file::{Identity, identify};
 use crate::in_use::folder_of;
 use crate::mounts::{Mount, device_number, mounts, swaps};
-use crate::{Result, Source, SurveyOptions};
+use crate::{Source, SurveyOptions};
 
 /// Devices that lie on devices that lie on devices: so deep and no deeper.
 const DEPTH_MAX: u32 = 8;

@@ -8,8 +8,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use base::ErrorKind;
 use common::{Bench, Loop, have, is_root, map_of, run};
-use disk::{ErrorKind, Geometry, ReadAt, TargetOptions, WriteAt, open_source, open_target, preflight};
+use disk::{Geometry, ReadAt, TargetOptions, WriteAt, open_source, open_target, preflight};
 
 fn geometry(size_bytes: u64, sector_bytes: u32) -> Geometry {
     Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes }

@@ -8,9 +8,9 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use base::Extent;
+use base::{ErrorKind, Extent, Result};
 use common::{Bench, have, map_of, mib, put, read_at, run, run_with_input, write_at};
-use disk::{DiskMap, ErrorKind, SurveyOptions, TableKind, open_source, survey};
+use disk::{DiskMap, SurveyOptions, TableKind, open_source, survey};
 
 const TOOLS: &[&str] = &["sfdisk", "sgdisk", "mke2fs", "e2fsck", "mkfs.fat", "fsck.fat", "mkswap"];
 
@@ -21,7 +21,7 @@ fn check(bench: &Bench, disk: &Path, extent: Extent, fsck: &str) {
     run(fsck, &[&image]);
 }
 
-fn survey_with(disk: &Path, options: &SurveyOptions) -> disk::Result<DiskMap> {
+fn survey_with(disk: &Path, options: &SurveyOptions) -> Result<DiskMap> {
     survey(&open_source(disk).unwrap(), options)
 }
 

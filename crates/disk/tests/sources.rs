@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base::ErrorKind;
 use common::{Bench, Loop, have, is_root, output, run};
-use disk::{ErrorKind, Freezer, ReadAt, SurveyOptions, Watch, container_of, open_source, place_of, writers};
+use disk::{Freezer, ReadAt, SurveyOptions, Watch, container_of, open_source, place_of, writers};
 
 /// What a watch says of the source at `path` after `act`.
 fn changes(path: &Path, act: impl FnOnce()) -> Vec<String> {

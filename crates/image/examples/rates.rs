@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use base::ExtentSet;
+use base::{ExtentSet, Result};
 use bytes::Bytes;
 use disk::device::{MemoryDisk, NullTarget};
 use disk::{DiskMap, ReadAt, SurveyOptions};
 use image::{
     CaptureOptions, Catalogue, Decoder, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
-    ObjectRef, ObjectSink, Result, capture,
+    ObjectRef, ObjectSink, capture,
 };
 
 const CHUNK: usize = 256 << 10;
@@ -99,7 +99,7 @@ fn levels(plain: &[u8]) -> std::result::Result<(), Box<dyn std::error::Error>> {
 }
 
 /// All that the map calls allocated, one run behind the other.
-fn allocated(disk: &dyn ReadAt, map: &DiskMap) -> disk::Result<Vec<u8>> {
+fn allocated(disk: &dyn ReadAt, map: &DiskMap) -> Result<Vec<u8>> {
     let runs: &ExtentSet = &map.allocated;
     let mut plain = Vec::new();
     for run in runs.within(map.window) {
@@ -110,7 +110,7 @@ fn allocated(disk: &dyn ReadAt, map: &DiskMap) -> disk::Result<Vec<u8>> {
     Ok(plain)
 }
 
-fn whole(disk: &dyn ReadAt) -> disk::Result<Vec<u8>> {
+fn whole(disk: &dyn ReadAt) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(disk.geometry().size_bytes).unwrap_or(usize::MAX)];
     disk.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)

@@ -6,12 +6,11 @@
 
 use std::collections::HashMap;
 
-use base::Digest;
 use base::limits::SESSION_OBJECTS_MAX;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 
 use crate::cipher::Cipher;
-use crate::error::corrupt;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
 use crate::manifest::{DiskRecord, Manifest, Origin};
@@ -19,7 +18,6 @@ use crate::node::{Child, Node};
 use crate::object::{ObjectRef, Verified};
 use crate::objects::ObjectSource;
 use crate::tree::{Leaves, NodeSource, Root};
-use crate::{Error, ErrorKind, Result};
 
 /// The numbered objects of a version, and the tree itself.
 #[derive(Debug)]
@@ -106,7 +104,7 @@ impl Catalogue {
 impl NodeSource for &Catalogue {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
         let node = self.id_of(&object.digest).and_then(|id| self.nodes.get(usize::try_from(id).ok()?));
-        node.cloned().ok_or_else(|| corrupt(format!("{object} is not in the catalogue")))
+        node.cloned().ok_or_else(|| Error::corrupt(format!("{object} is not in the catalogue")))
     }
 }
 
@@ -212,7 +210,9 @@ impl CatalogueBuilder {
         if let Some(&id) = self.ids.get(&object.digest) {
             let known = &self.nodes[id as usize];
             let same = known.level == level && known.object == object;
-            return same.then_some(()).ok_or_else(|| corrupt(format!("{object} is named in two ways")));
+            return same
+                .then_some(())
+                .ok_or_else(|| Error::corrupt(format!("{object} is named in two ways")));
         }
         self.ids.insert(object.digest, next_id(self.nodes.len())?);
         self.nodes.push(Slot { object, level, bytes: None });
@@ -248,7 +248,7 @@ impl Catalogue {
             let object = chunk.object();
             if let Some(&id) = ids.get(&object.digest).or_else(|| self.ids.get(&object.digest)) {
                 if objects[id as usize] != object {
-                    return Err(corrupt(format!("{object} is named in two ways")));
+                    return Err(Error::corrupt(format!("{object} is named in two ways")));
                 }
                 continue;
             }

@@ -2,15 +2,13 @@
 //!
 //! An object says itself what it is, but not where it belongs: equal content has the same name wherever it stands.
 
-use base::Digest;
 use base::wire::Reader;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 
 use crate::cipher::Cipher;
-use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::object::{ObjectKind, ObjectRef, Verified};
-use crate::{Error, ErrorKind, Result};
 
 const MAGIC: [u8; 4] = *b"DCCH";
 const VERSION: u8 = 1;
@@ -167,7 +165,11 @@ impl Decoder {
         let (codec, payload) = open(object.bytes(), extents)?;
         if codec == CODEC_RAW {
             if payload.len() != plain.len() {
-                return Err(corrupt(format!("{} raw bytes for {} plain ones", payload.len(), plain.len())));
+                return Err(Error::corrupt(format!(
+                    "{} raw bytes for {} plain ones",
+                    payload.len(),
+                    plain.len()
+                )));
             }
             plain.copy_from_slice(payload);
         } else {
@@ -176,12 +178,15 @@ impl Decoder {
                 .decompress_to_buffer(payload, plain)
                 .map_err(|e| Error::from_source(ErrorKind::Corrupt, "decompress a chunk", e))?;
             if written != plain.len() {
-                return Err(corrupt(format!("{written} bytes came out of a chunk of {}", plain.len())));
+                return Err(Error::corrupt(format!(
+                    "{written} bytes came out of a chunk of {}",
+                    plain.len()
+                )));
             }
         }
         match self.hasher.digest(extents, plain) {
             found if found == digest => Ok(()),
-            found => Err(corrupt(format!(
+            found => Err(Error::corrupt(format!(
                 "the content has plain digest {}, not {}",
                 found.short(),
                 digest.short()
@@ -197,10 +202,10 @@ impl Decoder {
 
 /// The codec and the payload of a chunk's object that claims these extents.
 fn open<'a>(object: &'a [u8], expected: &ChunkExtents) -> Result<(u8, &'a [u8])> {
-    let cut = |_| corrupt("the object of a chunk ends early");
+    let cut = |_| Error::corrupt("the object of a chunk ends early");
     let mut reader = Reader::new(object);
     if reader.array().map_err(cut)? != MAGIC {
-        return Err(corrupt("this object is no chunk"));
+        return Err(Error::corrupt("this object is no chunk"));
     }
     let [version, codec, cipher, flags, log2, pad @ ..] = reader.array::<8>().map_err(cut)?;
     if version != VERSION || codec > CODEC_ZSTD || cipher != 0 || flags != 0 || pad != [0; 3] {
@@ -208,10 +213,11 @@ fn open<'a>(object: &'a [u8], expected: &ChunkExtents) -> Result<(u8, &'a [u8])>
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     let plain_len = reader.u32().map_err(cut)?;
-    let size = ChunkSize::from_log2(log2).ok_or_else(|| corrupt(format!("a chunk of 2^{log2} bytes")))?;
+    let size =
+        ChunkSize::from_log2(log2).ok_or_else(|| Error::corrupt(format!("a chunk of 2^{log2} bytes")))?;
     let extents = ChunkExtents::decode(&mut reader, size)?;
     if extents != *expected || plain_len != extents.len_bytes() {
-        return Err(corrupt("the object of a chunk has other extents than its leaf"));
+        return Err(Error::corrupt("the object of a chunk has other extents than its leaf"));
     }
     Ok((codec, reader.rest()))
 }

@@ -11,13 +11,11 @@ use std::sync::Arc;
 
 use aes_gcm_siv::aead::{AeadInPlace, KeyInit};
 use aes_gcm_siv::{Aes256GcmSiv, Nonce, Tag};
-use base::Digest;
 use base::limits::SEALED_BYTES_MORE;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 
-use crate::error::corrupt;
 use crate::object::{ObjectKind, Verified};
-use crate::{Error, ErrorKind, Result};
 
 /// What manifests and repositories call it.
 pub const CIPHER_NAME: &str = "aes-256-gcm-siv";
@@ -70,7 +68,8 @@ impl SealKey {
     pub fn from_text(text: &str) -> Result<Self> {
         let digits = text.trim().strip_prefix(FILE_WORD).and_then(|rest| rest.strip_prefix(' '));
         let secret = digits.and_then(|digits| digits.parse::<Digest>().ok());
-        let none = || corrupt(format!("this is no encryption key (`{FILE_WORD}` and 64 hexadecimal digits)"));
+        let none =
+            || Error::corrupt(format!("this is no encryption key (`{FILE_WORD}` and 64 hexadecimal digits)"));
         secret.map(|secret| Self::from_bytes(secret.0)).ok_or_else(none)
     }
 
@@ -105,7 +104,7 @@ impl SealKey {
     fn open(&self, head: Head, what: &str, sealed: &[u8]) -> Result<Vec<u8>> {
         let plain_bytes = sealed.len().checked_sub(HEAD_BYTES + NONCE_BYTES + TAG_BYTES);
         let plain_bytes = plain_bytes.filter(|_| sealed.starts_with(&head));
-        let plain_bytes = plain_bytes.ok_or_else(|| corrupt(format!("{what} is not encrypted")))?;
+        let plain_bytes = plain_bytes.ok_or_else(|| Error::corrupt(format!("{what} is not encrypted")))?;
         let (nonce, rest) = sealed[HEAD_BYTES..].split_at(NONCE_BYTES);
         let (body, tag) = rest.split_at(plain_bytes);
         let mut plain = body.to_vec();
@@ -115,7 +114,8 @@ impl SealKey {
             &mut plain,
             Tag::from_slice(tag),
         );
-        let failed = |_| corrupt(format!("{what} does not open: it was made with another key, or changed"));
+        let failed =
+            |_| Error::corrupt(format!("{what} does not open: it was made with another key, or changed"));
         opened.map_err(failed)?;
         Ok(plain)
     }
@@ -209,7 +209,7 @@ impl Cipher {
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let sealed: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
         let sealed = sealed.filter(|_| hex.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        self.open(RECORD, WHAT, &sealed.ok_or_else(|| corrupt("a sealed record is no hexadecimal"))?)
+        self.open(RECORD, WHAT, &sealed.ok_or_else(|| Error::corrupt("a sealed record is no hexadecimal"))?)
     }
 
     fn seal(&self, head: Head, plain: Vec<u8>) -> Result<Bytes> {
@@ -233,9 +233,9 @@ pub fn check_sealed_manifest(stored: &[u8]) -> Result<&[u8]> {
     let (sealed, checksum) = stored
         .split_last_chunk::<{ Digest::BYTES }>()
         .filter(|(sealed, _)| sealed.starts_with(&MANIFEST))
-        .ok_or_else(|| corrupt("a manifest is not encrypted"))?;
+        .ok_or_else(|| Error::corrupt("a manifest is not encrypted"))?;
     if Digest::of(sealed).0 != *checksum {
-        return Err(corrupt("a sealed manifest does not have its checksum"));
+        return Err(Error::corrupt("a sealed manifest does not have its checksum"));
     }
     Ok(sealed)
 }
@@ -335,7 +335,7 @@ mod tests {
         assert!(!format!("{key:?}{:?}", cipher(7)).contains("07"));
         for bad in ["", "diskcast-encryption-key-1", "0707", &key.to_text().replace('1', "2")] {
             let error = SealKey::from_text(bad).unwrap_err();
-            assert!(!base::fault::chain(&error).contains("0707"), "{bad}");
+            assert!(!base::chain(&error).contains("0707"), "{bad}");
         }
     }
 }

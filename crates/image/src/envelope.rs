@@ -1,15 +1,13 @@
 //! The envelope of a manifest: body, signatures, checksum. `formats/image.md`, "Envelope".
 
-use base::Digest;
 use base::limits::MANIFEST_BYTES_MAX;
 use base::wire::Reader;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use ed25519_dalek::SigningKey;
 
-use crate::error::corrupt;
 use crate::manifest::Manifest;
 use crate::signature::{PublicKey, SIGNATURES_MAX, Signature, Signed};
-use crate::{Error, ErrorKind, Result};
 
 const MAGIC: [u8; 4] = *b"DCMF";
 const VERSION: u8 = 1;
@@ -30,31 +28,31 @@ pub struct Sealed {
 impl Sealed {
     /// Reads a manifest. `Corrupt` if the bytes are none or decayed; `Unsupported` if they are of a newer format.
     pub fn open(bytes: &[u8]) -> Result<Self> {
-        let cut = |_| corrupt("a manifest ends early");
+        let cut = |_| Error::corrupt("a manifest ends early");
         if bytes.len() > MANIFEST_BYTES_MAX as usize {
-            return Err(corrupt(format!("a manifest of {} bytes", bytes.len())));
+            return Err(Error::corrupt(format!("a manifest of {} bytes", bytes.len())));
         }
         let mut reader = Reader::new(bytes);
         if reader.array().map_err(cut)? != MAGIC {
-            return Err(corrupt("these bytes are no manifest"));
+            return Err(Error::corrupt("these bytes are no manifest"));
         }
         let [version, flags, signature_count, pad] = reader.array().map_err(cut)?;
         if version != VERSION || flags != 0 || pad != 0 {
             return Err(Error::new(ErrorKind::Unsupported, format!("a manifest of version {version}")));
         }
         if usize::from(signature_count) > SIGNATURES_MAX {
-            return Err(corrupt(format!("a manifest with {signature_count} signatures")));
+            return Err(Error::corrupt(format!("a manifest with {signature_count} signatures")));
         }
         let checked =
-            bytes.len().checked_sub(Digest::BYTES).ok_or_else(|| corrupt("a manifest ends early"))?;
+            bytes.len().checked_sub(Digest::BYTES).ok_or_else(|| Error::corrupt("a manifest ends early"))?;
         if Digest::of(&bytes[..checked]).0 != bytes[checked..] {
-            return Err(corrupt("a manifest does not have its checksum"));
+            return Err(Error::corrupt("a manifest does not have its checksum"));
         }
         let body_len = reader.u32().map_err(cut)?;
         let body = reader.bytes(body_len as usize).map_err(cut)?;
         let signatures = (0..signature_count).map(|_| read_signature(&mut reader)).collect::<Result<_>>()?;
         if reader.remaining() != Digest::BYTES {
-            return Err(corrupt("a manifest is longer than it says"));
+            return Err(Error::corrupt("a manifest is longer than it says"));
         }
         Ok(Self { manifest: Manifest::from_body(body)?, signed: Signed::new(digest_of(body), signatures) })
     }
@@ -73,7 +71,7 @@ impl Sealed {
 }
 
 fn read_signature(reader: &mut Reader<'_>) -> Result<Signature> {
-    let cut = |_| corrupt("a manifest ends early");
+    let cut = |_| Error::corrupt("a manifest ends early");
     match reader.array::<4>().map_err(cut)? {
         [ED25519, 0, 0, 0] => {}
         [kind, ..] => return Err(Error::new(ErrorKind::Unsupported, format!("a signature of kind {kind}"))),

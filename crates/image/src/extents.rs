@@ -5,9 +5,7 @@
 
 use base::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SECTOR_BYTES};
 use base::wire::Reader;
-
-use crate::Result;
-use crate::error::corrupt;
+use base::{Error, Result};
 
 /// A chunk size: a power of two between `CHUNK_BYTES_MIN` and `CHUNK_BYTES_MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,19 +179,19 @@ impl ChunkExtents {
     /// Reads a set from `reader`. `Corrupt` if it is none, or not in its one encoding.
     pub fn decode(reader: &mut Reader<'_>, size: ChunkSize) -> Result<Self> {
         let before = reader.rest();
-        let read =
-            Self::read(reader, size)?.ok_or_else(|| corrupt("the extents of a chunk are not in order"))?;
+        let read = Self::read(reader, size)?
+            .ok_or_else(|| Error::corrupt("the extents of a chunk are not in order"))?;
         let mut canonical = Vec::with_capacity(before.len() - reader.remaining());
         read.encode(&mut canonical);
         if before[..before.len() - reader.remaining()] == canonical {
             Ok(read)
         } else {
-            Err(corrupt("the extents of a chunk are not in their shortest form"))
+            Err(Error::corrupt("the extents of a chunk are not in their shortest form"))
         }
     }
 
     fn read(reader: &mut Reader<'_>, size: ChunkSize) -> Result<Option<Self>> {
-        let cut = |_| corrupt("the extents of a chunk end early");
+        let cut = |_| Error::corrupt("the extents of a chunk end early");
         match reader.u8().map_err(cut)? {
             KIND_FULL => Ok(Some(Self::full(size))),
             KIND_RUNS => {
@@ -215,7 +213,7 @@ impl ChunkExtents {
                     (0..size.sectors()).filter(set).map(|start| Run { start, count: 1 }),
                 ))
             }
-            kind => Err(corrupt(format!("unknown form {kind} of the extents of a chunk"))),
+            kind => Err(Error::corrupt(format!("unknown form {kind} of the extents of a chunk"))),
         }
     }
 

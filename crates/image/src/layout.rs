@@ -1,9 +1,7 @@
 //! How an image is cut into chunks: sizes, and where chunk `i` lies.
 
-use base::Extent;
+use base::{Error, Extent, Result};
 
-use crate::Result;
-use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::tree::{LeafRun, Root};
 
@@ -62,7 +60,7 @@ impl Layout {
             return Ok(());
         }
         let text = format!("a tree of {} chunks and height {}", root.chunk_count, root.height);
-        Err(corrupt(format!("{text} does not fit an image of {count} chunks")))
+        Err(Error::corrupt(format!("{text} does not fit an image of {count} chunks")))
     }
 
     /// `Corrupt` unless what `run` claims as allocated lies inside the image, in whole logical sectors.
@@ -71,11 +69,11 @@ impl Layout {
         let last = run.first + run.count - 1;
         let room = self.chunk_extent(last).count;
         if u64::from(extents.end()) > room {
-            return Err(corrupt(format!("chunk {last} reaches behind the end of the image")));
+            return Err(Error::corrupt(format!("chunk {last} reaches behind the end of the image")));
         }
         if !extents.is_aligned(self.logical_sector_bytes) {
             let unit = self.logical_sector_bytes;
-            return Err(corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "chunk {} has extents that are no multiples of {unit} bytes",
                 run.first
             )));

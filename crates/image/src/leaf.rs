@@ -1,12 +1,10 @@
 //! Leaves: what one needs to know of a chunk before fetching it. `formats/image.md`, "Leaf".
 
-use base::Digest;
 use base::wire::Reader;
+use base::{Digest, Error, ErrorKind, Result};
 
 use crate::chunk::{ChunkRef, HEADER_BYTES};
-use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
-use crate::{Error, ErrorKind, Result};
 
 /// One chunk of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +66,7 @@ impl Leaf {
     /// Reads a leaf from `reader`, to whose object sealing adds `sealed_bytes_more`. `Corrupt` if it is none;
     /// `Unsupported` if its chunk lies in a larger object.
     pub(crate) fn decode(reader: &mut Reader<'_>, size: ChunkSize, sealed_bytes_more: u32) -> Result<Self> {
-        let cut = |_| corrupt("a leaf ends early");
+        let cut = |_| Error::corrupt("a leaf ends early");
         match reader.u8().map_err(cut)? {
             FREE => Ok(Self::Free),
             ZERO => Ok(Self::Zero(ChunkExtents::decode(reader, size)?)),
@@ -85,12 +83,15 @@ impl Leaf {
                 let least = overhead as u64 + u64::from(sealed_bytes_more);
                 let bounds = least + 1..=least + u64::from(extents.len_bytes());
                 if !bounds.contains(&u64::from(chunk.encoded_len)) {
-                    return Err(corrupt(format!("a leaf names an object of {} bytes", chunk.encoded_len)));
+                    return Err(Error::corrupt(format!(
+                        "a leaf names an object of {} bytes",
+                        chunk.encoded_len
+                    )));
                 }
                 Ok(Self::Data(extents, chunk))
             }
             PACKED => Err(Error::new(ErrorKind::Unsupported, "a leaf names a chunk inside a larger object")),
-            tag => Err(corrupt(format!("unknown state {tag} of a leaf"))),
+            tag => Err(Error::corrupt(format!("unknown state {tag} of a leaf"))),
         }
     }
 }

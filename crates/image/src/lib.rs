@@ -11,7 +11,6 @@ pub mod chunk;
 pub mod cipher;
 mod draft;
 pub mod envelope;
-pub mod error;
 pub mod extents;
 pub mod install;
 pub mod layout;
@@ -33,7 +32,6 @@ pub use catalogue::{Catalogue, CatalogueBuilder};
 pub use chunk::{ChunkRef, Decoder, Encoder};
 pub use cipher::{Cipher, SealKey};
 pub use envelope::Sealed;
-pub use error::{Error, ErrorKind, Result};
 pub use extents::{ChunkExtents, ChunkSize, Run};
 pub use install::{
     FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, install, old_signatures,

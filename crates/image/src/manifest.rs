@@ -4,21 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use base::Digest;
 use base::limits::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DISK_SECTORS_MAX, LABELS_MAX, NAME_BYTES_MAX, PARTITIONS_MAX,
 };
+use base::{Digest, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::cipher::{CIPHER_NAME, Cipher};
-use crate::error::corrupt;
 use crate::extents::ChunkSize;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
 use crate::records::{digest_hex, root_record};
 use crate::source_record::SourceRecord;
 use crate::tree::Root;
-use crate::{Error, ErrorKind, Result};
 
 /// The format that this program writes.
 pub const FORMAT: u32 = 1;
@@ -281,16 +279,16 @@ impl Manifest {
     pub fn layout(&self) -> Result<Layout> {
         let chunk = ChunkSize::from_bytes(self.chunk_bytes).ok_or_else(|| {
             let bounds = format!("a power of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}");
-            corrupt(format!("chunks of {} bytes, expected {bounds}", self.chunk_bytes))
+            Error::corrupt(format!("chunks of {} bytes, expected {bounds}", self.chunk_bytes))
         })?;
         let unit = self.logical_sector_bytes;
         if !unit.is_power_of_two() || !(512..=CHUNK_BYTES_MIN).contains(&unit) {
-            return Err(corrupt(format!("logical sectors of {unit} bytes")));
+            return Err(Error::corrupt(format!("logical sectors of {unit} bytes")));
         }
         let layout = Layout { chunk, size_sectors: self.size_sectors, logical_sector_bytes: unit };
         let whole = self.size_sectors.is_multiple_of(u64::from(unit / 512));
         if !(1..=DISK_SECTORS_MAX).contains(&self.size_sectors) || !whole {
-            return Err(corrupt(format!("an image of {} sectors of 512 bytes", self.size_sectors)));
+            return Err(Error::corrupt(format!("an image of {} sectors of 512 bytes", self.size_sectors)));
         }
         layout.check_root(&self.root)?;
         Ok(layout)
@@ -309,19 +307,19 @@ impl Manifest {
         }
         let layout = self.layout()?;
         if self.image.is_empty() || self.image.len() > NAME_BYTES_MAX {
-            return Err(corrupt(format!("an image name of {} bytes", self.image.len())));
+            return Err(Error::corrupt(format!("an image name of {} bytes", self.image.len())));
         }
         let end = self.origin.start_sector.checked_add(layout.size_sectors);
         if end.is_none_or(|end| end > self.origin.disk_sectors) || self.origin.disk_sectors > DISK_SECTORS_MAX
         {
-            return Err(corrupt(format!(
+            return Err(Error::corrupt(format!(
                 "an image that reaches behind the end of its disk, {:?}",
                 self.origin
             )));
         }
         let (partitions, labels) = (self.disk.partitions.len(), self.labels.len());
         if partitions > PARTITIONS_MAX || labels > LABELS_MAX {
-            return Err(corrupt(format!("{partitions} partitions and {labels} labels in a manifest")));
+            return Err(Error::corrupt(format!("{partitions} partitions and {labels} labels in a manifest")));
         }
         Ok(())
     }

@@ -2,17 +2,15 @@
 //!
 //! Nodes do not say where they belong either: equal subtrees are one object.
 
-use base::Digest;
 use base::limits::{NODE_BYTES_MAX, TREE_FANOUT, TREE_HEIGHT_MAX};
 use base::wire::Reader;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 
 use crate::cipher::Cipher;
-use crate::error::corrupt;
 use crate::extents::ChunkSize;
 use crate::leaf::Leaf;
 use crate::object::{ObjectKind, ObjectRef, Verified};
-use crate::{Error, ErrorKind, Result};
 
 const MAGIC: [u8; 4] = *b"DCND";
 const VERSION: u8 = 1;
@@ -62,18 +60,18 @@ impl Child {
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self> {
-        let cut = |_| corrupt("a tree node ends early");
+        let cut = |_| Error::corrupt("a tree node ends early");
         match reader.u8().map_err(cut)? {
             FREE => Ok(Self::Free),
             ZERO => Ok(Self::Zero),
             NODE => {
                 let len = reader.u32().map_err(cut)?;
                 if len as usize <= HEADER_BYTES || len > NODE_BYTES_MAX {
-                    return Err(corrupt(format!("a tree node names a child of {len} bytes")));
+                    return Err(Error::corrupt(format!("a tree node names a child of {len} bytes")));
                 }
                 Ok(Self::Node { len, digest: Digest(reader.array().map_err(cut)?) })
             }
-            tag => Err(corrupt(format!("unknown state {tag} of a subtree"))),
+            tag => Err(Error::corrupt(format!("unknown state {tag} of a subtree"))),
         }
     }
 }
@@ -91,10 +89,10 @@ impl Node {
     /// Reads a node of `level` (0: of leaves) in an image of chunks of `size`. `Corrupt` if it is none or another;
     /// `Unsupported` if it is of a newer format.
     pub fn decode(object: &Verified, level: u8, size: ChunkSize) -> Result<Self> {
-        let cut = |_| corrupt("a tree node ends early");
+        let cut = |_| Error::corrupt("a tree node ends early");
         let mut reader = Reader::new(object.bytes());
         if reader.array().map_err(cut)? != MAGIC {
-            return Err(corrupt("this object is no tree node"));
+            return Err(Error::corrupt("this object is no tree node"));
         }
         let [version, cipher, flags, log2, found_level, pad] = reader.array::<6>().map_err(cut)?;
         let count = reader.u16().map_err(cut)?;
@@ -106,10 +104,10 @@ impl Node {
         if (found_level, log2) != (level, size.log2()) {
             let text =
                 format!("a node of level {found_level} of 2^{log2}-byte chunks stands at level {level}");
-            return Err(corrupt(text));
+            return Err(Error::corrupt(text));
         }
         if count == 0 || u64::from(count) > TREE_FANOUT {
-            return Err(corrupt(format!("a tree node of {count} entries")));
+            return Err(Error::corrupt(format!("a tree node of {count} entries")));
         }
         let (node, last_is_free) = if level == 0 {
             let leaves: Vec<Leaf> = (0..count)
@@ -124,7 +122,7 @@ impl Node {
             (Self::Children(children), last_is_free)
         };
         if last_is_free || reader.remaining() > 0 {
-            return Err(corrupt("a tree node holds more than it needs"));
+            return Err(Error::corrupt("a tree node holds more than it needs"));
         }
         Ok(node)
     }

@@ -2,12 +2,9 @@
 //!
 //! An object is a chunk or a tree node: bytes that are named by their BLAKE3 digest and never change.
 
-use base::Digest;
-use base::limits::SEALED_BYTES_MORE;
+use base::{Digest, Result};
+use base::{Error, limits::SEALED_BYTES_MORE};
 use bytes::Bytes;
-
-use crate::Result;
-use crate::error::corrupt;
 
 /// Which of the two an object is. Stores keep them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,11 +42,15 @@ impl ObjectRef {
     /// `Corrupt` unless `bytes` are the object that this names.
     pub fn verify(&self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 != u64::from(self.len) {
-            return Err(corrupt(format!("{self} should have {} bytes and has {}", self.len, bytes.len())));
+            return Err(Error::corrupt(format!(
+                "{self} should have {} bytes and has {}",
+                self.len,
+                bytes.len()
+            )));
         }
         match Digest::of(bytes) {
             digest if digest == self.digest => Ok(()),
-            digest => Err(corrupt(format!("{self} has other content, of digest {}", digest.short()))),
+            digest => Err(Error::corrupt(format!("{self} has other content, of digest {}", digest.short()))),
         }
     }
 }

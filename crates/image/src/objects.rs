@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 
 use crate::cipher::Cipher;
 use crate::object::{ObjectRef, Verified};
-use crate::{Error, ErrorKind, Result};
 
 /// Where objects come from: a repository, a server, memory. Called by many threads at once.
 pub trait ObjectSource: Send + Sync {

@@ -6,11 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePrivateKey, spki::der::pem::LineEnding};
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
-
-use crate::{Error, ErrorKind, Result};
 
 /// Most signatures of one thing.
 pub const SIGNATURES_MAX: usize = 16;

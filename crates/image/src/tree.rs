@@ -6,9 +6,8 @@
 use std::ops::Range;
 
 use base::limits::{TREE_FANOUT, TREE_HEIGHT_MAX};
+use base::{Error, Result};
 
-use crate::Result;
-use crate::error::corrupt;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node, NodeBuilder};
@@ -193,7 +192,9 @@ fn entries(
     };
     let room = chunk_count.saturating_sub(first).div_ceil(span(level));
     if node.len() as u64 > room {
-        return Err(corrupt(format!("the subtree of chunk {first} reaches behind the end of the image")));
+        return Err(Error::corrupt(format!(
+            "the subtree of chunk {first} reaches behind the end of the image"
+        )));
     }
     Ok(node)
 }
@@ -253,7 +254,7 @@ impl<S: NodeSource> Leaves<S> {
     fn zeros(&self, first: u64, height: u8) -> Result<LeafRun> {
         let end = first + span(height);
         if end > self.chunk_count {
-            return Err(corrupt("a subtree of zeros reaches behind the end of the image"));
+            return Err(Error::corrupt("a subtree of zeros reaches behind the end of the image"));
         }
         let (first, end) = (first.max(self.range.start), end.min(self.range.end));
         Ok(LeafRun { first, count: end - first, leaf: Leaf::Zero(ChunkExtents::full(self.size)) })

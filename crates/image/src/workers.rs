@@ -4,8 +4,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::Error;
-use crate::error::restate;
+use base::Error;
 
 /// How many threads to run: `asked`, or twice the cores if that is 0, so that some compute while others wait for a
 /// disk; never more than fit `memory_bytes` at `bytes_each`, but at least one.
@@ -42,7 +41,7 @@ impl FirstError {
 
     /// The first error once more.
     pub(crate) fn restated(&self) -> Option<Error> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(restate)
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Error::restated)
     }
 
     /// The first error itself.

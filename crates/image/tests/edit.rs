@@ -7,13 +7,13 @@ mod common;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::Chance;
+use base::{Chance, ErrorKind, Result};
 use common::{build, flatten, random_leaf, small};
 use image::manifest::Statistics;
 use image::tree::NodeSource;
 use image::{
-    ChunkExtents, Differences, ErrorKind, Leaf, Leaves, MemoryObjects, ObjectRef, ObjectSource, Root,
-    TreeEditor, Verified,
+    ChunkExtents, Differences, Leaf, Leaves, MemoryObjects, ObjectRef, ObjectSource, Root, TreeEditor,
+    Verified,
 };
 
 type Map = BTreeMap<u64, Leaf>;
@@ -169,7 +169,7 @@ fn a_large_image_is_freed_by_the_nodes_that_hold_something() {
 struct Counting<'a>(&'a MemoryObjects, Cell<u64>);
 
 impl NodeSource for &Counting<'_> {
-    fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
+    fn node(&self, object: &ObjectRef) -> Result<Verified> {
         self.1.set(self.1.get() + 1);
         object.verified(self.0.fetch(object)?)
     }

@@ -8,12 +8,12 @@ mod common;
 
 use std::path::PathBuf;
 
-use base::{Chance, Digest, Extent};
+use base::{Chance, Digest, ErrorKind, Extent};
 use bytes::Bytes;
 use common::{build, manifest, random_extents, small};
 use image::node::Node;
 use image::{
-    ChunkExtents, ChunkRef, Cipher, Decoder, ErrorKind, Leaf, Manifest, MemoryObjects, ObjectKind, ObjectRef,
+    ChunkExtents, ChunkRef, Cipher, Decoder, Leaf, Manifest, MemoryObjects, ObjectKind, ObjectRef,
     ObjectSource, PublicKey, Run, SealKey, Sealed, SigningKey, SourceRecord, Verified,
 };
 

@@ -5,11 +5,11 @@ mod common;
 
 use std::sync::Arc;
 
-use base::Digest;
+use base::{Digest, ErrorKind};
 use common::{Sealing, build, manifest, small};
 use disk::device::MemoryDisk;
 use image::{
-    Catalogue, Child, ChunkExtents, ChunkRef, ErrorKind, InstallOptions, Installer, Leaf, Leaves, Manifest,
+    Catalogue, Child, ChunkExtents, ChunkRef, InstallOptions, Installer, Leaf, Leaves, Manifest,
     MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run, TreeBuilder,
 };
 
@@ -35,7 +35,7 @@ fn refused(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> Stri
     let (objects, manifest) = tree(leaves, size_sectors, sector_bytes);
     let error = Catalogue::load(&manifest, &objects).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
-    base::fault::chain(&error)
+    base::chain(&error)
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 mod common;
 
+use base::ErrorKind;
 use common::{manifest, small};
-use image::{Child, ErrorKind, Manifest, PublicKey, Root, Sealed, SigningKey};
+use image::{Child, Manifest, PublicKey, Root, Sealed, SigningKey};
 
 fn sample() -> Manifest {
     let digest = base::Digest::of(b"root");

@@ -7,14 +7,14 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use base::{Extent, ExtentSet};
+use base::{ErrorKind, Extent, ExtentSet, Result};
 use common::disks::{Fault, FaultyDisk, map};
 use common::small;
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, Partition, ReadAt, TableKind, WriteAt};
 use image::{
-    CaptureOptions, Catalogue, ErrorKind, FreeSpace, InstallOptions, Installer, Manifest, MemoryObjects,
-    NoProgress, capture, install, old_signatures,
+    CaptureOptions, Catalogue, FreeSpace, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
+    capture, install, old_signatures,
 };
 
 const SECTORS: u64 = 16 << 11;
@@ -126,7 +126,7 @@ impl ReadAt for Noting {
         self.disk.geometry()
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> disk::Result<()> {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.disk.read_exact_at(buf, offset)
     }
 
@@ -136,26 +136,26 @@ impl ReadAt for Noting {
 }
 
 impl WriteAt for Noting {
-    fn write_all_at(&self, buf: &[u8], offset: u64) -> disk::Result<()> {
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.log.lock().unwrap().push((offset, buf.len() as u64));
         self.disk.write_all_at(buf, offset)
     }
 
-    fn write_zeroes(&self, offset: u64, len: u64) -> disk::Result<()> {
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.log.lock().unwrap().push((offset, len));
         self.disk.write_zeroes(offset, len)
     }
 
-    fn discard(&self, offset: u64, len: u64) -> disk::Result<()> {
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.disk.discard(offset, len)
     }
 
-    fn sync(&self) -> disk::Result<()> {
+    fn sync(&self) -> Result<()> {
         self.log.lock().unwrap().push(SYNC);
         self.disk.sync()
     }
 
-    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> disk::Result<bool> {
+    fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
         self.disk.read_back_at(buf, offset)
     }
 }

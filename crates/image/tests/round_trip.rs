@@ -6,15 +6,15 @@ mod common;
 
 use std::sync::Arc;
 
-use base::{Chance, Extent, ExtentSet};
+use base::{Chance, ErrorKind, Extent, ExtentSet};
 use bytes::Bytes;
 use common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
 use common::{Sealing, small};
 use disk::ReadAt;
 use disk::device::MemoryDisk;
 use image::{
-    CaptureOptions, Catalogue, ErrorKind, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
-    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, capture, install,
+    CaptureOptions, Catalogue, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest, MemoryObjects,
+    NoProgress, ObjectSink, ObjectSource, Offer, capture, install,
 };
 
 fn options() -> CaptureOptions {
@@ -295,7 +295,7 @@ fn faults_of_the_target_are_errors_that_say_where() {
         let target = Arc::new(FaultyDisk::new(vec![1; sample.bytes.len()], 512, fault));
         let error = install(&manifest, &objects, target, InstallOptions::default(), Arc::new(NoProgress))
             .unwrap_err();
-        let text = base::fault::chain(&error);
+        let text = base::chain(&error);
         assert_eq!(error.kind(), kind, "{fault:?}: {text}");
         assert!(text.contains(word), "{fault:?}: {text}");
     }

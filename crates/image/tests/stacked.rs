@@ -274,7 +274,7 @@ fn try_seed(bench: &Bench, templates: &Templates, seed: u64) -> Result<(), Strin
     }
 }
 
-fn copy(from: &Path, to: &Path, bytes: u64) -> image::Result<()> {
+fn copy(from: &Path, to: &Path, bytes: u64) -> base::Result<()> {
     let (source, objects) = (open_source(from).unwrap(), MemoryObjects::new());
     let map = survey(&source, &SurveyOptions::default()).unwrap();
     let options = CaptureOptions { threads: 1, ..CaptureOptions::default() };

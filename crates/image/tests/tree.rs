@@ -2,12 +2,12 @@
 
 mod common;
 
-use base::Chance;
+use base::{Chance, ErrorKind};
 use bytes::Bytes;
 use common::{build, flatten, manifest, random_leaf, small};
 use image::{
-    Catalogue, CatalogueBuilder, Child, ChunkExtents, Cipher, ErrorKind, Leaf, LeafRun, Leaves,
-    MemoryObjects, ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
+    Catalogue, CatalogueBuilder, Child, ChunkExtents, Cipher, Leaf, LeafRun, Leaves, MemoryObjects,
+    ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
 };
 
 fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {

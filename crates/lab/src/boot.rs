@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 /// Firmware and its empty settings, as Debian's package `ovmf` installs them.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
@@ -69,13 +69,13 @@ pub struct Boot {
 /// Boots from `medium` until the prompt, then switches the machine off.
 ///
 /// # Errors
-/// `Unavailable` if emulator or firmware is not installed; `TimedOut` with the end of what the console said; `Tool`
+/// `Unsupported` if emulator or firmware is not installed; `Unreachable` with the end of what the console said; `Io`
 /// if the emulator ends before the prompt.
 pub fn until_login(medium: Medium<'_>, options: &BootOptions) -> Result<Boot> {
     let firmware = Path::new(FIRMWARE);
     if !firmware.exists() {
         return Err(Error::new(
-            ErrorKind::Unavailable,
+            ErrorKind::Unsupported,
             format!("firmware `{FIRMWARE}` (package ovmf) is missing"),
         ));
     }
@@ -117,7 +117,7 @@ impl Machine {
         let started = command.spawn();
         started
             .map(Self)
-            .map_err(|e| Error::from_source(ErrorKind::Unavailable, "start `qemu-system-x86_64`", e))
+            .map_err(|e| Error::from_source(ErrorKind::Unsupported, "start `qemu-system-x86_64`", e))
     }
 
     /// What the machine's serial console says, piece by piece. Ends with the machine.
@@ -177,9 +177,11 @@ fn wait_for(console: &Receiver<Vec<u8>>, options: &BootOptions, started: Instant
         let left = options.timeout.saturating_sub(now() - started);
         match console.recv_timeout(left) {
             Ok(piece) => text.extend_from_slice(&piece),
-            Err(RecvTimeoutError::Timeout) => return Err(no_prompt(ErrorKind::TimedOut, "in time", &text)),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(no_prompt(ErrorKind::Unreachable, "in time", &text));
+            }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(no_prompt(ErrorKind::Tool, "before the emulator ended", &text));
+                return Err(no_prompt(ErrorKind::Io, "before the emulator ended", &text));
             }
         }
         if text.windows(prompt.len()).any(|window| window == prompt) {

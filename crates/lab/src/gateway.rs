@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 /// How long a store may take until it answers.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -77,11 +77,11 @@ impl Gateway {
     /// Starts `engine` on a free port of this machine, over a new folder below `parent`, with one bucket, `images`.
     ///
     /// # Errors
-    /// `Unavailable` if it was not built; `TimedOut` or `Tool` if it does not come up.
+    /// `Unsupported` if it was not built; `Unreachable` or `Io` if it does not come up.
     pub fn start(engine: Engine, parent: &Path) -> Result<Self> {
         if !engine.is_built() {
             return Err(Error::new(
-                ErrorKind::Unavailable,
+                ErrorKind::Unsupported,
                 format!("there is no `{}`: tools/versitygw.sh builds it", engine.program().display()),
             ));
         }
@@ -114,11 +114,11 @@ impl Gateway {
     pub fn start_or_skip(engine: Engine) -> Option<Self> {
         match Self::start(engine, &std::env::temp_dir()) {
             Ok(gateway) => Some(gateway),
-            Err(why) if why.kind() == ErrorKind::Unavailable && std::env::var_os("CI").is_none() => {
+            Err(why) if why.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => {
                 eprintln!("left out: {why}");
                 None
             }
-            Err(why) => panic!("{}", base::fault::chain(&why)),
+            Err(why) => panic!("{}", base::chain(&why)),
         }
     }
 
@@ -151,13 +151,13 @@ impl Gateway {
             }
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(Error::new(
-                    ErrorKind::Tool,
+                    ErrorKind::Io,
                     format!("the S3 store ended when it started: {status}"),
                 ));
             }
             std::thread::park_timeout(LOOK_EVERY);
         }
-        Err(Error::new(ErrorKind::TimedOut, "the S3 store does not answer"))
+        Err(Error::new(ErrorKind::Unreachable, "the S3 store does not answer"))
     }
 }
 

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::thread::JoinHandle;
 
+use base::{Error, ErrorKind, Result};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::{Error, ErrorKind, Result};
 
 /// Length in bits of the network part of [`Host::ipv4`].
 pub(crate) const IPV4_PREFIX_BITS: u32 = 16;

@@ -5,7 +5,7 @@
 //! tool needs root and Linux; it touches nothing outside the namespaces that it made.
 //!
 //! ```no_run
-//! # fn main() -> lab::Result<()> {
+//! # fn main() -> Result<()> {
 //! let options = lab::StarOptions { hosts: 5, rate_bits_per_second: Some(1_000_000_000), ..Default::default() };
 //! let star = lab::Star::build(&options)?;
 //! let status = star.host(1).command("curl").arg(format!("http://{}:8080/", star.host(0).ipv4())).status();
@@ -15,7 +15,6 @@
 //! ```
 
 pub mod boot;
-mod error;
 mod gateway;
 mod host;
 mod link;
@@ -24,7 +23,6 @@ mod name;
 mod star;
 mod tool;
 
-pub use error::{Error, ErrorKind, Result};
 pub use gateway::{Engine, Gateway};
 pub use host::Host;
 pub use link::{Count, Traffic};

@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
+use base::{Error, ErrorKind, Result};
 use serde_json::Value;
 
 use crate::tool::{feed, query, run};
-use crate::{Error, ErrorKind, Result};
 
 /// Frames and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -117,7 +117,7 @@ fn port_traffic(links: &Value, queues: &Value, port: &str) -> Result<Traffic> {
         Some(Count { bytes: number("bytes")?, packets: number("packets")? })
     };
     let (from_host, to_host) = count("rx").zip(count("tx")).ok_or_else(|| {
-        Error::new(ErrorKind::Tool, format!("read the counters of `{port}`: `ip -s -j link` shows none"))
+        Error::new(ErrorKind::Io, format!("read the counters of `{port}`: `ip -s -j link` shows none"))
     })?;
     let overflowed = find(queues, "dev", port)["drops"].as_u64().unwrap_or(0);
     Ok(Traffic { sent: from_host, received: to_host, overflowed })

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use base::units::{parse_bits_per_second, parse_bytes, show_duration};
+use base::{Error, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use lab::boot::{Boot, BootOptions, Medium};
 use lab::{Sample, Star, StarOptions};
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
         Verb::Boot(disk) => boot(&disk),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("diskcast-lab: {}", base::fault::chain(&error));
+        eprintln!("diskcast-lab: {}", base::chain(&error));
         ExitCode::FAILURE
     })
 }
@@ -94,7 +95,7 @@ fn parse_host_rate(text: &str) -> Result<(u32, u64), String> {
 }
 
 /// One line for each moment and host: seconds, host, bytes sent and received so far.
-fn write_samples(file: &Path, samples: &[Sample]) -> lab::Result<()> {
+fn write_samples(file: &Path, samples: &[Sample]) -> base::Result<()> {
     let mut text = "seconds\thost\tsent bytes\treceived bytes\n".to_owned();
     for Sample { at, sent, received } in samples {
         for (host, (sent, received)) in sent.iter().zip(received).enumerate() {
@@ -103,10 +104,10 @@ fn write_samples(file: &Path, samples: &[Sample]) -> lab::Result<()> {
         }
     }
     std::fs::write(file, text)
-        .map_err(|e| lab::Error::from_source(lab::ErrorKind::Io, format!("write `{}`", file.display()), e))
+        .map_err(|e| Error::from_source(ErrorKind::Io, format!("write `{}`", file.display()), e))
 }
 
-fn run_beside(run: &Run) -> lab::Result<ExitCode> {
+fn run_beside(run: &Run) -> base::Result<ExitCode> {
     let star = Star::build(&StarOptions {
         hosts: run.hosts,
         rate_bits_per_second: run.rate,
@@ -117,7 +118,7 @@ fn run_beside(run: &Run) -> lab::Result<ExitCode> {
     })?;
     for &(host, rate) in &run.host_rates {
         if host >= run.hosts {
-            return Err(lab::Error::new(lab::ErrorKind::Invalid, format!("there is no host {host}")));
+            return Err(Error::new(ErrorKind::Invalid, format!("there is no host {host}")));
         }
         star.shape_host(host, rate, run.buffer)?;
     }
@@ -131,7 +132,7 @@ fn run_beside(run: &Run) -> lab::Result<ExitCode> {
         .env("LAB_IPV4", addresses.join(" "));
     let status = command
         .status()
-        .map_err(|e| lab::Error::from_source(lab::ErrorKind::Io, format!("start `{}`", run.command[0]), e))?;
+        .map_err(|e| Error::from_source(ErrorKind::Io, format!("start `{}`", run.command[0]), e))?;
     if let (Some(meter), Some(file)) = (meter, &run.meter) {
         write_samples(file, &meter.stop()?)?;
     }
@@ -139,7 +140,7 @@ fn run_beside(run: &Run) -> lab::Result<ExitCode> {
 }
 
 #[expect(clippy::print_stdout, reason = "this is the program's own voice")]
-fn boot(disk: &BootDisk) -> lab::Result<ExitCode> {
+fn boot(disk: &BootDisk) -> base::Result<ExitCode> {
     let options = BootOptions { timeout: Duration::from_secs(disk.timeout), ..BootOptions::default() };
     let Boot { until_prompt, console } = lab::boot::until_login(Medium::File(&disk.disk), &options)?;
     if disk.console {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use base::{Error, ErrorKind, Result};
+
 use crate::host::run_in;
 use crate::link::{port, shaped_bytes_of_ports};
-use crate::{Error, ErrorKind, Result};
 
 /// Counters of all links at one moment, by host.
 #[derive(Debug, Clone, PartialEq, Eq)]

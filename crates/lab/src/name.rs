@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use base::{Error, ErrorKind, Result};
 use rustix::process::{Pid, Signal};
 
 use crate::tool::run;
-use crate::{Error, ErrorKind, Result};
 
 const PREFIX: &str = "dclab";
 /// Where `ip netns` keeps names (`man 8 ip-netns`).

@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
+
 use crate::host::{IPV4_PREFIX_BITS, IPV6_PREFIX_BITS, run_in};
 use crate::link::{self, port};
 use crate::meter::Meter;
 use crate::name::{LabName, remove, sweep};
 use crate::tool::{available, feed, run};
-use crate::{Error, ErrorKind, Host, Result, Traffic};
+use crate::{Host, Traffic};
 
 /// Most hosts that a star can have, the server among them.
 pub const HOSTS_MAX: u32 = 1000;
@@ -60,7 +62,7 @@ impl Star {
     /// Builds a star, after removing labs whose owner is gone.
     ///
     /// # Errors
-    /// `Unavailable` without root or tools; `Invalid` for options out of range; `Tool` with what a tool said.
+    /// `Unsupported` without root or tools; `Invalid` for options out of range; `Io` with what a tool said.
     pub fn build(options: &StarOptions) -> Result<Self> {
         available()?;
         check(options)?;
@@ -102,7 +104,7 @@ impl Star {
     /// Pulls the cable of a host out of the switch.
     ///
     /// # Errors
-    /// `Tool` with what `ip` said.
+    /// `Io` with what `ip` said.
     pub fn cut(&self, index: u32) -> Result<()> {
         self.set_port(index, "down")
     }
@@ -110,7 +112,7 @@ impl Star {
     /// Plugs it in again.
     ///
     /// # Errors
-    /// `Tool` with what `ip` said.
+    /// `Io` with what `ip` said.
     pub fn heal(&self, index: u32) -> Result<()> {
         self.set_port(index, "up")
     }
@@ -118,7 +120,7 @@ impl Star {
     /// Changes the probability that a frame towards host `index` is lost.
     ///
     /// # Errors
-    /// `Tool` with what `nft` or `ethtool` said.
+    /// `Io` with what `nft` or `ethtool` said.
     pub fn set_loss(&mut self, index: u32, loss_per_million: u32) -> Result<()> {
         self.loss_per_million[index as usize] = loss_per_million;
         self.apply_loss()
@@ -127,7 +129,7 @@ impl Star {
     /// Gives host `index` a link of its own rate and buffer, both directions.
     ///
     /// # Errors
-    /// `Invalid` for a rate of nothing; `Tool` with what `tc` said.
+    /// `Invalid` for a rate of nothing; `Io` with what `tc` said.
     pub fn shape_host(&self, index: u32, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
         if rate_bits_per_second == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a rate of nothing"));
@@ -140,7 +142,7 @@ impl Star {
     /// carried it.
     ///
     /// # Errors
-    /// `Invalid` if the link is not shaped; `Tool` if the counters can't be read.
+    /// `Invalid` if the link is not shaped; `Io` if the counters can't be read.
     pub fn sent_on_wire(&self, index: u32) -> Result<u64> {
         let unshaped = || Error::new(ErrorKind::Invalid, format!("the link of host {index} is not shaped"));
         link::shaped_bytes(self.host(index).namespace(), "eth0")?.ok_or_else(unshaped)
@@ -157,7 +159,7 @@ impl Star {
     /// What each host sent and received since the lab was built, by index.
     ///
     /// # Errors
-    /// `Tool` if the counters can't be read.
+    /// `Io` if the counters can't be read.
     pub fn traffic(&self) -> Result<Vec<Traffic>> {
         link::traffic(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"))
     }

@@ -3,22 +3,22 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 const TOOLS: &[&str] = &["ip", "tc", "nft", "ethtool"];
 
 /// Whether a lab can be built here.
 ///
 /// # Errors
-/// `Unavailable`, naming what is missing: root, or a tool.
+/// `Unsupported`, naming what is missing: root, or a tool.
 pub fn available() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Error::new(ErrorKind::Unavailable, "a lab of network namespaces needs root"));
+        return Err(Error::new(ErrorKind::Unsupported, "a lab of network namespaces needs root"));
     }
     for tool in TOOLS {
         // Version flags differ; that it can be started is all that counts.
         let started = Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        started.map_err(|e| Error::from_source(ErrorKind::Unavailable, format!("start `{tool}`"), e))?;
+        started.map_err(|e| Error::from_source(ErrorKind::Unsupported, format!("start `{tool}`"), e))?;
     }
     Ok(())
 }
@@ -31,7 +31,7 @@ pub fn available() -> Result<()> {
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
 pub fn available_or_skip() -> bool {
     let Err(why) = available() else { return true };
-    let why = base::fault::chain(&why);
+    let why = base::chain(&why);
     assert!(std::env::var_os("CI").is_none(), "CI needs the lab: {why}");
     eprintln!("left out: {why}");
     false
@@ -56,7 +56,7 @@ pub fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     let output = child.wait_with_output().map_err(io)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::new(ErrorKind::Tool, format!("{}: {}: {}", what(), output.status, said.trim())));
+        return Err(Error::new(ErrorKind::Io, format!("{}: {}: {}", what(), output.status, said.trim())));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -65,10 +65,6 @@ pub fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
 pub fn query(program: &str, arguments: &[&str]) -> Result<serde_json::Value> {
     let text = run(program, arguments)?;
     serde_json::from_str(&text).map_err(|e| {
-        Error::from_source(
-            ErrorKind::Tool,
-            format!("read what `{program} {}` printed", arguments.join(" ")),
-            e,
-        )
+        Error::from_source(ErrorKind::Io, format!("read what `{program} {}` printed", arguments.join(" ")), e)
     })
 }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use lab::ErrorKind;
+use base::ErrorKind;
 use lab::boot::{BootOptions, Medium, until_login};
 
 /// What the firmware begins its lines with when it looks for something to boot.
@@ -15,16 +15,16 @@ fn the_console_is_read_until_the_prompt_and_no_longer_than_asked() {
     disk.write_all(&[0; 1 << 20]).unwrap();
     let options = BootOptions { prompt: FIRMWARE_SPEAKS.to_owned(), ..BootOptions::default() };
     let boot = match until_login(Medium::File(disk.path()), &options) {
-        Err(error) if error.kind() == ErrorKind::Unavailable && std::env::var_os("CI").is_none() => return,
+        Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => return,
         result => result.unwrap(),
     };
     assert!(boot.console.contains(FIRMWARE_SPEAKS));
 
     let impatient = BootOptions { timeout: Duration::from_millis(1), ..options };
     let error = until_login(Medium::File(disk.path()), &impatient).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert_eq!(std::fs::metadata(disk.path()).unwrap().len(), 1 << 20);
 
     let error = until_login(Medium::File("/nonexistent/disk".as_ref()), &BootOptions::default()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Tool, "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error:?}");
 }

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::{Error, ErrorKind, Result};
 use disk::{Geometry, ReadAt, Target, TargetOptions, WriteAt, open_target};
 
-use crate::error::from_disk;
 use crate::served::{Durability, Served, Space, Status, StatusRun, check_range, push_run};
-use crate::{Error, ErrorKind, Result};
 
 /// Holes are looked for in steps of so many bytes.
 const HOLE_STEP_BYTES: u64 = 1 << 16;
@@ -24,7 +23,7 @@ impl RawDisk {
     pub fn open(path: &Path, size_bytes: Option<u64>) -> Result<Self> {
         let options = TargetOptions { create_size: size_bytes, ..TargetOptions::default() };
         let target =
-            open_target(path, &options).map_err(|error| from_disk(error, "open the disk to be served"))?;
+            open_target(path, &options).map_err(|error| error.within("open the disk to be served"))?;
         Ok(Self { target, closed: AtomicBool::new(false) })
     }
 
@@ -35,12 +34,12 @@ impl RawDisk {
         check_range(&self.target.geometry(), offset, bytes)
     }
 
-    fn settle(&self, done: disk::Result<()>, durability: Durability) -> Result<()> {
+    fn settle(&self, done: Result<()>, durability: Durability) -> Result<()> {
         let done = done.and_then(|()| match durability {
             Durability::Cached => Ok(()),
             Durability::Durable => self.target.sync(),
         });
-        done.map_err(|error| from_disk(error, "serve a disk"))
+        done.map_err(|error| error.within("serve a disk"))
     }
 }
 
@@ -56,7 +55,7 @@ impl Served for RawDisk {
 
     fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
         self.check(offset, into.len() as u64)?;
-        self.target.read_cached_at(into, offset).map_err(|error| from_disk(error, "serve a disk"))
+        self.target.read_cached_at(into, offset).map_err(|error| error.within("serve a disk"))
     }
 
     fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
@@ -73,7 +72,7 @@ impl Served for RawDisk {
         self.check(offset, bytes)?;
         match self.target.discard(offset, bytes) {
             // A medium that cannot forget keeps what it has.
-            Err(error) if error.kind() == disk::ErrorKind::Unsupported => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             done => self.settle(done, durability),
         }
     }

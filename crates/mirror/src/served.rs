@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
+use base::{Error, ErrorKind, Result};
 use disk::Geometry;
-
-use crate::{Error, ErrorKind, Result};
 
 /// What a write promises when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

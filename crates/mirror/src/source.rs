@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Result;
 use bytes::Bytes;
 use image::{Cipher, ObjectRef, ObjectSource, Verified};
 use net::client::{Client, ClientOptions};
@@ -69,11 +70,11 @@ struct Cached {
 }
 
 impl ObjectSource for Cached {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         Ok(self.verified(object)?.bytes().clone())
     }
 
-    fn verified(&self, object: &ObjectRef) -> image::Result<Verified> {
+    fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         self.cache.get_or(object, || self.behind.verified(object))
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use base::Chance;
+use base::{Chance, Error, ErrorKind, Result};
 use bytes::Bytes;
 use common::{CHUNK, Place, all};
 use image::{Catalogue, ObjectRef, ObjectSource};
@@ -33,10 +33,10 @@ struct Counting {
 }
 
 impl ObjectSource for Counting {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         self.bytes.fetch_add(object.len.into(), Ordering::SeqCst);
         if self.lies.load(Ordering::SeqCst) && object.digest.0[0].is_multiple_of(3) {
-            return Err(image::Error::new(image::ErrorKind::NotFound, "lost"));
+            return Err(Error::new(ErrorKind::NotFound, "lost"));
         }
         self.inner.fetch(object)
     }
@@ -107,7 +107,7 @@ impl Room {
     fn cast(self: &Arc<Self>, mirror: &Mirror, change: fn(SessionGrant) -> SessionGrant) {
         let room = Arc::clone(self);
         let join = move |request: &SessionRequest| {
-            let gone = || net::Error::new(net::ErrorKind::Unreachable, "the server is gone");
+            let gone = || Error::new(ErrorKind::Unreachable, "the server is gone");
             let server = room.server.lock().unwrap();
             server.as_ref().ok_or_else(gone)?.admit(request).map(change)
         };

@@ -8,9 +8,9 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Chance;
+use base::{Chance, ErrorKind};
 use common::{CHUNK, DEAD, FLIPS, GONE, GOOD, Moody, Place, all, options, source, stamp};
-use mirror::{CommitOptions, Durability, ErrorKind, Mirror, MirrorOptions, Served, Space};
+use mirror::{CommitOptions, Durability, Mirror, MirrorOptions, Served, Space};
 use store::{CACHE_BYTES_MIN, Cache, CacheSetting};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
@@ -315,7 +315,7 @@ fn a_version_is_of_one_moment_while_guests_write_on() {
         let image = "running".parse().unwrap();
         let mut versions = Vec::new();
         while versions.len() < 8 {
-            let commit = mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp())).unwrap();
+            let commit = mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap();
             versions.extend(commit.map(|commit| commit.manifest.number));
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -358,12 +358,12 @@ fn a_commit_of_one_mebibyte_in_four_gibibytes_stores_little_and_goes_on() {
     chance.fill(&mut bytes);
     mirror.write(1 << 30, &bytes, Durability::Cached).unwrap();
     let image = "machine".parse().unwrap();
-    let commit = mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp())).unwrap().unwrap();
+    let commit = mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap().unwrap();
     assert_eq!(commit.dirty_bytes, 1 << 20);
     assert!(commit.stored_bytes <= 3 << 19, "{} bytes were stored", commit.stored_bytes);
     assert_eq!((mirror.base().image, mirror.base().number, mirror.dirty_bytes()), ("machine".into(), 1, 0));
     assert!(
-        mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp())).unwrap().is_none(),
+        mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap().is_none(),
         "nothing changed"
     );
     // The machine goes on elsewhere, on demand.
@@ -373,15 +373,15 @@ fn a_commit_of_one_mebibyte_in_four_gibibytes_stores_little_and_goes_on() {
     elsewhere.read(1 << 30, &mut read).unwrap();
     assert!(read == bytes);
     elsewhere.write(0, &[1; 512], Durability::Cached).unwrap();
-    elsewhere.commit(&place.repository, &image, &CommitOptions::new(&stamp())).unwrap().unwrap();
+    elsewhere.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap().unwrap();
     mirror.write(0, &[2; 512], Durability::Cached).unwrap();
-    let error = mirror.commit(&place.repository, &image, &CommitOptions::new(&stamp())).unwrap_err();
+    let error = mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     // It stays as it was, and can become an image of its own.
     mirror.read(0, &mut read[..512]).unwrap();
     assert_eq!((read[0], mirror.dirty_bytes()), (2, 512));
     mirror
-        .commit(&place.repository, &"other".parse().unwrap(), &CommitOptions::new(&stamp()))
+        .commit(&*place.repository, &"other".parse().unwrap(), &CommitOptions::new(&stamp()))
         .unwrap()
         .unwrap();
     assert_eq!(place.manifest("other").number, 1);
@@ -409,7 +409,7 @@ fn a_disk_that_was_only_dropped_opens_with_all_that_was_written() {
         }
         if round == 3 {
             let commit =
-                mirror.commit(&place.repository, &"disk".parse().unwrap(), &CommitOptions::new(&stamp()));
+                mirror.commit(&*place.repository, &"disk".parse().unwrap(), &CommitOptions::new(&stamp()));
             assert!(place.read("disk") == expected, "{commit:?}");
         }
         if chance.hits(500_000) {

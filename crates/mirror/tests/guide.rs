@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mirror::{Guide, Heard, Mirror, MirrorOptions, RepositoryGuide, Served, Source, Told};
+use base::{Error, ErrorKind, Result};
+use mirror::{BootProfiles, Mirror, MirrorOptions, ReadReport, ReadUpdate, Served, Source};
 use net::clock::Clock;
 use net::profile::Cursor;
 use store::{Location, Repository, Shape, Stamp};
@@ -49,8 +50,8 @@ fn kept(repository: &Repository) -> Option<Vec<u64>> {
     repository.profile(&"web".parse().unwrap(), 2).unwrap().map(|found| found.order())
 }
 
-fn guide(repository: &Arc<Repository>) -> Arc<dyn Guide> {
-    Arc::new(RepositoryGuide { repository: Arc::clone(repository), stamp: stamp() })
+fn follow(mirror: &Mirror, repository: &Arc<Repository>) {
+    mirror.follow(Arc::clone(repository) as Arc<dyn BootProfiles>, &stamp()).unwrap();
 }
 
 fn read(mirror: &Mirror, chunks: impl IntoIterator<Item = u64>) {
@@ -71,14 +72,14 @@ fn what_one_boot_read_the_next_one_has_before_it_asks() {
     let (repository, folder) = (repository(), tempfile::tempdir().unwrap());
     let boot: Vec<u64> = (0..20).map(|number| number * 37 % CHUNKS).collect();
     let first = disk(&repository, &folder.path().join("first"));
-    first.follow(guide(&repository)).unwrap();
+    follow(&first, &repository);
     read(&first, boot.clone());
     first.close().unwrap();
     drop(first);
     assert_eq!(kept(&repository), Some(boot.clone()));
 
     let second = disk(&repository, &folder.path().join("second"));
-    second.follow(guide(&repository)).unwrap();
+    follow(&second, &repository);
     let bytes = |mirror: &Mirror| mirror.counters().expected_bytes;
     until(|| 2 * bytes(&second) > encoded(&repository, 39));
     read(&second, boot.clone());
@@ -97,20 +98,20 @@ fn what_is_no_start_is_not_kept() {
     // Too little.
     let path = folder.path().join("disk");
     let mirror = disk(&repository, &path);
-    mirror.follow(guide(&repository)).unwrap();
+    follow(&mirror, &repository);
     read(&mirror, 0..3);
     mirror.close().unwrap();
     drop(mirror);
     // A disk that was used before.
     let sources = vec![Source::repository(Arc::clone(&repository))];
     let mirror = Mirror::open(&path, sources, &options()).unwrap();
-    mirror.follow(guide(&repository)).unwrap();
+    follow(&mirror, &repository);
     read(&mirror, 0..40);
     mirror.close().unwrap();
     drop(mirror);
     // A process that died.
     let mirror = disk(&repository, &folder.path().join("other"));
-    mirror.follow(guide(&repository)).unwrap();
+    follow(&mirror, &repository);
     read(&mirror, 0..40);
     drop(mirror);
     assert_eq!(kept(&repository), None);
@@ -123,25 +124,25 @@ struct Teller {
     failures: Mutex<u32>,
 }
 
-impl Guide for Teller {
-    fn profile(&self, image: &str, version: u64) -> mirror::Result<Option<Vec<u64>>> {
+impl BootProfiles for Teller {
+    fn boot_profile(&self, image: &str, version: u64) -> Result<Option<Vec<u64>>> {
         assert_eq!((image, version), ("web", 2));
         Ok(None)
     }
 
-    fn exchange(&self, _image: &str, told: Told<'_>) -> mirror::Result<Option<Heard>> {
+    fn share_reads(&self, _: &str, told: ReadReport<'_>) -> Result<Option<ReadUpdate>> {
         let mut failures = self.failures.lock().unwrap();
         if *failures < 2 {
             *failures += 1;
-            return Err(mirror::Error::new(mirror::ErrorKind::Unreachable, "not now"));
+            return Err(Error::new(ErrorKind::Unreachable, "not now"));
         }
         self.told.lock().unwrap().extend(told.chunks);
         // Some of them on no disk.
         let chunks = if told.cursor.at == 0 { vec![50, 51, 1 << 40] } else { Vec::new() };
-        Ok(Some(Heard { cursor: Cursor { telling: 1, at: 3 }, chunks, pause: Duration::from_millis(1) }))
+        Ok(Some(ReadUpdate { cursor: Cursor { telling: 1, at: 3 }, chunks, pause: Duration::from_millis(1) }))
     }
 
-    fn record(&self, _image: &str, _version: u64, _chunks: &[u64]) -> mirror::Result<()> {
+    fn record_boot(&self, _: &str, _: u64, _: &[u64], _: &Stamp) -> Result<()> {
         Ok(())
     }
 }
@@ -151,7 +152,7 @@ fn what_is_read_is_told_once_and_what_is_heard_is_prefetched() {
     let (repository, folder) = (repository(), tempfile::tempdir().unwrap());
     let teller = Arc::new(Teller::default());
     let mirror = disk(&repository, &folder.path().join("disk"));
-    mirror.follow(Arc::clone(&teller) as Arc<dyn Guide>).unwrap();
+    mirror.follow(Arc::clone(&teller) as Arc<dyn BootProfiles>, &stamp()).unwrap();
     read(&mirror, [9, 3, 7]);
     until(|| teller.told.lock().unwrap().len() >= 3);
     until(|| 2 * mirror.counters().expected_bytes > encoded(&repository, 3));

@@ -42,7 +42,7 @@ fn an_attached_disk_is_copied_written_and_committed_while_it_is_served() {
     expected[65_024..66_048].fill(7);
     expected[262_144..393_216].fill(0);
     let commit = mirror
-        .commit(&place.repository, &"changed".parse().unwrap(), &CommitOptions::new(&stamp()))
+        .commit(&*place.repository, &"changed".parse().unwrap(), &CommitOptions::new(&stamp()))
         .unwrap()
         .unwrap();
     assert_eq!(commit.dirty_bytes, 1024 + 131_072);
@@ -65,7 +65,7 @@ fn fio_verifies_what_it_wrote_while_the_disk_fills_and_is_committed() {
             let mut commits = 0;
             while !over.load(Ordering::Relaxed) {
                 let commit = mirror
-                    .commit(&place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp()))
+                    .commit(&*place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp()))
                     .unwrap();
                 commits += u32::from(commit.is_some());
             }
@@ -95,6 +95,6 @@ fn fio_verifies_what_it_wrote_while_the_disk_fills_and_is_committed() {
     });
     // What was committed last and what is dirty since are what is read.
     let bytes = all(&mirror);
-    mirror.commit(&place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp())).unwrap();
+    mirror.commit(&*place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp())).unwrap();
     assert!(place.read("running") == bytes);
 }

@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
+use base::{Error, ErrorKind, Result};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
-
-use crate::error::{Error, ErrorKind, Result};
 
 /// MTU that is assumed where the system does not tell, in bytes: Ethernet's.
 pub const MTU_DEFAULT: u32 = 1500;

@@ -6,7 +6,6 @@
 pub mod api;
 pub mod client;
 pub mod clock;
-pub mod error;
 pub mod fetch;
 mod hex;
 pub mod interface;
@@ -19,5 +18,3 @@ mod testbed;
 pub mod token;
 pub mod udp;
 pub mod waker;
-
-pub use error::{Error, ErrorKind, Result};

@@ -7,9 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, ErrorKind};
 
 /// Longest bearer secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 1024;

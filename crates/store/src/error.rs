@@ -1,34 +1,6 @@
-//! What can go wrong in a repository, sorted by what a caller would do about it.
+//! What an object store says went wrong, as an error of ours, with advice for people.
 
-use base::Fault;
-
-/// The kinds of error of this crate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// There is no such repository, image, version, tag or object.
-    NotFound,
-    /// There is one already.
-    Exists,
-    /// The store failed; the same call may succeed later.
-    Io,
-    /// Stored bytes are not what was stored: somebody or something changed them.
-    Corrupt,
-    /// No space, or no quota, left in the store.
-    Full,
-    /// A name, reference or location that cannot be one.
-    Invalid,
-    /// A newer format, or a store that lacks what a repository needs.
-    Unsupported,
-    /// Forbidden by a rule of the repository or by the store's permissions.
-    Refused,
-    /// A prune took this writer, or prune, for dead: what it did since its lease began is gone, and it starts again.
-    Revoked,
-}
-
-/// An error of this crate.
-pub type Error = Fault<ErrorKind>;
-/// The result of what a repository does.
-pub type Result<T> = std::result::Result<T, Error>;
+use base::{Error, ErrorKind};
 
 /// The error of an object store while it did `context`, as an error of ours.
 pub(crate) fn from_store(context: impl Into<String>, error: object_store::Error) -> Error {
@@ -44,7 +16,7 @@ pub(crate) fn from_store(context: impl Into<String>, error: object_store::Error)
         E::InvalidPath { .. } => ErrorKind::Invalid,
         other => kind_beneath(other),
     };
-    let text = base::fault::chain(&error);
+    let text = base::chain(&error);
     let context = match advice(&text) {
         Some(advice) => format!("{} ({advice})", context.into()),
         None => context.into(),
@@ -114,61 +86,16 @@ fn advice(text: &str) -> Option<&'static str> {
     answers.into_iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| advice)
 }
 
-/// An error of the operating system while it did `context`, as an error of ours.
-pub(crate) fn from_io(context: impl Into<String>, error: impl Into<std::io::Error>) -> Error {
-    let error = error.into();
-    Error::from_source(kind_of_io(&error), context, error)
-}
-
 /// Looks for an error of the operating system along the chain of sources.
 fn kind_beneath(error: &object_store::Error) -> ErrorKind {
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
         if let Some(io) = cause.downcast_ref::<std::io::Error>() {
-            return kind_of_io(io);
+            return io.kind().into();
         }
         next = cause.source();
     }
     ErrorKind::Io
-}
-
-fn kind_of_io(error: &std::io::Error) -> ErrorKind {
-    use std::io::ErrorKind as K;
-    match error.kind() {
-        K::StorageFull | K::QuotaExceeded | K::FileTooLarge => ErrorKind::Full,
-        K::NotFound => ErrorKind::NotFound,
-        K::AlreadyExists => ErrorKind::Exists,
-        K::PermissionDenied | K::ReadOnlyFilesystem => ErrorKind::Refused,
-        _ => ErrorKind::Io,
-    }
-}
-
-/// An error of `image` as one of ours.
-pub(crate) fn from_image(context: String, error: image::Error) -> Error {
-    let kind = match error.kind() {
-        image::ErrorKind::NotFound => ErrorKind::NotFound,
-        image::ErrorKind::Unsupported => ErrorKind::Unsupported,
-        image::ErrorKind::Refused => ErrorKind::Refused,
-        image::ErrorKind::Full => ErrorKind::Full,
-        image::ErrorKind::Io => ErrorKind::Io,
-        image::ErrorKind::Corrupt | image::ErrorKind::Incomplete | image::ErrorKind::Verification => {
-            ErrorKind::Corrupt
-        }
-    };
-    Error::from_source(kind, context, error)
-}
-
-/// An error of ours as one of `image`, whose seams the repository fills.
-pub(crate) fn into_image(error: Error) -> image::Error {
-    let kind = match error.kind() {
-        ErrorKind::NotFound => image::ErrorKind::NotFound,
-        ErrorKind::Corrupt => image::ErrorKind::Corrupt,
-        ErrorKind::Unsupported => image::ErrorKind::Unsupported,
-        ErrorKind::Refused | ErrorKind::Revoked => image::ErrorKind::Refused,
-        ErrorKind::Full => image::ErrorKind::Full,
-        ErrorKind::Io | ErrorKind::Exists | ErrorKind::Invalid => image::ErrorKind::Io,
-    };
-    image::Error::from_source(kind, "use the repository", error)
 }
 
 #[cfg(test)]
@@ -180,7 +107,7 @@ mod tests {
         let said = "404 Not Found: <?xml?>\n<Error><Code>NoSuchBucket</Code><Message>No such bucket.</Message>\
                     <RequestId>7</RequestId></Error>";
         let error = object_store::Error::NotFound { path: "format".to_owned(), source: said.into() };
-        let told = base::fault::chain(&from_store("read `format`", error));
+        let told = base::chain(&from_store("read `format`", error));
         assert!(told.starts_with("read `format` (there is no such bucket: "), "{told}");
         assert!(told.ends_with("): the store says NoSuchBucket: No such bucket (request 7)"), "{told}");
     }

@@ -31,7 +31,6 @@ pub use backend::location::{Bucket, Location};
 pub use backend::probe::{Probe, Replaces};
 pub use backend::scrubs::ScrubSetting;
 pub use edit::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent, Shape, Snapshot};
-pub use error::{Error, ErrorKind, Result};
 pub use lease::writer::Writer;
 pub use lease::{Owner, Purpose};
 pub use maintain::copy::{Copier, CopyReport};

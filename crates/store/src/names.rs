@@ -5,8 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use base::limits::NAME_BYTES_MAX;
-
-use crate::error::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 /// The tag that nobody sets: it always means the newest version.
 pub const LATEST: &str = "latest";

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::Digest;
+use base::{Digest, Result};
 use bytes::Bytes;
 use image::tree::NodeSource;
-use image::{Cipher, ObjectRef, ObjectSource, Result, Verified};
+use image::{Cipher, ObjectRef, ObjectSource, Verified};
 
 use crate::repository::Repository;
 

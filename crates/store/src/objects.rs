@@ -1,23 +1,22 @@
 //! Objects of a repository: chunks and nodes, each in one or more copies. formats/repository.md, "What counts as
 //! stored".
 
-use base::Digest;
 use base::limits::OBJECT_BYTES_MAX;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Cipher, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
 
-use crate::error::{Error, ErrorKind, Result, from_image, into_image};
 use crate::layout;
 use crate::repository::Repository;
 
 impl ObjectSource for Repository {
     /// The bytes of a good copy of the object. `Corrupt` if all that are there are damaged.
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         Ok(self.verified(object)?.bytes().clone())
     }
 
-    fn verified(&self, object: &ObjectRef) -> image::Result<Verified> {
-        let read = || self.read_object(object).map_err(into_image);
+    fn verified(&self, object: &ObjectRef) -> Result<Verified> {
+        let read = || self.read_object(object);
         match &self.cache {
             Some(cache) => cache.get_or(object, read),
             None => read(),
@@ -31,14 +30,14 @@ impl ObjectSource for Repository {
 
 impl ObjectSink for Repository {
     /// Whether there is a good copy: it is read.
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        self.is_good(object).map_err(into_image)
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
+        self.is_good(object)
     }
 
     /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called. `Refused`
     /// if the repository is encrypted and the object is not.
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
-        self.put_in(object, 0, bytes).map_err(into_image)
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        self.put_in(object, 0, bytes)
     }
 
     fn cipher(&self) -> Cipher {
@@ -144,9 +143,8 @@ impl Repository {
     pub(crate) fn read_in(&self, object: &ObjectRef, slot: u8) -> Result<Copy> {
         let path = layout::object_in(object.kind, &object.digest, slot);
         let read = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)));
-        let verified = read.and_then(|bytes| {
-            object.verified(bytes).map_err(|error| from_image(format!("read `{path}`"), error))
-        });
+        let verified = read
+            .and_then(|bytes| object.verified(bytes).map_err(|error| error.within(format!("read `{path}`"))));
         match verified {
             Ok(found) => Ok(Copy::Good(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Copy::Missing(error)),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base::{Error, ErrorKind, Result};
 use image::cipher::CIPHER_NAME;
 use image::{Cipher, SealKey, Signed, SigningKey, Trust};
 use object_store::ObjectStore;
@@ -17,7 +18,7 @@ use crate::backend::location::Location;
 use crate::backend::probe::{Probe, Proof};
 use crate::backend::scrubs::{ScrubSetting, Scrubs};
 use crate::backend::{Backend, Created, s3};
-use crate::error::{Error, ErrorKind, Result, from_image, from_io, from_store};
+use crate::error::from_store;
 use crate::layout;
 use crate::memory::Memory;
 use crate::mutant::Mutant;
@@ -237,7 +238,7 @@ impl Repository {
     pub(crate) fn check_signed(&self, what: &dyn std::fmt::Display, signed: &Signed) -> Result<()> {
         let trust = self.keys.trust.as_ref();
         let checked = trust.map_or(Ok(()), |trust| trust.check(what, signed));
-        checked.map_err(|error| from_image(format!("use {what}"), error))
+        checked.map_err(|error| error.within(format!("use {what}")))
     }
 
     /// 32 hexadecimal digits that tell this repository from every other, wherever it is copied.
@@ -306,7 +307,7 @@ impl Repository {
     fn create_at(location: &Location, setting: &Setting, key: Option<&SealKey>) -> Result<Self> {
         if let Location::Folder(path) = location {
             std::fs::create_dir_all(path)
-                .map_err(|error| from_io(format!("create folder `{location}`"), error))?;
+                .map_err(|error| Error::from_io(format!("create folder `{location}`"), error))?;
         }
         Self::create_on(backend(location, setting)?, location.to_string(), key)?.cached(setting)
     }

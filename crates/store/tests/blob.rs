@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Barrier;
 
-use base::{Chance, Extent, ExtentSet};
+use base::{Chance, ErrorKind, Extent, ExtentSet};
 use common::{Place, image, in_folder, in_memory, reference, stamp};
 use image::manifest::{FilesystemRecord, PartitionRecord, Statistics};
 use image::{ChunkSize, Leaf, Leaves, NoProgress, ObjectSource};
-use store::{Changes, Content, ErrorKind, Piece, Repository, Scope, Shape};
+use store::{Changes, Content, Piece, Repository, Scope, Shape};
 
 /// An image in memory.
 #[derive(Clone, Default)]
@@ -491,7 +491,7 @@ fn a_flipped_chunk_is_named_and_never_served() {
     let error = snapshot.read(0, &mut vec![0; 200_000]).unwrap_err();
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(base::fault::chain(&error).contains(&name[..8]), "{}", base::fault::chain(&error));
+    assert!(base::chain(&error).contains(&name[..8]), "{}", base::chain(&error));
     // A write that needs what was there fails, too, and one that does not goes over it.
     assert_eq!(fresh.blob(&image("disk")).write(5, b"x", &stamp()).unwrap_err().kind(), ErrorKind::Corrupt);
     fresh.blob(&image("disk")).write(0, &[8; 196_608], &stamp()).unwrap();

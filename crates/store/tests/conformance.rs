@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use base::Digest;
+use base::{Digest, ErrorKind};
 use bytes::Bytes;
 use common::{Place, image, publish, put_image, reference, stamp};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
-use store::{ErrorKind, Overseer, PruneEvent, PruneOptions, Removed, Repository, Scope, TagName, Writer};
+use store::{Overseer, PruneEvent, PruneOptions, Removed, Repository, Scope, TagName, Writer};
 
 macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
@@ -133,9 +133,9 @@ fn the_wrong_length_is_no_object(place: &Place) {
     place.repository.put(&object, bytes.slice(..4)).unwrap();
     place.repository.settle().unwrap();
     assert!(!place.repository.contains(&object).unwrap());
-    assert_eq!(place.repository.fetch(&object).unwrap_err().kind(), image::ErrorKind::Corrupt);
+    assert_eq!(place.repository.fetch(&object).unwrap_err().kind(), ErrorKind::Corrupt);
     let longer = ObjectRef { len: 2, ..object };
-    assert_eq!(place.repository.fetch(&longer).unwrap_err().kind(), image::ErrorKind::Corrupt);
+    assert_eq!(place.repository.fetch(&longer).unwrap_err().kind(), ErrorKind::Corrupt);
     // Whoever has the right bytes heals it.
     place.repository.put(&object, bytes.clone()).unwrap();
     place.repository.settle().unwrap();
@@ -145,7 +145,7 @@ fn the_wrong_length_is_no_object(place: &Place) {
 fn what_was_never_put_is_not_found(place: &Place) {
     let repository = &place.repository;
     let object = ObjectRef { kind: ObjectKind::Node, len: 1, digest: Digest([7; 32]) };
-    assert_eq!(repository.fetch(&object).unwrap_err().kind(), image::ErrorKind::NotFound);
+    assert_eq!(repository.fetch(&object).unwrap_err().kind(), ErrorKind::NotFound);
     assert!(repository.images().unwrap().is_empty());
     publish(repository, "debian", 1);
     for text in ["alpine", "alpine@1", "debian@2", "debian:stable"] {

@@ -7,13 +7,14 @@ mod common;
 
 use std::sync::Arc;
 
+use base::ErrorKind;
 use common::faulty::{Faulty, Plan, Trouble, no_trouble};
 use common::{image, publish, put_image, reference, setting, stamp};
 use image::{NoProgress, ObjectSink as _, ObjectSource as _};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
-use store::{ErrorKind, Replaces, Repository, Scope, Why};
+use store::{Replaces, Repository, Scope, Why};
 
 /// A repository over a store that fails on purpose, and what it lies in.
 struct Place {
@@ -230,7 +231,7 @@ fn wrong_bytes_are_noticed_wherever_they_come(inner: Inner) {
         assert_eq!(common::kind(Repository::over_with(store.clone(), "faulty", &setting())), read);
         // The content of an object is verified by who uses it.
         let fetched = repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
-        assert_eq!(fetched.unwrap_err().kind(), image::ErrorKind::Corrupt);
+        assert_eq!(fetched.unwrap_err().kind(), ErrorKind::Corrupt);
         let chunk = format!("chunks/{}/{}", &chunks[0].digest.to_hex()[..2], chunks[0].digest);
         let at = chunk.clone();
         store.set(Box::new(move |operation, path, _| {
@@ -249,11 +250,11 @@ fn failures_on_the_way_keep_their_cause(inner: Inner) {
     store.set(Box::new(|_, _, _| Some(Trouble::Fails)));
     let errors = [
         repository.fetch(&chunks[0]).map(drop).unwrap_err().to_string(),
-        base::fault::chain(&repository.fetch(&chunks[0]).unwrap_err()),
-        base::fault::chain(&repository.contains(&chunks[0]).unwrap_err()),
-        base::fault::chain(&repository.publish(&image("debian"), draft).unwrap_err()),
-        base::fault::chain(&repository.images().unwrap_err()),
-        base::fault::chain(&repository.verify(&Scope::All, &NoProgress).unwrap_err()),
+        base::chain(&repository.fetch(&chunks[0]).unwrap_err()),
+        base::chain(&repository.contains(&chunks[0]).unwrap_err()),
+        base::chain(&repository.publish(&image("debian"), draft).unwrap_err()),
+        base::chain(&repository.images().unwrap_err()),
+        base::chain(&repository.verify(&Scope::All, &NoProgress).unwrap_err()),
     ];
     for error in &errors[1..] {
         assert!(error.contains("input/output error"), "{error}");

@@ -7,11 +7,12 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::ErrorKind;
 use common::{chunk_size, copy_all, image, reference, stamp};
 use image::{
     Cipher, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, PublicKey, SealKey, Sealed, SigningKey, Trust,
 };
-use store::{ErrorKind, Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Writer};
+use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Writer};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/repository/v1").join(name)

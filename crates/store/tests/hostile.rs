@@ -7,6 +7,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::{Error, ErrorKind};
 use bytes::Bytes;
 use common::{image, put_image, reference, stamp};
 use futures::TryStreamExt as _;
@@ -14,7 +15,7 @@ use futures::executor::block_on;
 use image::{NoProgress, ObjectSource as _};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
-use store::{Error, Location, Repository, Scope};
+use store::{Location, Repository, Scope};
 
 /// A small repository with every kind of record.
 fn fill(repository: &Repository) {
@@ -170,8 +171,8 @@ fn the_highest_number_is_the_end_and_not_the_beginning() {
     std::fs::write(folder.path().join("tags/debian/stable").join(&highest), "").unwrap();
     let (draft, chunks) = put_image(&repository, 9, 4);
     let refused = repository.publish(&image("debian"), draft).unwrap_err();
-    assert_eq!(refused.kind(), store::ErrorKind::Refused);
+    assert_eq!(refused.kind(), ErrorKind::Refused);
     let refused = repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap_err();
-    assert_eq!(refused.kind(), store::ErrorKind::Refused);
+    assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(chunks.iter().all(|chunk| repository.fetch(chunk).is_ok()));
 }

@@ -4,13 +4,13 @@
 
 mod common;
 
-use base::Chance;
+use base::{Chance, ErrorKind};
 use bytes::Bytes;
 use common::proxy::{Fate, Plan, Proxy};
 use common::{bucket, image, publish, put_image, reference, s3_setting, stamp};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
 use lab::{Engine, Gateway};
-use store::{ErrorKind, Replaces, Repository, Scope, Setting};
+use store::{Replaces, Repository, Scope, Setting};
 
 /// A repository in an S3 store behind a network.
 struct Far {
@@ -77,7 +77,7 @@ fn a_store_that_throttles_for_good_is_an_error_that_says_so_and_loses_nothing() 
     let failed = far.repository.publish(&image("debian"), draft.clone()).unwrap_err();
     let requests = far.proxy.count();
     assert_eq!(failed.kind(), ErrorKind::Io);
-    assert!(base::fault::chain(&failed).contains("try again later"), "{failed}");
+    assert!(base::chain(&failed).contains("try again later"), "{failed}");
     // Retries have a bound: 9 requests for each of the chunks and the node, sent at most twice.
     assert!(requests <= 2 * 9 * 4, "{requests} requests");
     far.proxy.set(Box::new(|_, _| None));
@@ -95,7 +95,7 @@ fn wrong_bytes_are_never_taken_for_right() {
     let opened = Repository::open_with(&bucket(), &far.setting).unwrap();
     assert_eq!(opened.resolve(&reference("debian@1")).unwrap(), published);
     let fetched = far.repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
-    assert_eq!(fetched.unwrap_err().kind(), image::ErrorKind::Corrupt);
+    assert_eq!(fetched.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_large_object_comes_in_parts_and_is_whole() {
     for len in [object.len - 1, object.len + 1] {
         let wrong = ObjectRef { len, ..object };
         let fetched = far.repository.fetch(&wrong).and_then(|bytes| wrong.verified(bytes).map(drop));
-        assert_eq!(fetched.unwrap_err().kind(), image::ErrorKind::Corrupt, "{len}");
+        assert_eq!(fetched.unwrap_err().kind(), ErrorKind::Corrupt, "{len}");
     }
 }
 
@@ -150,7 +150,7 @@ fn errors_of_the_store_say_what_to_do() {
     let Some(far) = far() else { return };
     let elsewhere = "s3://nothing-here/x".parse().unwrap();
     let missing = Repository::open_or_create_with(&elsewhere, &far.setting).unwrap_err();
-    assert!(base::fault::chain(&missing).contains("there is no such bucket"), "{missing}");
+    assert!(base::chain(&missing).contains("there is no such bucket"), "{missing}");
     let open = |name: &str, value: &str| {
         let variables = Gateway::variables(far.gateway.address());
         let access = store::S3Access::from_variables(&|asked| {
@@ -160,7 +160,7 @@ fn errors_of_the_store_say_what_to_do() {
             })
         });
         let setting = Setting { s3: Some(access.unwrap()), ..common::setting() };
-        base::fault::chain(&Repository::open_with(&bucket(), &setting).unwrap_err())
+        base::chain(&Repository::open_with(&bucket(), &setting).unwrap_err())
     };
     for (name, value, advice) in [
         ("AWS_ACCESS_KEY_ID", "nobody", "correct AWS_ACCESS_KEY_ID"),

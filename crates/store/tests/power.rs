@@ -9,9 +9,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base::ErrorKind;
 use common::{image, put_image};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _};
-use store::{ErrorKind, Location, Repository, Scope};
+use store::{Location, Repository, Scope};
 
 /// Set in the processes that these tests start of themselves.
 const WRITER: &str = "DISKCAST_TEST_WRITER";
@@ -310,7 +311,7 @@ fn a_full_disk_is_called_full_and_harms_nothing() {
         repository.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into()).err()
     });
     let full = full.expect("9 MB do not fit 4 MiB");
-    assert_eq!(full.kind(), image::ErrorKind::Full, "{full:?}");
+    assert_eq!(full.kind(), ErrorKind::Full, "{full:?}");
     // What was put before it was full takes the rest of the room; a version needs some, too.
     if let Err(error) = repository.settle() {
         assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");

@@ -5,10 +5,11 @@ mod common;
 
 use std::time::Duration;
 
+use base::ErrorKind;
 use bytes::Bytes;
 use common::{Records, image, kind, publish, put_little, reference, stamp};
 use image::SealKey;
-use store::{Copier, ErrorKind, Keys, Overseer, Profile, PruneEvent, PruneOptions, Repository};
+use store::{Copier, Keys, Overseer, Profile, PruneEvent, PruneOptions, Repository};
 
 struct Quiet;
 

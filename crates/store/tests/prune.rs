@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use base::Digest;
+use base::{Digest, ErrorKind};
 use common::{image, in_folder, kind, put_image, reference, stamp};
 use image::NoProgress;
-use store::{ErrorKind, Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Writer};
+use store::{Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Writer};
 
 /// Counts how often a prune waits for somebody.
 struct Waits(Cell<u32>);

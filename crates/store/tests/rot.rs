@@ -8,15 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Chance;
+use base::{Chance, Result};
 use common::{Records, image, put_image, reference, setting, stamp};
 use futures::executor::block_on;
 use image::{Manifest, NoProgress, SealKey};
 use object_store::ObjectStoreExt as _;
 use object_store::memory::InMemory;
-use store::{
-    Keys, Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Result, Scope, Writer,
-};
+use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Scope, Writer};
 
 /// Bits that are changed in each record, one after the other.
 const BITS: u64 = 4;

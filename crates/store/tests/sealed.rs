@@ -6,6 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::ErrorKind;
 use bytes::Bytes;
 use common::{Records, image, kind, publish, put_image, reference, stamp, version};
 use futures::TryStreamExt as _;
@@ -14,8 +15,8 @@ use image::{Catalogue, MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectS
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{
-    Copier, ErrorKind, Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Shape, Stamp,
-    Why, Writer, read_tag,
+    Copier, Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Shape, Stamp, Why, Writer,
+    read_tag,
 };
 
 fn key(seed: u8) -> SealKey {
@@ -125,7 +126,7 @@ fn the_wrong_key_is_told_at_once_and_no_key_is_no_way_to_write_in_the_clear() {
     let name = ObjectRef::of(ObjectKind::Chunk, &object);
     for repository in [&locked, &bucket.open()] {
         let refused = repository.put(&name, object.clone()).unwrap_err();
-        assert_eq!(refused.kind(), image::ErrorKind::Refused);
+        assert_eq!(refused.kind(), ErrorKind::Refused);
     }
     let (draft, _) = put_image(&bucket.open(), 9, 7);
     assert_eq!(kind(locked.publish(&image("debian"), draft)), Err(ErrorKind::Refused));

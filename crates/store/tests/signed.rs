@@ -3,10 +3,11 @@
 
 mod common;
 
+use base::ErrorKind;
 use bytes::Bytes;
 use common::{Records, image, kind, publish, reference, stamp, version};
 use image::{Cipher, NoProgress, PublicKey, SigningKey, Trust};
-use store::{ErrorKind, Keys, Repository, Scope, Why, read_tag};
+use store::{Keys, Repository, Scope, Why, read_tag};
 
 fn key(seed: u8) -> SigningKey {
     SigningKey::from_bytes(&[seed; 32])

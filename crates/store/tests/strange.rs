@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use base::ErrorKind;
 use common::{Place, image, in_folder, publish, reference, stamp};
 use image::{NoProgress, ObjectSource as _};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use store::{Copier, ErrorKind, Overseer, PruneEvent, PruneOptions, Repository, Scope};
+use store::{Copier, Overseer, PruneEvent, PruneOptions, Repository, Scope};
 
 /// Ways in which something can be no file.
 const SHAPES: [&str; 4] = ["a FIFO", "a socket", "a folder", "a link to nothing"];
@@ -87,10 +88,7 @@ fn an_object_that_is_no_file_is_damaged_and_capturing_again_heals_it() {
                 len: 1 << 20,
             };
             let read = repository.fetch(&object).unwrap_err().kind();
-            assert!(
-                [image::ErrorKind::Corrupt, image::ErrorKind::NotFound].contains(&read),
-                "{what}: {read:?}"
-            );
+            assert!([ErrorKind::Corrupt, ErrorKind::NotFound].contains(&read), "{what}: {read:?}");
             // Nobody can tell what a damaged node names.
             assert_eq!(prune(&repository).is_ok(), kind == "chunks", "{what}");
             // The same disk once more.

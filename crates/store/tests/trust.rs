@@ -8,12 +8,11 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base::{ErrorKind, Result};
 use common::{Place, chunk_size, image, in_folder, in_s3, kind, put_image, reference, stamp};
 use image::{MemoryObjects, NoProgress, ObjectRef, ObjectSink, ObjectSource as _, SealKey};
 use lab::Engine;
-use store::{
-    Changes, Copier, Damage, ErrorKind, Keys, Location, Piece, Repository, Scope, Shape, Why, Writer,
-};
+use store::{Changes, Copier, Damage, Keys, Location, Piece, Repository, Scope, Shape, Why, Writer};
 
 const CHUNKS: u64 = 700;
 
@@ -77,11 +76,11 @@ fn damaged(repository: &Repository) -> Vec<Damage> {
 struct Asked<'a>(&'a Writer);
 
 impl ObjectSink for Asked<'_> {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
         self.0.contains(object)
     }
 
-    fn put(&self, object: &ObjectRef, bytes: bytes::Bytes) -> image::Result<()> {
+    fn put(&self, object: &ObjectRef, bytes: bytes::Bytes) -> Result<()> {
         if self.contains(object)? { Ok(()) } else { self.0.put(object, bytes) }
     }
 
@@ -203,7 +202,7 @@ fn an_object_without_any_good_copy_is_damage_of_its_versions() {
     let found = damaged(&place.repository);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].versions, [reference("disk@1")]);
-    assert_eq!(place.repository.fetch(&chunks[3]).unwrap_err().kind(), image::ErrorKind::Corrupt);
+    assert_eq!(place.repository.fetch(&chunks[3]).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Peer {
                 let state = if missing == 0 { State::Done } else { State::TimedOut(missing) };
                 (state, hosts.into_iter().flatten().collect())
             }
-            Err(error) => (State::Failed(base::fault::chain(&*error)), Vec::new()),
+            Err(error) => (State::Failed(base::chain(&*error)), Vec::new()),
         };
         seconds.sort_by(f64::total_cmp);
         let trial = Trial { state, seconds, server_bytes };

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daemon::attached::{
-    AttachOptions, Attached, CacheSettings, CommitTo, End, Event, KeySettings, ServerSettings, Settings,
-    Status, TlsSettings, exists, prepare,
+    AttachOptions, Attached, CacheSettings, End, Event, KeySettings, ServerSettings, Settings, Status,
+    TlsSettings, exists, prepare,
 };
 use daemon::tokens::{Place, kept_in};
 use image::Manifest;
-use mirror::{CastOptions, Guide, RepositoryGuide, Source};
+use mirror::{BootProfiles, CastOptions, Images, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde_json::json;
@@ -127,14 +127,14 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     let log = Arc::new(move |event: &Event| output.event(event));
     let cast = cast(context, &settings, &reached);
     let commit_to = reached.commit_to(context, &settings)?;
-    let Reached { sources, guide, doors, .. } = reached;
+    let Reached { sources, boot_profiles, doors, .. } = reached;
     let tokens = doors.into_iter().map(|door| (door.url, door.client, door.place)).collect();
     let options = AttachOptions {
         folder: folder.clone(),
         settings,
         begin,
         sources,
-        guide,
+        boot_profiles,
         cast,
         commit_to,
         tokens,
@@ -281,19 +281,19 @@ struct Reached {
     /// The servers.
     doors: Vec<Door>,
     repository: Option<Arc<Repository>>,
-    /// Who knows what other machines read: a server rather than a repository, since through it they also tell each
-    /// other.
-    guide: Option<Arc<dyn Guide>>,
+    /// Where it is known what other machines read: a server rather than a repository, since through it they also tell
+    /// each other.
+    boot_profiles: Option<Arc<dyn BootProfiles>>,
 }
 
 impl Reached {
     /// The repository; else the first server, whose token may or may not allow it.
-    fn commit_to(&self, context: &Context, settings: &Settings) -> Result<Option<CommitTo>> {
+    fn commit_to(&self, context: &Context, settings: &Settings) -> Result<Option<Arc<dyn Images>>> {
         if let Some(repository) = &self.repository {
-            return Ok(Some(CommitTo::Repository(Arc::clone(repository))));
+            return Ok(Some(Arc::clone(repository) as Arc<dyn Images>));
         }
         let Some(door) = self.doors.first() else { return Ok(None) };
-        Ok(Some(CommitTo::Server(Arc::new(patient(context, settings, door)?))))
+        Ok(Some(Arc::new(patient(context, settings, door)?)))
     }
 
     /// A repository is opened, a server is asked nothing yet.
@@ -323,17 +323,15 @@ impl Reached {
                 Err(failure) => return Err(failure),
             },
         };
-        let mut guide = doors.first().map(|door| Arc::clone(&door.client) as Arc<dyn Guide>);
+        let mut boot_profiles = doors.first().map(|door| Arc::clone(&door.client) as Arc<dyn BootProfiles>);
         if let Some(repository) = &repository {
             let source = Source::repository(Arc::clone(repository));
-            let stamp = repository::stamp();
-            let own = RepositoryGuide { repository: Arc::clone(repository), stamp };
-            guide.get_or_insert(Arc::new(own));
+            boot_profiles.get_or_insert_with(|| Arc::clone(repository) as Arc<dyn BootProfiles>);
             // A folder is nearer than any server, a bucket is not.
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
-        Ok(Self { sources, doors, repository, guide })
+        Ok(Self { sources, doors, repository, boot_profiles })
     }
 }
 
@@ -344,7 +342,7 @@ fn cast(context: &Context, settings: &Settings, reached: &Reached) -> Option<Cas
     match CastOptions::of(server, settings.interface.as_deref(), &settings.name) {
         Ok(cast) => Some(CastOptions { tell: Arc::new(move |words| output.note(words)), ..cast }),
         Err(error) => {
-            output.warning(&format!("goes on without multicast: {}", base::fault::chain(&error)));
+            output.warning(&format!("goes on without multicast: {}", base::chain(&error)));
             None
         }
     }
@@ -383,7 +381,7 @@ fn first_that_has(
 ) -> Result<Manifest> {
     let from_repository = || {
         let repository = reached.repository.as_ref()?;
-        Some(version::in_repository(context, repository, reference))
+        Some(version::find(context, &**repository, reference))
     };
     let is_here = match &settings.repository {
         Some(_) => repository::absolute_location(&context.global)?.1,
@@ -392,7 +390,7 @@ fn first_that_has(
     let from_servers = reached
         .doors
         .iter()
-        .map(|door| version::on_server(context, &patient(context, settings, door)?, reference));
+        .map(|door| version::find(context, &patient(context, settings, door)?, reference));
     let before = is_here.then(from_repository).flatten();
     let behind = std::iter::once_with(|| if is_here { None } else { from_repository() }).flatten();
     let mut first = None;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use base::ErrorKind;
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
@@ -64,8 +65,6 @@ pub struct Args {
 
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
-/// How often a capture starts that prunes take for dead.
-const STARTS_MAX: u32 = 3;
 
 pub fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
@@ -122,17 +121,11 @@ impl Job<'_> {
         let global = &self.context.global;
         let repository = repository::with_scrubs(global, repository::open_or_create(global)?);
         self.context.output.detail(&format!("repository {}", repository.name()));
-        for _ in 1..STARTS_MAX {
-            let writer = Writer::begin(&repository, &repository::stamp())?;
-            let outcome = self.write(&repository, &writer);
-            if !writer.is_revoked() {
-                return outcome;
-            }
-            self.context
-                .output
-                .warning("a prune took this capture for dead, as it was silent for long: it starts again");
-        }
-        self.write(&repository, &Writer::begin(&repository, &repository::stamp())?)
+        let told = || {
+            let text = "a prune took this capture for dead, as it was silent for long: it starts again";
+            self.context.output.warning(text);
+        };
+        Writer::retrying(&repository, &repository::stamp(), told, |writer| self.write(&repository, writer))
     }
 
     fn write(&self, repository: &Repository, writer: &Writer) -> Result<()> {
@@ -144,7 +137,7 @@ impl Job<'_> {
         let client = reach::writer(server, &self.args.reach, self.context, true)?;
         // Whoever may not write there learns it before the disk is read.
         match client.recent(self.image.as_str()) {
-            Err(error) if error.kind() != net::ErrorKind::NotFound => return Err(error.into()),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
         self.capture(&client, KnownChunks::default(), |draft| {
@@ -236,14 +229,15 @@ fn describe(name: &str, map: &DiskMap) -> String {
 /// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again. Nothing
 /// is known where that is damaged, since a capture is what heals it, or where nobody trusted has signed it.
 fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
-    use store::ErrorKind as Kind;
     match repository.resolve(&Reference::Newest(image.clone())) {
         Ok(newest) if newest.statistics.data_chunks <= KNOWN_CHUNKS_MAX => {
             let known = Catalogue::load(&newest, repository).and_then(|found| KnownChunks::of(&found));
             Ok(known.unwrap_or_default())
         }
         Ok(_) => Ok(KnownChunks::default()),
-        Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Refused | Kind::Corrupt) => {
+        Err(error)
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Refused | ErrorKind::Corrupt) =>
+        {
             Ok(KnownChunks::default())
         }
         Err(error) => Err(error.into()),

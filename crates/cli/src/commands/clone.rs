@@ -1,5 +1,6 @@
 //! `diskcast clone`: a new image that begins as a version of another.
 
+use mirror::images::if_found;
 use serde_json::json;
 use store::{ImageName, Reference};
 
@@ -42,9 +43,17 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     };
     let from = repository::reference(&args.name)?;
     let image: ImageName = new.parse()?;
-    let (version, number) = match &args.there.to {
-        Some(server) => there(context, args, server, &from, &image)?,
-        None => here(context, &from, &image)?,
+    let images = reach::images(context, &args.there)?;
+    let version = images.find(&from)?.manifest.number;
+    let number = if context.global.dry_run {
+        match if_found(images.find(&Reference::Newest(image.clone())))? {
+            Some(_) => return Err(exists(&image)),
+            None => 1,
+        }
+    } else {
+        // What is cloned is what is said, also where a tag or the newest version moves meanwhile.
+        let from = Reference::Version(from.image().clone(), version);
+        images.clone_version(&from, &image, &repository::stamp())?
     };
     let record = json!({
         "type": "cloned", "image": image.as_str(), "number": number,
@@ -54,41 +63,6 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.result(&record, || {
         format!("{}cloned {}@{version} as {image}@{number}\n", context.would(), from.image())
     })
-}
-
-/// The number of the version that is cloned in the repository here, and of the clone.
-fn here(context: &Context, from: &Reference, image: &ImageName) -> Result<(u64, u64)> {
-    let repository = repository::open(&context.global)?;
-    let version = repository.resolve(from)?.number;
-    if !context.global.dry_run {
-        return Ok((version, repository.blob(image).clone_from(from, &repository::stamp())?.number));
-    }
-    if repository.images()?.contains(image) { Err(exists(image)) } else { Ok((version, 1)) }
-}
-
-/// The same in a server's repository.
-fn there(
-    context: &Context,
-    args: &Args,
-    server: &str,
-    from: &Reference,
-    image: &ImageName,
-) -> Result<(u64, u64)> {
-    let client = reach::writer(server, &args.there.reach, context, false)?;
-    // Which version that is now: what is cloned is what is said.
-    let name = client.read(&from.to_string(), 0, &mut [])?;
-    let version: Reference = name.parse()?;
-    let Reference::Version(_, number) = version else {
-        return Err(Failure::new(Exit::Failed, format!("the server calls `{from}` the version `{name}`")));
-    };
-    if !context.global.dry_run {
-        return Ok((number, client.clone_image(image.as_str(), &name)?.number));
-    }
-    match client.recent(image.as_str()) {
-        Ok(_) => Err(exists(image)),
-        Err(error) if error.kind() == net::ErrorKind::NotFound => Ok((number, 1)),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn exists(image: &ImageName) -> Failure {

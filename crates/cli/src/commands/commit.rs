@@ -9,7 +9,7 @@ use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
 use base::{Extent, ExtentSet};
 use disk::{ReadAt as _, SurveyOptions, Watch};
-use net::client::Client;
+use mirror::{Images, Written};
 use rustix::fs::SeekFrom;
 use serde_json::json;
 use store::{Content, ImageName, Reference, Snapshot};
@@ -138,14 +138,6 @@ struct Changes {
     expected: Option<u64>,
 }
 
-/// The version that was made.
-struct Made {
-    number: u64,
-    stored_bytes: u64,
-    retries: u32,
-    merged_chunks: u64,
-}
-
 pub fn run(context: &Context, args: &Args) -> Result<()> {
     let (Some(name), Some(source)) = (&args.name, &args.source) else {
         let what = What { image: args.name.as_deref(), new: false, merge: args.merge };
@@ -163,64 +155,46 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     let bytes = size_of(&opened)?;
     let source =
         Source { file: File::open(source)?, by: args.at.unwrap_or(0), bytes, opened: &opened, watch };
-    let job = Job { context, args, image, source };
-    match &args.there.to {
-        Some(server) => job.to_server(&reach::writer(server, &args.there.reach, context, false)?),
-        None => job.to_repository(),
-    }
+    Job { context, args, image, source }.run()
 }
 
 impl Job<'_> {
-    fn to_repository(&self) -> Result<()> {
-        let global = &self.context.global;
-        let repository = repository::with_scrubs(global, repository::open(global)?);
-        let newest = repository.snapshot(&Reference::Newest(self.image.clone()))?;
-        let blob = repository.blob(&self.image);
+    fn run(&self) -> Result<()> {
+        let (global, there) = (&self.context.global, &self.args.there);
+        let repository = match there.to {
+            Some(_) => None,
+            None => Some(repository::with_scrubs(global, repository::open(global)?)),
+        };
+        let images: Box<dyn Images> = match &repository {
+            Some(repository) => Box::new(repository.clone()),
+            None => reach::images(self.context, there)?,
+        };
+        let newest = Reference::Newest(self.image.clone());
         let began = clock::now();
         if self.args.append {
-            let changes = self.behind(newest.layout().size_bytes());
-            return self.conclude(&changes, newest.manifest().number, began, || {
-                let done =
-                    blob.append_from(self.source.bytes, &Watched(&self.source), &repository::stamp())?.1;
-                Ok(made(&done))
+            let newest = images.find(&newest)?.manifest;
+            let changes = self.behind(newest.layout()?.size_bytes());
+            return self.conclude(&changes, newest.number, began, || {
+                let content = Watched(&self.source);
+                images.append_bytes(&self.image, self.source.bytes, &content, &repository::stamp())
             });
         }
-        let changes = match self.named()? {
-            Some(changes) => changes,
-            None => compare(&newest, &self.source, self.args)?,
+        let (changes, number) = match (self.named()?, &repository) {
+            (Some(changes), _) => (changes, images.find(&newest)?.manifest.number),
+            (None, Some(repository)) => {
+                let newest = repository.snapshot(&newest)?;
+                (compare(&newest, &self.source, self.args)?, newest.manifest().number)
+            }
+            (None, None) => {
+                let text = "a disk is compared with an image only where the repository is";
+                return Err(Failure::new(Exit::Usage, text)
+                    .hint("say what goes to the server: --range, --at, --append or --free"));
+            }
         };
-        self.conclude(&changes, newest.manifest().number, began, || {
+        self.conclude(&changes, number, began, || {
             let (written, freed) = (&changes.written[..], &changes.freed[..]);
             let all = store::Changes { written, content: &Watched(&self.source), freed };
-            Ok(made(&blob.commit(&all, changes.expected, &repository::stamp())?))
-        })
-    }
-
-    fn to_server(&self, client: &Client) -> Result<()> {
-        let newest = client.recent(self.image.as_str())?;
-        let began = clock::now();
-        let made = |done: net::api::Written| Made {
-            number: done.number,
-            stored_bytes: done.stored_bytes,
-            retries: done.retries,
-            merged_chunks: done.merged_chunks,
-        };
-        let read = |offset: u64, into: &mut [u8]| Watched(&self.source).read_at(offset, into);
-        if self.args.append {
-            let changes = self.behind(newest.disk_bytes);
-            return self.conclude(&changes, newest.number, began, || {
-                Ok(made(client.append(self.image.as_str(), self.source.bytes, &mut { read })?))
-            });
-        }
-        let Some(changes) = self.named()? else {
-            let text = "a disk is compared with an image only where the repository is";
-            return Err(Failure::new(Exit::Usage, text)
-                .hint("say what goes to the server: --range, --at, --append or --free"));
-        };
-        self.conclude(&changes, newest.number, began, || {
-            let (written, freed) = (changes.written.clone(), changes.freed.clone());
-            let all = net::client::Changes { written, freed };
-            Ok(made(client.commit(self.image.as_str(), &all, &mut { read }, changes.expected)?))
+            images.commit_changes(&self.image, &all, changes.expected, &repository::stamp())
         })
     }
 
@@ -260,7 +234,7 @@ impl Job<'_> {
         changes: &Changes,
         newest: u64,
         began: std::time::Instant,
-        make: impl FnOnce() -> Result<Made>,
+        make: impl FnOnce() -> base::Result<Written>,
     ) -> Result<()> {
         let (context, image) = (self.context, &self.image);
         let sum = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|range| range.end - range.start).sum() };
@@ -300,15 +274,6 @@ impl Job<'_> {
             let free = and_freed("freed ");
             format!("committed {written}{free} as {image}@{}, {stored} stored, {took}\n", made.number)
         })
-    }
-}
-
-fn made(done: &store::Committed) -> Made {
-    Made {
-        number: done.manifest.number,
-        stored_bytes: done.stored_bytes,
-        retries: done.retries,
-        merged_chunks: done.merged_chunks,
     }
 }
 

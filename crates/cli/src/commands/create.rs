@@ -2,7 +2,7 @@
 
 use base::units::show_bytes;
 use image::ChunkSize;
-use net::api::CreateRequest;
+use mirror::Images;
 use serde_json::json;
 use store::{ImageName, Shape};
 
@@ -38,19 +38,13 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let chunk = ChunkSize::from_bytes(args.chunk).expect("the argument was checked");
     let shape = Shape { size_bytes: args.size, chunk, logical_sector_bytes: args.sector };
-    let number = match &args.there.to {
-        _ if context.global.dry_run => 1,
-        Some(server) => {
-            let request = CreateRequest {
-                size_bytes: args.size,
-                chunk_bytes: Some(args.chunk),
-                logical_sector_bytes: Some(args.sector),
-            };
-            reach::writer(server, &args.there.reach, context, false)?.create(image.as_str(), &request)?.number
+    let number = match (&args.there.to, context.global.dry_run) {
+        (_, true) => 1,
+        (Some(_), false) => {
+            reach::images(context, &args.there)?.create_image(&image, &shape, &repository::stamp())?
         }
-        None => {
-            let repository = repository::open_or_create(&context.global)?;
-            repository.blob(&image).create(&shape, &repository::stamp())?.number
+        (None, false) => {
+            repository::open_or_create(&context.global)?.create_image(&image, &shape, &repository::stamp())?
         }
     };
     let record = json!({

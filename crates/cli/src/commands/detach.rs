@@ -1,5 +1,6 @@
 //! `diskcast detach`: ends an attached disk once it is durable, and deletes it if asked to.
 
+use base::{Error, ErrorKind};
 use daemon::attached::{Answer, Request, Settings, ask, discard, exists};
 use serde_json::json;
 
@@ -47,7 +48,7 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
         Ok(Answer::Detached { .. }) => true,
         Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
         // No process runs it.
-        Err(error) if error.kind() == daemon::ErrorKind::NotRunning => false,
+        Err(error) if error.kind() == ErrorKind::NotRunning => false,
         Err(error) => return Err(explain(args, error)),
     };
     if !ran && args.discard {
@@ -62,7 +63,7 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     })
 }
 
-fn explain(args: &Args, error: daemon::Error) -> Failure {
+fn explain(args: &Args, error: Error) -> Failure {
     let failure = Failure::from(error);
     if args.discard && failure.exit == Exit::Refused { failure.hint(UNCOMMITTED) } else { failure }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use base::units::show_bytes;
+use base::{ErrorKind, units::show_bytes};
 use daemon::attached::{Answer, Damaged, Request, Settings, Status, Waits, ask};
 use daemon::tokens::TokenStatus;
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
                 return Err(Failure::new(Exit::Failed, format!("the disk `{name}` does not say how it is")));
             }
             Err(error) => {
-                let nobody = error.kind() == daemon::ErrorKind::NotRunning;
+                let nobody = error.kind() == ErrorKind::NotRunning;
                 let state = if nobody { "stopped" } else { "does not answer" };
                 let mut row = vec![name.clone(), image.clone()];
                 row.resize(8, String::new());

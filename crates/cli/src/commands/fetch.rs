@@ -65,7 +65,7 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
         stop.clone(),
         context.output,
     )?);
-    let version = version::on_server(context, &client, &reference)?;
+    let version = version::find(context, &*client, &reference)?;
     let manifest = &version.manifest;
     target::check(&args.target, manifest, args.writing.onto_source)?;
     if context.global.dry_run {

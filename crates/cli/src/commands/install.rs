@@ -47,7 +47,7 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log, which damage that is met here removes.
     let repository = repository::with_scrubs(&context.global, repository::open(&context.global)?);
     let reference = repository::reference(&args.name)?;
-    let version = version::in_repository(context, &repository, &reference)?.manifest;
+    let version = version::find(context, &repository, &reference)?.manifest;
     context.output.detail(&format!(
         "repository {}, version {}@{}",
         repository.name(),
@@ -83,7 +83,7 @@ fn write(
     disk: Arc<dyn WriteAt>,
     options: InstallOptions,
     meter: Arc<Meter>,
-) -> image::Result<InstallReport> {
+) -> base::Result<InstallReport> {
     let installer = Installer::begin(catalogue, disk, options, meter)?;
     installer.pull(source)?;
     installer.finish()

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use base::{Error, ErrorKind};
 use daemon::tokens::{Keeper, Place, kept_in};
-use mirror::fuse::{DiskSettings, MountOptions, Origin, RepositoryOrigin, mount};
-use mirror::{Commit, CommitOptions, Mirror, MirrorOptions, Source};
+use mirror::fuse::{DiskSettings, MountOptions, Origin, mount};
+use mirror::{Images, MirrorOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde::Serialize;
 use serde_json::json;
-use store::{ImageName, Reference, TagName};
 
 use super::Context;
 use crate::args::Reach;
 use crate::args::parse::{parse_lifetime, parse_owner, parse_rate, parse_size};
-use crate::exit::{Exit, Failure, Result};
-use crate::{clock, interrupt, notify, reach, repository, version};
+use crate::exit::{Failure, Result};
+use crate::{clock, interrupt, notify, reach, repository};
 
 /// Mount all versions as files in a folder, and make writable disks from them
 ///
@@ -91,12 +91,12 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
         output.event(&Happened { text: daemon::attached::Event::of_token(server, news).to_string() });
     });
     let _keeper = Keeper::start(tokens, tell)?;
-    let mounted = Arc::new(mount(&args.dir, Arc::new(origin), sources, options).map_err(explain)?);
+    let mounted = Arc::new(mount(&args.dir, origin, sources, options).map_err(explain)?);
     let stopped = Arc::clone(&mounted);
     interrupt::cooperate(move || {
         notify::stopping();
         if let Err(error) = stopped.stop() {
-            output.warning(&base::fault::chain(&error));
+            output.warning(&base::chain(&error));
         }
     })?;
     let (dir, from) = (args.dir.display(), names.join(" "));
@@ -125,14 +125,10 @@ fn whoever_mounts() -> (u32, u32) {
 }
 
 /// What a mount that failed needs.
-fn explain(error: mirror::Error) -> Failure {
+fn explain(error: Error) -> Failure {
     let hint = match error.kind() {
-        mirror::ErrorKind::Exists => {
-            "each mount keeps its disks in a folder of its own: --folder names another"
-        }
-        mirror::ErrorKind::Refused => {
-            "whoever mounts needs fusermount3 (package fuse3), or the rights of root"
-        }
+        ErrorKind::Exists => "each mount keeps its disks in a folder of its own: --folder names another",
+        ErrorKind::Refused => "whoever mounts needs fusermount3 (package fuse3), or the rights of root",
         _ => "the folder has to be there, and so has /dev/fuse: `modprobe fuse`",
     };
     Failure::from(error).hint(hint)
@@ -166,7 +162,7 @@ impl std::fmt::Display for Happened {
 
 /// Who can be asked.
 struct Reached {
-    origin: Origins,
+    origin: Origin,
     sources: Vec<Source>,
     names: Vec<String>,
     /// Servers, clients of them in a hurry, and where their tokens come from.
@@ -176,7 +172,7 @@ struct Reached {
 impl Reached {
     fn new(context: &Context, args: &Args, folder: &Path) -> Result<Self> {
         let reach = Reach { token_file: args.token_file.clone(), wait: args.wait };
-        let mut origins: Vec<Box<dyn Origin>> = Vec::new();
+        let mut places: Vec<Arc<dyn Images>> = Vec::new();
         let (mut sources, mut names, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         for server in &args.from {
             let (keys, output) = (&context.global.keys, context.output);
@@ -189,8 +185,7 @@ impl Reached {
             let client = Arc::new(reach::hasty_by(server, credential, keys, Stop::new())?);
             sources.push(Source::server(server, Arc::clone(&client)));
             tokens.push((server.clone(), Arc::clone(&client), place));
-            let context = Context { global: context.global.clone(), output };
-            origins.push(Box::new(ServerOrigin { client, context }));
+            places.push(client);
             names.push(server.clone());
         }
         if args.from.is_empty() || context.global.repo.is_some() {
@@ -199,108 +194,8 @@ impl Reached {
             let at = if is_here { 0 } else { sources.len() };
             names.insert(at, repository.name().to_owned());
             sources.insert(at, Source::repository(Arc::clone(&repository)));
-            origins.insert(at, Box::new(RepositoryOrigin::new(repository, repository::stamp)));
+            places.insert(at, repository);
         }
-        Ok(Self { origin: Origins(origins), sources, names, tokens })
+        Ok(Self { origin: Origin::new(places, repository::stamp), sources, names, tokens })
     }
-}
-
-/// Several, in the order in which they are asked: the first that has something counts.
-struct Origins(Vec<Box<dyn Origin>>);
-
-impl Origins {
-    fn first<T>(&self, ask: impl Fn(&dyn Origin) -> mirror::Result<T>) -> mirror::Result<T> {
-        let mut first = None;
-        for origin in &self.0 {
-            match ask(origin.as_ref()) {
-                Ok(found) => return Ok(found),
-                // What nobody trusted has signed, or is damaged, is not asked for elsewhere.
-                Err(error)
-                    if !matches!(
-                        error.kind(),
-                        mirror::ErrorKind::NotFound | mirror::ErrorKind::Io | mirror::ErrorKind::Unreachable
-                    ) =>
-                {
-                    return Err(error);
-                }
-                Err(error) => {
-                    first.get_or_insert(error);
-                }
-            }
-        }
-        Err(first.unwrap_or_else(|| mirror::Error::new(mirror::ErrorKind::NotFound, "nobody is asked")))
-    }
-}
-
-impl Origin for Origins {
-    fn images(&self) -> mirror::Result<Vec<ImageName>> {
-        self.first(|origin| origin.images())
-    }
-
-    fn versions(&self, image: &ImageName) -> mirror::Result<Vec<u64>> {
-        self.first(|origin| origin.versions(image))
-    }
-
-    fn tags(&self, image: &ImageName) -> mirror::Result<Vec<TagName>> {
-        self.first(|origin| origin.tags(image))
-    }
-
-    fn resolve(&self, reference: &Reference) -> mirror::Result<image::Manifest> {
-        self.first(|origin| origin.resolve(reference))
-    }
-
-    fn commit(&self, disk: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
-        // Where a commit went is not to depend on who answers.
-        self.0.first().expect("somebody is asked").commit(disk, image)
-    }
-}
-
-/// A server, whose versions are signed by somebody who is trusted, if only some are.
-struct ServerOrigin {
-    client: Arc<Client>,
-    context: Context,
-}
-
-impl Origin for ServerOrigin {
-    fn images(&self) -> mirror::Result<Vec<ImageName>> {
-        let images = self.client.images().map_err(failed)?.images;
-        images.iter().map(|image| image.name.parse().map_err(failed)).collect()
-    }
-
-    fn versions(&self, image: &ImageName) -> mirror::Result<Vec<u64>> {
-        let versions = self.client.versions(image.as_str()).map_err(failed)?.versions;
-        Ok(versions.iter().map(|version| version.number).collect())
-    }
-
-    fn tags(&self, image: &ImageName) -> mirror::Result<Vec<TagName>> {
-        let images = self.client.images().map_err(failed)?.images;
-        let found = images.into_iter().find(|found| found.name == image.as_str());
-        found
-            .into_iter()
-            .flat_map(|found| found.tags.into_keys())
-            .map(|tag| tag.parse().map_err(failed))
-            .collect()
-    }
-
-    fn resolve(&self, reference: &Reference) -> mirror::Result<image::Manifest> {
-        version::on_server(&self.context, &self.client, reference).map(|found| found.manifest).map_err(failed)
-    }
-
-    fn commit(&self, disk: &Mirror, image: &ImageName) -> mirror::Result<Option<Commit>> {
-        disk.commit(&*self.client, image, &CommitOptions::new(&repository::stamp()))
-    }
-}
-
-/// The same failure as mounts know it.
-fn failed(failure: impl Into<Failure>) -> mirror::Error {
-    use mirror::ErrorKind as Kind;
-    let failure = failure.into();
-    let kind = match failure.exit {
-        Exit::NotFound => Kind::NotFound,
-        Exit::Refused => Kind::Refused,
-        Exit::Verification => Kind::Corrupt,
-        Exit::Usage => Kind::Invalid,
-        Exit::Failed | Exit::Partly | Exit::Interrupted => Kind::Unreachable,
-    };
-    mirror::Error::new(kind, failure.message)
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use base::units::{show_bytes, show_duration};
+use base::{Error, ErrorKind};
 use serde_json::json;
 use store::{Overseer, Owner, PruneEvent, PruneOptions, Purpose};
 
@@ -70,12 +71,11 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
     })
 }
 
-fn explain(error: store::Error) -> Failure {
-    use store::ErrorKind as Kind;
+fn explain(error: Error) -> Failure {
     let kind = error.kind();
     let failure = Failure::from(error);
     match kind {
-        Kind::Corrupt | Kind::NotFound => failure.hint(
+        ErrorKind::Corrupt | ErrorKind::NotFound => failure.hint(
             "nothing was deleted, since nobody can tell what a damaged or lost version needs: heal it by \
              `diskcast verify --repair` or `diskcast verify --repair OTHER`, or `diskcast remove` it",
         ),

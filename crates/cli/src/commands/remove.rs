@@ -1,7 +1,8 @@
 //! `diskcast remove`: removes a version, or a tag.
 
+use base::{Error, ErrorKind};
 use serde_json::json;
-use store::{ErrorKind, Reference, Removed, Repository};
+use store::{Reference, Removed, Repository};
 
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
@@ -64,7 +65,7 @@ fn find(repository: &Repository, reference: &Reference) -> Result<(u64, String)>
     }
 }
 
-fn explain(error: store::Error) -> Failure {
+fn explain(error: Error) -> Failure {
     let refused = error.kind() == ErrorKind::Refused;
     let failure = Failure::from(error);
     if refused {

@@ -1,5 +1,6 @@
 //! `diskcast commit --disk`, `diskcast clone --disk`: a version of an attached disk, made by the process that runs it.
 
+use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
 use daemon::attached::{Answer, CommitRequest, Committed, Quiesce, Request, Settings, ask};
 use serde_json::json;
@@ -61,11 +62,11 @@ pub fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> Result<
     let done = match answer {
         Ok(Answer::Committed(done)) => done,
         Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
-        Err(error) if error.kind() == daemon::ErrorKind::NotRunning => {
+        Err(error) if error.kind() == ErrorKind::NotRunning => {
             return Err(Failure::from(error)
                 .hint(format!("is it running? `diskcast attach {}` runs it", settings.name)));
         }
-        Err(error) if error.kind() == daemon::ErrorKind::Unreachable => {
+        Err(error) if error.kind() == ErrorKind::Unreachable => {
             return Err(Failure::from(error).hint(RUNS_ON));
         }
         Err(error) => return Err(error.into()),

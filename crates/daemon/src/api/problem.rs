@@ -5,6 +5,7 @@ use std::error::Error;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use base::ErrorKind;
 use net::api::{PROBLEM_TYPE, Problem, ProblemKind};
 
 /// Why a request is not answered with what was asked for.
@@ -36,11 +37,13 @@ impl Failure {
     }
 
     fn of(kind: ProblemKind, error: &dyn Error) -> Self {
-        let chain = base::fault::chain(error);
+        let chain = base::chain(error);
         match kind {
             ProblemKind::Internal => Self::internal(chain),
             // The client is told, and the operator has to act.
-            ProblemKind::Full => Self { problem: kind.with(chain.clone()), cause: Some(chain) },
+            ProblemKind::Full | ProblemKind::Corrupt => {
+                Self { problem: kind.with(chain.clone()), cause: Some(chain) }
+            }
             _ => Self::new(kind, chain),
         }
     }
@@ -67,31 +70,17 @@ impl IntoResponse for Failure {
     }
 }
 
-impl From<store::Error> for Failure {
-    fn from(error: store::Error) -> Self {
-        use store::ErrorKind as Kind;
+impl From<base::Error> for Failure {
+    fn from(error: base::Error) -> Self {
         let kind = match error.kind() {
-            Kind::NotFound => ProblemKind::NotFound,
-            Kind::Exists => ProblemKind::Exists,
-            Kind::Full => ProblemKind::Full,
-            Kind::Invalid => ProblemKind::Invalid,
-            Kind::Refused | Kind::Revoked => ProblemKind::Refused,
-            Kind::Io | Kind::Corrupt | Kind::Unsupported => ProblemKind::Internal,
-        };
-        Self::of(kind, &error)
-    }
-}
-
-impl From<image::Error> for Failure {
-    fn from(error: image::Error) -> Self {
-        use image::ErrorKind as Kind;
-        let kind = match error.kind() {
-            Kind::NotFound => ProblemKind::NotFound,
-            Kind::Full => ProblemKind::Full,
-            Kind::Refused | Kind::Incomplete => ProblemKind::Refused,
-            Kind::Corrupt => ProblemKind::Corrupt,
-            Kind::Unsupported => ProblemKind::Invalid,
-            Kind::Io | Kind::Verification => ProblemKind::Internal,
+            ErrorKind::NotFound => ProblemKind::NotFound,
+            ErrorKind::Exists => ProblemKind::Exists,
+            ErrorKind::Full => ProblemKind::Full,
+            ErrorKind::Corrupt => ProblemKind::Corrupt,
+            // What a client sent names a codec or a version that this server does not know.
+            ErrorKind::Invalid | ErrorKind::Unsupported => ProblemKind::Invalid,
+            ErrorKind::Refused | ErrorKind::Revoked | ErrorKind::Incomplete => ProblemKind::Refused,
+            _ => ProblemKind::Internal,
         };
         Self::of(kind, &error)
     }

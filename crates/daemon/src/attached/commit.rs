@@ -1,76 +1,15 @@
 //! Commits of an attached disk while it runs: where they go, and what is done around their moment.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use mirror::{CommitOptions, Depot, Mirror, Onto};
-use net::client::{Client, ClientOptions};
-use net::clock::{Clock, Stop};
-use store::{ImageName, Reference, Repository, Stamp};
+use base::{Error, ErrorKind, Result};
+use mirror::images::if_found;
+use mirror::{CommitOptions, Images, Mirror, Onto};
+use net::clock::Clock;
+use store::{ImageName, Reference, Stamp};
 
 use super::protocol::{Answer, CommitRequest, Committed};
-use crate::error::{Error, ErrorKind, Result, of_disk};
-
-/// Where commits of a disk go.
-#[derive(Clone)]
-pub enum CommitTo {
-    /// A repository here.
-    Repository(Arc<Repository>),
-    /// The repository of a server, through a client that is patient.
-    Server(Arc<Client>),
-}
-
-impl CommitTo {
-    /// The same for one commit: `tell` hears in words what it waits for, and `stop` calls it off, where that is far
-    /// away.
-    pub fn for_one(&self, tell: impl Fn(&str) + Send + Sync + 'static, stop: &Stop) -> Self {
-        match self {
-            Self::Repository(repository) => Self::Repository(Arc::clone(repository)),
-            Self::Server(client) => {
-                let (tell, stop) = (Arc::new(tell), stop.clone());
-                let options = ClientOptions { tell, stop, ..client.options().clone() };
-                Self::Server(Arc::new(client.with_options(options)))
-            }
-        }
-    }
-
-    fn depot(&self) -> &dyn Depot {
-        match self {
-            Self::Repository(repository) => &**repository,
-            Self::Server(client) => &**client,
-        }
-    }
-
-    /// Makes `image` a clone of a version. Its number.
-    fn clone_image(&self, from: &Reference, image: &ImageName, stamp: &Stamp) -> Result<u64> {
-        let text = || format!("clone `{from}` as `{image}`");
-        match self {
-            Self::Repository(repository) => {
-                let made = repository.blob(image).clone_from(from, stamp);
-                made.map(|made| made.number).map_err(|error| {
-                    let kind = match error.kind() {
-                        store::ErrorKind::NotFound => ErrorKind::NotFound,
-                        store::ErrorKind::Exists | store::ErrorKind::Refused => ErrorKind::Refused,
-                        _ => ErrorKind::Io,
-                    };
-                    Error::from_source(kind, text(), error)
-                })
-            }
-            Self::Server(client) => {
-                let made = client.clone_image(image.as_str(), &from.to_string());
-                made.map(|made| made.number).map_err(|error| {
-                    let kind = match error.kind() {
-                        net::ErrorKind::NotFound => ErrorKind::NotFound,
-                        net::ErrorKind::Exists | net::ErrorKind::Refused => ErrorKind::Refused,
-                        net::ErrorKind::Unreachable => ErrorKind::Unreachable,
-                        _ => ErrorKind::Io,
-                    };
-                    Error::from_source(kind, text(), error)
-                })
-            }
-        }
-    }
-}
+use super::settings::of_disk;
 
 /// Does what it is given, once, and something around it.
 pub type Around<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
@@ -82,7 +21,7 @@ pub struct Committer<'a> {
     /// The disk.
     pub mirror: &'a Mirror,
     /// Where to.
-    pub to: &'a CommitTo,
+    pub to: &'a dyn Images,
     /// Whose, and of when.
     pub stamp: &'a Stamp,
     /// Does what it is given if the disk is not about to end; it ends behind that then.
@@ -98,10 +37,10 @@ impl Committer<'_> {
         if request.new {
             self.refuse_old(&image)?;
         }
-        let moment = |freeze: &mut dyn FnMut() -> mirror::Result<()>| self.moment(request, freeze, tell);
+        let moment = |freeze: &mut dyn FnMut() -> Result<()>| self.moment(request, freeze, tell);
         let onto = if request.merge { Onto::Newest } else { Onto::Base };
         let options = CommitOptions { stamp: self.stamp, onto, moment: Some(&moment) };
-        let done = self.mirror.commit(self.to.depot(), &image, &options).map_err(of_disk(self.name))?;
+        let done = self.mirror.commit(self.to, &image, &options).map_err(of_disk(self.name))?;
         if let Some(done) = done {
             return Ok(Committed {
                 image: done.manifest.image,
@@ -124,12 +63,18 @@ impl Committer<'_> {
             return Ok(nothing(base.image, base.number, false));
         }
         let name = base.image.parse().map_err(invalid)?;
-        let number = self.to.clone_image(&Reference::Version(name, base.number), &image, self.stamp)?;
+        let number = self.clone_base(&Reference::Version(name, base.number), &image)?;
         Ok(nothing(image.to_string(), number, true))
     }
 
+    fn clone_base(&self, base: &Reference, image: &ImageName) -> Result<u64> {
+        let made = self.to.clone_version(base, image, self.stamp);
+        made.map_err(|error| error.within(format!("clone `{base}` as `{image}`")))
+    }
+
     fn refuse_old(&self, image: &ImageName) -> Result<()> {
-        let found = self.to.depot().version(&Reference::Newest(image.clone())).map_err(of_disk(self.name))?;
+        let newest = Reference::Newest(image.clone());
+        let found = if_found(self.to.find(&newest)).map_err(of_disk(self.name))?;
         match found {
             None => Ok(()),
             Some(_) => Err(Error::new(ErrorKind::Refused, format!("there is an image `{image}` already"))),
@@ -140,9 +85,9 @@ impl Committer<'_> {
     fn moment(
         &self,
         request: &CommitRequest,
-        freeze: &mut dyn FnMut() -> mirror::Result<()>,
+        freeze: &mut dyn FnMut() -> Result<()>,
         tell: &dyn Fn(&Answer),
-    ) -> mirror::Result<()> {
+    ) -> Result<()> {
         let clock = Clock::start();
         let mut take = || freeze().map_err(of_disk(self.name));
         let limit = Duration::from_secs(request.limit_seconds);
@@ -150,14 +95,7 @@ impl Committer<'_> {
             None => take(),
             Some(quiesce) => quiesce.around(limit, &mut take),
         });
-        done.map_err(|error| {
-            let kind = match error.kind() {
-                ErrorKind::Refused => mirror::ErrorKind::Refused,
-                ErrorKind::Unreachable => mirror::ErrorKind::Unreachable,
-                _ => mirror::ErrorKind::Io,
-            };
-            mirror::Error::from_source(kind, "take the moment of a commit", error)
-        })?;
+        done.map_err(|error| error.within("take the moment of a commit"))?;
         let quiesced = request.quiesce.is_some();
         tell(&Answer::Moment { quiesced, seconds: clock.elapsed().as_secs_f64() });
         Ok(())

@@ -8,11 +8,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use net::clock::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::protocol::{Answer, Request, receive, send};
-use crate::error::{Error, ErrorKind, Result};
 
 /// Most connections at once; who comes then is told so.
 const CONNECTIONS_MAX: usize = 16;
@@ -179,5 +179,5 @@ fn converse(stream: UnixStream, rule: &dyn Rule) -> std::io::Result<()> {
 }
 
 fn refusal(error: &Error) -> Answer {
-    Answer::Error { kind: error.kind(), message: base::fault::chain(error) }
+    Answer::Error { kind: error.kind().into(), message: base::chain(error) }
 }

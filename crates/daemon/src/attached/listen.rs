@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::{Error, ErrorKind, Result};
 use mirror::nbd::{Export, ExportTable, Server, Tls};
 use mirror::{Mirror, Served};
 
 use super::event::Log;
-use super::settings::Settings;
+use super::settings::{Settings, of_disk};
 use super::{socket, tls};
-use crate::error::{Error, ErrorKind, Result, of_disk};
 
 pub(super) fn exports(settings: &Settings, mirror: &Arc<Mirror>) -> Result<Arc<ExportTable>> {
     let disk = Arc::clone(mirror) as Arc<dyn Served>;

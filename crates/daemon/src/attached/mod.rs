@@ -22,24 +22,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use image::Manifest;
 use mirror::nbd::Server;
-use mirror::{CastOptions, Guide, Mirror, MirrorOptions, Served, Source};
+use mirror::{BootProfiles, CastOptions, Images, Mirror, MirrorOptions, Served, Source};
 use net::client::Client;
 use net::clock::Stop;
 use store::Stamp;
 
-use crate::error::{Error, ErrorKind, Result, of_disk};
 use crate::tokens::{Keeper, Place};
 use commit::Committer;
 use control::{Asker, Control, Rule};
 use listen::{counting, exports, listen};
 use watch::Watcher;
 
-pub use commit::CommitTo;
 pub use event::{Event, Log};
 pub use protocol::{Answer, CommitRequest, Committed, Damaged, Request, Status, Waits, ask};
 pub use quiesce::Quiesce;
+use settings::of_disk;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
 /// Most NBD connections at once; more of them are told that there is no place.
@@ -66,12 +66,12 @@ pub struct AttachOptions {
     pub begin: Option<Manifest>,
     /// Who is asked for what is not here, in this order.
     pub sources: Vec<Source>,
-    /// Who knows what other machines read, unless the disk's settings are without.
-    pub guide: Option<Arc<dyn Guide>>,
+    /// Where it is known what other machines read when they start, unless the disk's settings are without.
+    pub boot_profiles: Option<Arc<dyn BootProfiles>>,
     /// How it takes part in multicast, if it does.
     pub cast: Option<CastOptions>,
     /// Where commits go; nowhere if there is none.
-    pub commit_to: Option<CommitTo>,
+    pub commit_to: Option<Arc<dyn Images>>,
     /// Clients of its servers by name, in a hurry, and where the token of each comes from: they are renewed in time.
     pub tokens: Vec<(String, Arc<Client>, Place)>,
     /// Whose a commit is that is made now.
@@ -154,7 +154,7 @@ struct Disk {
     mirror: Arc<Mirror>,
     server: Server,
     clients: Arc<AtomicU64>,
-    commit_to: Option<CommitTo>,
+    commit_to: Option<Arc<dyn Images>>,
     stamp: Stamper,
     log: Log,
     /// Held while a commit is made: a disk is not detached meanwhile.
@@ -184,14 +184,24 @@ impl Attached {
     ///
     /// # Errors
     /// `Refused` if another process has it, a socket or an address is in use, or may not be served without TLS;
-    /// `NotFound` if there is no disk and none begins; `Corrupt` if what is there is damaged; `Io`.
+    /// `NotFound` if there is no disk and none begins; `Malformed` if what is there is damaged; `Io`.
     pub fn start(mut options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
         let AttachOptions {
-            folder, settings, sources, guide, cast, commit_to, stamp, stop, log, tokens, ..
+            folder,
+            settings,
+            sources,
+            boot_profiles,
+            cast,
+            commit_to,
+            stamp,
+            stop,
+            log,
+            tokens,
+            ..
         } = options;
-        if let Some(guide) = guide.filter(|_| !settings.without_profile) {
-            mirror.follow(guide).map_err(of_disk(&settings.name))?;
+        if let Some(profiles) = boot_profiles.filter(|_| !settings.without_profile) {
+            mirror.follow(profiles, &stamp()).map_err(of_disk(&settings.name))?;
         }
         if let Some(cast) = cast.filter(|_| !mirror.is_complete()) {
             mirror.cast(cast).map_err(of_disk(&settings.name))?;
@@ -404,11 +414,11 @@ impl Disk {
         let stamp = (self.stamp)();
         let hears = Arc::clone(asker);
         let waits = move |words: &str| hears.tell(&Answer::Waits { message: words.to_owned() });
-        let to = &to.for_one(waits, asker.gone());
+        let to = Arc::clone(to).for_one_commit(Arc::new(waits), asker.gone());
         let committer = Committer {
             name: &self.settings.name,
             mirror: &self.mirror,
-            to,
+            to: &*to,
             stamp: &stamp,
             unless_ending: &|moment| self.unless_ending(moment),
         };
@@ -417,7 +427,7 @@ impl Disk {
             Err(_) if asker.gone().is_stopped() => (self.log)(&Event::CommitCalledOff),
             Ok(done) if done.changed => (self.log)(&Event::from(done)),
             Ok(_) => {}
-            Err(error) => (self.log)(&Event::CommitFailed { error: base::fault::chain(error) }),
+            Err(error) => (self.log)(&Event::CommitFailed { error: base::chain(error) }),
         }
         done.map(Answer::Committed)
     }
@@ -452,7 +462,7 @@ impl Rule for Disk {
 /// last commit.
 ///
 /// # Errors
-/// `Refused`; `NotFound` if there is none; `Corrupt` if what is there is damaged, which `force` does not look at; `Io`.
+/// `Refused`; `NotFound` if there is none; `Malformed` if what is there is damaged, unless `force`; `Io`.
 pub fn discard(folder: &Path, settings: &Settings, force: bool) -> Result<()> {
     if !force && exists(folder) {
         let options = MirrorOptions { data: settings.device.clone(), ..MirrorOptions::default() };

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::quiesce::Quiesce;
-use crate::error::{Error, ErrorKind, Result};
 use crate::tokens::TokenStatus;
 
 /// Name of the socket in the disk's folder.
@@ -109,10 +109,59 @@ pub enum Answer {
     /// What was asked for was not done.
     Error {
         /// Why, for control flow.
-        kind: ErrorKind,
+        kind: Cause,
         /// The whole chain of causes.
         message: String,
     },
+}
+
+/// A kind of error as a word of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A precondition refused.
+    Refused,
+    /// Files or objects are not what was written.
+    Corrupt,
+    /// There is no such disk, image or version.
+    NotFound,
+    /// A request that cannot be valid.
+    Invalid,
+    /// A server or a guest agent does not answer.
+    Unreachable,
+    /// The operating system refused or failed, or a word of a newer program.
+    #[serde(other)]
+    Io,
+}
+
+impl From<ErrorKind> for Cause {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Refused | ErrorKind::Exists | ErrorKind::Denied | ErrorKind::Untrusted => {
+                Self::Refused
+            }
+            ErrorKind::Corrupt | ErrorKind::Malformed | ErrorKind::Verification | ErrorKind::Incomplete => {
+                Self::Corrupt
+            }
+            ErrorKind::NotFound => Self::NotFound,
+            ErrorKind::Invalid => Self::Invalid,
+            ErrorKind::Unreachable => Self::Unreachable,
+            _ => Self::Io,
+        }
+    }
+}
+
+impl From<Cause> for ErrorKind {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Refused => Self::Refused,
+            Cause::Corrupt => Self::Corrupt,
+            Cause::NotFound => Self::NotFound,
+            Cause::Invalid => Self::Invalid,
+            Cause::Unreachable => Self::Unreachable,
+            Cause::Io => Self::Io,
+        }
+    }
 }
 
 /// A disk at one moment. Counters begin with its process.
@@ -225,7 +274,7 @@ pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> R
             return Err(Error::new(ErrorKind::Io, text));
         };
         match answer {
-            Answer::Error { kind, message } => return Err(Error::new(kind, message)),
+            Answer::Error { kind, message } => return Err(Error::new(kind.into(), message)),
             answer if answer.is_last() => return Ok(answer),
             answer => hear(&answer),
         }

@@ -12,11 +12,10 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use net::clock::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-use crate::error::{Error, ErrorKind, Result};
 
 /// Longest answer of a guest agent.
 const ANSWER_BYTES_MAX: usize = 64 << 10;

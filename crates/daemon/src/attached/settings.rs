@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the file.
 const FILE: &str = "attached.json";
@@ -158,7 +157,7 @@ impl Settings {
     /// Those that `folder` holds; `None` if it holds none. The disk is called as the folder is now.
     ///
     /// # Errors
-    /// `Corrupt` if they cannot be understood; `Io`.
+    /// `Malformed` if they cannot be understood; `Io`.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(FILE);
         let failed = |error| Error::from_source(ErrorKind::Io, format!("read `{}`", path.display()), error);
@@ -168,7 +167,7 @@ impl Settings {
         };
         let mut text = String::new();
         file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
-        let corrupt = |why: String| Error::new(ErrorKind::Corrupt, format!("`{}`: {why}", path.display()));
+        let corrupt = |why: String| Error::new(ErrorKind::Malformed, format!("`{}`: {why}", path.display()));
         let settings: Self = serde_json::from_str(&text).map_err(|error| corrupt(error.to_string()))?;
         match settings.format {
             FORMAT => {
@@ -240,6 +239,11 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || place(one).is_some_and(|found| place(other) == Some(found))
 }
 
+/// Adds the name of a disk to an error of it.
+pub(super) fn of_disk(name: &str) -> impl Fn(Error) -> Error {
+    move |error| error.within(format!("disk `{name}`"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,8 +311,8 @@ mod tests {
             Settings::load(folder.path()).unwrap_err().kind()
         };
         let good = serde_json::to_string(&Settings::new("vm1", "web")).unwrap();
-        assert_eq!(kind(&good.replace("\"format\":1", "\"format\":2")), ErrorKind::Corrupt);
-        assert_eq!(kind(&good[..good.len() / 2]), ErrorKind::Corrupt);
-        assert_eq!(kind(""), ErrorKind::Corrupt);
+        assert_eq!(kind(&good.replace("\"format\":1", "\"format\":2")), ErrorKind::Malformed);
+        assert_eq!(kind(&good[..good.len() / 2]), ErrorKind::Malformed);
+        assert_eq!(kind(""), ErrorKind::Malformed);
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use crate::error::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 /// Listens at `path`.
 ///

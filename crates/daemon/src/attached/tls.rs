@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use base::{Error, ErrorKind, Result};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::settings::TlsSettings;
-use crate::error::{Error, ErrorKind, Result};
 
 /// What a server needs. Clients are not asked who they are.
 ///

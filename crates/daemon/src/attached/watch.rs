@@ -6,10 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use mirror::{Damage, Mirror, Waiting};
 
 use super::event::{Event, Log};
-use crate::error::{Error, ErrorKind, Result};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(1);

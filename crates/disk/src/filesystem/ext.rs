@@ -5,12 +5,13 @@ mod checksum;
 mod groups;
 mod superblock;
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 
 use self::superblock::Superblock;
 use super::{Allocation, AllocationReader, Why, require};
+use crate::Filesystem;
 use crate::volume::Volume;
-use crate::{Filesystem, Result};
 
 /// Reads ext2, ext3 and ext4.
 pub(super) struct Ext;

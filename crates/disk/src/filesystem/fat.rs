@@ -1,13 +1,14 @@
 //! FAT12, FAT16 and FAT32 (Microsoft, "FAT: General Overview of On-Disk Format" 1.03; Linux fs/fat/inode.c for what
 //! counts as which, and for the marks of an unclean unmount).
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::wire::{Reader, Truncated};
 
 use super::{Allocation, AllocationReader, Why, require, units};
 use crate::coverage::Coverage;
 use crate::volume::Volume;
-use crate::{Filesystem, Result, text};
+use crate::{Filesystem, text};
 
 /// How much of the tables is read in one go, in bytes: a multiple of the sizes of 2 and 4-byte entries and of
 /// pairs of 12-bit entries (3 bytes), so that no entry is cut.

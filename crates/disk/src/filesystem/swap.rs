@@ -1,13 +1,14 @@
 //! Linux swap space: only the page with its header matters (include/linux/swap.h, `union swap_header`), unless a
 //! hibernated system sleeps in it.
 
+use base::Result;
 use base::wire::Reader;
 
 use super::{Allocation, AllocationReader, Why, require, units};
 use crate::coverage::Coverage;
 use crate::signature::Claim;
 use crate::volume::Volume;
-use crate::{Filesystem, Result, text};
+use crate::{Filesystem, text};
 
 /// Page sizes of the machines that Linux runs on. The signature ends the first page.
 const PAGE_BYTES: [u64; 5] = [4096, 8192, 16_384, 32_768, 65_536];

@@ -1,9 +1,9 @@
 //! Looks at the fields around magic bytes that are too short to be sure. Fields and bounds as in util-linux
 //! (libblkid), each in the file of its format.
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 
-use crate::Result;
 use crate::volume::Volume;
 
 /// `N` bytes from `offset`; `None` beyond the end.

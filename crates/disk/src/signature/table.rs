@@ -3,7 +3,6 @@
 //! has fewer than four bytes, or many zeros, a check of [`super::check`] looks at the fields around it.
 
 use super::check;
-use crate::Result;
 use crate::volume::Volume;
 
 /// Where magic bytes stand in a volume.
@@ -55,6 +54,7 @@ impl Signature {
 }
 
 use Place::{End, Start};
+use base::Result;
 
 const fn row(kind: &'static str, magic: &'static [u8], places: &'static [Place]) -> Signature {
     Signature::new(kind, magic, places)

@@ -1,13 +1,14 @@
 //! The GUID partition table and its backup (UEFI specification 2.10, section 5.3).
 
+use base::Result;
 use base::limits::PARTITIONS_MAX;
 use base::wire::{Reader, Truncated};
 use crc::{CRC_32_ISO_HDLC, Crc};
 
 use super::mbr::BootRecord;
 use super::{Blocks, Entry, Table};
+use crate::TableKind;
 use crate::text::guid;
-use crate::{Result, TableKind};
 
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Length of a header's fixed fields, in bytes.

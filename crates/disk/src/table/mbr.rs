@@ -1,11 +1,11 @@
 //! The master boot record and the chain of extended boot records, as Linux reads them (block/partitions/msdos.c).
 
-use base::Extent;
 use base::limits::LOGICAL_PARTITIONS_MAX;
 use base::wire::{Reader, Truncated};
+use base::{Extent, Result};
 
 use super::{Blocks, Entry, Table};
-use crate::{Result, TableKind};
+use crate::TableKind;
 
 /// Where the four slots begin.
 const SLOTS_OFFSET: usize = 446;

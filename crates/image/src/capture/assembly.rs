@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::Result;
+use base::Result;
+
 use crate::manifest::Statistics;
 use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::FirstError;

@@ -10,14 +10,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use base::limits::{CHUNK_BYTES_DEFAULT, DISK_SECTORS_MAX, PIPELINE_BYTES_DEFAULT};
-use base::{Digest, Extent};
+use base::{Digest, Error, ErrorKind, Extent, Result};
 use disk::{DiskMap, ReadAt};
 
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
 use crate::chunk::{ChunkRef, Encoder, PlainHasher, is_zero};
 use crate::cipher::Cipher;
-use crate::error::from_disk;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::layout::Layout;
 use crate::leaf::Leaf;
@@ -26,7 +25,6 @@ use crate::objects::ObjectSink;
 use crate::progress::{Progress, Stage};
 use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::{FirstError, thread_count};
-use crate::{Error, ErrorKind, Result};
 use assembly::Assembly;
 use plan::{Plan, Planned};
 
@@ -202,7 +200,7 @@ impl Job<'_> {
             let (run, behind) = rest.split_at_mut(len);
             let offset = self.start_bytes + extent.offset_bytes();
             let read = self.source.read_exact_at(run, offset);
-            read.map_err(|e| from_disk(e, format!("capture chunk {index}, {len} bytes at offset {offset}")))?;
+            read.map_err(|e| e.within(format!("capture chunk {index}, {len} bytes at offset {offset}")))?;
             rest = behind;
         }
         Ok(())

@@ -2,14 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use base::Extent;
-use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, limits::SECTOR_BYTES};
+use base::{Extent, Result};
 
-use crate::Result;
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
 use crate::chunk::is_zero;
-use crate::error::from_disk;
 use crate::leaf::Leaf;
 
 use super::options::FreeSpace;
@@ -198,9 +196,9 @@ fn write_zeros(shared: &Shared, run: Extent) -> Result<()> {
     shared.target.write_all_at(&ZEROS[..len], run.offset_bytes()).map_err(failed(run))
 }
 
-fn failed(extent: Extent) -> impl Fn(disk::Error) -> crate::Error {
+fn failed(extent: Extent) -> impl Fn(Error) -> Error {
     let (offset, len) = (extent.offset_bytes(), extent.len_bytes());
-    move |error| from_disk(error, format!("write {len} zeros at offset {offset}"))
+    move |error| error.within(format!("write {len} zeros at offset {offset}"))
 }
 
 /// The whole pages inside `extent`, and what lies before and behind them. Others write their sectors of the pages at
@@ -226,7 +224,7 @@ fn discard(shared: &Shared, extent: Extent) -> Result<bool> {
     let (offset, len) = (pages.offset_bytes(), pages.len_bytes());
     match shared.target.discard(offset, len) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == disk::ErrorKind::Unsupported => Ok(false),
-        Err(error) => Err(from_disk(error, format!("discard {len} bytes at offset {offset}"))),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(false),
+        Err(error) => Err(error.within(format!("discard {len} bytes at offset {offset}"))),
     }
 }

@@ -4,15 +4,13 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::Extent;
 use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, Extent, Result};
 use crossbeam_channel::Receiver;
 
 use crate::buffer::AlignedBuffer;
 use crate::chunk::is_zero;
-use crate::error::from_disk;
 use crate::progress::Stage;
-use crate::{Error, ErrorKind, Result};
 
 use super::blank::{Blank, GROUP_BYTES, for_each_blank, hull, part};
 use super::plan::PlannedChunk;
@@ -95,7 +93,7 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
 fn verify_zeros(
     shared: &Shared,
     threads: usize,
-    read: impl Fn(&mut [u8], u64) -> disk::Result<()> + Copy + Send,
+    read: impl Fn(&mut [u8], u64) -> Result<()> + Copy + Send,
     note: impl Fn(Vec<u64>) + Copy + Send,
 ) -> Result<()> {
     let (queue, groups) = crossbeam_channel::bounded::<Vec<Extent>>(2 * threads);
@@ -139,7 +137,7 @@ impl Zeros<'_> {
     fn first_other(
         &mut self,
         runs: &[Extent],
-        read: impl Fn(&mut [u8], u64) -> disk::Result<()>,
+        read: impl Fn(&mut [u8], u64) -> Result<()>,
     ) -> Result<Option<u64>> {
         let whole = hull(runs);
         let end = whole.end() * SECTOR_BYTES;
@@ -154,7 +152,7 @@ impl Zeros<'_> {
             let len = (GROUP_BYTES as u64).min(end - offset);
             let piece = Extent::new(offset / SECTOR_BYTES, len / SECTOR_BYTES);
             let bytes = self.buffer.front(usize::try_from(len).expect("at most a group"));
-            read(bytes, offset).map_err(|e| from_disk(e, format!("read back zeros at offset {offset}")))?;
+            read(bytes, offset).map_err(|e| e.within(format!("read back zeros at offset {offset}")))?;
             let inside = runs.iter().filter_map(|run| run.intersection(piece));
             if let Some(other) = inside.into_iter().find(|run| !is_zero(part(bytes, piece, run))) {
                 return Ok(Some(other.offset_bytes()));

@@ -3,11 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use base::Extent;
+use base::{Error, ErrorKind, Extent, Result};
 use disk::{backup_gpt, stale};
-
-use crate::error::from_disk;
-use crate::{Error, ErrorKind, Result};
 
 use super::old::{Old, is_whole_disk};
 use super::options::InstallOptions;
@@ -28,7 +25,7 @@ pub(super) fn settle(shared: &Shared, options: &InstallOptions) -> Result<()> {
     let mut old = Old::on(&shared.catalogue, target.geometry().size_bytes)?;
     old.spare(moved);
     let partitions =
-        stale::partitions(target).map_err(|e| from_disk(e, "read the partition table that was written"))?;
+        stale::partitions(target).map_err(|e| e.within("read the partition table that was written"))?;
     partitions.into_iter().for_each(|(number, extent)| old.add(number, extent));
     // What was discarded meanwhile may hold older bytes than those that were erased.
     let count = old.erase(target)?;
@@ -42,7 +39,7 @@ fn move_backup(shared: &Shared) -> Result<Option<Extent>> {
         return Ok(None);
     }
     backup_gpt::move_to_end(&*shared.target, layout.logical_sector_bytes, layout.size_bytes())
-        .map_err(|e| from_disk(e, "move the backup of the GPT to the end of the target"))
+        .map_err(|e| e.within("move the backup of the GPT to the end of the target"))
 }
 
 /// Reads back that nothing is left.

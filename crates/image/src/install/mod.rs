@@ -18,18 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use disk::WriteAt;
 
 use crate::catalogue::Catalogue;
-use crate::error::from_disk;
 use crate::manifest::Manifest;
 use crate::object::Verified;
 use crate::objects::ObjectSource;
 use crate::progress::{Progress, Stage};
 use crate::workers::thread_count;
-use crate::{Error, ErrorKind, Result};
 use old::Old;
 pub use old::{OldSignature, old_signatures};
 pub use options::{FreeSpace, InstallOptions};
@@ -226,7 +225,7 @@ impl Installer {
             0 => {}
             count => return Err(Error::new(ErrorKind::Incomplete, format!("{count} chunks never came"))),
         }
-        shared.target.sync().map_err(|e| from_disk(e, format!("make `{}` durable", shared.target.name())))?;
+        shared.target.sync().map_err(|e| e.within(format!("make `{}` durable", shared.target.name())))?;
         if self.options.verify && self.options.decode {
             check::verify(shared, self.threads)?;
         }

@@ -6,13 +6,11 @@
 //! broke off can't erase what it wrote, and needs no journal to know that.
 
 use base::limits::SECTOR_BYTES;
-use base::{Extent, ExtentSet};
+use base::{Extent, ExtentSet, Result};
 use disk::stale::{self, Stale};
 use disk::{ReadAt, WriteAt, backup_gpt};
 
-use crate::Result;
 use crate::catalogue::Catalogue;
-use crate::error::from_disk;
 
 use super::blank::{Blank, for_each_blank};
 
@@ -95,7 +93,7 @@ impl Old {
         if larger && is_whole_disk(catalogue) && target.geometry().size_bytes == self.size_bytes {
             let unit = catalogue.layout().logical_sector_bytes;
             let found = backup_gpt::find_at_end(target, unit, id)
-                .map_err(|error| from_disk(error, "look for a backup of the GPT"))?;
+                .map_err(|error| error.within("look for a backup of the GPT"))?;
             self.spare(found);
         }
         Ok(())
@@ -109,10 +107,10 @@ impl Old {
     /// The signatures that there are.
     pub(super) fn find(
         &self,
-        read: impl Fn(&mut [u8], u64) -> disk::Result<()> + Send + Sync,
+        read: impl Fn(&mut [u8], u64) -> Result<()> + Send + Sync,
     ) -> Result<Vec<Stale>> {
         stale::find(self.size_bytes, &self.volumes, &self.free, read)
-            .map_err(|error| from_disk(error, "look for old signatures"))
+            .map_err(|error| error.within("look for old signatures"))
     }
 
     /// Erases those that there are, durably; returns how many.
@@ -120,11 +118,11 @@ impl Old {
         let found = self.find(|buf, offset| target.read_exact_at(buf, offset))?;
         for one in &found {
             stale::erase(target, one).map_err(|error| {
-                from_disk(error, format!("erase the signature of {} at offset {}", one.kind, one.offset))
+                error.within(format!("erase the signature of {} at offset {}", one.kind, one.offset))
             })?;
         }
         if !found.is_empty() {
-            target.sync().map_err(|e| from_disk(e, format!("make `{}` durable", target.name())))?;
+            target.sync().map_err(|e| e.within(format!("make `{}` durable", target.name())))?;
         }
         Ok(found.len() as u64)
     }

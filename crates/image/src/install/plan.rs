@@ -1,10 +1,8 @@
 //! What an install has to write: each chunk object with the places where it belongs.
 
-use base::Digest;
+use base::{Digest, Error, Result};
 
-use crate::Result;
 use crate::catalogue::Catalogue;
-use crate::error::corrupt;
 use crate::extents::ChunkExtents;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
@@ -57,7 +55,9 @@ impl Plan {
                 Some(known) if known.extents == extents && known.plain == chunk.plain => {
                     known.others.push(run.first);
                 }
-                Some(_) => return Err(corrupt(format!("{object} is the content of chunks that differ"))),
+                Some(_) => {
+                    return Err(Error::corrupt(format!("{object} is the content of chunks that differ")));
+                }
                 None => {
                     assert_eq!(id, chunks.len(), "chunks are numbered by first appearance");
                     let (plain, first) = (chunk.plain, run.first);

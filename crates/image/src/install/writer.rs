@@ -1,12 +1,10 @@
 //! What one thread does with a chunk: verify, decode, write; or read it back and compare.
 
-use base::Extent;
+use base::{Error, Extent, Result};
 
 use crate::buffer::AlignedBuffer;
 use crate::chunk::Decoder;
-use crate::error::from_disk;
 use crate::object::Verified;
-use crate::{Error, Result};
 
 use super::plan::PlannedChunk;
 use super::shared::Shared;
@@ -38,7 +36,7 @@ impl Writer {
                 let to = from + len_of(extent);
                 let offset = extent.offset_bytes();
                 let written = shared.target.write_all_at(&plain[from..to], offset);
-                written.map_err(|e| from_disk(e, format!("write chunk {index} at offset {offset}")))?;
+                written.map_err(|e| e.within(format!("write chunk {index} at offset {offset}")))?;
                 from = to;
             }
         }
@@ -50,7 +48,7 @@ impl Writer {
         &mut self,
         shared: &Shared,
         chunk: &PlannedChunk,
-        mut read: impl FnMut(&mut [u8], u64) -> disk::Result<()>,
+        mut read: impl FnMut(&mut [u8], u64) -> Result<()>,
     ) -> Result<Vec<u64>> {
         let plain = self.buffer.front(chunk.extents.len_bytes() as usize);
         let mut wrong = Vec::new();
@@ -60,7 +58,7 @@ impl Writer {
                 let to = from + len_of(extent);
                 let offset = extent.offset_bytes();
                 let done = read(&mut plain[from..to], offset);
-                done.map_err(|e| from_disk(e, format!("read back chunk {index} at offset {offset}")))?;
+                done.map_err(|e| e.within(format!("read back chunk {index} at offset {offset}")))?;
                 from = to;
             }
             if self.decoder.plain_digest(&chunk.extents, plain) != chunk.plain {

@@ -1,7 +1,8 @@
 //! How two trees differ, without a look at what they share.
 
+use base::Result;
+
 use super::{NodeSource, Root, entries, span};
-use crate::Result;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node};

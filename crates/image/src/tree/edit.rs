@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use base::Result;
 use base::limits::TREE_FANOUT;
 
 use super::{Root, entries, span};
-use crate::Result;
 use crate::extents::ChunkSize;
 use crate::leaf::Leaf;
 use crate::manifest::Statistics;
@@ -24,7 +24,7 @@ use crate::objects::{ObjectSink, ObjectSource};
 /// let (root, statistics) = editor.finish()?;
 /// assert_eq!((objects.count(), statistics.zero_chunks), (4, 1));
 /// # assert_eq!(root.height, 4);
-/// # Ok::<(), image::Error>(())
+/// # Ok::<(), Error>(())
 /// ```
 pub struct TreeEditor<'a> {
     source: &'a dyn ObjectSource,

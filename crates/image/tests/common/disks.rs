@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Chance, Extent, ExtentSet};
+use base::{Chance, Error, ErrorKind, Extent, ExtentSet, Result};
 use disk::device::MemoryDisk;
-use disk::{DiskMap, Error, ErrorKind, Geometry, ReadAt, Result, TableKind, WriteAt};
+use disk::{DiskMap, Geometry, ReadAt, TableKind, WriteAt};
 
 /// A disk with some content, and a map of what is allocated of it.
 pub struct Sample {

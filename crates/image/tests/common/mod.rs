@@ -4,12 +4,12 @@
 
 pub mod disks;
 
-use base::{Chance, Digest};
+use base::{Chance, Digest, Result};
 use bytes::Bytes;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{
     ChunkExtents, ChunkRef, ChunkSize, Cipher, Leaf, LeafRun, Manifest, MemoryObjects, ObjectRef, ObjectSink,
-    ObjectSource, Result, Root, Run, SealKey, TreeBuilder,
+    ObjectSource, Root, Run, SealKey, TreeBuilder,
 };
 
 /// A manifest around a tree.

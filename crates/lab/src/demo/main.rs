@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("the demo failed: {}", base::fault::chain(&*error));
+            eprintln!("the demo failed: {}", base::chain(&*error));
             ExitCode::FAILURE
         }
     }

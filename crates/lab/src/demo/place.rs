@@ -19,7 +19,7 @@ impl Place {
     pub fn choose(loopback: bool, hosts: u32, rate_bits_per_second: u64) -> Result<Self, Failure> {
         let why = match lab::available() {
             _ if loopback => "as asked".to_owned(),
-            Err(error) => base::fault::chain(&error),
+            Err(error) => base::chain(&error),
             Ok(()) => {
                 let rate = Some(rate_bits_per_second);
                 let options = StarOptions { hosts, rate_bits_per_second: rate, ..StarOptions::default() };

@@ -12,9 +12,9 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::Instant;
+use base::{Error, ErrorKind, Instant, Result};
 use bytes::Bytes;
-use image::{Catalogue, CatalogueBuilder, Cipher, ErrorKind as ImageErrorKind, Leaf, ObjectRef, Verified};
+use image::{Catalogue, CatalogueBuilder, Cipher, Leaf, ObjectRef, Verified};
 use net::api::{Family, SessionGrant, SessionRequest};
 use net::client::Client;
 use net::clock::{Clock, Stop};
@@ -26,7 +26,6 @@ use net::waker::Waker;
 use super::fetch::Worker;
 use super::shared::Shared;
 use crate::machine::{ChunkWish, Reliance};
-use crate::{Error, ErrorKind, Result};
 
 /// What a read waits at most for a session that brings other things meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -49,7 +48,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// Asks for a place in a session.
-pub type Join = dyn Fn(&SessionRequest) -> net::Result<SessionGrant> + Send + Sync;
+pub type Join = dyn Fn(&SessionRequest) -> Result<SessionGrant> + Send + Sync;
 
 /// How a disk takes part in sessions.
 #[derive(Clone)]
@@ -137,8 +136,8 @@ impl Member {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    (self.options.tell)(&base::fault::chain(&error));
-                    if error.kind() != net::ErrorKind::Unreachable {
+                    (self.options.tell)(&base::chain(&error));
+                    if error.kind() != ErrorKind::Unreachable {
                         break;
                     }
                 }
@@ -160,7 +159,7 @@ impl Member {
     }
 
     /// Takes part in one session. True if another one may be of use.
-    fn take_part(&self) -> net::Result<bool> {
+    fn take_part(&self) -> Result<bool> {
         let (request, manifest, epoch) = {
             let state = self.shared.lock();
             let reference = format!("{}@{}", state.manifest.image, state.manifest.number);
@@ -215,8 +214,8 @@ impl Member {
     }
 }
 
-fn unfit(what: &str, error: image::Error) -> net::Error {
-    net::Error::from_source(net::ErrorKind::Invalid, what, error)
+fn unfit(what: &str, error: Error) -> Error {
+    Error::from_source(ErrorKind::Invalid, what, error)
 }
 
 /// What the second thread does.
@@ -387,11 +386,11 @@ impl<'a> Intake<'a> {
     }
 
     /// Takes a node, perhaps before the one that names it.
-    fn take_node(&mut self, id: u64, bytes: &Bytes) -> net::Result<Accept> {
+    fn take_node(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
         let Stage::Tree(builder) = &mut self.stage else { return Ok(Accept::Taken) };
         match builder.learn(id, bytes.clone()) {
             Ok(_) => {}
-            Err(error) if error.kind() == ImageErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.early.insert(id, bytes.clone());
             }
             Err(_) => return Ok(Accept::Bad),
@@ -407,7 +406,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Once all nodes are here, everything has a name and a place.
-    fn leave_tree(&mut self) -> net::Result<()> {
+    fn leave_tree(&mut self) -> Result<()> {
         if !matches!(&self.stage, Stage::Tree(builder) if builder.is_complete()) {
             return Ok(());
         }
@@ -519,12 +518,9 @@ impl<'a> Intake<'a> {
 }
 
 impl Consumer for Intake<'_> {
-    fn wishes(&mut self) -> net::Result<Vec<Wish>> {
+    fn wishes(&mut self) -> Result<Vec<Wish>> {
         if let Stage::Broken = self.stage {
-            return Err(net::Error::new(
-                net::ErrorKind::Corrupt,
-                "a node of the tree came damaged by multicast",
-            ));
+            return Err(Error::new(ErrorKind::Corrupt, "a node of the tree came damaged by multicast"));
         }
         self.filled.try_iter().for_each(|place| _ = self.filling.remove(&place));
         let now = self.clock.now();
@@ -541,7 +537,7 @@ impl Consumer for Intake<'_> {
         Ok(std::mem::take(&mut self.wishes))
     }
 
-    fn take(&mut self, object: u64, bytes: &Bytes) -> net::Result<Accept> {
+    fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept> {
         if object < self.heads {
             self.moved();
             return self.take_node(object, bytes);

@@ -7,17 +7,16 @@
 use std::ops::Range;
 
 use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, Result};
 use image::manifest::Parent;
 use image::{Manifest, Sealed};
 use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
 
 use super::Mirror;
 use super::local::bytes_of;
-use crate::depot::{Addition, Depot};
-use crate::error::from_store;
+use crate::images::{Addition, Images, if_found};
 use crate::machine::{Done, Ending, Failure, Io, Request, RunSet};
 use crate::state::{Promise, TOKEN_BYTES};
-use crate::{Error, ErrorKind, Result};
 
 /// How often a merge is made anew, since somebody else published meanwhile.
 const MERGES_MAX: u32 = 16;
@@ -79,19 +78,19 @@ impl Mirror {
     ///
     /// # Errors
     /// `Refused` if others gave `image` a newer version ([`Onto::Base`]), or one that changed the same sectors
-    /// ([`Onto::Newest`]), or another commit is under way; `NotFound` if the base is not in `depot`; those of the depot
-    /// and of what is done around the moment. The disk is as before then, and runs on.
+    /// ([`Onto::Newest`]), or another commit is under way; `NotFound` if the base is not in `to`; those of `to` and of
+    /// what is done around the moment. The disk is as before then, and runs on.
     pub fn commit(
         &self,
-        depot: &dyn Depot,
+        to: &dyn Images,
         image: &ImageName,
         options: &CommitOptions<'_>,
     ) -> Result<Option<Commit>> {
         let _alone = Alone::new(self)?;
-        let was_known = self.keep_promise(depot, image)?;
+        let was_known = self.keep_promise(to, image)?;
         self.promise(image)?;
         self.freeze(options.moment)?;
-        let published = self.publish_frozen(depot, image, options, was_known);
+        let published = self.publish_frozen(to, image, options, was_known);
         let ending = match &published {
             Ok(Some(commit)) => {
                 self.shared.lock().next = Some(commit.manifest.clone());
@@ -107,7 +106,7 @@ impl Mirror {
 
     fn publish_frozen(
         &self,
-        depot: &dyn Depot,
+        to: &dyn Images,
         image: &ImageName,
         options: &CommitOptions<'_>,
         was_known: bool,
@@ -128,7 +127,7 @@ impl Mirror {
         // What a version holds the local disk must not lose in a power cut, should nobody be told of the version.
         self.ask(Request::Flush)?;
         let changes = Changes { written: &written, content: &Frozen(self), freed: &freed };
-        self.publish(depot, image, &changes, options, was_known).map(Some)
+        self.publish(to, image, &changes, options, was_known).map(Some)
     }
 
     /// Draws what the next version of `image` is known by, unless a commit there is in doubt: it has the same.
@@ -145,7 +144,7 @@ impl Mirror {
 
     /// If a commit to `image` is in doubt: finds out whether it was published. If it was, that version is the base from
     /// now on, and what is dirty stays so. Whether it was.
-    fn keep_promise(&self, depot: &dyn Depot, image: &ImageName) -> Result<bool> {
+    fn keep_promise(&self, to: &dyn Images, image: &ImageName) -> Result<bool> {
         let (promise, base, landed) = {
             let state = self.shared.lock();
             (state.promise.clone(), state.manifest.clone(), state.landed.clone())
@@ -155,7 +154,7 @@ impl Mirror {
         };
         let last = landed.as_ref().unwrap_or(&base);
         let above = if last.image == image.as_str() { last.number } else { 0 };
-        let Some(found) = find(depot, image, above, &token_text(&promise))? else { return Ok(false) };
+        let Some(found) = find(to, image, above, &token_text(&promise))? else { return Ok(false) };
         let named = |parent: &Parent| (parent.image == base.image) && parent.number == base.number;
         let is_child = found.parent.as_ref().is_some_and(named);
         self.shared.lock().next = Some(found);
@@ -189,7 +188,7 @@ impl Mirror {
 
     fn publish(
         &self,
-        depot: &dyn Depot,
+        to: &dyn Images,
         image: &ImageName,
         changes: &Changes<'_>,
         options: &CommitOptions<'_>,
@@ -200,17 +199,17 @@ impl Mirror {
             (state.promise.clone(), state.landed.clone())
         };
         let token = promise.as_ref().map(token_text);
-        let base = in_depot(depot, &self.base())?;
+        let base = as_known(to, &self.base())?;
         let ranges = changes.written.iter().chain(changes.freed);
         let dirty_bytes = ranges.map(|range| range.end - range.start).sum();
         let merging = options.onto == Onto::Newest;
         for _ in 0..if merging { MERGES_MAX } else { 1 } {
-            let newest = depot.version(&Reference::Newest(image.clone()))?;
+            let newest = if_found(to.find(&Reference::Newest(image.clone())))?;
             // What others wrote counts from the version that has what this disk wrote.
             let seen = landed.as_ref().filter(|landed| landed.image == image.as_str());
             let over = goes_onto(&base, seen, newest, image, options.onto)?;
             let since = match (&over, seen) {
-                (Over::Other(_), Some(landed)) => &in_depot(depot, landed)?,
+                (Over::Other(_), Some(landed)) => &as_known(to, landed)?,
                 _ => &base,
             };
             let expected = match &over {
@@ -220,7 +219,7 @@ impl Mirror {
             };
             let is_base = !matches!(over, Over::Other(_));
             let mut stored_bytes = 0;
-            let published = depot.add(options.stamp, &mut |addition| {
+            let published = to.add_version(options.stamp, &mut |addition| {
                 let draft = draft(addition, since, &over, changes, options.stamp)?;
                 stored_bytes = draft.stored_bytes;
                 let is_there = match &over {
@@ -237,7 +236,7 @@ impl Mirror {
             match published {
                 Ok(manifest) => return Ok(Commit { manifest, dirty_bytes, stored_bytes, is_base }),
                 Err(error) if merging && error.kind() == ErrorKind::Refused => {
-                    let newest = depot.version(&Reference::Newest(image.clone()))?;
+                    let newest = if_found(to.find(&Reference::Newest(image.clone())))?;
                     if newest.map_or(0, |newest| newest.manifest.number) == expected {
                         return Err(error);
                     }
@@ -293,15 +292,15 @@ fn token_text(promise: &Promise) -> String {
 }
 
 /// The version of `image` that carries `token`, if one above number `above` does.
-fn find(depot: &dyn Depot, image: &ImageName, above: u64, token: &str) -> Result<Option<Manifest>> {
-    let Some(newest) = depot.version(&Reference::Newest(image.clone()))? else { return Ok(None) };
+fn find(to: &dyn Images, image: &ImageName, above: u64, token: &str) -> Result<Option<Manifest>> {
+    let Some(newest) = if_found(to.find(&Reference::Newest(image.clone())))? else { return Ok(None) };
     let is_it = |found: &Sealed| found.manifest.commit.as_deref() == Some(token);
     let last = newest.manifest.number;
     if is_it(&newest) {
         return Ok(Some(newest.manifest));
     }
     for number in (above + 1..last).rev().take(LOOKS_MAX) {
-        let found = depot.version(&Reference::Version(image.clone(), number))?;
+        let found = if_found(to.find(&Reference::Version(image.clone(), number)))?;
         if let Some(found) = found.filter(is_it) {
             return Ok(Some(found.manifest));
         }
@@ -309,12 +308,12 @@ fn find(depot: &dyn Depot, image: &ImageName, above: u64, token: &str) -> Result
     Ok(None)
 }
 
-/// `version`, which the disk is of, as the depot has it.
-fn in_depot(depot: &dyn Depot, version: &Manifest) -> Result<Sealed> {
+/// `version`, which the disk is of, as `to` has it.
+fn as_known(to: &dyn Images, version: &Manifest) -> Result<Sealed> {
     let name = version.image.parse::<ImageName>();
-    let name = name.map_err(|error| from_store(error, "commit the disk"))?;
+    let name = name.map_err(|error| error.within("commit the disk"))?;
     let reference = Reference::Version(name, version.number);
-    match depot.version(&reference)? {
+    match if_found(to.find(&reference))? {
         None => {
             let text = format!("commit the disk: it is of `{reference}`, which is not there");
             Err(Error::new(ErrorKind::NotFound, text))
@@ -383,7 +382,7 @@ fn draft(
         Over::Nothing | Over::Base => drafter.draft(base, changes, stamp),
         Over::Other(newest) => drafter.draft_onto(base, newest, changes, stamp),
     };
-    draft.map_err(|error| from_store(error, "commit the disk"))
+    draft.map_err(|error| error.within("commit the disk"))
 }
 
 /// What is frozen, as it is composed.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::limits::TREE_FANOUT;
+use base::{Error, ErrorKind, Result, limits::TREE_FANOUT};
 use disk::{ReadAt, WriteAt};
 use image::catalogue::Catalogue;
 use image::chunk::is_zero;
@@ -30,14 +30,14 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>) -> image::Result<Self> {
+    pub fn new(shared: Arc<Shared>) -> Result<Self> {
         let decoder = |source: &crate::Source| Ok(Decoder::new()?.opening(source.objects.cipher()));
-        let decoders = shared.sources.iter().map(decoder).collect::<image::Result<_>>()?;
+        let decoders = shared.sources.iter().map(decoder).collect::<Result<_>>()?;
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
     /// One that takes what comes by itself, kept as `cipher` says.
-    pub fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> image::Result<Self> {
+    pub fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> Result<Self> {
         let decoders = vec![Decoder::new()?.opening(cipher)];
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
@@ -116,14 +116,14 @@ impl Worker {
     }
 
     /// Remembers what went wrong, for who waits, and says of which kind it is.
-    fn complain(&self, item: Item, source: usize, error: &image::Error) -> Done {
+    fn complain(&self, item: Item, source: usize, error: &Error) -> Done {
         let (what, name) = (item.to_string(), &self.shared.sources[source].name);
         let failure = match error.kind() {
-            image::ErrorKind::NotFound => Failure::Missing,
-            image::ErrorKind::Corrupt | image::ErrorKind::Verification => Failure::Lies,
+            ErrorKind::NotFound => Failure::Missing,
+            ErrorKind::Corrupt | ErrorKind::Verification => Failure::Lies,
             _ => Failure::Dead,
         };
-        let why = base::fault::chain(error);
+        let why = base::chain(error);
         let mut state = self.shared.lock();
         state.complaint = Some(format!("{what} from {name}: {why}"));
         if failure != Failure::Dead {
@@ -132,7 +132,7 @@ impl Worker {
         Done::Failed(failure)
     }
 
-    fn fetch(&mut self, item: Item, source: usize) -> image::Result<Done> {
+    fn fetch(&mut self, item: Item, source: usize) -> Result<Done> {
         match item {
             Item::Node(place) => self.fetch_node(place, source),
             Item::Chunk(chunk) => {
@@ -156,7 +156,7 @@ impl Worker {
         object: &Verified,
         extents: &ChunkExtents,
         reference: &ChunkRef,
-    ) -> image::Result<()> {
+    ) -> Result<()> {
         self.plain.resize(extents.len_bytes() as usize, 0);
         self.decoders[source].decode(object, extents, reference.plain, &mut self.plain)?;
         self.whole.clear();
@@ -171,7 +171,7 @@ impl Worker {
         Ok(())
     }
 
-    fn fetch_node(&mut self, place: NodePlace, source: usize) -> image::Result<Done> {
+    fn fetch_node(&mut self, place: NodePlace, source: usize) -> Result<Done> {
         let (found, epoch) = {
             let state = self.shared.lock();
             (state.tree.find(place), state.tree.epoch)
@@ -194,7 +194,7 @@ impl Worker {
     }
 
     /// Whether the local file has the chunk as its leaf says, and zeros where that is free.
-    fn check(&mut self, chunk: u64) -> image::Result<bool> {
+    fn check(&mut self, chunk: u64) -> Result<bool> {
         let Some(leaf) = self.shared.lock().tree.leaf(chunk) else { return Ok(false) };
         let extent = self.shared.layout.chunk_extent(chunk);
         let mut whole = vec![0; usize::try_from(extent.len_bytes()).expect("a chunk fits memory")];
@@ -212,7 +212,7 @@ impl Worker {
         Ok(digest == reference.plain && is_zero(&whole))
     }
 
-    fn fill(&self, chunk: u64, parts: &[Sectors]) -> disk::Result<()> {
+    fn fill(&self, chunk: u64, parts: &[Sectors]) -> Result<()> {
         let data = self.shared.local.data();
         let start = self.shared.layout.chunk_offset(chunk);
         let _turn = self.shared.local.fill_turn();

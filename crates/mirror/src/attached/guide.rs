@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Instant;
 use base::limits::PROFILE_DISK_BYTES_MAX;
+use base::{Instant, Result};
 use net::profile::{Cursor, EXCHANGE_CHUNKS_MAX};
+use store::Stamp;
 
 use super::shared::Shared;
-use crate::guide::{Guide, Heard, Told};
+use crate::images::{BootProfiles, ReadReport, ReadUpdate};
 
 /// What is read later after the first read is no start any more.
 const BOOT_MAX: Duration = Duration::from_secs(120);
@@ -110,7 +111,8 @@ impl Pace {
 /// One disk and its guide.
 pub struct Follower {
     shared: Arc<Shared>,
-    guide: Arc<dyn Guide>,
+    guide: Arc<dyn BootProfiles>,
+    stamp: Stamp,
     image: String,
     version: u64,
     machine: u64,
@@ -126,7 +128,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(shared: Arc<Shared>, guide: Arc<dyn Guide>) -> Self {
+    pub fn new(shared: Arc<Shared>, guide: Arc<dyn BootProfiles>, stamp: Stamp) -> Self {
         let (image, version, records) = {
             let state = shared.lock();
             let held = state.core.held();
@@ -138,6 +140,7 @@ impl Follower {
         Self {
             shared,
             guide,
+            stamp,
             image,
             version,
             machine,
@@ -180,7 +183,7 @@ impl Follower {
 
     fn ask(&mut self, pace: &mut Pace) {
         if !self.has_profile {
-            match self.guide.profile(&self.image, self.version) {
+            match self.guide.boot_profile(&self.image, self.version) {
                 Ok(order) => {
                     self.has_profile = true;
                     self.shared.expect_reads(&order.unwrap_or_default());
@@ -199,14 +202,15 @@ impl Follower {
     }
 
     /// The pause that the server wants, and whether anything new was told or heard.
-    fn exchange(&mut self) -> crate::Result<Option<(Duration, bool)>> {
+    fn exchange(&mut self) -> Result<Option<(Duration, bool)>> {
         let chunks: Vec<u64> = {
             let state = self.shared.lock();
             state.core.order().iter().skip(self.told).take(EXCHANGE_CHUNKS_MAX).copied().collect()
         };
         let told =
-            Told { version: self.version, machine: self.machine, cursor: self.cursor, chunks: &chunks };
-        let Some(Heard { cursor, chunks: heard, pause }) = self.guide.exchange(&self.image, told)? else {
+            ReadReport { version: self.version, machine: self.machine, cursor: self.cursor, chunks: &chunks };
+        let Some(ReadUpdate { cursor, chunks: heard, pause }) = self.guide.share_reads(&self.image, told)?
+        else {
             return Ok(None);
         };
         self.cursor = cursor;
@@ -224,7 +228,7 @@ impl Follower {
         };
         if self.records && chunks.len() >= BOOT_CHUNKS_MIN {
             // It is a hint: the next boot is told again.
-            let _ = self.guide.record(&self.image, self.version, &chunks);
+            let _ = self.guide.record_boot(&self.image, self.version, &chunks, &self.stamp);
         }
     }
 }

@@ -5,13 +5,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use base::{Error, ErrorKind, Result};
 use disk::{ReadAt, Target, TargetOptions, WriteAt, open_target};
 use image::{Layout, Manifest};
 
-use crate::error::from_disk;
 use crate::machine::{Cut, Held, Mutant, Record, Sectors};
 use crate::state::{self, BootId, Lineage, Promise, Recovered};
-use crate::{Error, ErrorKind, Result};
 
 /// Longest journal that is read: many times what it is rewritten at.
 const JOURNAL_BYTES_MAX: u64 = 1 << 30;
@@ -71,18 +70,12 @@ pub struct Opened {
 }
 
 fn failed(what: &str, path: &Path, error: std::io::Error) -> Error {
-    let kind = match error.kind() {
-        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-        std::io::ErrorKind::AlreadyExists => ErrorKind::Exists,
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-        _ => ErrorKind::Io,
-    };
-    Error::from_source(kind, format!("{what} `{}`", path.display()), error)
+    Error::from_io(format!("{what} `{}`", path.display()), error)
 }
 
-fn corrupt(folder: &Path, error: image::Error) -> Error {
+fn corrupt(folder: &Path, error: Error) -> Error {
     let text = format!("read the version that the disk in `{}` began as", folder.display());
-    Error::from_source(ErrorKind::Corrupt, text, error)
+    Error::from_source(ErrorKind::Malformed, text, error)
 }
 
 /// Offset and length in bytes.
@@ -103,7 +96,7 @@ impl Local {
         let (layout, cut) = sizes(folder, manifest)?;
         let target = open_data(folder, data, &layout)?;
         let zeroed = target.write_zeroes(0, layout.size_bytes());
-        zeroed.and_then(|()| target.sync()).map_err(|error| from_disk(error, "clear a new disk"))?;
+        zeroed.and_then(|()| target.sync()).map_err(|error| error.within("clear a new disk"))?;
         let of = Of { base: manifest.clone(), landed: None, promise: None };
         Self::begin(folder, target, lock, (of, layout, cut, Held::default()))
     }
@@ -120,7 +113,7 @@ impl Local {
         let length = std::fs::metadata(&path).map_err(|error| failed("look at", &path, error))?.len();
         if length > JOURNAL_BYTES_MAX {
             let text = format!("`{}` has {length} bytes", path.display());
-            return Err(Error::new(ErrorKind::Corrupt, text));
+            return Err(Error::new(ErrorKind::Malformed, text));
         }
         let bytes = std::fs::read(&path).map_err(|error| failed("read", &path, error))?;
         let recovered = state::recover(&bytes, &boot_id()?, Mutant::None)
@@ -129,13 +122,13 @@ impl Local {
         let (layout, cut) = sizes(folder, &of.base)?;
         if cut != recovered.cut {
             let text = format!("`{}` is of a disk that is cut otherwise", path.display());
-            return Err(Error::new(ErrorKind::Corrupt, text));
+            return Err(Error::new(ErrorKind::Malformed, text));
         }
         let target = open_data(folder, data, &layout)?;
         if !recovered.closed {
             clear_void(&target, &recovered)?;
         }
-        target.sync().map_err(|error| from_disk(error, "recover a disk"))?;
+        target.sync().map_err(|error| error.within("recover a disk"))?;
         Self::begin(folder, target, lock, (of, layout, cut, recovered.held))
     }
 
@@ -208,7 +201,7 @@ impl Local {
 
     /// The last record of a disk, all of which is durable.
     pub fn close(&self) -> Result<()> {
-        self.data.sync().map_err(|error| from_disk(error, "close a disk"))?;
+        self.data.sync().map_err(|error| error.within("close a disk"))?;
         let end = self.journal().end;
         self.barrier(end)?;
         let mut journal = self.journal();
@@ -222,7 +215,7 @@ impl Local {
     pub fn copy_out(&self, range: &Sectors) -> Result<()> {
         let (offset, count) = bytes_of(range);
         let mut bytes = vec![0; usize::try_from(count).expect("writes fit memory")];
-        self.data.read_exact_at(&mut bytes, offset).map_err(|error| from_disk(error, "copy aside"))?;
+        self.data.read_exact_at(&mut bytes, offset).map_err(|error| error.within("copy aside"))?;
         let path = self.folder.join("side");
         let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
         if side.is_none() {
@@ -263,7 +256,7 @@ fn open_data(folder: &Path, data: Option<&Path>, layout: &Layout) -> Result<Targ
         file_sector_bytes: Some(layout.logical_sector_bytes),
         ..TargetOptions::default()
     };
-    let target = open_target(&path, &options).map_err(|error| from_disk(error, "open the local disk"))?;
+    let target = open_target(&path, &options).map_err(|error| error.within("open the local disk"))?;
     let geometry = target.geometry();
     let fits = geometry.size_bytes >= layout.size_bytes()
         && geometry.logical_sector_bytes <= layout.logical_sector_bytes;
@@ -287,7 +280,7 @@ fn clear_void(target: &Target, recovered: &Recovered) -> Result<()> {
         // Holes are void already.
         if !target.is_hole(offset, count) {
             let cleared = target.write_zeroes(offset, count);
-            cleared.map_err(|error| from_disk(error, "recover a disk"))?;
+            cleared.map_err(|error| error.within("recover a disk"))?;
         }
     }
     Ok(())

@@ -18,12 +18,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, Result};
 use disk::{Geometry, ReadAt, WriteAt};
 use image::{Leaf, Manifest};
+use store::Stamp;
 
+use crate::images::BootProfiles;
 use crate::machine::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
-use crate::{Durability, Error, ErrorKind, Guide, Result, Served, Source, Space, Status, StatusRun};
+use crate::{Durability, Served, Source, Space, Status, StatusRun};
 use cast::Cast;
 use fetch::Worker;
 use guide::Follower;
@@ -87,7 +90,8 @@ impl Mirror {
     }
 
     /// Opens the disk in `folder`, however it was left: after [`Served::close`], a kill, or a power cut. `NotFound` if
-    /// there is none, `Exists` if another process has it, `Corrupt` if its journal is damaged before the first barrier.
+    /// there is none, `Exists` if another process has it, `Malformed` if its journal is damaged before its first
+    /// barrier.
     pub fn open(folder: &Path, sources: Vec<Source>, options: &MirrorOptions) -> Result<Self> {
         Self::start(Local::open(folder, options.data.as_deref())?, sources, options)
     }
@@ -193,8 +197,8 @@ impl Mirror {
     ///
     /// # Errors
     /// `Io` if no thread can be started.
-    pub fn follow(&self, guide: Arc<dyn Guide>) -> Result<()> {
-        let follower = Follower::new(Arc::clone(&self.shared), guide);
+    pub fn follow(&self, guide: Arc<dyn BootProfiles>, stamp: &Stamp) -> Result<()> {
+        let follower = Follower::new(Arc::clone(&self.shared), guide, stamp.clone());
         let shared = Arc::clone(&self.shared);
         shared.lock().follows = true;
         let run = move || {
@@ -228,7 +232,7 @@ impl Mirror {
         here
     }
 
-    fn read_data(&self, range: &Sectors, into: &mut [u8]) -> disk::Result<()> {
+    fn read_data(&self, range: &Sectors, into: &mut [u8]) -> Result<()> {
         self.shared.local.data().read_exact_at(into, bytes_of(range).0)
     }
 
@@ -243,7 +247,7 @@ impl Mirror {
     }
 }
 
-fn done(result: disk::Result<()>) -> Done {
+fn done(result: Result<()>) -> Done {
     if result.is_ok() { Done::Well } else { Done::Failed(Failure::Local) }
 }
 
@@ -259,7 +263,7 @@ impl Served for Mirror {
         }
         if self.is_here(&range) {
             let read = self.read_data(&range, into);
-            return read.map_err(|error| crate::error::from_disk(error, "read the local disk"));
+            return read.map_err(|error| error.within("read the local disk"));
         }
         self.shared.request(Request::Read(range), &mut |task| match task {
             Io::Read(range) => done(self.read_data(range, into)),
@@ -326,7 +330,7 @@ impl Served for Mirror {
             return Ok(false);
         }
         let read = self.shared.local.data().read_cached_at(into, offset);
-        read.map_err(|error| crate::error::from_disk(error, "read the local disk"))
+        read.map_err(|error| error.within("read the local disk"))
     }
 
     fn close(&self) -> Result<()> {

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use base::Instant;
+use base::{Error, ErrorKind, Instant};
 use image::{Layout, Manifest};
 use net::clock::Clock;
 use net::waker::Waker;
 
 use super::local::{Local, Of};
 use super::tree::Tree;
+use crate::Source;
 use crate::machine::{Core, Done, Failure, Io, Item, OpId, Record, Reliance, Request, Step};
 use crate::state::Promise;
-use crate::{Error, ErrorKind, Source};
 
 /// The clock's thread looks at least so often.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Carries out `request`; `io` does what it needs. Any number of threads at once.
-    pub fn request(&self, request: Request, io: &mut dyn FnMut(&Io) -> Done) -> crate::Result<()> {
+    pub fn request(&self, request: Request, io: &mut dyn FnMut(&Io) -> Done) -> base::Result<()> {
         let mut state = self.lock();
         if state.closed {
             return Err(Error::new(ErrorKind::Refused, "the disk is closed"));
@@ -202,7 +202,7 @@ impl Shared {
     /// What is the same for all operations.
     fn carry_out(&self, task: &Io) -> Option<Done> {
         let appended =
-            |result: crate::Result<u64>| result.map_or(Done::Failed(Failure::Local), Done::Appended);
+            |result: base::Result<u64>| result.map_or(Done::Failed(Failure::Local), Done::Appended);
         let well = |good: bool| if good { Done::Well } else { Done::Failed(Failure::Local) };
         Some(match task {
             Io::Append(record @ (Record::Committed | Record::Landed | Record::Rebased)) => {

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use base::limits::TREE_FANOUT;
+use base::{Error, limits::TREE_FANOUT};
+use base::{ErrorKind, Result};
 use image::node::Node;
-use image::{Child, ErrorKind, Layout, Leaf, LeafRun, Manifest, ObjectRef, Result, Root, Verified};
+use image::{Child, Layout, Leaf, LeafRun, Manifest, ObjectRef, Root, Verified};
 
 use crate::machine::NodePlace;
 
@@ -69,7 +70,7 @@ impl Tree {
         let room = self.layout.chunk_count().saturating_sub(first).div_ceil(each);
         if node.len() as u64 > room {
             let text = format!("the subtree of chunk {first} reaches behind the end of the image");
-            return Err(image::Error::new(ErrorKind::Corrupt, text));
+            return Err(Error::new(ErrorKind::Corrupt, text));
         }
         let empty = match &node {
             Node::Leaves(leaves) => {

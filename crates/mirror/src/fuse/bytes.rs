@@ -7,8 +7,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use base::{Error, ErrorKind, Result};
+
 use super::locks::SectorLocks;
-use crate::{Durability, Error, ErrorKind, Result, Served, Space};
+use crate::{Durability, Served, Space};
 
 /// What is looked at first when data or a hole is searched; doubled with each step, since a look may fetch tree nodes,
 /// ...

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
+use base::{Error, ErrorKind, Result};
 use store::{ImageName, Reference};
 
 use super::disks::{DiskName, Disks};
 use super::event::Event;
 use super::names::Place;
-use crate::error::from_store;
-use crate::{Commit, Error, ErrorKind, Result};
+use crate::Commit;
 
 /// Longest line, and the size of an ioctl's argument.
 pub const LINE_BYTES_MAX: usize = 1024;
@@ -47,12 +47,13 @@ impl std::str::FromStr for Command {
 
     fn from_str(line: &str) -> Result<Self> {
         let name = |word: &str| -> Result<ImageName> {
-            word.parse().map_err(|error| from_store(error, format!("understand `{word}`")))
+            word.parse().map_err(|error: Error| error.within(format!("understand `{word}`")))
         };
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
             ["clone", clone, from] => {
-                let from = from.parse().map_err(|error| from_store(error, format!("understand `{from}`")))?;
+                let from =
+                    from.parse().map_err(|error: Error| error.within(format!("understand `{from}`")))?;
                 Ok(Self::Clone(name(clone)?, from))
             }
             ["commit", clone] => Ok(Self::Commit(name(clone)?, None)),
@@ -132,7 +133,7 @@ impl Control {
                 (self.disks.log)(&Event::Done { answer: answer.clone() });
                 answer.clone()
             }
-            Err(error) => format!("failed: {}", base::fault::chain(error)),
+            Err(error) => format!("failed: {}", base::chain(error)),
         };
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = format!("{answer}\n");
         done

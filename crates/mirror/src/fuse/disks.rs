@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use base::{Error, ErrorKind, Result};
 use fuser::BackingId;
 use image::Manifest;
 use store::{ImageName, Reference};
@@ -25,7 +26,7 @@ use store::{ImageName, Reference};
 use super::bytes::ByteDisk;
 use super::event::{Event, Log};
 use super::origin::Origin;
-use crate::{Commit, Error, ErrorKind, Mirror, MirrorOptions, Result, Served, Source};
+use crate::{Commit, Mirror, MirrorOptions, Served, Source};
 
 /// How often, and how far apart, somebody else's lock is looked at: two seconds in all.
 const LOCK_LOOKS: u32 = 100;
@@ -103,7 +104,7 @@ pub struct MountCounters {
 /// See the module.
 pub struct Disks {
     settings: DiskSettings,
-    pub origin: Arc<dyn Origin>,
+    pub origin: Origin,
     sources: Vec<Source>,
     slots: Mutex<HashMap<DiskName, Arc<Slot>>>,
     manifests: Mutex<HashMap<(ImageName, u64), Arc<Manifest>>>,
@@ -122,12 +123,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {
-    let kind = match error.kind() {
-        io::ErrorKind::NotFound => ErrorKind::NotFound,
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-        _ => ErrorKind::Io,
-    };
-    Error::from_source(kind, format!("{what} `{}`", path.display()), error)
+    Error::from_io(format!("{what} `{}`", path.display()), error)
 }
 
 /// Locks `file`. A mount that ends, or a program that it is just starting, may have it for a moment longer.
@@ -143,12 +139,7 @@ fn hold(file: &File) -> std::result::Result<(), TryLockError> {
 
 impl Disks {
     /// Uses the cache folder of `settings`, which is made if it is not there. `Exists` if another mount has it.
-    pub fn new(
-        settings: DiskSettings,
-        origin: Arc<dyn Origin>,
-        sources: Vec<Source>,
-        log: Log,
-    ) -> Result<Self> {
+    pub fn new(settings: DiskSettings, origin: Origin, sources: Vec<Source>, log: Log) -> Result<Self> {
         for folder in ["versions", "clones"].map(|name| settings.folder.join(name)) {
             std::fs::create_dir_all(&folder).map_err(|error| failed("create folder", &folder, error))?;
         }
@@ -277,7 +268,7 @@ impl Disks {
             Ok(mirror) if mirror.base().root == manifest.root => return Ok(mirror),
             // Of another repository, or damaged: everything in it can be had again.
             Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) if error.kind() == ErrorKind::Malformed => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Mirror::create(folder, &manifest, sources.clone(), options);
             }
@@ -316,7 +307,7 @@ impl Disks {
 
     /// Tells of a failure.
     pub fn complain(&self, name: &str, error: &Error) {
-        (self.log)(&Event::Failed { name: name.to_owned(), error: base::fault::chain(error) });
+        (self.log)(&Event::Failed { name: name.to_owned(), error: base::chain(error) });
     }
 
     /// Closes all disks, in use or not: the mount ends.
@@ -472,7 +463,7 @@ impl Disks {
         let forked = std::fs::read_to_string(&path).ok();
         let named = forked.unwrap_or_else(|| mirror.base().image);
         let named: ImageName =
-            named.parse().map_err(|error| crate::error::from_store(error, "find out what to commit to"))?;
+            named.parse().map_err(|error: Error| error.within("find out what to commit to"))?;
         let done = self.origin.commit(mirror, image.unwrap_or(&named))?;
         if done.is_some() {
             // It is the base's image now. One that stays would be refused by the next commit, if it is another.

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use base::{Error, ErrorKind, Result};
 use fuser::{
     Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
     LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
@@ -20,7 +21,7 @@ use super::control::{Control, IOCTL_CLONE, IOCTL_COMMIT, LINE_BYTES_MAX};
 use super::crew::Crew;
 use super::disks::{DiskName, Disks, OpenDisk};
 use super::names::{Names, Place};
-use crate::{Durability, Error, ErrorKind, Result, Space};
+use crate::{Durability, Space};
 
 /// Longest write of one request; reads follow the kernel's own bound.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -106,14 +107,14 @@ impl Front {
 /// What a program is told that asked for a name, or for something to be done.
 fn errno(error: &Error) -> Errno {
     match error.kind() {
-        ErrorKind::Io | ErrorKind::Corrupt => Errno::EIO,
         ErrorKind::NotFound => Errno::ENOENT,
         ErrorKind::Exists => Errno::EEXIST,
         ErrorKind::Invalid => Errno::EINVAL,
-        ErrorKind::Refused => Errno::EBUSY,
+        ErrorKind::Refused | ErrorKind::Denied | ErrorKind::Untrusted => Errno::EBUSY,
         ErrorKind::Full => Errno::ENOSPC,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::Unreachable => Errno::ETIMEDOUT,
+        _ => Errno::EIO,
     }
 }
 

@@ -17,5 +17,5 @@ mod session;
 pub use control::{IOCTL_CLONE, IOCTL_COMMIT, LINE_BYTES_MAX};
 pub use disks::{DiskSettings, MountCounters};
 pub use event::{Event, Log};
-pub use origin::{Origin, RepositoryOrigin};
+pub use origin::Origin;
 pub use session::{MountOptions, Mounted, mount};

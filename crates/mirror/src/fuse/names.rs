@@ -15,12 +15,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use fuser::{FileAttr, FileType, INodeNo};
 use store::{ImageName, Reference, TagName};
 
 use super::disks::{DiskName, Disks};
-use crate::{Error, ErrorKind, Result};
 
 const CONTROL: &str = "_control";
 const STATUS: &str = "_status";

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use base::{Error, ErrorKind, Result};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -21,7 +22,7 @@ use super::event::Log;
 use super::front::{Front, Handles, Shared};
 use super::names::Names;
 use super::origin::Origin;
-use crate::{Error, ErrorKind, Result, Source};
+use crate::Source;
 
 /// Threads that read requests from the kernel; what waits for anything waits elsewhere.
 const READERS_MAX: usize = 8;
@@ -82,12 +83,7 @@ fn failed(at: &Path, error: std::io::Error) -> Error {
 ///
 /// # Errors
 /// `NotFound` without the folder or /dev/fuse, `Refused` without the right to mount.
-pub fn mount(
-    at: &Path,
-    origin: Arc<dyn Origin>,
-    sources: Vec<Source>,
-    options: MountOptions,
-) -> Result<Mounted> {
+pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOptions) -> Result<Mounted> {
     let MountOptions { disks: settings, owner, now, log } = options;
     clear_dead(at).map_err(|error| failed(at, error))?;
     let at = at.canonicalize().map_err(|error| failed(at, error))?;

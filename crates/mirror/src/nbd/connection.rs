@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
+
+use crate::Durability;
 use crate::nbd::batch::Batch;
 use crate::nbd::event::Event;
 use crate::nbd::exports::Exports;
@@ -21,7 +24,6 @@ use crate::nbd::request::{Code, Command, Cookie, REQUEST_BYTES, Range, Refusal, 
 use crate::nbd::serve::{Job, Memory, PIECE_BYTES, Service, pieces};
 use crate::nbd::tls::Tls;
 use crate::nbd::transport::{Deadline, Transport};
-use crate::{Durability, Error, ErrorKind, Result};
 
 /// Most requests of one client that are done at once; others wait in its socket.
 pub const REQUESTS_MAX: usize = 32;
@@ -257,7 +259,7 @@ impl Connection {
     fn drop_client(&self, error: &(dyn std::error::Error + 'static)) {
         self.service.transport.cut();
         if !self.dropped.swap(true, Ordering::Relaxed) {
-            let error = base::fault::chain(error);
+            let error = base::chain(error);
             (self.service.log)(&Event::Dropped { peer: self.peer.clone(), error });
         }
     }
@@ -271,7 +273,7 @@ impl Drop for Connection {
             && let Err(error) = session.disk.flush()
             && error.kind() != ErrorKind::Refused
         {
-            let error = base::fault::chain(&error);
+            let error = base::chain(&error);
             log(&Event::Failed { export: session.name.clone(), error });
         }
         self.service.transport.turn().finish();

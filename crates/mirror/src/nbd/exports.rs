@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::{Error, ErrorKind, Result, Served};
+use base::{Error, ErrorKind, Result};
+
+use crate::Served;
 
 /// Most bytes of an export's name or description, by the protocol.
 pub const NAME_BYTES_MAX: usize = 4096;

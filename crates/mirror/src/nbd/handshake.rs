@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use base::wire::{Reader, Truncated};
+use base::{Error, ErrorKind, Result};
 
+use crate::Served;
 use crate::nbd::context::Context;
 use crate::nbd::exports::{Export, Exports, NAME_BYTES_MAX};
 use crate::nbd::request::{PAYLOAD_BYTES_MAX, Rules};
@@ -11,7 +13,6 @@ use crate::nbd::wire::{
     GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, answer, flag, handshake, info, option, take_counted,
     take_u16, take_u32, take_u64,
 };
-use crate::{Error, ErrorKind, Result, Served};
 
 /// Most bytes of one option and its head that are looked at. A buffer of this size always holds the next step.
 pub const OPTION_BYTES_MAX: usize = OPTION_HEAD_BYTES + (16 << 10);
@@ -235,7 +236,7 @@ impl<'a> Negotiation<'a> {
             return Ok(Step::Continue);
         }
         if let Err(error) = self.exports.find(name) {
-            answers.refuse(refusal(error.kind()), &base::fault::chain(&error));
+            answers.refuse(refusal(error.kind()), &base::chain(&error));
             return Ok(Step::Continue);
         }
         let all = !setting && queries.is_empty();
@@ -270,7 +271,7 @@ impl<'a> Negotiation<'a> {
         let export = match self.exports.find(name) {
             Ok(export) => export,
             Err(error) => {
-                answers.refuse(refusal(error.kind()), &base::fault::chain(&error));
+                answers.refuse(refusal(error.kind()), &base::chain(&error));
                 return Ok(Step::Continue);
             }
         };

@@ -2,9 +2,10 @@
 //! whole sectors, with no flag unknown, or a [`Refusal`] that says what to answer.
 
 use base::wire::{Reader, Truncated};
+use base::{Error, ErrorKind, Result};
 
 use crate::nbd::wire::{REQUEST_MAGIC, command, command_flag, take_u16, take_u32, take_u64};
-use crate::{Durability, Error, ErrorKind, Result, Space};
+use crate::{Durability, Space};
 
 /// Bytes of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;

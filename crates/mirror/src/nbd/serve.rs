@@ -2,13 +2,15 @@
 
 use std::io;
 
+use base::{Error, ErrorKind, Result};
+
 use crate::nbd::context::Context;
 use crate::nbd::event::{Event, Log};
 use crate::nbd::handshake::Session;
 use crate::nbd::reply;
 use crate::nbd::request::{Code, Command, Cookie, Range, Request};
 use crate::nbd::transport::Transport;
-use crate::{Durability, Error, ErrorKind, Result, StatusRun};
+use crate::{Durability, StatusRun};
 
 /// The disk is read and written in pieces of at most this, so that a request takes no more memory.
 pub const PIECE_BYTES: u32 = 1 << 20;
@@ -124,7 +126,7 @@ impl Service {
     }
 
     fn fail(&self, cookie: Cookie, error: &Error) -> io::Result<()> {
-        let words = base::fault::chain(error);
+        let words = base::chain(error);
         let reply = self.refusal(cookie, error.kind().into(), &words);
         self.transport.turn().send(&reply)?;
         if error.kind() != ErrorKind::Refused {

@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
+
 use crate::nbd::connection::{Connection, negotiate};
 use crate::nbd::event::{Event, Log};
 use crate::nbd::exports::{Export, Exports};
@@ -17,7 +19,6 @@ use crate::nbd::places::{Place, Places, Shared};
 use crate::nbd::serve::Service;
 use crate::nbd::tls::Tls;
 use crate::nbd::transport::{Socket, Transport};
-use crate::{Error, ErrorKind, Result};
 
 /// Serves disks to NBD clients until it is stopped or dropped.
 pub struct Server {
@@ -184,7 +185,7 @@ impl Place {
             Err(error) => {
                 transport.cut();
                 if !self.full {
-                    (shared.log)(&Event::Dropped { peer, error: base::fault::chain(&error) });
+                    (shared.log)(&Event::Dropped { peer, error: base::chain(&error) });
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! What several tests of this front end share.
 
+use base::{Error, ErrorKind, Result};
 use disk::Geometry;
 
-use crate::{Durability, Error, ErrorKind, Result, Served, Space, StatusRun};
+use crate::{Durability, Served, Space, StatusRun};
 
 /// A disk that has a shape and nothing else.
 pub struct Fake(pub Geometry);

@@ -6,10 +6,9 @@ mod recover;
 
 use std::ops::Range;
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 
 use crate::machine::{Cut, Held, Record, RunSet, Sectors};
-use crate::{Error, ErrorKind, Result};
 pub use recover::{Recovered, recover};
 
 const MAGIC: [u8; 4] = *b"DCMJ";
@@ -43,7 +42,7 @@ pub const TOKEN_BYTES: usize = 16;
 pub type BootId = [u8; 16];
 
 fn corrupt(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Corrupt, text)
+    Error::new(ErrorKind::Malformed, text)
 }
 
 /// What a commit is to be published as. It is written down before, so that the version is known again if the process

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use base::wire::Reader;
+use base::{Error, ErrorKind, Result};
 
 use super::{
     ABANDONED, BARRIER, BASE, BootId, CHECK_BYTES, CLEAN, CLOSED, COMMITTED, DIRTY, FREED, FROZEN,
@@ -10,7 +11,6 @@ use super::{
     VERSION, check, corrupt,
 };
 use crate::machine::{Cut, Held, Mutant, RunSet, Sectors};
-use crate::{Error, ErrorKind, Result};
 
 /// What a journal says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Recovered {
 }
 
 /// Reads a journal as it was left. `boot` is that of now: if the machine was started anew since, only what a barrier
-/// covers counts, and what was clean has to be checked. `Corrupt` if it is no journal; `Unsupported` if it is newer.
+/// covers counts, and what was clean has to be checked. `Malformed` if it is no journal; `Unsupported` if it is newer.
 pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered> {
     let (cut, begun) = header(bytes)?;
     let records = scan(bytes);

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
 
+pub mod far;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use base::Chance;
+use base::{Chance, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{ChunkSize, Manifest, ObjectKind, ObjectRef, ObjectSource};
 use mirror::{Mirror, MirrorOptions, Served as _, Source};
@@ -107,10 +109,10 @@ impl Moody {
 }
 
 impl ObjectSource for Moody {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         match self.mood.load(Ordering::SeqCst) {
-            DEAD => Err(image::Error::new(image::ErrorKind::Io, "nobody there")),
-            GONE => Err(image::Error::new(image::ErrorKind::NotFound, "no such object")),
+            DEAD => Err(Error::new(ErrorKind::Io, "nobody there")),
+            GONE => Err(Error::new(ErrorKind::NotFound, "no such object")),
             FLIPS if object.kind == ObjectKind::Chunk => {
                 let mut bytes = self.inner.fetch(object)?.to_vec();
                 let at = bytes.len() / 2;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mirror::fuse::{DiskSettings, MountOptions, Mounted, RepositoryOrigin, mount};
+use mirror::fuse::{DiskSettings, MountOptions, Mounted, Origin, mount};
 use mirror::{MirrorOptions, Source};
 use store::Repository;
 
@@ -42,7 +42,7 @@ impl Mount {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let log = Arc::new(|_: &mirror::fuse::Event| {});
         let options = MountOptions { disks, owner, now: SystemTime::UNIX_EPOCH, log };
-        let origin = Arc::new(RepositoryOrigin::new(Arc::clone(repository), stamp));
+        let origin = Origin::new(vec![Arc::clone(repository) as Arc<dyn mirror::Images>], stamp);
         Self { mounted: mount(&at, origin, sources, options).unwrap(), at }
     }
 

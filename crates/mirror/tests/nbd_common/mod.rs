@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use disk::Geometry;
 use mirror::nbd::{Event, Export, ExportTable, Server};
-use mirror::{Durability, Error, ErrorKind, RawDisk, Result, Served, Space, StatusRun};
+use mirror::{Durability, RawDisk, Served, Space, StatusRun};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;

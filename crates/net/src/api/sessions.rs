@@ -4,9 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use base::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, ErrorKind};
 
 /// The body of `POST /api/v1/sessions`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

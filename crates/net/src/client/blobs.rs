@@ -7,12 +7,12 @@
 use std::ops::Range;
 
 use base::limits::OBJECT_BYTES_MAX;
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 
 use super::failure::read_at_most;
 use super::{Body, Client};
 use crate::api::{self, CloneRequest, CreateRequest, LogEntry, Written};
-use crate::error::{Error, ErrorKind, Result};
 use crate::pieces::{HEADER_BYTES, Pieces};
 
 /// Most bytes that one request brings or gets, of content or of pieces.

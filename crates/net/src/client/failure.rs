@@ -2,12 +2,12 @@
 
 use std::io::Read;
 
+use base::{Error, ErrorKind};
 use bytes::Bytes;
 use reqwest::StatusCode;
 use reqwest::blocking::Response;
 
 use crate::api::{Problem, ProblemKind};
-use crate::error::{Error, ErrorKind};
 
 /// Why an attempt failed, and whether another may do better.
 pub(super) struct Failure {

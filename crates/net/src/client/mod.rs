@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{Chance, limits};
+use base::{Chance, Error, ErrorKind, Result, limits};
 use bytes::Bytes;
 use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
 use reqwest::blocking::{RequestBuilder, Response};
@@ -30,7 +30,6 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{self, SessionGrant, SessionRequest};
 use crate::clock::{self, Clock};
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::token::JoinToken;
 pub use blobs::{Changes, ReadContent};
 pub use credential::{Again, Credential};
@@ -205,7 +204,7 @@ impl Client {
 
     fn opened(&self, stored: Bytes, reference: &str) -> Result<Bytes> {
         let opened = self.options.cipher.open_manifest(&stored);
-        opened.map_err(|error| from_image(error, format!("read the manifest of `{reference}`")))
+        opened.map_err(|error| error.within(format!("read the manifest of `{reference}`")))
     }
 
     /// The record that says where a tag is, as it is stored: signed, if it is.
@@ -235,7 +234,7 @@ impl Client {
 
     fn publish_at(&self, path: &str, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
         let draft = self.options.cipher.seal_manifest(draft);
-        let draft = draft.map_err(|error| from_image(error, format!("publish `{image}`")))?;
+        let draft = draft.map_err(|error| error.within(format!("publish `{image}`")))?;
         let body = Body::Keyed { kind: api::OBJECT_TYPE, body: draft, key: key.to_owned() };
         self.opened(self.bytes(Method::POST, path, body, limits::MANIFEST_BYTES_MAX)?, image)
     }
@@ -462,8 +461,8 @@ fn default_port(scheme: &str) -> u16 {
 }
 
 impl ObjectSource for Client {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
-        self.object(object).map_err(|error| to_image(error, format!("fetch {object}")))
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
+        self.object(object).map_err(|error| error.within(format!("fetch {object}")))
     }
 
     fn cipher(&self) -> Cipher {
@@ -472,27 +471,15 @@ impl ObjectSource for Client {
 }
 
 impl ObjectSink for Client {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        self.has_object(object).map_err(|error| to_image(error, format!("ask for {object}")))
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
+        self.has_object(object).map_err(|error| error.within(format!("ask for {object}")))
     }
 
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
-        self.put_object(object, bytes).map_err(|error| to_image(error, format!("upload {object}")))
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        self.put_object(object, bytes).map_err(|error| error.within(format!("upload {object}")))
     }
 
     fn cipher(&self) -> Cipher {
         self.options.cipher.clone()
     }
-}
-
-fn to_image(error: Error, context: String) -> image::Error {
-    let kind = match error.kind() {
-        ErrorKind::NotFound => image::ErrorKind::NotFound,
-        ErrorKind::Corrupt => image::ErrorKind::Corrupt,
-        ErrorKind::Full => image::ErrorKind::Full,
-        ErrorKind::Refused | ErrorKind::Denied | ErrorKind::Invalid => image::ErrorKind::Refused,
-        ErrorKind::Unsupported => image::ErrorKind::Unsupported,
-        _ => image::ErrorKind::Io,
-    };
-    image::Error::from_source(kind, context, error)
 }

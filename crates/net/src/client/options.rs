@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use image::Cipher;
+use image::{Cipher, Trust};
 
 use crate::clock::Stop;
 
@@ -20,6 +20,8 @@ pub struct ClientOptions {
     pub patience: Duration,
     /// How the server's repository keeps objects and manifests: they travel as they are kept.
     pub cipher: Cipher,
+    /// Keys whose versions are used; `None` for all versions. Whoever looks for a version checks it.
+    pub trust: Option<Trust>,
     /// Ends every wait.
     pub stop: Stop,
     /// Hears, in words, that the server is waited for, and that it answers again.
@@ -34,6 +36,7 @@ impl Default for ClientOptions {
             first_patience: Duration::from_secs(20),
             patience: Duration::from_secs(120),
             cipher: Cipher::None,
+            trust: None,
             stop: Stop::new(),
             tell: Arc::new(|_| {}),
         }

@@ -1,10 +1,10 @@
 //! Boot profiles of a server's images, and the exchange of machines that start. `formats/api.md`, "Boot profiles".
 
+use base::{ErrorKind, Result};
 use reqwest::Method;
 
 use super::{Body, Client};
 use crate::api;
-use crate::error::{ErrorKind, Result};
 use crate::profile::{BootAnswer, BootRequest, ExchangeAnswer, ExchangeRequest, ProfileAnswer};
 
 impl Client {

@@ -1,10 +1,10 @@
 //! What a client asks about its own token.
 
+use base::{Error, ErrorKind, Result};
 use reqwest::Method;
 
 use super::{Body, Client};
 use crate::api::{self, TokenGrant};
-use crate::error::{Error, ErrorKind, Result};
 use crate::token::JoinToken;
 
 impl Client {

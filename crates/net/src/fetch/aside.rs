@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use base::Result;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
@@ -20,8 +21,8 @@ pub struct Aside {
     /// What waits here is bounded by the objects of the version: each is ordered once in a session.
     orders: Sender<(u64, ObjectRef)>,
     ordered: Receiver<(u64, ObjectRef)>,
-    deliver: Sender<(u64, image::Result<Bytes>)>,
-    delivered: Receiver<(u64, image::Result<Bytes>)>,
+    deliver: Sender<(u64, Result<Bytes>)>,
+    delivered: Receiver<(u64, Result<Bytes>)>,
     threads: usize,
     /// One that could not be taken when it came.
     held: Option<(u64, Bytes)>,
@@ -54,7 +55,7 @@ impl Aside {
     }
 
     /// The next one that is here.
-    pub fn next(&mut self) -> Option<(u64, image::Result<Bytes>)> {
+    pub fn next(&mut self) -> Option<(u64, Result<Bytes>)> {
         let held = self.held.take().map(|(id, bytes)| (id, Ok(bytes)));
         held.or_else(|| self.delivered.try_recv().ok())
     }

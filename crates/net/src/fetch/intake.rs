@@ -8,21 +8,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::limits::{CHUNK_OVERHEAD_MAX, NODE_BYTES_MAX};
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{
-    Catalogue, CatalogueBuilder, ErrorKind as ImageErrorKind, InstallReport, Installer, ObjectRef,
-    ObjectSource, Offer, Sealed,
-};
+use image::{Catalogue, CatalogueBuilder, InstallReport, Installer, ObjectRef, ObjectSource, Offer, Sealed};
 
 use super::aside::Aside;
 use crate::api::SessionGrant;
 use crate::clock::{Clock, Stop};
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::multicast::receiver::{Accept, Consumer, Wish};
 use crate::waker::Waker;
 
 /// Begins the install once the tree is known. It may take its time; it runs on a thread of its own.
-pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> image::Result<Installer> + Send>;
+pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> Result<Installer> + Send>;
 
 /// Nodes of the tree that are wanted of a session, counted from the first that is missing, whether their names are
 /// known or not: so a tree comes in one go, not level by level.
@@ -59,7 +56,7 @@ enum Stage {
     /// Nodes of the tree are missing.
     Tree(CatalogueBuilder),
     /// The tree is whole; the install is being begun, which may read all of the target.
-    Beginning(JoinHandle<image::Result<(Arc<Catalogue>, Installer)>>),
+    Beginning(JoinHandle<Result<(Arc<Catalogue>, Installer)>>),
     /// Chunks are being written.
     Chunks(Arc<Catalogue>, Installer),
     /// It failed before.
@@ -72,7 +69,7 @@ impl Intake {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
         let builder = CatalogueBuilder::from_manifest(manifest, source.cipher())
-            .map_err(|error| from_image(error, format!("read the manifest of `{name}`")))?;
+            .map_err(|error| error.within(format!("read the manifest of `{name}`")))?;
         let statistics = &manifest.statistics;
         let mean = statistics.encoded_bytes / statistics.data_chunks.max(1);
         let object_bytes_mean = u32::try_from(mean).unwrap_or(u32::MAX).clamp(1 << 12, manifest.chunk_bytes);
@@ -134,7 +131,7 @@ impl Intake {
                 builder.needed().filter_map(|id| Some((id, builder.object(id)?))).collect();
             for (id, bytes) in fetch_all(self.source.as_ref(), &needed, stop) {
                 let learned = bytes.and_then(|bytes| builder.learn(id, bytes));
-                learned.map_err(|error| from_image(error, format!("fetch the tree of `{}`", self.name)))?;
+                learned.map_err(|error| error.within(format!("fetch the tree of `{}`", self.name)))?;
             }
             self.leave_tree_if_whole();
         }
@@ -146,7 +143,7 @@ impl Intake {
         if stop.is_stopped() {
             return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}` by unicast", self.name)));
         }
-        failed.map_err(|error| from_image(error, format!("fetch `{}` by unicast", self.name)))?;
+        failed.map_err(|error| error.within(format!("fetch `{}` by unicast", self.name)))?;
         Ok(installer.missing().is_empty())
     }
 
@@ -169,7 +166,7 @@ impl Intake {
         }
         match std::mem::replace(&mut self.stage, Stage::Failed) {
             Stage::Chunks(_, installer) => {
-                installer.finish().map_err(|error| from_image(error, format!("install `{}`", self.name)))
+                installer.finish().map_err(|error| error.within(format!("install `{}`", self.name)))
             }
             _ => Err(self.failed_before()),
         }
@@ -208,7 +205,7 @@ impl Intake {
         };
         let context = || format!("begin to install `{}`", self.name);
         let begun = beginning.join().map_err(|_| Error::new(ErrorKind::Io, context()))?;
-        let (catalogue, installer) = begun.map_err(|error| from_image(error, context()))?;
+        let (catalogue, installer) = begun.map_err(|error| error.within(context()))?;
         self.stage = Stage::Chunks(catalogue, installer);
         Ok(())
     }
@@ -245,11 +242,11 @@ impl Intake {
             Stage::Tree(builder) => {
                 match builder.learn(id, bytes.clone()) {
                     Ok(_) => {}
-                    Err(error) if error.kind() == ImageErrorKind::Corrupt => return Ok(Accept::Bad),
-                    Err(error) if error.kind() == ImageErrorKind::NotFound => {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Accept::Bad),
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
                         self.early.insert(id, bytes.clone());
                     }
-                    Err(error) => return Err(from_image(error, format!("read the tree of `{}`", self.name))),
+                    Err(error) => return Err(error.within(format!("read the tree of `{}`", self.name))),
                 }
                 self.learn_early()?;
                 self.leave_tree_if_whole();
@@ -261,7 +258,7 @@ impl Intake {
                 Ok(Offer::Taken | Offer::Known) => Ok(Accept::Taken),
                 Ok(Offer::Full) => Ok(Accept::Full),
                 Ok(Offer::Wrong(_)) => Ok(Accept::Bad),
-                Err(error) => Err(from_image(error, format!("install `{}`", self.name))),
+                Err(error) => Err(error.within(format!("install `{}`", self.name))),
             },
             Stage::Failed => Err(self.failed_before()),
         }
@@ -275,8 +272,8 @@ impl Intake {
             let (id, bytes) = entry.remove_entry();
             match builder.learn(id, bytes) {
                 Ok(_) => {}
-                Err(error) if error.kind() == ImageErrorKind::Corrupt => self.aside.order(id, name),
-                Err(error) => return Err(from_image(error, format!("read the tree of `{}`", self.name))),
+                Err(error) if error.kind() == ErrorKind::Corrupt => self.aside.order(id, name),
+                Err(error) => return Err(error.within(format!("read the tree of `{}`", self.name))),
             }
         }
         Ok(())
@@ -296,7 +293,7 @@ impl Intake {
         loop {
             let Some((id, bytes)) = self.aside.next() else { return Ok(here) };
             let context = |name: &str| format!("fetch object {id} of `{name}` by unicast");
-            let bytes = bytes.map_err(|error| from_image(error, context(&self.name)))?;
+            let bytes = bytes.map_err(|error| error.within(context(&self.name)))?;
             match self.accept(id, &bytes)? {
                 Accept::Taken => here.push(Wish::Have(id)),
                 Accept::Bad => return Err(Error::new(ErrorKind::Corrupt, context(&self.name))),
@@ -346,7 +343,7 @@ fn pull_chunks(
     source: &dyn ObjectSource,
     stop: &Stop,
     limit: Option<Duration>,
-) -> image::Result<()> {
+) -> Result<()> {
     let clock = Clock::start();
     let is_over = || stop.is_stopped() || limit.is_some_and(|limit| clock.elapsed() >= limit);
     let failed = Mutex::new(None);
@@ -376,7 +373,7 @@ fn fetch_all(
     source: &dyn ObjectSource,
     objects: &[(u64, ObjectRef)],
     stop: &Stop,
-) -> Vec<(u64, image::Result<Bytes>)> {
+) -> Vec<(u64, Result<Bytes>)> {
     let fetched = Mutex::new(Vec::with_capacity(objects.len()));
     at_once(NODES_AT_ONCE.min(objects.len()), objects.iter(), |(id, object)| {
         let bytes = source.fetch(object);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{fault, limits};
+use base::{Error, ErrorKind, Result, chain, limits};
 use bytes::Bytes;
 use image::{Cipher, InstallReport, Manifest, ObjectRef, ObjectSource, Sealed};
 use proto::multicast::ReceiverCounters;
@@ -23,7 +23,6 @@ use proto::multicast::ReceiverCounters;
 use crate::api::{Family, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::{Clock, Stop};
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::interface::{self, Interface};
 use crate::multicast::receiver::{End, ReceiveOptions, Received, SCATTERED_BYTES_MAX, receive};
 pub use intake::Begin;
@@ -126,8 +125,8 @@ pub struct FetchReport {
 /// if this program can't read it.
 pub fn manifest(client: &Client, reference: &str) -> Result<Sealed> {
     let bytes = client.manifest(reference)?;
-    let sealed = Sealed::open(&bytes)
-        .map_err(|error| from_image(error, format!("read the manifest of `{reference}`")))?;
+    let sealed =
+        Sealed::open(&bytes).map_err(|error| error.within(format!("read the manifest of `{reference}`")))?;
     let Manifest { image, number, .. } = &sealed.manifest;
     let is_right = match reference.split_once('@') {
         Some((name, asked)) => image == name && asked.parse() == Ok(*number),
@@ -267,7 +266,7 @@ impl Fetch<'_> {
     fn by_multicast(&mut self) -> Result<Option<Setback>> {
         let interface = match self.interface() {
             Ok(interface) => interface,
-            Err(error) => return Ok(Some(Setback::for_good(fault::chain(&error)))),
+            Err(error) => return Ok(Some(Setback::for_good(chain(&error)))),
         };
         let mut next = self.ask(&interface)?;
         let mut fruitless = 0;
@@ -319,7 +318,7 @@ impl Fetch<'_> {
                     ErrorKind::Refused | ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Corrupt
                 ) =>
             {
-                Ok(Next::Unicast(Setback::for_good(fault::chain(&error))))
+                Ok(Next::Unicast(Setback::for_good(chain(&error))))
             }
             Err(error) => Err(error),
         }
@@ -362,7 +361,7 @@ impl Fetch<'_> {
                 Ok(Ok(end))
             }
             Err(error) if self.intake.is_broken() => Err(error),
-            Err(error) => Ok(Err(fault::chain(&error))),
+            Err(error) => Ok(Err(chain(&error))),
         }
     }
 
@@ -416,7 +415,7 @@ struct Counted {
 }
 
 impl ObjectSource for Counted {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         let bytes = self.client.fetch(object)?;
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes)

@@ -240,7 +240,7 @@ impl State {
 }
 
 impl ObjectSource for Version {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> base::Result<Bytes> {
         self.objects.fetch(object)
     }
 }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use base::Result;
 use base::limits;
 use bytes::Bytes;
 use proto::multicast::ReceiverCounters;
 
 use crate::clock::Stop;
-use crate::error::Result;
 use crate::interface::Interface;
 use crate::waker::Waker;
 

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use image::{Catalogue, Error, ErrorKind, Leaf, Result};
+use base::{Error, ErrorKind, Result};
+use image::{Catalogue, Leaf};
 
 /// Most nodes of a version that attached disks are multicast: all of them travel before the first chunk does.
 pub const NODES_MAX: u64 = 1024;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use image::{ObjectRef, ObjectSource};
 
 use super::bundle::Packing;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
 use crate::waker::Waker;
 
 /// What reading objects cost.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use base::{Instant, limits};
+use base::{Error, ErrorKind, Instant, Result, limits};
 use bytes::Bytes;
 use proto::code::{self, Held};
 use proto::multicast::{
@@ -26,7 +26,6 @@ pub use super::consumer::{
 };
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock};
-use crate::error::{Error, ErrorKind, Result};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
 use crate::waker::Waker;
 

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::limits;
+use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
 use proto::multicast::{Gathering, ReceiverId, Server, ServerConfig, Shape, TAG_BYTES, block_bytes_for};
@@ -20,7 +21,6 @@ pub use super::session::{RATE_FLOOR, SessionConfig};
 use super::{overhead_bytes, receiver_key};
 use crate::api::{Key, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
 use crate::udp::GroupSender;
 use crate::waker::Waker;
 

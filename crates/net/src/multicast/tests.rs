@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use base::Chance;
+use base::{Chance, ErrorKind, Result};
 use bytes::Bytes;
 use crossbeam_channel::{Sender, unbounded as channel};
 use image::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource};
@@ -17,7 +17,6 @@ use super::receiver::{Accept, Consumer, End, Heard, ReceiveOptions, Received, Wi
 use super::server::{SessionConfig, SessionServer};
 use crate::api::{Key, SessionGrant, SessionRequest};
 use crate::clock::Stop;
-use crate::error::{ErrorKind, Result};
 use crate::interface::{self, Interface};
 use crate::testbed;
 use crate::udp::SendOptions;

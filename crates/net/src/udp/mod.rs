@@ -15,10 +15,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
-use crate::error::{Error, ErrorKind, Result};
 use crate::interface::Interface;
 use offload::OffloadSocket;
 pub use offload::{Arrivals, RUN_BYTES_MAX, Sent};

@@ -90,8 +90,8 @@ pub fn recover(
     chance: &mut Chance,
 ) -> Result<Found, String> {
     loop {
-        let recovered = state::recover(medium.journal(), &boot_id(boot), mutant)
-            .map_err(|error| base::fault::chain(&error))?;
+        let recovered =
+            state::recover(medium.journal(), &boot_id(boot), mutant).map_err(|error| base::chain(&error))?;
         let cut = recovered.cut;
         let of = Of::read(&recovered.lineage);
         if !recovered.closed && !Mutant::LeavesVoid.is(mutant) {

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::store::{
-    ErrorKind, ImageName, Mutant, Overseer, Process, PruneEvent, PruneOptions, Reference, Repository, Stamp,
-    Writer,
-};
-use base::{Chance, Digest};
+use base::{Chance, Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{
     ChunkExtents, ChunkRef, ChunkSize, Leaf, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink,
     ObjectSource as _, TreeBuilder,
+};
+use store::{
+    ImageName, Mutant, Overseer, Process, PruneEvent, PruneOptions, Reference, Repository, Stamp, Writer,
 };
 
 use crate::prune::store::ActorStore;
@@ -48,7 +47,7 @@ pub enum Role {
 }
 
 /// What an actor does in one round.
-type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> ::store::Result<()>;
+type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> Result<()>;
 
 /// The actors of a run.
 pub fn cast(chance: &mut Chance) -> Vec<Actor> {
@@ -80,7 +79,7 @@ pub fn found(world: &Arc<World>, mutant: Mutant) {
     stage.leave();
 }
 
-fn open(stage: &Stage, mutant: Mutant) -> ::store::Result<Repository> {
+fn open(stage: &Stage, mutant: Mutant) -> Result<Repository> {
     let process = |number: usize| Process {
         boot: "sim".to_owned(),
         namespace: 1,
@@ -127,13 +126,13 @@ impl Actor {
     }
 }
 
-fn publish(repository: &Repository, chance: &mut Chance, seed: u64) -> ::store::Result<Manifest> {
+fn publish(repository: &Repository, chance: &mut Chance, seed: u64) -> Result<Manifest> {
     let writer = Writer::begin_still(repository, &stamp())?;
     let draft = fill(&writer, &mut Chance::from_seed(seed))?;
     writer.publish(&image(chance), draft)
 }
 
-fn write(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+fn write(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<()> {
     let writer = Writer::begin_still(repository, &stamp())?;
     for _ in 0..1 + chance.below(2) {
         let draft = fill(&writer, &mut chance.fork())?;
@@ -150,9 +149,9 @@ fn write(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store
 }
 
 /// Stores an image of some chunks, of which those that are there are left.
-fn fill(writer: &Writer, chance: &mut Chance) -> ::store::Result<Manifest> {
+fn fill(writer: &Writer, chance: &mut Chance) -> Result<Manifest> {
     let sink = Sparing(writer);
-    let stored = || -> image::Result<Manifest> {
+    let stored = || -> Result<Manifest> {
         let size = ChunkSize::from_log2(16).expect("a good size");
         let mut tree = TreeBuilder::new(size, INDICES, &sink);
         for index in (0..INDICES).step_by(100) {
@@ -170,10 +169,10 @@ fn fill(writer: &Writer, chance: &mut Chance) -> ::store::Result<Manifest> {
     let mut stored = stored;
     stored().map_err(|error| {
         let kind = match error.kind() {
-            image::ErrorKind::Refused => ErrorKind::Revoked,
+            ErrorKind::Refused => ErrorKind::Revoked,
             _ => ErrorKind::Io,
         };
-        ::store::Error::from_source(kind, "store an image", error)
+        Error::from_source(kind, "store an image", error)
     })
 }
 
@@ -181,11 +180,11 @@ fn fill(writer: &Writer, chance: &mut Chance) -> ::store::Result<Manifest> {
 struct Sparing<'a>(&'a Writer);
 
 impl ObjectSink for Sparing<'_> {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
         self.0.contains(object)
     }
 
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         if self.0.contains(object)? { Ok(()) } else { self.0.put(object, bytes) }
     }
 }
@@ -218,7 +217,7 @@ fn draft(size: ChunkSize, root: image::Root) -> Manifest {
 }
 
 /// A version that is there, by chance; none if there are none.
-fn any_version(repository: &Repository, chance: &mut Chance) -> ::store::Result<Option<Reference>> {
+fn any_version(repository: &Repository, chance: &mut Chance) -> Result<Option<Reference>> {
     let image = image(chance);
     match repository.versions(&image) {
         Ok(numbers) => {
@@ -230,7 +229,7 @@ fn any_version(repository: &Repository, chance: &mut Chance) -> ::store::Result<
     }
 }
 
-fn clone(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+fn clone(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<()> {
     let writer = Writer::begin_still(repository, &stamp())?;
     let Some(source) = any_version(repository, chance)? else { return Ok(()) };
     let found = match repository.resolve(&source) {
@@ -252,7 +251,7 @@ fn clone(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store
     }
 }
 
-fn remove(repository: &Repository, _: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+fn remove(repository: &Repository, _: &Stage, chance: &mut Chance) -> Result<()> {
     let Some(victim) = any_version(repository, chance)? else { return Ok(()) };
     match repository.remove(&victim, &stamp()) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -260,13 +259,13 @@ fn remove(repository: &Repository, _: &Stage, chance: &mut Chance) -> ::store::R
     }
 }
 
-fn read(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store::Result<()> {
+fn read(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<()> {
     let Some(reference) = any_version(repository, chance)? else { return Ok(()) };
     let found = match repository.resolve(&reference) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    let read = || -> image::Result<()> {
+    let read = || -> Result<()> {
         let size = found.layout()?.chunk;
         for run in Leaves::new(repository, size, &found.root) {
             if let Leaf::Data(_, chunk) = run?.leaf {
@@ -276,8 +275,8 @@ fn read(repository: &Repository, stage: &Stage, chance: &mut Chance) -> ::store:
         Ok(())
     };
     match read() {
-        Err(error) if error.kind() == image::ErrorKind::NotFound => {
-            stage.tell(|checker, _| checker.unread(&found.image, found.number, &base::fault::chain(&error)));
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            stage.tell(|checker, _| checker.unread(&found.image, found.number, &base::chain(&error)));
             Ok(())
         }
         _ => Ok(()),
@@ -294,7 +293,7 @@ impl Overseer for Patience<'_> {
     }
 }
 
-fn prune(repository: &Repository, stage: &Stage, looks: u32) -> ::store::Result<()> {
+fn prune(repository: &Repository, stage: &Stage, looks: u32) -> Result<()> {
     let options = PruneOptions { looks, pause: Duration::ZERO, window: 1 };
     repository.prune_still(&options, &stamp(), &Patience(stage)).map(drop)
 }

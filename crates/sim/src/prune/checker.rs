@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use base::{Error, ErrorKind};
 use bytes::Bytes;
 use image::node::Node;
 use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Sealed};
-use store::ErrorKind;
 
 use crate::Violation;
 use crate::prune::world::Copies;
@@ -108,9 +108,9 @@ impl Checker {
     }
 
     /// An actor gave up for an error, which is that of a store that fails, or of somebody who was taken for dead.
-    pub fn failed(&mut self, step: u64, error: &store::Error) {
+    pub fn failed(&mut self, step: u64, error: &Error) {
         if ![ErrorKind::Io, ErrorKind::Revoked].contains(&error.kind()) {
-            let text = format!("at step {step}: {}", base::fault::chain(error));
+            let text = format!("at step {step}: {}", base::chain(error));
             self.violate("errors are those of the store", text);
         }
     }

@@ -6,9 +6,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use base::{Error, ErrorKind, Result};
 use http::Uri;
-
-use crate::error::{Error, ErrorKind, Result, from_io};
 
 const KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET: &str = "AWS_SECRET_ACCESS_KEY";
@@ -173,7 +172,7 @@ fn from_file(variable: &dyn Fn(&str) -> Option<String>) -> Result<Credentials> {
         }
         Err(error) => {
             let context = format!("read the credentials for S3 in `{}`", path.display());
-            return Err(from_io(context, error));
+            return Err(Error::from_io(context, error));
         }
     };
     let profile = variable(PROFILE).unwrap_or_else(|| "default".to_owned());

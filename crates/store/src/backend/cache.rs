@@ -16,10 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use base::limits::OBJECT_BYTES_MAX;
+use base::{Error, ErrorKind, Result};
 use image::{ObjectKind, ObjectRef, Verified};
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
-use crate::error::{Error, ErrorKind, Result, from_io};
 use crate::record;
 
 /// Folders by the first hexadecimal digit of the digest. One is looked through at a time.
@@ -84,7 +84,7 @@ impl Cache {
             let folder = cache.folder_of(shelf);
             // What it holds may be as secret as the disks that it came from.
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-            made.map_err(|error| from_io(format!("make the cache `{}`", folder.display()), error))?;
+            made.map_err(|error| Error::from_io(format!("make the cache `{}`", folder.display()), error))?;
         }
         Ok(cache)
     }

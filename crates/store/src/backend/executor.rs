@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::{Error, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
-
-use crate::error::{Result, from_io};
 
 /// Threads that drive connections. They only move bytes; the work on them is done by the callers' threads.
 const THREADS: usize = 2;
@@ -47,7 +46,7 @@ impl Executor {
             .enable_io()
             .enable_time()
             .build()
-            .map_err(|error| from_io("start the threads that talk to the store", error))?;
+            .map_err(|error| Error::from_io("start the threads that talk to the store", error))?;
         Ok(Self::Network(Arc::new(Driver(Some(runtime)))))
     }
 

@@ -7,13 +7,13 @@ use std::io::ErrorKind as Io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::path::Path as Location;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
 
 use crate::backend::scrubs::FileStamp;
-use crate::error::{Error, ErrorKind, Result, from_io};
 
 /// What is set aside keeps its name, with this behind it.
 pub(crate) const ASIDE: &str = "damaged";
@@ -29,7 +29,7 @@ pub(crate) fn read(root: &Path, name: &str, bytes_max: u64) -> Result<Bytes> {
         let text = format!("`{name}` has {bytes} bytes, more than the {bytes_max} that it could have");
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
-    read_open(&file, bytes).map_err(|error| from_io(format!("read `{name}`"), error))
+    read_open(&file, bytes).map_err(|error| Error::from_io(format!("read `{name}`"), error))
 }
 
 /// The length in bytes of what lies under `name`: 0 of what is no file, `None` if nothing is there, or a folder.
@@ -38,7 +38,7 @@ pub(crate) fn size(root: &Path, name: &str) -> Result<Option<u64>> {
         Ok(found) if found.is_dir() => Ok(None),
         Ok(found) => Ok(Some(if found.is_file() { found.len() } else { 0 })),
         Err(error) if matches!(error.kind(), Io::NotFound | Io::NotADirectory) => Ok(None),
-        Err(error) => Err(from_io(format!("look for `{name}`"), error)),
+        Err(error) => Err(Error::from_io(format!("look for `{name}`"), error)),
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn stamp(root: &Path, name: &str) -> Option<FileStamp> {
 /// Writes `bytes` over what the file `name` holds, which has the same length and differs in one byte: whoever reads it
 /// meanwhile finds it as it was or as it will be. A file that is deleted meanwhile stays deleted.
 pub(crate) fn renew(root: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let failed = |error| from_io(format!("put `{name}` right"), error);
+    let failed = |error| Error::from_io(format!("put `{name}` right"), error);
     let (file, _) = match open(root, name, OFlags::WRONLY) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         opened => opened?,
@@ -66,7 +66,7 @@ pub(crate) fn renew(root: &Path, name: &str, bytes: &[u8]) -> Result<()> {
 pub(crate) fn each(root: &Path, name: &str, each: &mut dyn FnMut(Location)) -> Result<()> {
     let mut waiting = vec![name.to_owned()];
     while let Some(name) = waiting.pop() {
-        let failed = |error| from_io(format!("list `{name}`"), error);
+        let failed = |error| Error::from_io(format!("list `{name}`"), error);
         let entries = match std::fs::read_dir(root.join(&name)) {
             Err(error) if matches!(error.kind(), Io::NotFound | Io::NotADirectory) => continue,
             entries => entries.map_err(failed)?,
@@ -92,7 +92,7 @@ pub(crate) fn make_way_for(root: &Path, name: &str) -> Result<()> {
     let path = root.join(name);
     match path.symlink_metadata() {
         Ok(found) if found.is_dir() => {
-            make_way(&path).map_err(|error| from_io(format!("make way for `{name}`"), error))
+            make_way(&path).map_err(|error| Error::from_io(format!("make way for `{name}`"), error))
         }
         _ => Ok(()),
     }
@@ -122,9 +122,9 @@ fn open(root: &Path, name: &str, how: OFlags) -> Result<(File, u64)> {
     let file = opened.map_err(|error| {
         // A socket can't be opened at all, a folder not to be written.
         let is_other = std::fs::metadata(&path).is_ok_and(|found| !found.is_file());
-        if is_other { no_file() } else { from_io(format!("read `{name}`"), error) }
+        if is_other { no_file() } else { Error::from_io(format!("read `{name}`"), error) }
     })?;
-    let found = file.metadata().map_err(|error| from_io(format!("read `{name}`"), error))?;
+    let found = file.metadata().map_err(|error| Error::from_io(format!("read `{name}`"), error))?;
     if found.is_file() { Ok((file, found.len())) } else { Err(no_file()) }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::error::Result;
+use base::Result;
 
 /// Joins flushes that are asked for at the same time.
 #[derive(Debug, Default)]

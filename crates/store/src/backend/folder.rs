@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use base::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::backend::files;
-use crate::error::{Error, ErrorKind, Result, from_io};
 
 /// How deep records lie.
 const DEPTH_MAX: u32 = 4;
@@ -105,7 +105,7 @@ struct Unnamed {
 impl Folder {
     /// The folder `root`, which exists.
     pub(crate) fn open(root: &Path) -> Result<Self> {
-        let failed = |error| from_io(format!("open folder `{}`", root.display()), error);
+        let failed = |error| Error::from_io(format!("open folder `{}`", root.display()), error);
         let handle = File::open(root).map_err(failed)?;
         let root = root.canonicalize().map_err(failed)?;
         let takes_unnamed = Path::new("/proc/self/fd").exists() && unnamed(&root).is_ok();
@@ -131,7 +131,7 @@ impl Folder {
 
     /// Calls `each` for the name of every file that lies in the folder `name` in here, if there is such a folder.
     pub(crate) fn each_name(&self, name: &str, each: &mut dyn FnMut(&str)) -> Result<()> {
-        let failed = |error| from_io(format!("list `{name}`"), error);
+        let failed = |error| Error::from_io(format!("list `{name}`"), error);
         let entries = match std::fs::read_dir(self.shared.root.join(name)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             entries => entries.map_err(failed)?,
@@ -149,14 +149,14 @@ impl Folder {
     pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>> {
         let mut found = Vec::new();
         let walked = gather_unfinished(&self.shared.root, DEPTH_MAX, &mut found);
-        walked.map_err(|error| from_io("look for temporary files", error))?;
+        walked.map_err(|error| Error::from_io("look for temporary files", error))?;
         Ok(found)
     }
 
     /// Deletes those of `files` that are as they were.
     pub(crate) fn delete_unfinished(&self, files: Vec<Unfinished>) -> Result<()> {
         let deleted = files.into_iter().try_for_each(Unfinished::delete);
-        deleted.map_err(|error| from_io("delete a temporary file", error))
+        deleted.map_err(|error| Error::from_io("delete a temporary file", error))
     }
 
     /// Whether an object of this name was put and waits for its flush.
@@ -184,7 +184,7 @@ impl Folder {
             let shared = Arc::clone(&self.shared);
             let spawned =
                 std::thread::Builder::new().name("flush".to_owned()).spawn(move || shared.name_batch());
-            *flusher = Some(spawned.map_err(|error| from_io("start a thread that flushes", error))?);
+            *flusher = Some(spawned.map_err(|error| Error::from_io("start a thread that flushes", error))?);
         }
         Ok(())
     }
@@ -210,7 +210,7 @@ fn join(flusher: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
 impl Shared {
     /// Writes the object. Returns whether its batch is full.
     fn take_in(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        let failed = |error: std::io::Error| from_io(format!("write `{name}`"), error);
+        let failed = |error: std::io::Error| Error::from_io(format!("write `{name}`"), error);
         let mut file = unnamed(&self.root).map_err(|error| failed(error.into()))?;
         file.write_all(bytes).map_err(failed)?;
         let name = self.root.join(name);
@@ -245,7 +245,7 @@ impl Shared {
         rustix::fs::syncfs(&self.handle).map_err(|error| {
             // The kernel reports a lost write once: nothing that was put before can be trusted from now on.
             self.intake().lost = true;
-            from_io(format!("flush folder `{}`", self.root.display()), error)
+            Error::from_io(format!("flush folder `{}`", self.root.display()), error)
         })
     }
 
@@ -264,7 +264,7 @@ impl Shared {
                 }
                 Err(error) => {
                     if outcome.is_ok() {
-                        outcome = Err(from_io(format!("link `{}`", object.name.display()), error));
+                        outcome = Err(Error::from_io(format!("link `{}`", object.name.display()), error));
                     }
                     intake.take_in(object);
                 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use http::HeaderValue;
@@ -26,8 +27,6 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::Sleep;
-
-use crate::error::{Error, ErrorKind, Result};
 
 /// Until a connection must stand, with TLS.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

@@ -1,5 +1,6 @@
 //! What a store lists: records of a folder, its folders, and pages of a long list.
 
+use base::Result;
 use futures::StreamExt as _;
 use futures::TryStreamExt as _;
 use object_store::path::Path;
@@ -8,7 +9,7 @@ use object_store::{ListResult, ObjectMeta};
 use super::{Backend, LIST_BATCH, Objects, was_cut_short};
 use crate::backend::files;
 use crate::backend::folder::Unfinished;
-use crate::error::{Result, from_store};
+use crate::error::from_store;
 
 impl Backend {
     /// The temporary files of writers that are at work or dead, where records are files.

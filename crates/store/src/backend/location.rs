@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 
 /// Where a repository lies.
 #[derive(Debug, Clone, PartialEq, Eq)]

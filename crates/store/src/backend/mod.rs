@@ -18,6 +18,7 @@ mod uploads;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
@@ -34,7 +35,7 @@ use crate::backend::http::CutShort;
 use crate::backend::probe::{Probe, Proof};
 use crate::backend::scrubs::FileStamp;
 use crate::backend::uploads::Uploads;
-use crate::error::{Error, ErrorKind, Result, from_store};
+use crate::error::from_store;
 use crate::record::mend::mend;
 
 /// Records that a listing holds at a time: as many as S3 lists at once.
@@ -191,7 +192,7 @@ impl Backend {
         }
         if let GetResultPayload::File(file, _) = found.payload {
             return files::read_open(&file, bytes)
-                .map_err(|error| crate::error::from_io(format!("read `{path}`"), error));
+                .map_err(|error| Error::from_io(format!("read `{path}`"), error));
         }
         self.wait(found.bytes()).map_err(|error| from_store(what(), error))
     }

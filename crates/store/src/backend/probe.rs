@@ -6,12 +6,12 @@
 use std::collections::HashSet;
 use std::sync::{Barrier, Mutex, PoisonError};
 
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Created};
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Result;
 use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
 use object_store::prefix::PrefixStore;
 use object_store::{BackoffConfig, ObjectStore, RetryConfig};
@@ -10,7 +11,7 @@ use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 use crate::backend::access::S3Access;
 use crate::backend::http::Connector;
 use crate::backend::location::Bucket;
-use crate::error::{Result, from_store};
+use crate::error::from_store;
 
 /// How often a request is tried again that met a throttled, failing or vanishing store, and for how long in all. Waits
 /// grow from the first to the longest, each drawn at random below its bound.

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use base::{Error, Result};
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{ObjectStore, PutOptions};
 
 use crate::backend::executor::Executor;
-use crate::error::{Error, Result, from_store};
+use crate::error::from_store;
 
 /// Most objects and bytes on their way. Whoever puts one more waits.
 const UPLOADS_MAX: usize = 32;

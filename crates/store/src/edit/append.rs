@@ -2,11 +2,11 @@
 //! overlap. formats/repository.md, "Appending".
 
 use base::limits::{DISK_SECTORS_MAX, SECTOR_BYTES};
+use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::blob::Blob;
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::names::ImageName;
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};

@@ -1,7 +1,8 @@
 //! What a write makes of a tree: changed chunks are composed in parallel, and the nodes above them are made anew.
 
+use base::Result;
 use image::manifest::Statistics;
-use image::{Layout, Leaf, ObjectSink, ObjectSource, Result, Root, TreeEditor};
+use image::{Layout, Leaf, ObjectSink, ObjectSource, Root, TreeEditor};
 
 use super::compose::{Benches, Content};
 use super::touched::{Step, Touched};

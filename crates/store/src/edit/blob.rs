@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use base::limits::{CHUNK_BYTES_DEFAULT, SECTOR_BYTES};
+use base::{Error, ErrorKind, Result};
 use image::manifest::{DiskRecord, FORMAT, Origin, Statistics};
 use image::{Child, ChunkSize, Layout, Manifest, Root};
 
@@ -14,8 +15,7 @@ use super::line::Tip;
 use super::touched::Touched;
 use super::upload::Upload;
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result, from_image};
-use crate::lease::writer::again;
+use crate::lease::writer::retry_if_revoked;
 use crate::names::{ImageName, Reference};
 use crate::record::{self, Stamp};
 use crate::repository::Repository;
@@ -113,19 +113,18 @@ impl Blob<'_> {
         if !shape.size_bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(invalid(format!("{} bytes are no whole sectors", shape.size_bytes)));
         }
-        manifest.layout().map_err(|error| invalid(base::fault::chain(&error)))?;
-        again(|| self.begin(manifest.clone(), &Upload::begin(self.repository, stamp)?))
+        manifest.layout().map_err(|error| invalid(base::chain(&error)))?;
+        retry_if_revoked(|| self.begin(manifest.clone(), &Upload::begin(self.repository, stamp)?))
     }
 
     /// Makes the image a clone of the version `from`: it names the same tree. Takes one record, whatever the size.
     /// `Exists` if the image exists.
     pub fn clone_from(&self, from: &Reference, stamp: &Stamp) -> Result<Manifest> {
-        again(|| {
+        retry_if_revoked(|| {
             let upload = Upload::begin(self.repository, stamp)?;
             let (sealed, _) = self.repository.sealed(from)?;
             let digest = sealed.digest();
-            let layout =
-                sealed.manifest.layout().map_err(|error| from_image(format!("clone `{from}`"), error))?;
+            let layout = sealed.manifest.layout().map_err(|error| error.within(format!("clone `{from}`")))?;
             let parent = Tip { manifest: sealed.manifest, digest, layout, next: 1 };
             let clone = Manifest { image: self.image.to_string(), ..describe::child(&parent, stamp) };
             self.begin(clone, &upload)

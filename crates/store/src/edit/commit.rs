@@ -4,6 +4,7 @@
 use std::sync::{Arc, MutexGuard};
 
 use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::manifest::Statistics;
 use image::{Layout, Manifest, Root, TreeEditor};
@@ -16,8 +17,7 @@ use super::ranges::bytes_of;
 use super::staging::Staging;
 use super::touched::{Step, Touched};
 use super::upload::Upload;
-use crate::error::{Error, ErrorKind, Result, from_image};
-use crate::lease::writer::again;
+use crate::lease::writer::retry_if_revoked;
 use crate::names::{ImageName, Reference};
 use crate::parallel::cores;
 use crate::record::{self, Stamp};
@@ -80,7 +80,7 @@ pub(super) struct Job<'a> {
 
 /// Makes what `write` wants, as the next version of `image`.
 pub(super) fn publish(repository: &Repository, image: &ImageName, write: &Write<'_>) -> Result<Committed> {
-    again(|| {
+    retry_if_revoked(|| {
         let upload = Upload::begin(repository, write.stamp)?;
         Job { repository, image, write, upload: &upload }.run()
     })
@@ -112,8 +112,8 @@ impl<'a> Job<'a> {
         Error::new(ErrorKind::Io, format!("write `{}`: too many others do at this moment", self.image))
     }
 
-    fn failed(&self, error: image::Error) -> Error {
-        from_image(format!("write `{}`", self.image), error)
+    fn failed(&self, error: Error) -> Error {
+        error.within(format!("write `{}`", self.image))
     }
 
     /// The version to build on: as this process knows it, if the store has no newer one. If it has, and this version is
@@ -276,7 +276,7 @@ impl Repository {
         }
         let (sealed, _) = self.sealed(&Reference::Version(image.clone(), number))?;
         let layout = sealed.manifest.layout();
-        let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+        let layout = layout.map_err(|error| error.within(format!("read `{image}@{number}`")))?;
         let (digest, next) = (sealed.digest(), next(newest.highest, image)?);
         let tip = Arc::new(Tip { manifest: sealed.manifest, digest, layout, next });
         *line.seen() = Some(Arc::clone(&tip));

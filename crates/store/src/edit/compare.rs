@@ -6,14 +6,14 @@
 
 use std::ops::Range;
 
-use base::limits::SECTOR_BYTES;
+use base::{Error, limits::SECTOR_BYTES};
+use base::{ErrorKind, Result};
 use image::chunk::{PlainHasher, is_zero};
-use image::{AlignedBuffer, ChunkExtents, ChunkRef, ErrorKind, Leaf};
+use image::{AlignedBuffer, ChunkExtents, ChunkRef, Leaf};
 
 use super::compose::{Content, Lent};
 use super::ranges::bytes_of;
 use super::read::Snapshot;
-use crate::error::{Result, into_image};
 use crate::parallel::{cores, parallel_by};
 
 /// Chunks whose leaves are held at a time.
@@ -69,7 +69,7 @@ impl Snapshot<'_> {
         scratch: &mut Scratch<'_>,
         disk: &dyn Content,
         (index, leaf): &(u64, Leaf),
-    ) -> image::Result<Vec<Range<u64>>> {
+    ) -> Result<Vec<Range<u64>>> {
         let window = bytes_of(self.layout().chunk_extent(*index));
         let bytes = window.end - window.start;
         let is_empty = disk.is_known_zero(window.start, bytes);
@@ -82,14 +82,14 @@ impl Snapshot<'_> {
         } else {
             disk.read_at(window.start, here).map_err(|error| {
                 let text = format!("read the disk at offset {}", window.start);
-                image::Error::from_source(ErrorKind::Io, text, error)
+                Error::from_source(ErrorKind::Io, text, error)
             })?;
         }
         let Leaf::Data(extents, chunk) = leaf else {
             return Ok(if is_zero(here) { Vec::new() } else { unequal(here, &[], window.start) });
         };
         let is_same = scratch.is_same(here, extents, chunk);
-        if is_same && self.repository().is_good(&chunk.object()).map_err(into_image)? {
+        if is_same && self.repository().is_good(&chunk.object())? {
             return Ok(Vec::new());
         }
         let whole = || runs(extents).map(|run| run.start + window.start..run.end + window.start).collect();

@@ -3,13 +3,11 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use base::limits::SECTOR_BYTES;
+use base::{Error, limits::SECTOR_BYTES};
+use base::{ErrorKind, Result};
 use image::capture::LEVEL_DEFAULT;
 use image::chunk::{PlainHasher, is_zero};
-use image::{
-    ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, ErrorKind, Layout, Leaf, ObjectSink, ObjectSource,
-    Result, Run,
-};
+use image::{ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, Layout, Leaf, ObjectSink, ObjectSource, Run};
 
 use super::ranges::bytes_of;
 use super::touched::Touched;
@@ -128,7 +126,7 @@ impl Bench {
         let unread = |offset: u64| {
             move |error| {
                 let text = format!("read what is written at offset {offset}");
-                image::Error::from_source(ErrorKind::Io, text, error)
+                Error::from_source(ErrorKind::Io, text, error)
             }
         };
         let is_whole = base_is_needed && is_known && {

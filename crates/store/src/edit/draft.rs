@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::Digest;
 use base::limits::SECTOR_BYTES;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::manifest::Parent;
 use image::{
@@ -20,7 +20,6 @@ use super::compose::Benches;
 use super::describe;
 use super::ranges::{Ranges, bytes_of};
 use super::touched::Touched;
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::parallel::parallel_by;
 use crate::record::Stamp;
 
@@ -81,7 +80,7 @@ impl Drafter<'_> {
         stamp: &Stamp,
     ) -> Result<Draft> {
         let from = &over.manifest;
-        let failed = |error| from_image(format!("draft a version from `{}`", name(over)), error);
+        let failed = |error: Error| error.within(format!("draft a version from `{}`", name(over)));
         let layout = from.layout().map_err(failed)?;
         if touched.all.end() > layout.size_bytes() {
             let text = format!(
@@ -115,7 +114,7 @@ impl Drafter<'_> {
         touched: &Touched,
     ) -> Result<()> {
         let (from, to) = (&base.manifest, &newest.manifest);
-        let failed = |error| from_image(format!("compare `{}` with `{}`", name(base), name(newest)), error);
+        let failed = |error: Error| error.within(format!("compare `{}` with `{}`", name(base), name(newest)));
         let (layout, theirs) = (from.layout().map_err(failed)?, to.layout().map_err(failed)?);
         let is_cut_alike = layout.chunk == theirs.chunk
             && layout.logical_sector_bytes == theirs.logical_sector_bytes
@@ -149,7 +148,7 @@ impl Drafter<'_> {
         index: u64,
         (before, after): (&Leaf, &Leaf),
         touched: &[Range<u64>],
-    ) -> image::Result<Vec<Range<u64>>> {
+    ) -> Result<Vec<Range<u64>>> {
         let (benches, cipher) = (Benches::default(), self.source.cipher());
         let mut lent = benches.lend(&cipher);
         let bench = lent.bench()?;
@@ -192,11 +191,11 @@ struct Counted<'a> {
 }
 
 impl ObjectSink for Counted<'_> {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
         self.sink.contains(object)
     }
 
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         self.sink.put(object, bytes)
     }
@@ -224,7 +223,7 @@ impl<'a> Nodes<'a> {
     }
 
     /// Stores those that wait.
-    fn store(&self) -> image::Result<()> {
+    fn store(&self) -> Result<()> {
         let (made, _) = std::mem::take(&mut *lock(&self.made));
         let put = |(): &mut (), (object, bytes): &(ObjectRef, Bytes)| {
             if self.sink.contains(object)? {
@@ -242,7 +241,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ObjectSource for Nodes<'_> {
-    fn fetch(&self, object: &ObjectRef) -> image::Result<Bytes> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         if let Some(bytes) = lock(&self.read).0.get(&object.digest) {
             return Ok(bytes.clone());
         }
@@ -262,12 +261,12 @@ impl ObjectSource for Nodes<'_> {
 }
 
 impl ObjectSink for Nodes<'_> {
-    fn contains(&self, _: &ObjectRef) -> image::Result<bool> {
+    fn contains(&self, _: &ObjectRef) -> Result<bool> {
         // Asked when it is stored.
         Ok(false)
     }
 
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         debug_assert_eq!(object.kind, ObjectKind::Node, "chunks go elsewhere");
         let mut made = lock(&self.made);
         made.1 += bytes.len();

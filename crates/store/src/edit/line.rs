@@ -5,11 +5,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use base::Digest;
+use base::{Digest, Result};
 use image::{Layout, Manifest};
 
 use crate::backend::Created;
-use crate::error::Result;
 use crate::names::ImageName;
 use crate::versions::newest::Newest;
 

@@ -4,11 +4,10 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use base::{Extent, ExtentSet};
+use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 use image::{Layout, Leaf, LeafRun, Leaves, Manifest};
 
 use super::ranges::bytes_of;
-use crate::error::{Error, ErrorKind, Result, from_image, from_io};
 use crate::names::Reference;
 use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
@@ -36,8 +35,8 @@ impl Repository {
     /// The version of `manifest`, to be read.
     pub fn snapshot_of(&self, manifest: Manifest) -> Result<Snapshot<'_>> {
         let layout = manifest.layout();
-        let layout = layout
-            .map_err(|error| from_image(format!("read `{}@{}`", manifest.image, manifest.number), error))?;
+        let layout =
+            layout.map_err(|error| error.within(format!("read `{}@{}`", manifest.image, manifest.number)))?;
         Ok(Snapshot { repository: self, manifest, layout })
     }
 }
@@ -102,7 +101,7 @@ impl Snapshot<'_> {
                 Ok(())
             },
         );
-        read.into_iter().collect::<image::Result<()>>().map_err(|error| self.failed(error))
+        read.into_iter().collect::<Result<()>>().map_err(|error| self.failed(error))
     }
 
     /// Writes `bytes` bytes from `offset` on to `to`, in bounded memory.
@@ -112,7 +111,8 @@ impl Snapshot<'_> {
         for start in range.clone().step_by(length(PIECE_BYTES)) {
             piece.resize(length(PIECE_BYTES.min(range.end - start)), 0);
             self.read(start, &mut piece)?;
-            to.write_all(&piece).map_err(|error| from_io(format!("copy from {}", self.name()), error))?;
+            to.write_all(&piece)
+                .map_err(|error| Error::from_io(format!("copy from {}", self.name()), error))?;
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Snapshot<'_> {
     }
 
     /// The chunks that `range` of bytes touches and that are not free, ascending.
-    fn leaves(&self, range: &Range<u64>) -> impl Iterator<Item = image::Result<LeafRun>> + use<'_> {
+    fn leaves(&self, range: &Range<u64>) -> impl Iterator<Item = Result<LeafRun>> + use<'_> {
         let bytes = u64::from(self.layout.chunk.bytes());
         let chunks = range.start / bytes..range.end.div_ceil(bytes).min(self.layout.chunk_count());
         let leaves = Leaves::within(Nodes(self.repository), self.layout.chunk, &self.manifest.root, chunks);
@@ -170,8 +170,8 @@ impl Snapshot<'_> {
         format!("`{}@{}`", self.manifest.image, self.manifest.number)
     }
 
-    pub(super) fn failed(&self, error: image::Error) -> Error {
-        from_image(format!("read {}", self.name()), error)
+    pub(super) fn failed(&self, error: Error) -> Error {
+        error.within(format!("read {}", self.name()))
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::Digest;
+use base::{Digest, Result};
 use bytes::Bytes;
-use image::{Cipher, ObjectRef, ObjectSink, ObjectSource, Result};
+use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
 
 use super::upload::Upload;
 use crate::nodes::Nodes;

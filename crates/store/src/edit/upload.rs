@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use base::Result;
 use bytes::Bytes;
 use image::{Cipher, Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
-use crate::error::Result;
 use crate::lease::writer::Writer;
 use crate::names::ImageName;
 use crate::record::Stamp;
@@ -45,11 +45,11 @@ impl<'a> Upload<'a> {
 }
 
 impl ObjectSink for Upload<'_> {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
         self.writer.contains(object)
     }
 
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         self.writer.put(object, bytes)
     }

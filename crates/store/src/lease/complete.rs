@@ -3,10 +3,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use base::{Error, ErrorKind, Result};
 use image::tree::NodeSource;
 use image::{Child, Differences, Leaf, LeafRun, Manifest, ObjectRef, Root, Verified};
 
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::lease::writer::Writer;
 use crate::names::{ImageName, Reference};
 use crate::nodes::Nodes;
@@ -15,12 +15,12 @@ impl Writer {
     /// Makes sure that every object of the tree of `draft` is here to stay. `Refused` with the name of one that is not,
     /// `Corrupt` if it is no tree. The parent is resolved after this writer began, so that no prune takes what it has.
     pub fn check_complete(&self, draft: &Manifest) -> Result<()> {
-        let failed = |error: image::Error| match error.kind() {
-            image::ErrorKind::NotFound => {
+        let failed = |error: Error| match error.kind() {
+            ErrorKind::NotFound => {
                 let text = "an object of this version was never sent";
                 Error::from_source(ErrorKind::Refused, text, error)
             }
-            _ => from_image(format!("look at a draft of `{}`", draft.image), error),
+            _ => error.within(format!("look at a draft of `{}`", draft.image)),
         };
         let layout = draft.layout().map_err(failed)?;
         let parent = self.parent_of(draft)?.unwrap_or(Root { child: Child::Free, ..draft.root });
@@ -74,7 +74,7 @@ struct Noting<'a> {
 }
 
 impl NodeSource for Noting<'_> {
-    fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
+    fn node(&self, object: &ObjectRef) -> Result<Verified> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(*object);
         self.nodes.node(object)
     }

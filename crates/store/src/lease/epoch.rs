@@ -1,14 +1,13 @@
 //! Epochs: which prunes have begun and ended, and what nobody may count on because one of them may still delete it.
 //! formats/repository.md, "Pruning".
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Cipher, ObjectKind};
 use object_store::path::Path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::lease::filter::Filter;
 use crate::mutant::Mutant;

@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::limits::MANIFEST_BYTES_MAX;
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{ChunkSize, Root, Sealed};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result, from_image, from_io};
 use crate::layout;
 use crate::lease::epoch::Epoch;
 use crate::mutant::Mutant;
@@ -121,7 +121,7 @@ pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) 
 }
 
 fn commit(repository: &Repository, path: &str, bytes: &Bytes) -> Result<Commit> {
-    let failed = |error| from_image(format!("read `{path}`"), error);
+    let failed = |error: Error| error.within(format!("read `{path}`"));
     let opened = repository.cipher().open_manifest(bytes).and_then(|envelope| Sealed::open(&envelope));
     let manifest = opened.map_err(failed)?.manifest;
     Ok(Commit {
@@ -367,7 +367,7 @@ impl Heart {
             }
         };
         let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(beat);
-        let thread = thread.map_err(|error| from_io("start a thread that keeps a lease", error))?;
+        let thread = thread.map_err(|error| Error::from_io("start a thread that keeps a lease", error))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }

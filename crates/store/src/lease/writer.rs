@@ -4,12 +4,11 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Cipher, Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result, into_image};
 use crate::layout;
 use crate::lease::filter::Filter;
 use crate::lease::{Heart, Lease, Purpose};
@@ -19,11 +18,11 @@ use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, next};
 
-/// How often work is begun that prunes take for dead.
+/// How often work starts again because a prune revoked its lease.
 const STARTS_MAX: u32 = 3;
 
-/// Does `once`, which begins a writer, and does it again from its start if a prune took that for dead.
-pub(crate) fn again<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
+/// Does `once`, which begins a writer, and does it again from its start if a prune revoked that writer's lease.
+pub(crate) fn retry_if_revoked<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..STARTS_MAX {
         match once() {
             Err(error) if error.kind() == ErrorKind::Revoked => {}
@@ -83,7 +82,28 @@ impl Writer {
         Ok(writer)
     }
 
-    /// The same, without a thread that says every minute that it lives: the caller does, by [`Self::beat`].
+    /// Begins to write and does `work`. If a prune revokes the lease meanwhile, calls `told` and does `work` once more
+    /// with another writer; the third time its outcome counts as it is.
+    pub fn retrying<T, E: From<Error>>(
+        repository: &Repository,
+        stamp: &Stamp,
+        told: impl Fn(),
+        mut work: impl FnMut(&Self) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        for _ in 1..STARTS_MAX {
+            let writer = Self::begin(repository, stamp)?;
+            let outcome = work(&writer);
+            // The lease tells, not the error: objects that a prune deleted may have been missed first.
+            if outcome.is_ok() || !writer.is_revoked() {
+                return outcome;
+            }
+            told();
+        }
+        work(&Self::begin(repository, stamp)?)
+    }
+
+    /// The same as [`Self::begin`], without a thread that says every minute that it lives: the caller does, by
+    /// [`Self::beat`].
     pub fn begin_still(repository: &Repository, stamp: &Stamp) -> Result<Self> {
         let (lease, epoch) = Lease::take(repository, Purpose::Write, stamp)?;
         let condemned = epoch.condemned(repository)?;
@@ -276,13 +296,13 @@ impl Repository {
 }
 
 impl ObjectSink for Writer {
-    fn contains(&self, object: &ObjectRef) -> image::Result<bool> {
-        self.holds(object).map_err(into_image)
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
+        self.holds(object)
     }
 
     /// Takes in the object; it is durable once a version is published.
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> image::Result<()> {
-        self.store(object, bytes).map_err(into_image)
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        self.store(object, bytes)
     }
 
     fn cipher(&self) -> Cipher {

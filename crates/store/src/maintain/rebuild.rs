@@ -3,12 +3,12 @@
 //! on. formats/repository.md, "Damage".
 
 use base::limits::MANIFEST_BYTES_MAX;
+use base::{ErrorKind, Result};
 use bytes::Bytes;
 use image::{ObjectKind, Sealed};
 use object_store::path::Path;
 
 use crate::backend::files::ASIDE;
-use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::lease::epoch::{Begin, End, Epoch, first_absent};
 use crate::lease::{self, Entry, Owner, Purpose};

@@ -2,10 +2,10 @@
 //! looked at as versions are.
 
 use base::limits::MANIFEST_BYTES_MAX;
+use base::{Error, ErrorKind, Result};
 use object_store::path::Path;
 
 use crate::backend::probe;
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::lease;
 use crate::lease::epoch::{Epoch, PartName, read_part};
@@ -190,7 +190,7 @@ impl Repository {
         match name {
             Name::Entry(..) if !bytes.starts_with(b"{") => {
                 let checked = image::cipher::check_sealed_manifest(&bytes);
-                checked.map(drop).map_err(|error| crate::error::from_image(format!("read `{path}`"), error))
+                checked.map(drop).map_err(|error| error.within(format!("read `{path}`")))
             }
             _ => record::check_enclosed(path.as_ref(), &bytes),
         }

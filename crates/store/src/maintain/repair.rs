@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use base::limits::MANIFEST_BYTES_MAX;
+use base::{ErrorKind, Result};
 use bytes::Bytes;
 use image::{ObjectKind, ObjectRef, Progress};
 use object_store::path::Path;
 
-use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::lease::writer::Writer;
 use crate::maintain::records::Name;

@@ -4,13 +4,12 @@
 
 use std::collections::HashMap;
 
-use base::Digest;
 use base::limits::{TREE_FANOUT, TREE_HEIGHT_MAX};
+use base::{Digest, Error, ErrorKind, Result};
 use image::node::Node;
 use image::tree::NodeSource as _;
 use image::{Child, ChunkSize, Leaf, ObjectRef};
 
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::names::ImageName;
 use crate::nodes::Nodes;
 use crate::parallel::parallel;
@@ -193,8 +192,8 @@ impl Repository {
     }
 }
 
-fn failed(error: image::Error) -> Error {
-    from_image("count what images take".to_owned(), error)
+fn failed(error: Error) -> Error {
+    error.within("count what images take")
 }
 
 /// The first digits of a digest as a number.

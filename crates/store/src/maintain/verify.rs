@@ -6,15 +6,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use base::Digest;
 use base::limits::{OBJECT_BYTES_MAX, TREE_HEIGHT_MAX};
+use base::{Digest, Error, ErrorKind, Result};
 use image::node::Node;
 use image::{
     Child, ChunkExtents, ChunkRef, ChunkSize, Decoder, Leaf, ObjectKind, ObjectRef, Progress, PublicKey,
     Root, Signed, Stage,
 };
 
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 pub use crate::maintain::findings::{Damage, Scope, Signer, VerifyReport, Why};
 use crate::maintain::records::Name;
@@ -172,7 +171,7 @@ impl<'a> Run<'a> {
         self.versions += 1;
         let read = self.repository.read_manifest(image, number).and_then(|(sealed, _)| {
             let layout = sealed.manifest.layout();
-            let layout = layout.map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+            let layout = layout.map_err(|error| error.within(format!("read `{image}@{number}`")))?;
             Ok((sealed, layout.chunk))
         });
         let reference = Reference::Version(image.clone(), number);
@@ -197,7 +196,7 @@ impl<'a> Run<'a> {
         concerned: Vec<Reference>,
     ) -> Vec<PublicKey> {
         let what = format!("`{reference}`");
-        let signers = signed.signers().map_err(|error| from_image(format!("check {what}"), error));
+        let signers = signed.signers().map_err(|error| error.within(format!("check {what}")));
         let checked = signers.and_then(|signers| {
             self.repository.check_signed(&what, signed)?;
             Ok(signers)
@@ -304,7 +303,7 @@ impl<'a> Run<'a> {
 
     /// A good copy of an object. Bad ones before it are damage, too; if there is none, it is all of the object that is
     /// damaged.
-    fn object(&self, object: &ObjectRef) -> image::Result<image::Verified> {
+    fn object(&self, object: &ObjectRef) -> Result<image::Verified> {
         let mut bad = Vec::new();
         let found = self.repository.read_first(object, |slot, error| {
             self.count_bad(error);
@@ -314,7 +313,7 @@ impl<'a> Run<'a> {
         if slot > 0 {
             lock(&self.looked_at).insert(object.digest, slot);
         }
-        let (_, found) = found.map_err(crate::error::into_image)?;
+        let (_, found) = found?;
         lock(&self.spoilt).append(&mut bad);
         self.count(found.bytes().len() as u64);
         Ok(found)
@@ -338,7 +337,7 @@ impl<'a> Run<'a> {
         lock(&self.spoilt).push(damage_of_copy(object, *slot, &read));
     }
 
-    fn open(&self, kind: ObjectKind, object: &image::Verified) -> image::Result<image::Verified> {
+    fn open(&self, kind: ObjectKind, object: &image::Verified) -> Result<image::Verified> {
         self.repository.cipher.open_object(kind, object)
     }
 
@@ -353,11 +352,11 @@ impl<'a> Run<'a> {
         self.objects.fetch_add(u64::from(error.kind() == ErrorKind::Corrupt), Relaxed);
     }
 
-    fn or_damage<T>(&self, object: &ObjectRef, result: image::Result<T>) -> Option<T> {
+    fn or_damage<T>(&self, object: &ObjectRef, result: Result<T>) -> Option<T> {
         result
             .map_err(|error| {
                 let path = layout::object(object.kind, &object.digest).to_string();
-                self.damage(path, &from_image(format!("verify {object}"), error), Vec::new());
+                self.damage(path, &error.within(format!("verify {object}")), Vec::new());
             })
             .ok()
     }
@@ -367,7 +366,7 @@ impl<'a> Run<'a> {
     }
 
     fn damage_of(&self, why: Why, path: String, error: &Error, versions: Vec<Reference>) {
-        let damage = Damage { path: path.clone(), why, text: base::fault::chain(error), versions };
+        let damage = Damage { path: path.clone(), why, text: base::chain(error), versions };
         lock(&self.damaged).entry(path).or_insert(damage);
     }
 
@@ -479,7 +478,7 @@ fn mark_one(damaged: &mut HashMap<String, Damage>, object: &ObjectRef, concerned
 /// What is wrong with one copy of an object that has others, or that no version names.
 fn damage_of_copy(object: &ObjectRef, slot: u8, error: &Error) -> Damage {
     let path = layout::object_in(object.kind, &object.digest, slot).to_string();
-    Damage { path, why: why(error), text: base::fault::chain(error), versions: Vec::new() }
+    Damage { path, why: why(error), text: base::chain(error), versions: Vec::new() }
 }
 
 fn why(error: &Error) -> Why {
@@ -506,12 +505,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn decode(
-        &mut self,
-        object: &image::Verified,
-        extents: &ChunkExtents,
-        chunk: &ChunkRef,
-    ) -> image::Result<()> {
+    fn decode(&mut self, object: &image::Verified, extents: &ChunkExtents, chunk: &ChunkRef) -> Result<()> {
         let decoder = match &mut self.decoder {
             Some(decoder) => decoder,
             none => none.insert(Decoder::new()?),

@@ -6,13 +6,13 @@ mod merge;
 use std::collections::HashSet;
 
 use base::limits::{PROFILE_CHUNKS_MAX, PROFILE_DISK_BYTES_MAX, PROFILE_RECORD_BYTES_MAX};
+use base::{Error, ErrorKind, Result};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use self::merge::{BOOTS_MAX, CHUNK_INDEX_END, distinct, merge};
 pub use self::merge::{Profile, ProfileRun};
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::names::{ImageName, Reference};
 use crate::record::{self, Stamp};
@@ -166,8 +166,7 @@ impl Repository {
     fn chunk_bytes_of(&self, image: &ImageName, version: u64) -> Result<u32> {
         let (sealed, _) = self.look(&Reference::Version(image.clone(), version))?;
         let layout = sealed.manifest.layout();
-        let layout =
-            layout.map_err(|error| crate::error::from_image(format!("use `{image}@{version}`"), error))?;
+        let layout = layout.map_err(|error| error.within(format!("use `{image}@{version}`")))?;
         Ok(layout.chunk.bytes())
     }
 

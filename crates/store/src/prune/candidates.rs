@@ -1,10 +1,10 @@
 //! What a prune may delete: a list in parts, one folder of objects after the other, so that memory is bounded by a
 //! folder.
 
+use base::Result;
 use image::ObjectKind;
 use object_store::path::Path;
 
-use crate::error::Result;
 use crate::layout;
 use crate::lease::Lease;
 use crate::lease::epoch::{Candidate, PART_PATHS_MAX, PartName, seal_part};

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use base::{ErrorKind, Result};
 use bytes::Bytes;
 
 use crate::backend::Created;
-use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::lease::epoch::{Begin, PartName};
 use crate::lease::{self, Commit, Entry, Owner};

@@ -1,11 +1,10 @@
 //! Objects that lie in several slots: which copy stays, and which are garbage though a version needs the object.
 //! formats/repository.md, "Pruning".
 
-use base::Digest;
 use base::limits::OBJECT_BYTES_MAX;
+use base::{Digest, ErrorKind, Result};
 use image::ObjectRef;
 
-use crate::error::{ErrorKind, Result};
 use crate::layout;
 use crate::lease::epoch::Candidate;
 use crate::lease::filter::Filter;

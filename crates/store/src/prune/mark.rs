@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use image::node::Node;
 use image::tree::NodeSource as _;
 use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Root};
 
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 use crate::lease::Commit;
 use crate::lease::filter::Filter;
@@ -146,8 +145,7 @@ impl<'a> Marks<'a> {
 
     fn version(&mut self, image: &ImageName, number: u64) -> Result<()> {
         let manifest = self.repository.read_manifest(image, number)?.0.manifest;
-        let layout =
-            manifest.layout().map_err(|error| from_image(format!("read `{image}@{number}`"), error))?;
+        let layout = manifest.layout().map_err(|error| error.within(format!("read `{image}@{number}`")))?;
         self.root(manifest.root, layout.chunk)
     }
 
@@ -190,7 +188,7 @@ impl<'a> Marks<'a> {
 
     fn node(&self, object: &ObjectRef, level: u8, size: ChunkSize) -> Result<Node> {
         let node = Nodes(self.repository).node(object).and_then(|node| Node::decode(&node, level, size));
-        node.map_err(|error| from_image(format!("mark {object}"), error))
+        node.map_err(|error| error.within(format!("mark {object}")))
     }
 
     pub(super) fn is_live(&self, digest: &Digest) -> bool {

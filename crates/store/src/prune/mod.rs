@@ -10,10 +10,10 @@ mod run;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use base::{Error, ErrorKind, Result};
 use object_store::path::Path;
 
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::lease::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::lease::filter::Filter;

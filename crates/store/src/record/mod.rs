@@ -3,14 +3,12 @@
 
 pub(crate) mod mend;
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::signature::SIGNATURES_MAX;
 use image::{Cipher, PublicKey, Signature, Signed, SigningKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, ErrorKind, Result, from_image};
 
 /// Longest record in bytes.
 pub(crate) const RECORD_BYTES_MAX: u64 = 16 << 10;
@@ -72,7 +70,7 @@ pub(crate) fn seal_signed<T: Serialize>(kind: &str, body: &T, key: Option<&Signi
 
 /// The record `text` as it is stored: as it is, or sealed.
 pub(crate) fn enclose(cipher: &Cipher, text: Bytes) -> Result<Bytes> {
-    let sealed = cipher.seal_record(&text).map_err(|error| from_image("write a record".to_owned(), error))?;
+    let sealed = cipher.seal_record(&text).map_err(|error| error.within("write a record"))?;
     let enclosure = |sealed| Enclosure { critical: vec![CIPHER.to_owned()], sealed };
     Ok(sealed.map_or(text, |sealed| seal(SEALED, &enclosure(sealed))))
 }
@@ -85,7 +83,7 @@ pub(crate) fn disclose(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Byte
     }
     let enclosure: Enclosure = unseal(SEALED, name, &bytes)?;
     let opened = cipher.open_record(&enclosure.sealed);
-    opened.map(Bytes::from).map_err(|error| from_image(format!("read `{name}`"), error))
+    opened.map(Bytes::from).map_err(|error| error.within(format!("read `{name}`")))
 }
 
 /// `Corrupt` unless `bytes` are a record that holds a sealed one, as far as anybody can tell.
@@ -170,7 +168,7 @@ pub(crate) fn nonce() -> Result<String> {
 pub(crate) fn random<const COUNT: usize>() -> Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     let taken = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| crate::error::from_io("draw random bytes", error))?;
+        .map_err(|error| Error::from_io("draw random bytes", error))?;
     assert_eq!(taken, bytes.len(), "the kernel gives up to 256 random bytes at once");
     Ok(bytes)
 }
@@ -218,7 +216,7 @@ mod tests {
         let forged = format!("{covered}\nblake3 {}\n", Digest::of(covered.as_bytes()));
         let (found, signed) = unseal_signed::<Body>("tag", "t", forged.as_bytes()).unwrap();
         assert_eq!(found.target, 8);
-        assert_eq!(signed.signers().unwrap_err().kind(), image::ErrorKind::Corrupt);
+        assert_eq!(signed.signers().unwrap_err().kind(), ErrorKind::Corrupt);
         // Lines that are no signatures, and too many that are.
         let (line, signature) = covered.split_once('\n').unwrap();
         for rest in ["hello".to_owned(), signature.replace("ed25519", "rsa"), [signature; 17].join("\n")] {

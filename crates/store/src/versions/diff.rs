@@ -5,11 +5,10 @@ use std::iter::Peekable;
 use std::ops::Range;
 
 use base::limits::SECTOR_BYTES;
-use base::{Extent, ExtentSet};
+use base::{Extent, ExtentSet, Result};
 use image::{ChunkExtents, Difference, Differences, Leaf};
 
 use crate::edit::Snapshot;
-use crate::error::{Result, from_image};
 use crate::nodes::Nodes;
 
 /// How a range of sectors differs.
@@ -90,7 +89,7 @@ impl Snapshot<'_> {
         let old = (Nodes(self.repository()), &self.manifest().root);
         let new = (Nodes(after.repository()), &after.manifest().root);
         for difference in Differences::new(self.layout().chunk, old, new) {
-            let difference = difference.map_err(|error| from_image("compare two versions".into(), error))?;
+            let difference = difference.map_err(|error| error.within("compare two versions"))?;
             let Difference { first, count, before, after: leaf } = difference;
             let last = [self, after].map(|side| side.layout().chunk_extent(first + count - 1).end());
             let start = first.saturating_mul(u64::from(self.layout().chunk.sectors()));

@@ -1,11 +1,11 @@
 //! Floors: up to which number all versions of an image are removed, so that their manifests and tombstones can go.
 //! formats/repository.md, "Versions" and "Pruning".
 
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
 use crate::layout;
 use crate::mutant::Mutant;
 use crate::names::ImageName;

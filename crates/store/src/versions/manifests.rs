@@ -2,15 +2,14 @@
 
 use std::collections::VecDeque;
 
-use base::Digest;
 use base::limits::MANIFEST_BYTES_MAX;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Manifest, Sealed};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 use crate::names::{ImageName, Reference};
 use crate::parallel::parallel_by;
@@ -65,7 +64,7 @@ struct Tombstone {
 impl Repository {
     /// `manifest` signed and sealed as it is stored, and the digest that names it.
     pub(crate) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
-        let failed = |error| from_image(format!("publish `{}`", manifest.image), error);
+        let failed = |error: Error| error.within(format!("publish `{}`", manifest.image));
         let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
         let digest = Sealed::open(&envelope).map_err(failed)?.digest();
         Ok((self.cipher.seal_manifest(envelope).map_err(failed)?, digest))
@@ -254,7 +253,7 @@ impl Repository {
             _ => error,
         })?;
         let opened = self.cipher.open_manifest(&bytes).and_then(|envelope| Sealed::open(&envelope));
-        let sealed = opened.map_err(|error| from_image(format!("read `{path}`"), error))?;
+        let sealed = opened.map_err(|error| error.within(format!("read `{path}`")))?;
         let manifest = &sealed.manifest;
         if (manifest.image.as_str(), manifest.number) != (image.as_str(), number) {
             let text = format!(
@@ -272,7 +271,7 @@ impl Repository {
         let path = layout::version(image, number);
         let bytes = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX))?;
         let checked = image::cipher::check_sealed_manifest(&bytes);
-        checked.map(drop).map_err(|error| from_image(format!("read `{path}`"), error))
+        checked.map(drop).map_err(|error| error.within(format!("read `{path}`")))
     }
 
     /// The number that the next version of `image` would have: none below it is free, whatever lists do not show yet.

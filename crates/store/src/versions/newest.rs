@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use base::Result;
 use object_store::path::Path;
 
-use crate::error::Result;
 use crate::layout;
 use crate::names::ImageName;
 use crate::repository::Repository;

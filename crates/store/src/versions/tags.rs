@@ -1,13 +1,12 @@
 //! Tags: names that move from version to version. Every move is a record of its own, numbered and created only if
 //! absent; the newest says where the tag is. formats/repository.md, "Tags".
 
-use base::Digest;
+use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Cipher, Signed, Trust};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
-use crate::error::{Error, ErrorKind, Result, from_image};
 use crate::layout;
 use crate::names::{ImageName, LATEST, Reference, TagName};
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
@@ -181,7 +180,7 @@ pub fn read_tag(
     let what = format!("`{image}:{tag}`");
     let bytes = record::disclose(cipher, &what, bytes)?;
     let (newest, signed) = read_move(image, tag, &what, &bytes)?;
-    trust.check(&what, &signed).map_err(|error| from_image(format!("use {what}"), error))?;
+    trust.check(&what, &signed).map_err(|error| error.within(format!("use {what}")))?;
     let (tag, digest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
     Ok((tag.version, digest))
 }

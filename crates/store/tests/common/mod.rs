@@ -8,7 +8,7 @@ pub mod proxy;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use base::Chance;
+use base::{Chance, Error, ErrorKind};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
@@ -20,7 +20,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
 use proxy::{Fate, Proxy};
-use store::{ErrorKind, ImageName, Keys, Location, Reference, Repository, S3Access, Setting, Stamp};
+use store::{ImageName, Keys, Location, Reference, Repository, S3Access, Setting, Stamp};
 
 /// One repository and what it lies in.
 pub struct Place {
@@ -173,7 +173,7 @@ pub fn version(image: &str, number: u64) -> String {
 }
 
 /// What kind of error came, if one came.
-pub fn kind<T>(result: Result<T, store::Error>) -> Result<(), ErrorKind> {
+pub fn kind<T>(result: Result<T, Error>) -> Result<(), ErrorKind> {
     result.map(drop).map_err(|error| error.kind())
 }
 

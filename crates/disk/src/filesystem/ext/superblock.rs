@@ -1,12 +1,13 @@
 //! The superblock: features, layout, state.
 
+use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::wire::{Reader, Truncated};
 
 use super::super::{Why, require};
 use super::checksum::crc32c;
+use crate::text;
 use crate::volume::Volume;
-use crate::{Result, text};
 
 /// Where the superblock stands, in bytes, whatever the block size.
 pub(super) const SUPERBLOCK_OFFSET: u64 = 1024;

@@ -3,15 +3,14 @@
 
 use std::collections::HashMap;
 
-use base::Digest;
+use base::{Digest, Error, Result};
 use image::manifest::{Copied, Parent};
 use image::tree::NodeSource;
 use image::{
     Child, ChunkRef, Differences, Leaf, Manifest, ObjectRef, ObjectSink, ObjectSource, Root, Sealed, Verified,
 };
 
-use crate::error::{Result, from_image};
-use crate::lease::writer::{Writer, again};
+use crate::lease::writer::{Writer, retry_if_revoked};
 use crate::names::{ImageName, Reference};
 use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
@@ -87,7 +86,8 @@ impl<'a> Copier<'a> {
         }
         let manifest = &sealed.manifest;
         let stamp = Stamp { created: manifest.created.clone(), creator: manifest.creator.clone() };
-        let (manifest, sent) = again(|| self.copy_once(reference, sealed, &Writer::begin(self.to, &stamp)?))?;
+        let (manifest, sent) =
+            retry_if_revoked(|| self.copy_once(reference, sealed, &Writer::begin(self.to, &stamp)?))?;
         let number = manifest.number;
         let (copy, _) = self.to.read_manifest(&self.image, number)?;
         self.known.insert(sealed.digest(), (number, copy.digest()));
@@ -101,7 +101,7 @@ impl<'a> Copier<'a> {
 
     fn copy_once(&self, reference: &Reference, sealed: &Sealed, writer: &Writer) -> Result<(Manifest, Sent)> {
         let sent = Sent::default();
-        let failed = |error| from_image(format!("copy `{reference}`"), error);
+        let failed = |error: Error| error.within(format!("copy `{reference}`"));
         let mut draft = self.describe(sealed);
         if self.from.cipher().is_like(self.to.cipher()) {
             self.send(&sealed.manifest, writer, &sent).map_err(failed)?;
@@ -129,7 +129,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Sends what differs from a version that is here: all that a published version names is there.
-    fn send(&self, manifest: &Manifest, to: &Writer, sent: &Sent) -> image::Result<()> {
+    fn send(&self, manifest: &Manifest, to: &Writer, sent: &Sent) -> Result<()> {
         let layout = manifest.layout()?;
         let here = self.nearest(manifest);
         let there = Passing { from: self.from, to, sent };
@@ -144,7 +144,7 @@ impl<'a> Copier<'a> {
         self.send_chunks(&mut missing, to, sent)
     }
 
-    fn send_chunks(&self, chunks: &mut Vec<ChunkRef>, to: &Writer, sent: &Sent) -> image::Result<()> {
+    fn send_chunks(&self, chunks: &mut Vec<ChunkRef>, to: &Writer, sent: &Sent) -> Result<()> {
         let done = parallel_by(
             READERS,
             chunks,
@@ -184,7 +184,7 @@ struct Passing<'a> {
 }
 
 impl NodeSource for Passing<'_> {
-    fn node(&self, object: &ObjectRef) -> image::Result<Verified> {
+    fn node(&self, object: &ObjectRef) -> Result<Verified> {
         let node = self.from.verified(object)?;
         if !self.to.contains(object)? {
             self.to.put(object, node.bytes().clone())?;

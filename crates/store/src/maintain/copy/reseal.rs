@@ -1,10 +1,10 @@
 //! Copies between repositories that keep objects otherwise: not encrypted, or by another key. The tree is made anew,
 //! since objects have other names there.
 
+use base::Result;
 use bytes::Bytes;
 use image::{
-    ChunkRef, Cipher, Leaf, LeafRun, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink, Result, Root,
-    TreeBuilder,
+    ChunkRef, Cipher, Leaf, LeafRun, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink, Root, TreeBuilder,
 };
 
 use super::sent::{READERS, Sent, WINDOW_CHUNKS};

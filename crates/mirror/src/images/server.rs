@@ -1,0 +1,185 @@
+//! The images of a server as [`Images`]. The client that makes changes should be patient, as
+//! [`net::client::ClientOptions::default`] is: the disk keeps what cannot be sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::limits::PROFILE_CHUNKS_MAX;
+use base::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed, Trust};
+use net::api::CreateRequest;
+use net::client::{Client, ClientOptions};
+use net::clock::Stop;
+use net::profile::{ANSWER_CHUNKS_MAX, BootRequest, ExchangeRequest, chunks_of, runs_of};
+use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
+
+use super::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Tell, Written, if_found};
+
+/// Objects that are on their way to a server at once: enough to fill 1 Gbit/s at 10 ms.
+const AT_ONCE: usize = 16;
+
+impl Images for Client {
+    fn image_names(&self) -> Result<Vec<ImageName>> {
+        self.images()?.images.iter().map(|image| image.name.parse()).collect()
+    }
+
+    fn version_numbers(&self, image: &ImageName) -> Result<Vec<u64>> {
+        Ok(self.versions(image.as_str())?.versions.iter().map(|version| version.number).collect())
+    }
+
+    fn tag_names(&self, image: &ImageName) -> Result<Vec<TagName>> {
+        let images = self.images()?.images;
+        let found = images.into_iter().find(|found| found.name == image.as_str());
+        found.into_iter().flat_map(|found| found.tags.into_keys()).map(|tag| tag.parse()).collect()
+    }
+
+    /// Where only some keys are trusted, the tag has to be signed as well: else the server could answer with any
+    /// version that was ever signed.
+    fn find(&self, reference: &Reference) -> Result<Sealed> {
+        let Some(trust) = &self.options().trust else {
+            return net::fetch::manifest(self, &reference.to_string());
+        };
+        let version = match reference {
+            Reference::Tagged(image, tag) => tagged(self, image, tag, trust)?,
+            _ => net::fetch::manifest(self, &reference.to_string())?,
+        };
+        trust.check(&format_args!("`{reference}`"), version.signed())?;
+        Ok(version)
+    }
+
+    fn create_image(&self, image: &ImageName, shape: &Shape, _: &Stamp) -> Result<u64> {
+        let request = CreateRequest {
+            size_bytes: shape.size_bytes,
+            chunk_bytes: Some(shape.chunk.bytes()),
+            logical_sector_bytes: Some(shape.logical_sector_bytes),
+        };
+        self.create(image.as_str(), &request).map(|made| made.number)
+    }
+
+    fn clone_version(&self, from: &Reference, image: &ImageName, _: &Stamp) -> Result<u64> {
+        self.clone_image(image.as_str(), &from.to_string()).map(|made| made.number)
+    }
+
+    fn commit_changes(
+        &self,
+        image: &ImageName,
+        changes: &Changes<'_>,
+        expected: Option<u64>,
+        _: &Stamp,
+    ) -> Result<Written> {
+        let all = net::client::Changes { written: changes.written.to_vec(), freed: changes.freed.to_vec() };
+        let mut read = |offset: u64, into: &mut [u8]| changes.content.read_at(offset, into);
+        self.commit(image.as_str(), &all, &mut read, expected).map(|done| written(&done))
+    }
+
+    fn append_bytes(
+        &self,
+        image: &ImageName,
+        bytes: u64,
+        content: &dyn Content,
+        _: &Stamp,
+    ) -> Result<Written> {
+        let mut read = |offset: u64, into: &mut [u8]| content.read_at(offset, into);
+        self.append(image.as_str(), bytes, &mut read).map(|done| written(&done))
+    }
+
+    /// The server keeps what was sent for ten minutes, and takes care of prunes.
+    fn add_version(
+        &self,
+        _: &Stamp,
+        work: &mut dyn FnMut(&dyn Addition) -> Result<Manifest>,
+    ) -> Result<Manifest> {
+        work(&There(self.another()))
+    }
+
+    fn for_one_commit(self: Arc<Self>, tell: Tell, stop: &Stop) -> Arc<dyn Images> {
+        let options = ClientOptions { tell, stop: stop.clone(), ..self.options().clone() };
+        Arc::new(self.with_options(options))
+    }
+}
+
+impl BootProfiles for Client {
+    fn boot_profile(&self, image: &str, version: u64) -> Result<Option<Vec<u64>>> {
+        let found = self.profile(image, version)?;
+        Ok(found.map(|profile| chunks_of(&profile.runs, PROFILE_CHUNKS_MAX)))
+    }
+
+    /// `None` also if the server is older than the exchange, or the version is gone.
+    fn share_reads(&self, image: &str, report: ReadReport<'_>) -> Result<Option<ReadUpdate>> {
+        let ReadReport { version, machine, cursor, chunks } = report;
+        let request = ExchangeRequest { version, machine, cursor, runs: runs_of(chunks) };
+        let answer = if_found(self.exchange_reads(image, &request))?;
+        Ok(answer.map(|answer| ReadUpdate {
+            cursor: answer.cursor,
+            chunks: chunks_of(&answer.runs, ANSWER_CHUNKS_MAX),
+            pause: Duration::from_millis(u64::from(answer.pause_ms)),
+        }))
+    }
+
+    fn record_boot(&self, image: &str, version: u64, chunks: &[u64], _: &Stamp) -> Result<()> {
+        let boot = BootRequest { version, runs: runs_of(chunks) };
+        self.add_boot(image, &boot).map(drop)
+    }
+}
+
+/// The version on which a trusted key put `tag`.
+fn tagged(client: &Client, image: &ImageName, tag: &TagName, trust: &Trust) -> Result<Sealed> {
+    let record = client.tag(image.as_str(), tag.as_str())?;
+    let (number, digest) = store::read_tag(image, tag, record, &ObjectSource::cipher(client), trust)?;
+    let version = net::fetch::manifest(client, &format!("{image}@{number}"))?;
+    if version.digest() == digest {
+        return Ok(version);
+    }
+    let text = format!("`{image}:{tag}` was put on another version {number} than the server has");
+    Err(Error::new(ErrorKind::Verification, text))
+}
+
+fn written(done: &net::api::Written) -> Written {
+    Written {
+        number: done.number,
+        stored_bytes: done.stored_bytes,
+        retries: done.retries,
+        merged_chunks: done.merged_chunks,
+    }
+}
+
+/// An addition through a server: an upload of its own.
+struct There(Client);
+
+impl ObjectSource for There {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
+        self.0.fetch(object)
+    }
+
+    fn cipher(&self) -> Cipher {
+        ObjectSource::cipher(&self.0)
+    }
+}
+
+impl ObjectSink for There {
+    fn contains(&self, object: &ObjectRef) -> Result<bool> {
+        self.0.contains(object)
+    }
+
+    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
+        self.0.put(object, bytes)
+    }
+
+    fn cipher(&self) -> Cipher {
+        ObjectSink::cipher(&self.0)
+    }
+}
+
+impl Addition for There {
+    fn at_once(&self) -> usize {
+        AT_ONCE
+    }
+
+    fn publish(&self, image: &ImageName, draft: Manifest, expected: u64) -> Result<Manifest> {
+        // The name is the server's to say.
+        let draft = Manifest { image: image.to_string(), ..draft }.encode(None)?;
+        let published = self.0.publish_onto(image.as_str(), draft, expected)?;
+        Manifest::decode(&published).map_err(|error| error.within(format!("publish `{image}`")))
+    }
+}
