@@ -21,7 +21,7 @@ use base::limits::SECTOR_BYTES;
 use disk::{Geometry, ReadAt, WriteAt};
 use image::{Leaf, Manifest};
 
-use crate::machine::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors, Zeros};
+use crate::machine::{Config, Core, Counters, Done, Failure, Io, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
 use crate::{Durability, Error, ErrorKind, Guide, Result, Served, Source, Space, Status, StatusRun};
 use cast::Cast;
@@ -105,7 +105,6 @@ impl Mirror {
             ahead_chunks_max: options.ahead_chunks_max,
             background_per_second: u32::try_from(each_second).unwrap_or(u32::MAX),
             journal_bytes_max: options.journal_bytes_max,
-            mutant: Mutant::None,
         };
         let geometry = Geometry {
             size_bytes: layout.size_bytes(),
