@@ -28,6 +28,8 @@ pub struct Mutant {
     /// Some run of the simulator shows it.
     #[serde(default = "yes")]
     pub seen: bool,
+    /// The number of a run that shows it, if the search would take long. It is only tried first.
+    pub seen_by: Option<usize>,
     change: Vec<Change>,
     /// Which runs of the simulator look for it: the name of its file.
     #[serde(skip)]
@@ -157,6 +159,7 @@ mod tests {
             name: name.to_owned(),
             what: "It is wrong.".to_owned(),
             seen: true,
+            seen_by: None,
             change: changes.iter().map(change).collect(),
             family: "prune".to_owned(),
         }

@@ -29,8 +29,7 @@ pub fn all(simulator: &Path, mutants: &[Mutant]) -> Vec<String> {
     for mutant in mutants.iter().filter(|mutant| !mutant.seen) {
         show(&mutant.name, "no run is known to show it", Duration::ZERO);
     }
-    // The last ones take longest.
-    let looked_for: Vec<&Mutant> = mutants.iter().rev().filter(|mutant| mutant.seen).collect();
+    let looked_for: Vec<&Mutant> = mutants.iter().filter(|mutant| mutant.seen).collect();
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
@@ -68,25 +67,24 @@ fn complaint(mutant: &Mutant, verdict: &Verdict) -> Option<String> {
     }
 }
 
-/// Looks for one bug, then runs what broke a rule once more without it.
+/// Looks for one bug, first where it was found before. Then runs what broke a rule once more without it.
 fn one(simulator: &Path, mutant: &Mutant) -> Result<Verdict, String> {
-    let Some((number, run)) = search(simulator, mutant, None)? else { return Ok(Verdict::Missed) };
-    let alike = search(simulator, mutant, Some(number))?.is_some();
+    let name = mutant.name.as_str();
+    let known =
+        mutant.seen_by.map(|number| search(simulator, &words(mutant, Some(number)), name)).transpose()?;
+    let found = match known.flatten() {
+        None => search(simulator, &words(mutant, None), name)?,
+        known => known,
+    };
+    let Some((number, run)) = found else { return Ok(Verdict::Missed) };
+    let alike = search(simulator, &words(mutant, Some(number)), "")?.is_some();
     Ok(if alike { Verdict::Alike(run) } else { Verdict::Caught(run) })
 }
 
-/// Number and name of the first run that breaks a rule with the bug, or whether run `alone` does without it.
-fn search(
-    simulator: &Path,
-    mutant: &Mutant,
-    alone: Option<usize>,
-) -> Result<Option<(usize, String)>, String> {
-    let mut command = Command::new(simulator);
-    command.args(words(mutant, alone)).env_remove(SWITCH_VARIABLE);
-    if alone.is_none() {
-        command.env(SWITCH_VARIABLE, &mutant.name);
-    }
-    let output = command.output().map_err(|error| format!("does not start: {error}"))?;
+/// Number and name of the first run that breaks a rule, of those that `words` ask for, with the bug `name`.
+fn search(simulator: &Path, words: &[String], name: &str) -> Result<Option<(usize, String)>, String> {
+    let output = Command::new(simulator).args(words).env(SWITCH_VARIABLE, name).output();
+    let output = output.map_err(|error| format!("does not start: {error}"))?;
     let told = String::from_utf8_lossy(&output.stdout);
     match (told.lines().find_map(broken_run), output.status.success()) {
         (None, false) => {
@@ -97,7 +95,7 @@ fn search(
     }
 }
 
-/// The words that make the simulator search the runs of the bug's family, or do only run `alone` of them.
+/// The words that make the simulator search the runs of the bug's family, or do only the run with number `alone`.
 fn words(mutant: &Mutant, alone: Option<usize>) -> Vec<String> {
     let mut words = vec!["--until-broken".to_owned()];
     // It does multicast if nothing else is said.
