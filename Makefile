@@ -3,7 +3,7 @@
 SHELL := bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
-.PHONY: help demo test minio check sim bench dependencies bench-dependencies s3-store
+.PHONY: help demo test mutants minio check sim bench dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -12,8 +12,12 @@ demo: dependencies ## captures a Debian disk, multicasts it to five hosts, verif
 	cargo build --release --package diskcast-cli --package diskcast-lab
 	target/release/diskcast-demo
 
-test: dependencies s3-store ## runs every test: unit, golden, simulation, real filesystems, the network lab, the programs
+test: dependencies s3-store ## runs every test: unit, golden, simulation and its seeded bugs, real filesystems, the network lab, the programs
 	cargo test --workspace
+	cargo xtask mutants
+
+mutants: ## shows that the simulator catches each seeded bug (crates/sim/mutants); builds a copy of the sources for it
+	cargo xtask mutants
 
 minio: dependencies ## what is tested of repositories in S3 once more, on MinIO, which takes five minutes to build
 	@tools/versitygw.sh --minio

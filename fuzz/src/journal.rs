@@ -1,6 +1,6 @@
 //! The journal of an attached disk, as it may lie there after a crash.
 
-use mirror::machine::{Cut, Held, Mutant, Record};
+use mirror::machine::{Cut, Held, Record};
 use mirror::state::{Lineage, Promise, TOKEN_BYTES, barrier, encode, recover, snapshot};
 
 use crate::Target;
@@ -33,7 +33,7 @@ fn seeds() -> Vec<Vec<u8>> {
 
 fn take(bytes: &[u8]) {
     for boot in &BOOTS {
-        if let Ok(found) = recover(bytes, boot, Mutant::None) {
+        if let Ok(found) = recover(bytes, boot) {
             assert!(found.void().take(10_000).all(|run| run.end <= found.cut.size_sectors));
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Cause, Disposition, Downstream, Gathering, Key, Lacking, Mutant, NeedRange, ObjectRange,
-    RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server,
-    ServerConfig, ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
+    BlockHeader, Cause, Disposition, Downstream, Gathering, Key, Lacking, NeedRange, ObjectRange, RateConfig,
+    Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server, ServerConfig,
+    ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
 };
 
 use crate::Target;
@@ -100,7 +100,6 @@ fn server() -> Server {
         cache_bytes: 64 << 10,
         gathering: Gathering::default(),
         receiver_timeout: Duration::from_secs(5),
-        mutant: Mutant::None,
     };
     Server::new(Instant::ZERO, config)
 }
@@ -145,7 +144,6 @@ fn receiver() -> Receiver {
         stalled_after: Duration::from_secs(2),
         receivers: 1,
         chance: Chance::from_seed(1),
-        mutant: Mutant::None,
     };
     let mut receiver = Receiver::new(Instant::ZERO, config);
     receiver.want(Instant::ZERO, ObjectRange { first: 0, count: 40 });

@@ -11,7 +11,7 @@ use image::NoProgress;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
-use store::{Mutant, Overseer, Process, PruneEvent, PruneOptions, Repository, Scope, Stamp, Writer};
+use store::{Overseer, Process, PruneEvent, PruneOptions, Repository, Scope, Stamp, Writer};
 
 use crate::{Target, images};
 
@@ -33,7 +33,7 @@ fn stamp() -> Stamp {
 
 fn open(store: Arc<InMemory>) -> base::Result<Repository> {
     let process = Process { boot: "0".repeat(32), namespace: 1, pid: 1, started: 1 };
-    Repository::simulated(store, Mutant::None, process, Arc::new(|_| false))
+    Repository::simulated(store, process, Arc::new(|_| false))
 }
 
 /// Waits for nobody, and keeps the store as it is when the first objects were deleted.

@@ -1,8 +1,15 @@
 //! The repository's own checks: `cargo xtask tidy` prints what breaks the house rules and fails if anything does.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
+//! `cargo xtask mutants` shows that the simulator sees seeded bugs.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a tool for developers, which talks to them and tells how long things take"
+)]
 
 mod circles;
 mod imports;
+mod mutants;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -11,8 +18,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => report(&tidy(&root())),
+        Some("mutants") => hunt(&root()),
         _ => {
-            eprintln!("usage: cargo xtask tidy");
+            eprintln!("usage: cargo xtask tidy|mutants");
             ExitCode::from(2)
         }
     }
@@ -23,6 +31,7 @@ fn tidy(root: &Path) -> Vec<String> {
     let mut breaches = imports::check(root);
     breaches.extend(circles::check(root));
     breaches.extend(sources::check(root));
+    breaches.extend(mutants::check(root));
     breaches.sort();
     breaches
 }
@@ -35,6 +44,20 @@ fn report(breaches: &[String]) -> ExitCode {
     } else {
         println!("{} breaches of the house rules (CONTRIBUTING.md tells them)", breaches.len());
         ExitCode::FAILURE
+    }
+}
+
+/// Looks for all seeded bugs.
+fn hunt(root: &Path) -> ExitCode {
+    match mutants::hunt(root) {
+        Ok(()) => {
+            println!("every seeded bug was caught, and nothing without one");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            wrong.iter().for_each(|line| println!("{line}"));
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Cause, Disposition, Downstream, Gathering, Lacking, Mutant, NeedRange, NeedSymbols,
-    ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverId, Report, Run, Server,
-    ServerConfig, ServerEvent, Shape, Transmit, Upstream,
+    BlockHeader, Cause, Disposition, Downstream, Gathering, Lacking, NeedRange, NeedSymbols, ObjectRange,
+    RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverId, Report, Run, Server, ServerConfig,
+    ServerEvent, Shape, Transmit, Upstream,
 };
 
 /// One head and three other objects, of 100 blocks each.
@@ -21,7 +21,6 @@ fn receiver() -> Receiver {
         stalled_after: Duration::from_secs(10),
         receivers: 2,
         chance: Chance::from_seed(1),
-        mutant: Mutant::default(),
     };
     let mut receiver = Receiver::new(Instant::ZERO, config);
     receiver.want(Instant::ZERO, ObjectRange { first: 0, count: 4 });
@@ -60,7 +59,6 @@ fn server() -> (Server, Instant) {
         cache_bytes: 1 << 20,
         gathering: Gathering::default(),
         receiver_timeout: Duration::from_secs(10),
-        mutant: Mutant::default(),
     };
     let mut now = Instant::ZERO;
     let mut server = Server::new(now, config);

@@ -2,7 +2,7 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    Downstream, Gathering, Mutant, ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverId, Server,
+    Downstream, Gathering, ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverId, Server,
     ServerConfig, ServerEvent, Shape, Status, Transmit, Upstream,
 };
 
@@ -19,7 +19,6 @@ fn receiver(number: u32) -> Receiver {
         stalled_after: Duration::from_secs(10),
         receivers: 2,
         chance: Chance::from_seed(number.into()),
-        mutant: Mutant::default(),
     };
     let mut receiver = Receiver::new(Instant::ZERO, config);
     receiver.want(Instant::ZERO, ObjectRange { first: 1, count: 99 });
@@ -82,7 +81,6 @@ fn sent(packets: Vec<Vec<u8>>) -> Vec<u64> {
         cache_bytes: 100 << 10,
         gathering: Gathering::default(),
         receiver_timeout: Duration::from_secs(10),
-        mutant: Mutant::default(),
     };
     let (mut now, mut sent) = (Instant::ZERO, Vec::new());
     let mut server = Server::new(now, config);

@@ -1,5 +1,6 @@
 //! Replays one seed, or looks for a failing one: `cargo run --release -p diskcast-sim -- --seed 7`. Or shows how a
-//! transfer grows with the number of receivers: `--room 10000 --loss 10000`.
+//! transfer grows with the number of receivers: `--room 10000 --loss 10000`. `--until-broken` runs the seeds by which
+//! seeded bugs are found, and tells the first that breaks a rule.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,21 +12,20 @@ mod clouds;
 use std::process::ExitCode;
 
 use base::Duration;
-use proto::multicast::Mutant;
-use sim::{Room, Scenario, Violation, run};
+use sim::{Family, Room, Scenario, Violation, run};
 
-const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--mutant NAME] [--verbose]
-       diskcast-sim [--seed N] [--count N] [--mutant NAME] [--calm | --harsh] [--verbose]
+const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verbose]
+       diskcast-sim [--seed N] [--count N] [--calm | --harsh] [--verbose]
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
-                    [--seed N] [--mutant NAME] [--json] [--verbose]
-       diskcast-sim --prune [--seed N] [--count N] [--mutant NAME]
+                    [--seed N] [--json] [--verbose]
+       diskcast-sim --prune [--seed N] [--count N]
+       diskcast-sim --until-broken [--mirror | --prune] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|cast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]";
 
 struct Arguments {
     seed: u64,
-    count: u64,
-    mutant: Mutant,
+    count: Option<u64>,
     calm: bool,
     harsh: bool,
     verbose: bool,
@@ -37,9 +37,9 @@ struct Arguments {
     slow: usize,
     json: bool,
     mirror: bool,
-    mirror_mutant: mirror::machine::Mutant,
     prune: bool,
-    prune_mutant: store::Mutant,
+    until_broken: bool,
+    first: usize,
 }
 
 fn main() -> ExitCode {
@@ -59,14 +59,17 @@ fn main() -> ExitCode {
     if let Some(receivers) = arguments.room {
         return if show_room(receivers, &arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    if arguments.until_broken {
+        return if search(&arguments) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let replay = match &arguments {
         Arguments { mirror: true, .. } => replay_mirror,
         Arguments { prune: true, .. } => replay_prunes,
         _ => replay,
     };
-    let failed =
-        (arguments.seed..arguments.seed + arguments.count).filter(|&seed| !replay(seed, &arguments)).count();
-    println!("{failed} of {} seeds failed", arguments.count);
+    let count = arguments.count.unwrap_or(1);
+    let failed = (arguments.seed..arguments.seed + count).filter(|&seed| !replay(seed, &arguments)).count();
+    println!("{failed} of {count} seeds failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -76,8 +79,7 @@ fn replay(seed: u64, arguments: &Arguments) -> bool {
         Arguments { harsh: true, .. } => Scenario::harsh,
         _ => Scenario::mixed,
     };
-    let mut scenario = make(seed);
-    scenario.mutant = arguments.mutant;
+    let scenario = make(seed);
     if arguments.verbose {
         println!("{scenario:#?}");
     }
@@ -99,7 +101,7 @@ fn replay(seed: u64, arguments: &Arguments) -> bool {
 }
 
 fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
-    let scenario = sim::mirror::MirrorScenario::mixed(seed).with(arguments.mirror_mutant);
+    let scenario = sim::mirror::MirrorScenario::mixed(seed);
     if arguments.verbose {
         println!("{scenario:#?}");
     }
@@ -112,8 +114,8 @@ fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
-fn replay_prunes(seed: u64, arguments: &Arguments) -> bool {
-    let outcome = sim::run_prunes(seed, arguments.prune_mutant);
+fn replay_prunes(seed: u64, _: &Arguments) -> bool {
+    let outcome = sim::run_prunes(seed);
     println!(
         "seed {seed}: trace {:016x}, {} operations, {} versions published, {} objects deleted, {} revoked",
         outcome.trace, outcome.operations, outcome.published, outcome.deleted, outcome.revoked,
@@ -121,10 +123,30 @@ fn replay_prunes(seed: u64, arguments: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
+/// Runs trials until one breaks a rule, which it tells; true if none does.
+fn search(arguments: &Arguments) -> bool {
+    let family = match arguments {
+        Arguments { mirror: true, .. } => Family::Mirror,
+        Arguments { prune: true, .. } => Family::Prune,
+        _ => Family::Multicast,
+    };
+    let (first, all) = (arguments.first, family.trials().len());
+    let count = arguments.count.map_or(all, |count| usize::try_from(count).unwrap_or(all));
+    let end = first.saturating_add(count).min(all);
+    let broken = sim::until_broken(family, first..end);
+    match &broken {
+        None => println!("none of {} runs breaks a rule", end.saturating_sub(first)),
+        Some(sim::Broken { number, trial, violation }) => {
+            println!("BROKEN: run {number}, {trial}: {}: {}", violation.rule, violation.what);
+        }
+    }
+    broken.is_none()
+}
+
 fn show_room(receivers: usize, arguments: &Arguments) -> bool {
     let Arguments { bits_per_second, loss_per_million, .. } = *arguments;
     let mut room = Room::new(receivers, arguments.image_mib << 20, bits_per_second, loss_per_million);
-    (room.seed, room.mutant, room.slow) = (arguments.seed, arguments.mutant, arguments.slow.min(receivers));
+    (room.seed, room.slow) = (arguments.seed, arguments.slow.min(receivers));
     if arguments.skew {
         room.starts_over = room.transfer_time();
     }
@@ -179,23 +201,10 @@ fn tell(violations: &[Violation]) -> bool {
     violations.is_empty()
 }
 
-/// The bug that is called `name`, of whichever machine.
-fn named(name: &str) -> Option<(Mutant, mirror::machine::Mutant, store::Mutant)> {
-    fn find<M: std::fmt::Debug + Copy>(all: &[M], name: &str) -> Option<M> {
-        all.iter().copied().find(|mutant| format!("{mutant:?}") == name)
-    }
-    let of_proto = find(&Mutant::ALL, name);
-    let (of_mirror, of_store) = (find(&mirror::machine::Mutant::ALL, name), find(&store::Mutant::ALL, name));
-    let is_known = of_proto.is_some() || of_mirror.is_some() || of_store.is_some();
-    is_known
-        .then(|| (of_proto.unwrap_or_default(), of_mirror.unwrap_or_default(), of_store.unwrap_or_default()))
-}
-
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
     let mut arguments = Arguments {
         seed: 0,
-        count: 1,
-        mutant: Mutant::None,
+        count: None,
         calm: false,
         harsh: false,
         verbose: false,
@@ -207,17 +216,16 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         slow: 0,
         json: false,
         mirror: false,
-        mirror_mutant: mirror::machine::Mutant::None,
         prune: false,
-        prune_mutant: store::Mutant::None,
+        until_broken: false,
+        first: 0,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--seed" => arguments.seed = words.next()?.parse().ok()?,
-            "--count" => arguments.count = words.next()?.parse().ok()?,
-            "--mutant" => {
-                (arguments.mutant, arguments.mirror_mutant, arguments.prune_mutant) = named(&words.next()?)?;
-            }
+            "--count" => arguments.count = Some(words.next()?.parse().ok()?),
+            "--until-broken" => arguments.until_broken = true,
+            "--first" => arguments.first = words.next()?.parse().ok()?,
             "--prune" => arguments.prune = true,
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use base::{Chance, Duration, Instant};
 use proto::code::{Held, recover};
 use proto::multicast::{
-    Disposition, Downstream, Mutant, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId,
-    Reject, Shape, Slot, open_downstream,
+    Disposition, Downstream, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId, Reject, Shape,
+    Slot, open_downstream,
 };
 
 use crate::scenario::Host;
@@ -91,11 +91,10 @@ pub struct ReceiverHost {
     buffers: Vec<Option<Vec<u8>>>,
     disk: VecDeque<Job>,
     disk_free_at: Instant,
-    mutant: Mutant,
 }
 
 impl ReceiverHost {
-    pub fn new(number: usize, host: &Host, truth: &Truth, mutant: Mutant) -> Self {
+    pub fn new(number: usize, host: &Host, truth: &Truth) -> Self {
         Self {
             machine: None,
             shape: truth.shape,
@@ -118,7 +117,6 @@ impl ReceiverHost {
             buffers: Vec::new(),
             disk: VecDeque::new(),
             disk_free_at: Instant::ZERO,
-            mutant,
         }
     }
 
@@ -146,7 +144,6 @@ impl ReceiverHost {
                 stalled_after: Duration::from_secs(2),
                 receivers,
                 chance: chance.fork(),
-                mutant: self.mutant,
             },
         );
         for (object, _) in (0..).zip(&self.installed).filter(|(_, installed)| !**installed) {

@@ -1,7 +1,7 @@
 //! A scenario: image, network, disks and faults, all chosen by one seed.
 
 use base::{Chance, Duration, Instant};
-use proto::multicast::{Mutant, RateConfig};
+use proto::multicast::RateConfig;
 
 use crate::network::Link;
 
@@ -107,8 +107,6 @@ pub struct Scenario {
     pub waste_percent: u64,
     /// Everybody has to be done by then.
     pub deadline: Instant,
-    /// A bug in a machine.
-    pub mutant: Mutant,
 }
 
 impl Scenario {
@@ -200,7 +198,6 @@ impl Scenario {
             events: Vec::new(),
             waste_percent: 0,
             deadline: Instant::ZERO + Duration::from_secs(60),
-            mutant: Mutant::None,
         }
     }
 
@@ -259,7 +256,6 @@ impl Scenario {
             object_bytes,
             waste_percent: 0,
             deadline: Instant::ZERO + Duration::from_secs(60),
-            mutant: Mutant::None,
         }
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base::{Duration, Instant};
 use proto::code::encode;
 use proto::multicast::{
-    BlockHeader, Downstream, Gathering, Key, Mutant, RateConfig, ReceiverId, Run, Server, ServerConfig,
-    ServerEvent, SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+    BlockHeader, Downstream, Gathering, Key, RateConfig, ReceiverId, Run, Server, ServerConfig, ServerEvent,
+    SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
 };
 
 use crate::receiver_host::Grant;
@@ -76,7 +76,6 @@ pub struct ServerHost {
     cache_bytes: u64,
     rate: RateConfig,
     admitted: u32,
-    mutant: Mutant,
 }
 
 impl ServerHost {
@@ -90,7 +89,6 @@ impl ServerHost {
             cache_bytes: scenario.cache_bytes,
             rate: scenario.rate(),
             admitted: 0,
-            mutant: scenario.mutant,
         };
         host.start(Instant::ZERO, truth);
         host
@@ -112,7 +110,6 @@ impl ServerHost {
                 cache_bytes: self.cache_bytes,
                 gathering: Gathering::default(),
                 receiver_timeout: RECEIVER_TIMEOUT,
-                mutant: self.mutant,
             },
         ));
     }

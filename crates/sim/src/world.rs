@@ -79,11 +79,10 @@ impl<'a> World<'a> {
             queue.push(event.at + event.lasts, Event::End(event.fault));
         }
         queue.push(Instant::ZERO, Event::ServerTimer);
-        let mutant = scenario.mutant;
         let hosts = scenario.hosts.iter().enumerate();
         Self {
             server: ServerHost::new(scenario, &truth),
-            hosts: hosts.map(|(number, host)| ReceiverHost::new(number, host, &truth, mutant)).collect(),
+            hosts: hosts.map(|(number, host)| ReceiverHost::new(number, host, &truth)).collect(),
             links: scenario.hosts.iter().map(|host| host.link.clone()).collect(),
             checkers: Checkers::new(&truth, scenario.hosts.len()),
             trace: Trace::new(),

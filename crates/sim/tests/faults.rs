@@ -1,18 +1,13 @@
-//! Mixed and harsh faults: many seeds pass, equal seeds give equal runs, and every seeded bug is found.
+//! Mixed and harsh faults: many seeds pass, and equal seeds give equal runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Duration;
-use proto::multicast::Mutant;
-use sim::{Outcome, Room, Scenario, run};
+use sim::{Room, Scenario, run};
 
 /// A part of the 2000 that `diskcast-sim --count 2000` runs, and `--harsh` besides.
 const SEEDS: u64 = 1000;
 const HARSH_SEEDS: u64 = 300;
-
-fn mixed(seed: u64, mutant: Mutant) -> Outcome {
-    run(&Scenario { mutant, ..Scenario::mixed(seed) })
-}
 
 /// Runs `what` for all seeds on all cores.
 fn for_seeds(seeds: u64, what: impl Fn(u64) + Sync) {
@@ -63,30 +58,9 @@ fn heavy_loss_slow_ports_and_long_objects_pass() {
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..40 {
-        let (one, two) = (mixed(seed, Mutant::None), mixed(seed, Mutant::None));
+        let (one, two) = (run(&Scenario::mixed(seed)), run(&Scenario::mixed(seed)));
         assert_eq!((one.trace, one.steps), (two.trace, two.steps), "seed {seed}");
-        assert_ne!(one.trace, mixed(seed + 1, Mutant::None).trace, "seeds {seed} and {}", seed + 1);
-    }
-}
-
-#[test]
-fn every_mutant_is_caught() {
-    for mutant in Mutant::ALL {
-        let harsh = |seed| run(&Scenario { mutant, ..Scenario::harsh(seed) });
-        let seed_finds =
-            |seed| !mixed(seed, mutant).violations.is_empty() || !harsh(seed).violations.is_empty();
-        // Near and many; far and few.
-        let near = Room { mutant, ..Room::new(300, 8 << 20, 100_000_000, 10_000) };
-        let far = Room {
-            mutant,
-            round_trip: Duration::from_millis(60),
-            ..Room::new(30, 8 << 20, 100_000_000, 50_000)
-        };
-        let room_finds = |room: &Room| !room.run().violations.is_empty();
-        assert!(
-            (0..10).any(seed_finds) || [near, far].iter().any(room_finds) || (10..200).any(seed_finds),
-            "{mutant:?} passes: cargo run -p diskcast-sim -- --mutant {mutant:?} --count 200"
-        );
+        assert_ne!(one.trace, run(&Scenario::mixed(seed + 1)).trace, "seeds {seed} and {}", seed + 1);
     }
 }
 

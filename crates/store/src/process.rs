@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
-#[cfg(feature = "mutants")]
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -75,7 +74,6 @@ pub(crate) enum Processes {
     #[default]
     Kernel,
     /// A simulation: its process, and what it knows of the others.
-    #[cfg(feature = "mutants")]
     Simulated(Process, Arc<dyn Fn(&Process) -> bool + Send + Sync>),
 }
 
@@ -84,7 +82,6 @@ impl Processes {
     pub(crate) fn own(&self) -> Option<Process> {
         match self {
             Self::Kernel => Process::own(),
-            #[cfg(feature = "mutants")]
             Self::Simulated(own, _) => Some(own.clone()),
         }
     }
@@ -93,7 +90,6 @@ impl Processes {
     pub(crate) fn is_dead(&self, process: &Process) -> bool {
         match self {
             Self::Kernel => process.is_dead(),
-            #[cfg(feature = "mutants")]
             Self::Simulated(_, is_dead) => is_dead(process),
         }
     }

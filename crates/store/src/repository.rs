@@ -21,10 +21,7 @@ use crate::backend::{Backend, Created, s3};
 use crate::error::from_store;
 use crate::layout;
 use crate::memory::Memory;
-use crate::mutant::Mutant;
-#[cfg(feature = "mutants")]
-use crate::process::Process;
-use crate::process::Processes;
+use crate::process::{Process, Processes};
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 
 const FORMAT: &str = "diskcast-repository";
@@ -95,7 +92,6 @@ pub struct Repository {
     /// What the parts above remember of it.
     pub(crate) memory: Arc<Memory>,
     pub(crate) processes: Processes,
-    pub(crate) mutant: Mutant,
 }
 
 /// What a repository needs to know beyond where it lies.
@@ -253,11 +249,6 @@ impl Repository {
         &self.name
     }
 
-    /// Whether it is used by a program with `bug`, in a build that has bugs at all.
-    pub(crate) fn has(&self, bug: Mutant) -> bool {
-        cfg!(feature = "mutants") && self.mutant == bug
-    }
-
     /// Makes every object that was put through this value durable. Publishing does it first.
     pub fn settle(&self) -> Result<()> {
         self.backend.settle()
@@ -279,12 +270,11 @@ impl Repository {
         self.cache.as_ref().map(|cache| (cache.bytes(), cache.folder()))
     }
 
-    /// The repository in `store`, which answers at once and is fit, used by `process` with the bug `mutant`; made if
-    /// there is none. `is_dead` says of processes what the kernel would say. For simulations.
-    #[cfg(feature = "mutants")]
+    /// The repository in `store`, which answers at once and is fit; made if there is none. A seam for simulations:
+    /// `process` stands for the process that uses it, and `is_dead` says of others what the kernel would say.
+    #[doc(hidden)]
     pub fn simulated(
         store: Arc<dyn ObjectStore>,
-        mutant: Mutant,
         process: Process,
         is_dead: Arc<dyn Fn(&Process) -> bool + Send + Sync>,
     ) -> Result<Self> {
@@ -294,7 +284,7 @@ impl Repository {
             None => Self::create_on(backend, NAME.to_owned(), None)?,
             Some(_) => Self::open_on(backend, NAME.to_owned())?,
         };
-        Ok(Self { mutant, processes: Processes::Simulated(process, is_dead), ..repository })
+        Ok(Self { processes: Processes::Simulated(process, is_dead), ..repository })
     }
 
     fn cached(mut self, setting: &Setting) -> Result<Self> {
@@ -330,7 +320,6 @@ impl Repository {
         let Format { id, key_check, .. } = format;
         let (keys, memory) = (Keys::default(), Arc::default());
         let backend = Arc::new(backend);
-        let (processes, mutant) = (Processes::default(), Mutant::None);
         Self {
             backend,
             cache: None,
@@ -341,8 +330,7 @@ impl Repository {
             cipher,
             keys,
             memory,
-            processes,
-            mutant,
+            processes: Processes::default(),
         }
     }
 

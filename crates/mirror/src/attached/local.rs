@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, Result};
 use disk::{ReadAt, Target, TargetOptions, WriteAt, open_target};
 use image::{Layout, Manifest};
 
-use crate::machine::{Cut, Held, Mutant, Record, Sectors};
+use crate::machine::{Cut, Held, Record, Sectors};
 use crate::state::{self, BootId, Lineage, Promise, Recovered};
 
 /// Longest journal that is read: many times what it is rewritten at.
@@ -116,7 +116,7 @@ impl Local {
             return Err(Error::new(ErrorKind::Malformed, text));
         }
         let bytes = std::fs::read(&path).map_err(|error| failed("read", &path, error))?;
-        let recovered = state::recover(&bytes, &boot_id()?, Mutant::None)
+        let recovered = state::recover(&bytes, &boot_id()?)
             .map_err(|error| Error::from_source(error.kind(), format!("read `{}`", path.display()), error))?;
         let of = Of::read(folder, &recovered.lineage)?;
         let (layout, cut) = sizes(folder, &of.base)?;

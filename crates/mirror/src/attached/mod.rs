@@ -24,7 +24,7 @@ use image::{Leaf, Manifest};
 use store::Stamp;
 
 use crate::images::BootProfiles;
-use crate::machine::{Config, Core, Counters, Done, Failure, Io, Mutant, Request, Sectors, Zeros};
+use crate::machine::{Config, Core, Counters, Done, Failure, Io, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
 use crate::{Durability, Served, Source, Space, Status, StatusRun};
 use cast::Cast;
@@ -109,7 +109,6 @@ impl Mirror {
             ahead_chunks_max: options.ahead_chunks_max,
             background_per_second: u32::try_from(each_second).unwrap_or(u32::MAX),
             journal_bytes_max: options.journal_bytes_max,
-            mutant: Mutant::None,
         };
         let geometry = Geometry {
             size_bytes: layout.size_bytes(),

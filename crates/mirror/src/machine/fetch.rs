@@ -4,7 +4,6 @@ use base::Instant;
 use base::limits::TREE_FANOUT;
 
 use crate::machine::fetch_queue::{Priority, Supply};
-use crate::machine::mutant::Mutant;
 use crate::machine::operations::{Fetch, FetchPhase, ITSELF, Learn, NOBODY, Read};
 use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
@@ -123,13 +122,9 @@ impl Core {
         }
         let whole = self.cut.chunk(chunk);
         parts.insert(whole.clone());
-        if !self.has(Mutant::FillsOverDirty) {
-            self.held.dirty.within(whole.clone()).for_each(|run| parts.remove(run));
-            self.held.frozen.within(whole.clone()).for_each(|run| parts.remove(run));
-        }
-        if !self.has(Mutant::FillsOverKept) {
-            self.held.kept.within(whole).for_each(|run| parts.remove(run));
-        }
+        self.held.dirty.within(whole.clone()).for_each(|run| parts.remove(run));
+        self.held.frozen.within(whole.clone()).for_each(|run| parts.remove(run));
+        self.held.kept.within(whole).for_each(|run| parts.remove(run));
         parts.iter().collect()
     }
 
@@ -139,13 +134,11 @@ impl Core {
         if !self.settling.iter().any(|(settling, _)| *settling == id) {
             self.settling.push((id, sectors.clone()));
         }
-        let waits = self.writing.iter().any(|(_, range)| overlaps(range, &sectors));
-        if waits && !self.has(Mutant::WritesIntoFill) {
+        if self.writing.iter().any(|(_, range)| overlaps(range, &sectors)) {
             return self.wait_blocked(id);
         }
         fetch.phase = match fetch.item {
             Item::Chunk(_) if fetch.source == NOBODY => FetchPhase::Check,
-            Item::Chunk(_) if self.has(Mutant::CleanBeforeFill) => FetchPhase::Record,
             Item::Chunk(_) => FetchPhase::Fill,
             Item::Node(_) => FetchPhase::Record,
         };

@@ -7,7 +7,6 @@ use std::ops::Range;
 use base::{Duration, Instant};
 
 use crate::machine::multicast_wishes::Cast;
-use crate::machine::mutant::Mutant;
 use crate::machine::prefetch::expected::Expected;
 use crate::machine::prefetch::window::Window;
 use crate::machine::runs::RunSet;
@@ -339,7 +338,7 @@ impl Supply {
     }
 
     /// The source to ask for `item` now; or when there may be one.
-    pub(in crate::machine) fn source_for(&mut self, now: Instant, item: Item, mutant: Mutant) -> Choice {
+    pub(in crate::machine) fn source_for(&mut self, now: Instant, item: Item) -> Choice {
         let want = self.wants.get_mut(&item).expect("it is wanted");
         let (mut busy, mut earliest, mut liar) = (false, None::<Instant>, None);
         for (index, source) in self.sources.iter().enumerate() {
@@ -365,10 +364,7 @@ impl Supply {
             return Choice::Ask(liar);
         }
         // All that were not tried rest, or all were tried: another round.
-        let all_answered = match Mutant::BelievesOne.is(mutant) {
-            true => want.spoilt > 0,
-            false => want.spoilt.count_ones() as usize == self.sources.len(),
-        };
+        let all_answered = want.spoilt.count_ones() as usize == self.sources.len();
         want.spoilt_rounds =
             if all_answered && !self.sources.is_empty() { want.spoilt_rounds + 1 } else { 0 };
         (want.tried, want.spoilt) = (0, 0);

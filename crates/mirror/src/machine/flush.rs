@@ -1,7 +1,6 @@
 //! Flushes, and generations: what must be durable in which order, and the one moment from which a commit takes the
 //! disk.
 
-use crate::machine::mutant::Mutant;
 use crate::machine::operations::{Flush, FlushPhase, Freeze, FrozenRead, Rewrite, Thaw};
 use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
@@ -13,9 +12,6 @@ impl Core {
             _ if self.broken => Step::Over(Err(Failure::Local)),
             FlushPhase::Wait if self.rounds.over >= flush.round => Step::Over(Ok(())),
             FlushPhase::Wait if self.rounds.running => {
-                if self.has(Mutant::JoinsRunningFlush) {
-                    flush.round = self.rounds.begun;
-                }
                 self.rounds.waiters.push(id);
                 Step::Wait
             }
@@ -23,18 +19,12 @@ impl Core {
                 self.rounds.begin();
                 let (upto, records) = (self.rounds.journal_end, self.rounds.records);
                 flush.phase = FlushPhase::Data { upto, records };
-                if self.has(Mutant::SkipsDataSync) {
-                    flush.phase = FlushPhase::Barrier { upto, records };
-                    return self.step_flush(id, flush);
-                }
                 Step::Do(Io::SyncData)
             }
             FlushPhase::Data { .. } => Step::Do(Io::SyncData),
             FlushPhase::Barrier { upto, records } => {
-                let needed = records > self.rounds.covered && !self.has(Mutant::SkipsBarrier);
-                if needed {
-                    let end = self.rounds.journal_end;
-                    return Step::Do(Io::Barrier(if self.has(Mutant::CoversTooMuch) { end } else { upto }));
+                if records > self.rounds.covered {
+                    return Step::Do(Io::Barrier(upto));
                 }
                 self.round_over();
                 Step::Over(Ok(()))
@@ -77,8 +67,7 @@ impl Core {
             return Some(Step::Wait);
         }
         self.exclusive.holder = Some(id);
-        let waits = !self.writing.is_empty() && !self.has(Mutant::FreezesAtOnce);
-        waits.then(|| self.wait_blocked(id))
+        (!self.writing.is_empty()).then(|| self.wait_blocked(id))
     }
 
     fn release(&mut self) {
@@ -144,7 +133,6 @@ impl Core {
                 self.held.commit(&self.cut);
                 self.supply.forget_nodes();
             }
-            _ if self.has(Mutant::ForgetsFrozen) => self.held.frozen = RunSet::new(),
             _ => self.held.abandon(),
         }
         self.copied = RunSet::new();
@@ -173,8 +161,8 @@ impl Core {
             return Step::Do(Io::SyncData);
         }
         // A record of the old journal says of the new one neither what is in it nor where it ends.
-        self.exclusive.replaces = !self.has(Mutant::RewritesAtOnce);
-        if self.exclusive.replaces && !self.appending.is_empty() {
+        self.exclusive.replaces = true;
+        if !self.appending.is_empty() {
             return self.wait_blocked(id);
         }
         Step::Do(Io::Rewrite)
@@ -214,10 +202,7 @@ impl Core {
             return Step::Over(Ok(()));
         }
         self.frozen_reading.push((id, read.range.clone()));
-        let aside: Vec<Sectors> = match self.has(Mutant::ReadsThawed) {
-            true => Vec::new(),
-            false => self.copied.within(read.range.clone()).collect(),
-        };
+        let aside: Vec<Sectors> = self.copied.within(read.range.clone()).collect();
         let here = aside.iter().cloned().collect::<RunSet>().gaps(read.range.clone()).collect();
         Step::Do(Io::ReadFrozen { aside, here })
     }
@@ -259,7 +244,6 @@ mod tests {
             ahead_chunks_max: 0,
             background_per_second: 0,
             journal_bytes_max: JOURNAL_BYTES,
-            mutant: Mutant::None,
         };
         Core::new(cut, config, held, 100)
     }

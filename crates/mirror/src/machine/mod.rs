@@ -27,7 +27,6 @@ mod flush;
 mod held;
 mod multicast;
 mod multicast_wishes;
-mod mutant;
 mod operations;
 mod prefetch;
 mod run;
@@ -39,7 +38,6 @@ mod write;
 
 pub use held::Held;
 pub use multicast_wishes::{ChunkWish, Reliance};
-pub use mutant::Mutant;
 pub use runs::RunSet;
 pub use state::Core;
 pub use types::{

@@ -5,7 +5,6 @@ use base::Instant;
 
 use crate::machine::fetch_queue::{Priority, State, Supply};
 use crate::machine::multicast_wishes::{ChunkWish, Reliance};
-use crate::machine::mutant::Mutant;
 use crate::machine::operations::Fetch;
 use crate::machine::state::{Core, Op};
 use crate::machine::types::{Done, Item, OpId};
@@ -150,7 +149,6 @@ impl Core {
             _ => return None,
         };
         let priority = self.supply.arrives(item)?;
-        let unsettled = self.has(Mutant::ArrivesUnsettled);
-        Some(self.enter(Op::Fetch(Fetch::arrived(item, priority, self.supply.tree, bytes, empty, unsettled))))
+        Some(self.enter(Op::Fetch(Fetch::arrived(item, priority, self.supply.tree, bytes, empty))))
     }
 }

@@ -96,11 +96,13 @@ impl Fetch {
         tree: u64,
         bytes: u32,
         empty: Vec<bool>,
-        unsettled: bool,
     ) -> Self {
-        let phase =
-            if unsettled && matches!(item, Item::Chunk(_)) { FetchPhase::Fill } else { FetchPhase::Settle };
-        Self { phase, bytes, empty, ..Self::new(Instant::ZERO, item, ITSELF, priority, tree) }
+        Self {
+            phase: FetchPhase::Settle,
+            bytes,
+            empty,
+            ..Self::new(Instant::ZERO, item, ITSELF, priority, tree)
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use base::Instant;
 
 use crate::machine::fetch_queue::Supply;
 use crate::machine::held::Held;
-use crate::machine::mutant::Mutant;
 use crate::machine::operations::{Exclusive, Freeze, FrozenRead, Learn, Read, Rewrite, Rounds, Thaw, Write};
 use crate::machine::prefetch::spatial::Neighbours;
 use crate::machine::prefetch::streams::Contexts;
@@ -234,10 +233,6 @@ impl Core {
     pub(in crate::machine) fn wait_blocked(&mut self, id: OpId) -> Step {
         self.blocked.push(id);
         Step::Wait
-    }
-
-    pub(in crate::machine) fn has(&self, mutant: Mutant) -> bool {
-        mutant.is(self.config.mutant)
     }
 
     /// Books a read: for the order of first reads, for what was prefetched, and for the streams.

@@ -3,7 +3,6 @@
 use base::{Duration, Instant};
 
 use crate::machine::fetch_queue::{Choice, Priority, State, Supply, Waiter, Want};
-use crate::machine::mutant::Mutant;
 use crate::machine::operations::{Fetch, NOBODY};
 use crate::machine::prefetch::expected::WANTS_EACH;
 use crate::machine::state::{Core, Op};
@@ -128,16 +127,14 @@ impl Core {
             let choice = match left {
                 _ if check => Choice::Ask(NOBODY),
                 Some(until) => Choice::Rest(until),
-                None => supply.source_for(now, item, self.config.mutant),
+                None => supply.source_for(now, item),
             };
             match choice {
                 Choice::Busy => {}
                 Choice::Rest(until) => {
                     supply.take_from_queue(item);
                     supply.wants.get_mut(&item).expect("it is queued").state = State::Resting(until);
-                    if left.is_none() || !Mutant::LeavesForEver.is(self.config.mutant) {
-                        supply.timers.insert((until, item));
-                    }
+                    supply.timers.insert((until, item));
                 }
                 Choice::Ask(source) => return Some(self.start(now, item, source, priority)),
                 Choice::Spoilt => {
@@ -156,9 +153,7 @@ impl Core {
 
     fn start(&mut self, now: Instant, item: Item, source: usize, priority: Priority) -> OpId {
         let supply = &mut self.supply;
-        if !Mutant::FetchesTwice.is(self.config.mutant) {
-            supply.take_from_queue(item);
-        }
+        supply.take_from_queue(item);
         supply.wants.get_mut(&item).expect("it is queued").state = State::Running;
         supply.running += 1;
         supply.running_demand += usize::from(priority == Priority::Demand);
@@ -238,7 +233,6 @@ impl Core {
         failure: Failure,
     ) {
         self.stop_running(priority);
-        let never = self.has(Mutant::NeverRetries);
         let Some(want) = self.supply.wants.get_mut(&item) else { return };
         want.failure = Some(failure);
         if source < 64 {
@@ -251,7 +245,7 @@ impl Core {
         let idle = matches!(item, Item::Node(_)) && want.waiters.is_empty() && want.dependents.is_empty();
         if idle {
             self.supply.remove(item);
-        } else if !never {
+        } else {
             self.supply.enqueue(item);
         }
     }

@@ -4,8 +4,6 @@ use std::ops::Range;
 
 use base::Duration;
 
-use crate::machine::mutant::Mutant;
-
 /// Sectors of 512 bytes.
 pub type Sectors = Range<u64>;
 
@@ -273,8 +271,6 @@ pub struct Config {
     pub background_per_second: u32,
     /// The journal is rewritten when it has grown to so many bytes.
     pub journal_bytes_max: u64,
-    /// A bug to be found, for the simulator.
-    pub mutant: Mutant,
 }
 
 /// What happened so far. Bytes are of objects, as they travel.

@@ -1,6 +1,5 @@
 //! Writes and zeroing: what was frozen is copied aside, the journal and the data come in the right order.
 
-use crate::machine::mutant::Mutant;
 use crate::machine::operations::{Write, WritePhase};
 use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
@@ -17,11 +16,8 @@ impl Core {
                 WritePhase::Enter if self.is_blocked(&write.range) => return self.wait_blocked(id),
                 WritePhase::Enter => {
                     self.writing.push((id, write.range.clone()));
-                    if !self.has(Mutant::SkipsCopy) {
-                        let frozen = self.held.frozen.within(write.range.clone());
-                        write.parts =
-                            frozen.flat_map(|run| self.copied.gaps(run).collect::<Vec<_>>()).collect();
-                    }
+                    let frozen = self.held.frozen.within(write.range.clone());
+                    write.parts = frozen.flat_map(|run| self.copied.gaps(run).collect::<Vec<_>>()).collect();
                     write.phase = WritePhase::Copy;
                 }
                 WritePhase::Copy => match write.parts.last() {
@@ -45,7 +41,7 @@ impl Core {
                 }
                 WritePhase::Behind => {
                     let known = if write.frees() { &self.held.freed } else { &self.held.dirty };
-                    if !known.contains(&write.range) && !self.has(Mutant::ForgetsRecord) {
+                    if !known.contains(&write.range) {
                         write.recording = vec![write.range.clone()];
                         let runs = write.recording.clone();
                         let record = if write.frees() { Record::Freed(runs) } else { Record::Dirty(runs) };
@@ -110,14 +106,11 @@ impl Core {
     fn recorded_ahead(&self, write: &Write) -> Vec<Sectors> {
         let range = &write.range;
         let mut parts = RunSet::new();
-        if !write.frees() && !self.has(Mutant::FreesWhatIsWritten) {
+        if !write.frees() {
             self.held.freed.within(range.clone()).for_each(|run| parts.insert(run));
         }
-        if !self.held.dirty.contains(range) && !self.has(Mutant::RecordsBehind) {
-            let missing = match self.has(Mutant::RecordsAhead) {
-                true => RunSet::new(),
-                false => self.held.missing(&self.cut, range),
-            };
+        if !self.held.dirty.contains(range) {
+            let missing = self.held.missing(&self.cut, range);
             let here = missing.gaps(range.clone());
             here.flat_map(|run| self.held.dirty.gaps(run).collect::<Vec<_>>())
                 .for_each(|run| parts.insert(run));
@@ -130,14 +123,13 @@ impl Core {
         let meets = |busy: &[(OpId, Sectors)]| busy.iter().any(|(_, other)| overlaps(other, range));
         self.exclusive.holds_writes()
             || meets(&self.writing)
-            || (meets(&self.settling) && !self.has(Mutant::WritesIntoFill))
+            || meets(&self.settling)
             || meets(&self.frozen_reading)
     }
 
     fn book_write(&mut self, write: &Write) {
         match write.frees() {
             true => self.held.free(write.range.clone()),
-            false if self.has(Mutant::FreesWhatIsWritten) => self.held.dirty.insert(write.range.clone()),
             false => self.held.write(write.range.clone()),
         }
     }

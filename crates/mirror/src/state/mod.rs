@@ -175,7 +175,6 @@ fn add_set(journal: &mut Vec<u8>, kind: u8, set: &RunSet) {
 #[expect(clippy::single_range_in_vec_init, reason = "records hold runs")]
 mod tests {
     use super::*;
-    use crate::machine::Mutant;
 
     const CUT: Cut = Cut { size_sectors: 4000, chunk_sectors: 512, height: 1 };
     const BOOT: BootId = [1; 16];
@@ -190,7 +189,7 @@ mod tests {
     }
 
     fn recovered(bytes: &[u8], boot: &BootId) -> Recovered {
-        recover(bytes, boot, Mutant::None).unwrap()
+        recover(bytes, boot).unwrap()
     }
 
     fn append(bytes: &mut Vec<u8>, record: &Record) {
@@ -337,10 +336,10 @@ mod tests {
                 let at = usize::try_from(chance.below(bad.len() as u64)).unwrap();
                 bad[at] = u8::try_from(chance.below(256)).unwrap();
             }
-            let _ = recover(&bad, &BOOT, Mutant::None);
+            let _ = recover(&bad, &BOOT);
         }
         for end in 0..whole {
-            assert!(recover(&bytes[..end], &BOOT, Mutant::None).is_err());
+            assert!(recover(&bytes[..end], &BOOT).is_err());
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     HEAD_BYTES, HEADER_BYTES, KEPT, LANDED, Lineage, MAGIC, PAYLOAD_BYTES_MAX, PROMISE, Promise, SUSPECT,
     VERSION, check, corrupt,
 };
-use crate::machine::{Cut, Held, Mutant, RunSet, Sectors};
+use crate::machine::{Cut, Held, RunSet, Sectors};
 
 /// What a journal says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,34 +40,25 @@ impl Recovered {
 
 /// Reads a journal as it was left. `boot` is that of now: if the machine was started anew since, only what a barrier
 /// covers counts, and what was clean has to be checked. `Malformed` if it is no journal; `Unsupported` if it is newer.
-pub fn recover(bytes: &[u8], boot: &BootId, mutant: Mutant) -> Result<Recovered> {
+pub fn recover(bytes: &[u8], boot: &BootId) -> Result<Recovered> {
     let (cut, begun) = header(bytes)?;
     let records = scan(bytes);
     // A barrier speaks of what stands before it, whatever it says.
     let barriers = records.iter().filter(|record| record.kind == BARRIER);
     let covered = barriers.map(|barrier| barrier.number().min(barrier.at)).max();
     let closed = records.last().is_some_and(|record| record.kind == CLOSED);
-    let trusts_all = closed || begun == *boot || Mutant::UsesUnbarriered.is(mutant);
+    let trusts_all = closed || begun == *boot;
     let covered = covered.ok_or_else(|| corrupt("the journal has no barrier"))?;
     let (mut lineage, mut held) = (Lineage::default(), Held::default());
     for record in records.iter().filter(|record| trusts_all || record.at < covered) {
         apply(record, &cut, &mut held, &mut lineage)?;
     }
-    if Mutant::ForgetsPromise.is(mutant) {
-        lineage.promise = None;
-    }
     // A commit of which nobody knows how it ended.
-    if Mutant::ForgetsFrozen.is(mutant) {
-        held.frozen = RunSet::new()
-    } else {
-        held.abandon()
-    }
+    held.abandon();
     let was_cut = !closed && begun != *boot;
-    if was_cut && !Mutant::TrustsFreed.is(mutant) {
+    if was_cut {
         // Something may have been written there without a record.
         held.freed = RunSet::new();
-    }
-    if was_cut && !Mutant::TrustsSuspects.is(mutant) {
         held.kept = RunSet::new();
         let clean = std::mem::take(&mut held.clean);
         held.suspect.extend(&clean);

@@ -66,7 +66,6 @@ pub fn receive(
             stalled_after: options.stalled_after,
             receivers: grant.receivers,
             chance: clock::jitter(),
-            mutant: proto::multicast::Mutant::default(),
         },
     );
     let driver = Driver {

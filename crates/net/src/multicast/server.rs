@@ -70,7 +70,6 @@ impl SessionServer {
                 cache_bytes: config.cache_bytes,
                 gathering: GATHERING,
                 receiver_timeout: config.receiver_timeout,
-                mutant: proto::multicast::Mutant::default(),
             },
         );
         let (commands, orders) = unbounded();

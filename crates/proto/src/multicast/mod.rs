@@ -13,7 +13,6 @@
 
 mod bits;
 mod clock;
-mod mutant;
 mod rate;
 mod receiver;
 mod repair;
@@ -22,7 +21,6 @@ mod stats;
 mod wire;
 
 pub use bits::ObjectSet;
-pub use mutant::Mutant;
 pub use rate::RateConfig;
 pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
 pub use server::{Gathering, Run, Server, ServerConfig, ServerEvent, Transmit};

@@ -4,7 +4,6 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::multicast::bits::{BlockSet, index};
-use crate::multicast::mutant::Mutant;
 use crate::multicast::wire::report::Cause;
 
 /// Most objects with repairs to be sent; further wishes are dropped and come again with the next report.
@@ -74,12 +73,11 @@ pub(super) struct Repairs {
     resent_order: VecDeque<(u64, u64)>,
     /// The next symbol of each object: none goes out twice before all have.
     rows: Vec<u16>,
-    mutant: Mutant,
 }
 
 impl Repairs {
     /// No repairs, for a session of `objects`.
-    pub(super) fn new(objects: u64, mutant: Mutant) -> Self {
+    pub(super) fn new(objects: u64) -> Self {
         Self {
             pending: HashMap::new(),
             waiting: VecDeque::new(),
@@ -87,7 +85,6 @@ impl Repairs {
             resent: HashMap::new(),
             resent_order: VecDeque::new(),
             rows: vec![0; index(objects)],
-            mutant,
         }
     }
 
@@ -104,7 +101,7 @@ impl Repairs {
         if let Some(resent) = self.resent.get_mut(&object) {
             if resent.sequence < seen {
                 resent.blocks.clear();
-            } else if resent.blocks.contains(block) && !self.mutant.is(Mutant::IgnoresSequence) {
+            } else if resent.blocks.contains(block) {
                 return false;
             }
         }
@@ -135,9 +132,6 @@ impl Repairs {
     /// Symbols of `object` that went out at or after sequence `seen`.
     fn on_their_way(&self, object: u64, seen: u64) -> u32 {
         let Some(resent) = self.resent.get(&object) else { return 0 };
-        if self.mutant.is(Mutant::IgnoresSequence) || self.mutant.is(Mutant::ForgetsSymbolsSent) {
-            return 0;
-        }
         let (first, count) = resent.burst;
         count - u32::try_from(seen.saturating_sub(first)).unwrap_or(u32::MAX).min(count)
     }
@@ -218,7 +212,7 @@ impl Repairs {
     /// on: the number of the first as a block, and how many.
     pub(super) fn take_symbols(&mut self, object: u64, blocks: u32, most: u32, sequence: u64) -> (u32, u16) {
         let row = &mut self.rows[index(object)];
-        if *row >= ROWS_MAX || self.mutant.is(Mutant::RepeatsSymbols) {
+        if *row >= ROWS_MAX {
             *row = 0;
         }
         let count = u16::try_from(most.max(1)).unwrap_or(u16::MAX).min(ROWS_MAX - *row);
@@ -284,7 +278,7 @@ mod tests {
     use super::*;
 
     fn repairs() -> Repairs {
-        Repairs::new(1 << 17, Mutant::None)
+        Repairs::new(1 << 17)
     }
 
     fn ask(repairs: &mut Repairs, block: u32, seen: u64) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use base::{Chance, Duration, Instant};
-use mirror::machine::{Config, Core, Cut, Held, Io, Mutant, OpId, Sectors};
+use mirror::machine::{Config, Core, Cut, Held, Io, OpId, Sectors};
 
 use super::{Boot, Cloud, Way};
 
@@ -64,7 +64,6 @@ impl Machine {
             ahead_chunks_max: 32,
             background_per_second: 0,
             journal_bytes_max: 4 << 20,
-            mutant: Mutant::None,
         };
         let mut held = Held::default();
         if cloud.way == Way::Here {

@@ -9,7 +9,7 @@ mod sources;
 mod world;
 
 use base::{Chance, Duration};
-use mirror::machine::{Config, Counters, Cut, Mutant};
+use mirror::machine::{Config, Counters, Cut};
 
 use crate::Violation;
 
@@ -18,8 +18,6 @@ use crate::Violation;
 pub struct MirrorScenario {
     /// The seed.
     pub seed: u64,
-    /// A bug to be found.
-    pub mutant: Mutant,
     /// How the disk is cut.
     pub cut: Cut,
     /// How the core works.
@@ -74,11 +72,9 @@ impl MirrorScenario {
             ahead_chunks_max: [0, 4, 16][chance.below(3) as usize],
             background_per_second: [0, 50, 2000][chance.below(3) as usize],
             journal_bytes_max: 500 + chance.below(20_000),
-            mutant: Mutant::None,
         };
         Self {
             seed,
-            mutant: Mutant::None,
             cut: Cut { size_sectors, chunk_sectors, height: if tall { 2 } else { 1 } },
             config,
             requests: 200 + chance.below(400) as u32,
@@ -106,7 +102,6 @@ impl MirrorScenario {
             ahead_chunks_max: 4,
             background_per_second: 0,
             journal_bytes_max: 1 << 20,
-            mutant: Mutant::None,
         };
         Self {
             cut: Cut { size_sectors: 2000 * chunk_sectors, chunk_sectors, height: 2 },
@@ -122,13 +117,6 @@ impl MirrorScenario {
             reach_chunks: 1000,
             ..Self::mixed(seed)
         }
-    }
-
-    /// The same with a bug.
-    #[must_use]
-    pub fn with(mut self, mutant: Mutant) -> Self {
-        (self.mutant, self.config.mutant) = (mutant, mutant);
-        self
     }
 }
 

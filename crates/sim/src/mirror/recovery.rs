@@ -1,7 +1,7 @@
 //! What a daemon does when it starts over what another one left, and what must hold then.
 
 use base::Chance;
-use mirror::machine::{Core, Cut, Held, Mutant};
+use mirror::machine::{Core, Cut, Held};
 use mirror::state::{self, BootId, Lineage, Promise};
 
 use super::medium::{Medium, Value};
@@ -86,15 +86,14 @@ pub fn recover(
     medium: &mut Medium,
     (boot, power): (u64, bool),
     versions: &[Vec<Value>],
-    mutant: Mutant,
     chance: &mut Chance,
 ) -> Result<Found, String> {
     loop {
         let recovered =
-            state::recover(medium.journal(), &boot_id(boot), mutant).map_err(|error| base::chain(&error))?;
+            state::recover(medium.journal(), &boot_id(boot)).map_err(|error| base::chain(&error))?;
         let cut = recovered.cut;
         let of = Of::read(&recovered.lineage);
-        if !recovered.closed && !Mutant::LeavesVoid.is(mutant) {
+        if !recovered.closed {
             let void: Vec<_> = recovered.void().collect();
             for run in void {
                 let zeros = vec![0; (run.end - run.start) as usize];

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Chance, Duration, Instant};
 use mirror::machine::{
-    Core, Done, Ending, Failure, Held, Io, Item, Mutant, NodePlace, OpId, Record, Reliance, Request, Sectors,
-    Step, Zeros,
+    Core, Done, Ending, Failure, Held, Io, Item, NodePlace, OpId, Record, Reliance, Request, Sectors, Step,
+    Zeros,
 };
 use mirror::state;
 
@@ -781,8 +781,8 @@ impl<'a> World<'a> {
             End::Close => recovery::close(&mut self.medium),
         }
         self.boot += u64::from(end != End::Kill);
-        let (mutant, boot) = (self.scenario.mutant, (self.boot, end == End::Cut));
-        let found = recovery::recover(&mut self.medium, boot, &self.versions, mutant, &mut self.chance);
+        let boot = (self.boot, end == End::Cut);
+        let found = recovery::recover(&mut self.medium, boot, &self.versions, &mut self.chance);
         let found = match found {
             Ok(found) => found,
             Err(why) => return self.breach("a journal can be read again", why),
@@ -826,7 +826,7 @@ impl<'a> World<'a> {
         self.model.read_begins(read, &range);
         self.submit(Request::Read(range.clone()), Job::Read { read });
         self.settle();
-        if self.outcome.violations.is_empty() && self.scenario.mutant == Mutant::None {
+        if self.outcome.violations.is_empty() {
             let complete = self.core.is_complete();
             if !complete && self.scenario.config.give_up.is_none() && self.local_faults == 0 {
                 self.breach("all that was read is here", "the disk is not complete");

@@ -10,9 +10,7 @@ use image::{
     ChunkExtents, ChunkRef, ChunkSize, Leaf, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink,
     ObjectSource as _, TreeBuilder,
 };
-use store::{
-    ImageName, Mutant, Overseer, Process, PruneEvent, PruneOptions, Reference, Repository, Stamp, Writer,
-};
+use store::{ImageName, Overseer, Process, PruneEvent, PruneOptions, Reference, Repository, Stamp, Writer};
 
 use crate::prune::store::ActorStore;
 use crate::prune::world::{Operation, Stage, World};
@@ -68,10 +66,10 @@ pub fn cast(chance: &mut Chance) -> Vec<Actor> {
 }
 
 /// Makes the repository, with some versions of which some are removed.
-pub fn found(world: &Arc<World>, mutant: Mutant) {
+pub fn found(world: &Arc<World>) {
     world.cast(1);
     let stage = world.stage(0);
-    let repository = open(&stage, mutant).expect("nothing goes wrong yet");
+    let repository = open(&stage).expect("nothing goes wrong yet");
     let mut chance = Chance::from_seed(0);
     for seed in 0..6 {
         publish(&repository, &mut chance, seed).expect("nothing goes wrong yet");
@@ -79,7 +77,7 @@ pub fn found(world: &Arc<World>, mutant: Mutant) {
     stage.leave();
 }
 
-fn open(stage: &Stage, mutant: Mutant) -> Result<Repository> {
+fn open(stage: &Stage) -> Result<Repository> {
     let process = |number: usize| Process {
         boot: "sim".to_owned(),
         namespace: 1,
@@ -88,7 +86,7 @@ fn open(stage: &Stage, mutant: Mutant) -> Result<Repository> {
     };
     let (watcher, own) = (stage.clone(), process(stage.number()));
     let is_dead = move |other: &Process| watcher.sees_dead(other.pid as usize);
-    Repository::simulated(Arc::new(ActorStore::new(stage.clone())), mutant, own, Arc::new(is_dead))
+    Repository::simulated(Arc::new(ActorStore::new(stage.clone())), own, Arc::new(is_dead))
 }
 
 fn stamp() -> Stamp {
@@ -101,7 +99,7 @@ fn image(chance: &mut Chance) -> ImageName {
 
 impl Actor {
     /// Does what it does until it is done, or dead.
-    pub fn act(&self, stage: &Stage, mutant: Mutant) {
+    pub fn act(&self, stage: &Stage) {
         let mut chance = Chance::from_seed(self.seed);
         let (rounds, act): (u32, &Act) = match self.role {
             Role::Write { rounds } => (rounds, &write),
@@ -117,7 +115,7 @@ impl Actor {
                 if stage.is_dead() {
                     return;
                 }
-                match open(stage, mutant).and_then(|repository| act(&repository, stage, &mut chance)) {
+                match open(stage).and_then(|repository| act(&repository, stage, &mut chance)) {
                     Ok(()) => break,
                     Err(error) => stage.tell(|checker, step| checker.failed(step, &error)),
                 }

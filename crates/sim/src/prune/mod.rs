@@ -17,7 +17,6 @@ mod world;
 
 use std::sync::Arc;
 
-use ::store::Mutant;
 use base::Chance;
 
 use crate::Violation;
@@ -41,36 +40,36 @@ pub struct PruneOutcome {
     pub revoked: u64,
 }
 
-/// Runs writers and prunes as `seed` says, with a bug if `mutant` is one, then two prunes that nothing disturbs.
+/// Runs writers and prunes as `seed` says, then two prunes that nothing disturbs.
 #[must_use]
-pub fn run_prunes(seed: u64, mutant: Mutant) -> PruneOutcome {
+pub fn run_prunes(seed: u64) -> PruneOutcome {
     let mut chance = Chance::from_seed(seed);
     let world = World::new(chance.fork());
-    actors::found(&world, mutant);
+    actors::found(&world);
     let faults = Faults::draw(&mut chance);
     world.trouble(faults);
     let actors = actors::cast(&mut chance);
-    play(&world, &actors, mutant);
+    play(&world, &actors);
     // What the dead had asked for arrives when others have cleared up behind them, and stored it anew.
     world.trouble(Faults { deaths_show: faults.deaths_show, ..Faults::NONE });
     for role in [Role::Prune { rounds: 1, looks: 1 }, Role::Write { rounds: 3 }] {
-        play(&world, &[Actor { role, seed: chance.u64() }], mutant);
+        play(&world, &[Actor { role, seed: chance.u64() }]);
     }
     world.calm();
     for seed in 0..2 {
-        play(&world, &[Actor { role: Role::Prune { rounds: 1, looks: 1 }, seed }], mutant);
+        play(&world, &[Actor { role: Role::Prune { rounds: 1, looks: 1 }, seed }]);
     }
     world.outcome()
 }
 
 /// Lets `actors` act until all have ended.
-fn play(world: &Arc<World>, actors: &[Actor], mutant: Mutant) {
+fn play(world: &Arc<World>, actors: &[Actor]) {
     world.cast(actors.len());
     std::thread::scope(|scope| {
         for (index, actor) in actors.iter().enumerate() {
             let stage = world.stage(index);
             scope.spawn(move || {
-                actor.act(&stage, mutant);
+                actor.act(&stage);
                 stage.leave();
             });
         }

@@ -8,7 +8,7 @@ mod rules;
 mod world;
 
 use base::{Duration, Instant};
-use proto::multicast::{Mutant, SessionStatistics};
+use proto::multicast::SessionStatistics;
 
 use crate::checkers::Violation;
 use crate::scenario::OVERHEAD_BYTES;
@@ -38,8 +38,6 @@ pub struct Room {
     pub buffer_bytes: u64,
     /// Everybody has to be done by then.
     pub deadline: Instant,
-    /// A bug in a machine.
-    pub mutant: Mutant,
 }
 
 /// What came of it.
@@ -92,7 +90,6 @@ impl Room {
             slow: 0,
             buffer_bytes: base::limits::RECEIVER_BUFFER_BYTES_DEFAULT,
             deadline: Instant(3_600_000_000_000),
-            mutant: Mutant::None,
         }
     }
 

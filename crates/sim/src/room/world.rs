@@ -281,7 +281,6 @@ impl<'a> World<'a> {
             stalled_after: SILENT_AFTER * 2,
             receivers: self.admitted,
             chance: self.chance.fork(),
-            mutant: self.room.mutant,
         }
     }
 
@@ -313,7 +312,6 @@ fn server_config(room: &Room, shape: Shape, object_bytes: &Arc<[u32]>) -> Server
         cache_bytes: 64 << 20,
         gathering: GATHERING,
         receiver_timeout: RECEIVER_TIMEOUT,
-        mutant: room.mutant,
     }
 }
 

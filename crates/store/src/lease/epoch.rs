@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout;
 use crate::lease::filter::Filter;
-use crate::mutant::Mutant;
 use crate::process::Process;
 use crate::record;
 use crate::repository::Repository;
@@ -149,10 +148,7 @@ fn newest_listed(repository: &Repository) -> Result<u64> {
 pub(crate) fn forget(repository: &Repository, newest: u64) -> Result<()> {
     let listed = listed(repository)?;
     let is_shown = listed.last().is_some_and(|&last| last + 1 >= newest);
-    let Some(&first) = listed.first().filter(|_| is_shown || repository.has(Mutant::ForgetsUnshownPrunes))
-    else {
-        return Ok(());
-    };
+    let Some(&first) = listed.first().filter(|_| is_shown) else { return Ok(()) };
     let mut first = first;
     while first > 1 && has_begun(repository, first - 1)? {
         first -= 1;
@@ -233,9 +229,6 @@ impl Epoch {
             let end = self.end(repository)?;
             let has_ended = end.is_some();
             let mut doubt = end.map_or_else(|| begin.doubt.clone(), |end| end.doubt);
-            if repository.has(Mutant::WriterForgetsDoubt) {
-                doubt.clear();
-            }
             let own = if has_ended { 0 } else { begin.parts };
             doubt.extend((1..=own).map(|part| PartName::of(self.number - 1, begin.lease, part)));
             match collect(repository, &doubt) {

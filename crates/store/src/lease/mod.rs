@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Created;
 use crate::layout;
 use crate::lease::epoch::Epoch;
-use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::process::Process;
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
@@ -195,7 +194,7 @@ impl Lease {
                 Err(error) if error.kind() == ErrorKind::Exists => continue,
                 lease => lease?,
             };
-            if !epoch.has_passed(repository)? || repository.has(Mutant::IgnoresNextEpoch) {
+            if !epoch.has_passed(repository)? {
                 return Ok((lease, epoch));
             }
         }
@@ -241,15 +240,11 @@ impl Lease {
         create: impl FnOnce() -> Result<Created>,
     ) -> Result<Created> {
         let mut log = self.log();
-        if !self.repository.has(Mutant::CommitsNothing) {
-            let appended = self.append_checked(&mut log, manifest);
-            if appended.is_err() && log.state == State::Open {
-                log.state = State::Undecided;
-            }
-            if !self.repository.has(Mutant::IgnoresRevocation) {
-                appended?;
-            }
+        let appended = self.append_checked(&mut log, manifest);
+        if appended.is_err() && log.state == State::Open {
+            log.state = State::Undecided;
         }
+        appended?;
         log.state = State::Undecided;
         let created = create()?;
         log.state = State::Open;
@@ -297,7 +292,7 @@ impl Lease {
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
-        if is_ours || self.repository.has(Mutant::TrustsDeletedLogs) {
+        if is_ours {
             return Ok(());
         }
         log.state = State::Revoked;

@@ -12,7 +12,6 @@ use crate::backend::Created;
 use crate::layout;
 use crate::lease::filter::Filter;
 use crate::lease::{Heart, Lease, Purpose};
-use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::record::{self, Stamp};
 use crate::repository::Repository;
@@ -259,14 +258,11 @@ impl Writer {
 
     /// Whether no prune that began before this writer may delete what lies there.
     fn is_free(&self, digest: &Digest, slot: u8) -> bool {
-        self.repository.has(Mutant::CountsOnCondemned) || !self.condemned.contains(digest, slot)
+        !self.condemned.contains(digest, slot)
     }
 
     /// Where this writer stores an object.
     fn slot_for(&self, object: &ObjectRef) -> Result<u8> {
-        if self.repository.has(Mutant::StoresAnewInPlace) {
-            return Ok(0);
-        }
         let free = (0..layout::SLOTS).find(|&slot| self.is_free(&object.digest, slot));
         free.ok_or_else(|| {
             let text =

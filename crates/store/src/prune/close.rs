@@ -10,7 +10,6 @@ use crate::backend::Created;
 use crate::layout;
 use crate::lease::epoch::{Begin, PartName};
 use crate::lease::{self, Commit, Entry, Owner};
-use crate::mutant::Mutant;
 use crate::process::Process;
 use crate::repository::Repository;
 
@@ -141,10 +140,7 @@ impl<'a> Watch<'a> {
         let last = self.last_commit.take();
         if let Some((last, bytes)) = last.filter(|(last, _)| !removed.holds(&last.image, last.number)) {
             let path = layout::version(&last.image, last.number);
-            let is_version = match self.repository.has(Mutant::LeavesCommitsUndecided) {
-                true => self.is_version(&last, &bytes)?,
-                false => self.repository.backend.create(&path, &bytes)? == Created::Ours,
-            };
+            let is_version = self.repository.backend.create(&path, &bytes)? == Created::Ours;
             self.commits.extend(is_version.then_some(last));
         }
         Ok(self.commits)
@@ -165,10 +161,6 @@ impl<'a> Run<'a> {
     /// Ends all leases of the epochs `from..=to` but this prune's own.
     pub(super) fn close(&mut self, from: u64, to: u64, removed: &Tombstones) -> Result<Closed<'a>> {
         let mut closed = Closed::default();
-        if self.repository.has(Mutant::LeavesLeasesOpen) {
-            return Ok(closed);
-        }
-        let from = if self.repository.has(Mutant::ForgetsOlderEpochs) { to } else { from };
         for epoch in from..=to {
             let mut watches = Vec::new();
             for lease in 1.. {
@@ -186,9 +178,6 @@ impl<'a> Run<'a> {
             closed.commits.extend(watch.into_versions(removed)?);
         }
         closed.commits.retain(|commit| !removed.holds(&commit.image, commit.number));
-        if self.repository.has(Mutant::ForgetsCommits) {
-            closed.commits.clear();
-        }
         Ok(closed)
     }
 

@@ -8,7 +8,6 @@ use image::ObjectRef;
 use crate::layout;
 use crate::lease::epoch::Candidate;
 use crate::lease::filter::Filter;
-use crate::mutant::Mutant;
 use crate::repository::Repository;
 
 /// The copies of one object that are candidates: all of them if no version needs the object. Otherwise the first one
@@ -35,9 +34,7 @@ fn first_kept<'c>(
     copies: &'c [Candidate],
     condemned: &Filter,
 ) -> Option<&'c Candidate> {
-    let stays = |copy: &Candidate| {
-        !condemned.contains(&copy.digest, copy.slot) || repository.has(Mutant::KeepsCondemnedCopies)
-    };
+    let stays = |copy: &Candidate| !condemned.contains(&copy.digest, copy.slot);
     copies.iter().find(|copy| stays(copy) && is_good(repository, copy))
 }
 

@@ -18,7 +18,6 @@ use crate::layout;
 use crate::lease::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::lease::filter::Filter;
 use crate::lease::{Heart, Lease, Purpose};
-use crate::mutant::Mutant;
 use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::RACES_MAX;
@@ -42,8 +41,8 @@ impl Repository {
         self.prune_with(options, stamp, overseer, true)
     }
 
-    /// The same without a thread that says every minute that it lives. For simulations.
-    #[cfg(feature = "mutants")]
+    /// The same without a thread that says every minute that it lives: a simulation decides who is silent.
+    #[doc(hidden)]
     pub fn prune_still(
         &self,
         options: &PruneOptions,
@@ -132,17 +131,11 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         let closed = self.close(before.closed, epoch.number, &removed)?;
-        if !self.repository.has(Mutant::MarksOnce) {
-            let late = self.repository.has(Mutant::LooksForTombstonesLate);
-            let late = late.then(|| Tombstones::list(self.repository)).transpose()?;
-            let removed = late.as_ref().unwrap_or(&removed);
-            marks.versions(removed)?;
-            for commit in closed.commits.iter().filter(|commit| !removed.holds(&commit.image, commit.number))
-            {
-                marks.root(commit.root, commit.size)?;
-            }
+        marks.versions(&removed)?;
+        for commit in &closed.commits {
+            marks.root(commit.root, commit.size)?;
         }
-        let is_listed = marks.has_seen_all(&closed.commits) || self.repository.has(Mutant::ClosesUnlisted);
+        let is_listed = marks.has_seen_all(&closed.commits);
         // From here on a delete may be on its way when something fails.
         let doubt = self.delete(&marks, &candidates, &before.doubt).inspect_err(|_| self.lease.abandon())?;
         let closed_below = if is_listed { epoch.number + 1 } else { before.closed };
@@ -175,17 +168,12 @@ impl<'a> Run<'a> {
                 return Ok(end);
             }
             if watch.has_ended() {
-                let mut doubt = watch.doubt(begin);
-                if self.repository.has(Mutant::PruneForgetsDoubt) {
-                    doubt.clear();
-                }
+                let doubt = watch.doubt(begin);
                 let closed =
                     Epoch::of(self.repository, of)?.end(self.repository)?.map_or(0, |end| end.closed);
                 let end = End::new(epoch.number, closed, doubt)?;
                 let bytes = end.seal(self.repository.cipher())?;
                 self.repository.backend.create(&layout::prune_end(end.number), &bytes)?;
-            } else if self.repository.has(Mutant::LeavesPredecessorRunning) {
-                return End::new(epoch.number, 0, begin.doubt.clone());
             } else {
                 let mut closed = Closed::default();
                 self.wait_for(vec![watch], &mut closed)?;
@@ -200,8 +188,6 @@ impl<'a> Run<'a> {
         let mut candidates = Candidates::new(self.repository, &self.lease, epoch.slots());
         let doubted = collect(self.repository, &before.doubt)?;
         each_object(self.repository, &mut |found| {
-            let overlooks = self.repository.has(Mutant::OverlooksCopies);
-            let found = if overlooks { &found[..1] } else { found };
             for copy in found {
                 self.report.stored.add(copy);
                 candidates.saw(copy);
@@ -245,16 +231,11 @@ impl<'a> Run<'a> {
         let all = collect(self.repository, &parts)?;
         for name in candidates.names() {
             let mut condemned = read_part(self.repository, &name)?;
-            if !self.repository.has(Mutant::DeletesUnannounced) {
-                self.lease.announce(name.part)?;
-            }
+            self.lease.announce(name.part)?;
             condemned.retain(|copy| !marks.is_live(&copy.digest) || has_other(self.repository, copy, &all));
             self.delete_copies(&condemned)?;
             condemned.iter().for_each(|copy| self.report.deleted.add(copy));
             self.overseer.event(&PruneEvent::Deleted(self.report.deleted));
-        }
-        if self.repository.has(Mutant::PruneForgetsDoubt) {
-            return Ok(Vec::new());
         }
         let mut in_doubt = Vec::new();
         for (name, number) in doubt.iter().zip(candidates.parts() + 1..) {
@@ -290,9 +271,6 @@ impl<'a> Run<'a> {
 
     /// Step 10. First entries go before others of their logs, listed or not.
     fn clean(&self, end: &End, candidates: &Candidates) -> Result<()> {
-        if self.repository.has(Mutant::LeavesRecords) {
-            return Ok(());
-        }
         self.clear(candidates.names().collect())?;
         let doubted: Vec<_> = end.doubt.iter().map(PartName::path).collect();
         let is_over = |path: &Path| layout::epoch_of(path).is_some_and(|epoch| epoch < end.closed);
@@ -318,9 +296,6 @@ impl<'a> Run<'a> {
 
     /// The records of versions that were removed before it began, and of appends that others follow.
     fn clear_removed(&self, removed: &Tombstones) -> Result<()> {
-        if self.repository.has(Mutant::LeavesRecords) {
-            return Ok(());
-        }
         for (image, floor) in removed.floors().filter(|&(_, floor)| floor > 0) {
             self.repository.raise_floor(image, floor, self.stamp)?;
         }

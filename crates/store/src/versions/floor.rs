@@ -7,7 +7,6 @@ use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::layout;
-use crate::mutant::Mutant;
 use crate::names::ImageName;
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
@@ -63,7 +62,7 @@ impl Repository {
             // Another prune's says the same.
             self.backend.create(&layout::floor(image, number), &bytes)?;
         }
-        let shown = if self.has(Mutant::TrustsUnshownFloors) { number } else { self.floor(image)? };
+        let shown = self.floor(image)?;
         // Manifests first: without its tombstone a version would be there again.
         self.delete_up_to(&layout::versions_of(image), shown)?;
         self.delete_up_to(&layout::removed_of(image), shown)?;

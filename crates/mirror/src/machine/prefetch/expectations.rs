@@ -54,9 +54,9 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Held;
     use crate::machine::prefetch::expected::{EXPECTED_MAX, MISSES_DOUBT};
     use crate::machine::types::{Config, Counters, Cut, Done, Io, Item, OpId, Request, Step};
-    use crate::machine::{Held, Mutant};
 
     const CUT: Cut = Cut { size_sectors: 400 * 512, chunk_sectors: 512, height: 2 };
 
@@ -69,7 +69,6 @@ mod tests {
             ahead_chunks_max: 0,
             background_per_second: 0,
             journal_bytes_max: 1 << 30,
-            mutant: Mutant::None,
         };
         Core::new(CUT, config, Held::default(), 64)
     }

@@ -3,7 +3,6 @@
 use base::{Chance, Duration, Instant};
 
 use crate::code::Held;
-use crate::multicast::mutant::Mutant;
 use crate::multicast::receiver::slot::Slot;
 use crate::multicast::wire::header::{ReceiverId, Shape};
 
@@ -27,8 +26,6 @@ pub struct ReceiverConfig {
     pub receivers: u32,
     /// For back-off.
     pub chance: Chance,
-    /// A seeded bug, for the simulator.
-    pub mutant: Mutant,
 }
 
 /// What happened, for the driver.

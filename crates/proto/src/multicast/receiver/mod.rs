@@ -16,7 +16,6 @@ use base::limits::SESSION_OBJECTS_MAX;
 use base::{Duration, Instant};
 
 use crate::multicast::bits::ObjectSet;
-use crate::multicast::mutant::Mutant;
 use crate::multicast::receiver::congestion::Congestion;
 use crate::multicast::receiver::delay::DelayMeter;
 pub use crate::multicast::receiver::event::{ReceiverConfig, ReceiverEvent};
@@ -117,7 +116,6 @@ pub struct Receiver {
     window_at: Instant,
     /// How often they were asked for since one of them began.
     window_asks: u8,
-    asked: Option<ObjectSet>,
     outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<ReceiverEvent>,
     counters: ReceiverCounters,
@@ -142,8 +140,8 @@ impl Receiver {
             urgent_asks: 0,
             refused_pass: (u64::MAX, 0),
             missed: None,
-            slots: Slots::new(config.buffer_bytes, config.object_bytes_mean, config.mutant),
-            stream: Stream::new(config.shape.heads, config.mutant),
+            slots: Slots::new(config.buffer_bytes, config.object_bytes_mean),
+            stream: Stream::new(config.shape.heads),
             interval: REPORT_INTERVAL_FIRST,
             rtt: Duration::from_millis(10),
             pending: Vec::new(),
@@ -162,7 +160,6 @@ impl Receiver {
             need_at: None,
             window_at: now,
             window_asks: 0,
-            asked: config.mutant.is(Mutant::AsksOnce).then(|| ObjectSet::new(objects)),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             counters: ReceiverCounters::default(),
@@ -261,7 +258,7 @@ impl Receiver {
     /// The digest of what lies in `slot` was right or not. If not, the slot is free: the driver drops the buffer.
     pub fn verified(&mut self, now: Instant, slot: Slot, ok: bool) {
         let Some(object) = self.slots.object_of(slot) else { return };
-        if ok || self.config.mutant.is(Mutant::AcceptsWrongDigest) {
+        if ok {
             self.lacking.remove(object);
             self.counters.objects_verified += 1;
         } else {
@@ -415,7 +412,6 @@ impl Receiver {
         }
         if let Some((slot, bytes, held)) = self.slots.complete(object) {
             self.refused.remove(object);
-            let held = if self.config.mutant.is(Mutant::ForgetsSymbolsHeld) { Box::default() } else { held };
             self.events.push_back(ReceiverEvent::Complete { object, slot, bytes, held });
         }
     }

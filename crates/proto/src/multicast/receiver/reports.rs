@@ -7,7 +7,6 @@ use super::{
     SOON, SPREAD_EACH, SPREAD_MAX, nanos, view,
 };
 use crate::multicast::clock::micros;
-use crate::multicast::mutant::Mutant;
 use crate::multicast::receiver::event::ReceiverEvent;
 use crate::multicast::receiver::slots::back_off;
 use crate::multicast::receiver::window::Window;
@@ -26,10 +25,8 @@ impl Receiver {
             None => now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))),
             Some(at) => at.min(latest),
         });
-        if !self.config.mutant.is(Mutant::IgnoresEcho) {
-            self.pending.clone_from(&status.pending);
-            self.repairs.clone_from(&status.repairs);
-        }
+        self.pending.clone_from(&status.pending);
+        self.repairs.clone_from(&status.repairs);
         if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
             let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
             let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));
@@ -71,17 +68,15 @@ impl Receiver {
     /// Asks for what is lacked, if that is news for the server, but lets the others speak first; and reports now and
     /// then what it sees of the network.
     pub(super) fn look(&mut self, now: Instant) {
-        let hasty = self.config.mutant.is(Mutant::ForgetsBackOff);
-        let window = (now >= self.window_at || hasty).then(|| self.window());
-        let window = window.filter(|window| hasty || window.is_news(&self.pending));
+        let window = (now >= self.window_at).then(|| self.window());
+        let window = window.filter(|window| window.is_news(&self.pending));
         let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
-        let lacks = !self.config.mutant.is(Mutant::DropsBlockNeeds) && self.slots.lacks(now, &view);
+        let lacks = self.slots.lacks(now, &view);
         let urgent = self.next_urgent(now);
         if !lacks && window.is_none() && urgent.is_empty() {
             self.need_at = None;
         } else if self.need_at.is_none() {
-            let spread = if hasty { Duration::ZERO } else { self.spread_over(self.spread()) };
-            self.need_at = Some(now + spread);
+            self.need_at = Some(now + self.spread_over(self.spread()));
         }
         if self.need_at.is_some_and(|at| at <= now) {
             self.ask(now, window.as_ref(), &urgent);
@@ -103,22 +98,14 @@ impl Receiver {
             self.urgent_asks = self.urgent_asks.saturating_add(1);
             self.urgent_at = now + back_off(retry, self.urgent_asks);
         }
-        if !self.config.mutant.is(Mutant::DropsBlockNeeds) {
-            let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
-            let spoilt = self.slots.write_lacking(now, retry, &view, room, &mut lacking);
-            for object in spoilt {
-                self.events.push_back(ReceiverEvent::FetchByUnicast { object });
-            }
+        let view = view(&self.stream, &self.refused, &self.pending, &self.repairs);
+        for object in self.slots.write_lacking(now, retry, &view, room, &mut lacking) {
+            self.events.push_back(ReceiverEvent::FetchByUnicast { object });
         }
         if let Some(window) = window {
             window.write(room, &mut lacking);
             self.window_asks = self.window_asks.saturating_add(1);
             self.window_at = now + back_off(retry, self.window_asks);
-        }
-        if let Some(asked) = &mut self.asked {
-            lacking
-                .whole
-                .retain(|need| (need.objects.first..need.objects.end()).any(|object| asked.insert(object)));
         }
         self.need_at = None;
         if !lacking.is_empty() {

@@ -6,7 +6,6 @@ use base::{Duration, Instant};
 
 use crate::code::Held;
 use crate::multicast::bits::{BlockSet, ObjectSet};
-use crate::multicast::mutant::Mutant;
 use crate::multicast::receiver::slot::{Disposition, Slot};
 use crate::multicast::receiver::stream::Stream;
 use crate::multicast::wire::header::{BlockHeader, COMING_MAX, ObjectRange, Shape, are_coded};
@@ -68,11 +67,10 @@ pub(super) struct Slots {
     /// Objects begun and their lengths, for the mean.
     begun: u64,
     begun_bytes: u64,
-    mutant: Mutant,
 }
 
 impl Slots {
-    pub(super) fn new(budget_bytes: u64, mean_bytes: u32, mutant: Mutant) -> Self {
+    pub(super) fn new(budget_bytes: u64, mean_bytes: u32) -> Self {
         Self {
             budget_bytes,
             used_bytes: 0,
@@ -83,7 +81,6 @@ impl Slots {
             filling: Vec::new(),
             begun: 1,
             begun_bytes: mean_bytes.max(1).into(),
-            mutant,
         }
     }
 
@@ -107,7 +104,7 @@ impl Slots {
     /// A slot for the object of `header`; `None` if there is no room.
     pub(super) fn begin(&mut self, header: &BlockHeader, shape: &Shape) -> Option<Slot> {
         let bytes = u64::from(shape.padded_bytes(header.object_bytes));
-        if self.used_bytes + bytes > self.budget_bytes && !self.mutant.is(Mutant::IgnoresBudget) {
+        if self.used_bytes + bytes > self.budget_bytes {
             return None;
         }
         self.used_bytes += bytes;
@@ -166,15 +163,12 @@ impl Slots {
             return Disposition::Duplicate;
         }
         let block = match header.symbol(shape) {
-            Some(row) => entry.hold(row, self.mutant),
+            Some(row) => entry.hold(row),
             None => entry.missing.remove(header.block.into()).then(|| entry.unhold(header.block)),
         };
         let Some(block) = block else { return Disposition::Duplicate };
         entry.asks = 0;
-        let mut offset = u32::from(block) * u32::from(shape.block_bytes);
-        if self.mutant.is(Mutant::MisplacesBlock) && block == 1 {
-            offset = 0;
-        }
+        let offset = u32::from(block) * u32::from(shape.block_bytes);
         Disposition::Place { slot, offset, begins: None }
     }
 
@@ -182,12 +176,7 @@ impl Slots {
     pub(super) fn complete(&mut self, object: u64) -> Option<(Slot, u32, Box<[Held]>)> {
         let slot = self.find(object)?;
         let entry = self.entries[slot.0 as usize].as_mut()?;
-        let enough = u32::from(self.mutant.is(Mutant::IgnoresLastBlock));
-        let lacking = entry.lacking();
-        if entry.complete
-            || lacking > enough
-            || (lacking == 1 && (!entry.held.is_empty() || entry.missing.next_from(0) != entry.last_block()))
-        {
+        if entry.complete || entry.lacking() > 0 {
             return None;
         }
         entry.complete = true;
@@ -199,9 +188,7 @@ impl Slots {
     /// Empties `slot`.
     pub(super) fn free(&mut self, slot: Slot) {
         let Some(entry) = self.entries.get_mut(slot.0 as usize).and_then(Option::take) else { return };
-        if !self.mutant.is(Mutant::LeaksSlot) {
-            self.used_bytes -= u64::from(entry.padded_bytes);
-        }
+        self.used_bytes -= u64::from(entry.padded_bytes);
         self.by_object.remove(&entry.object);
         self.last = None;
         self.unused.push(slot.0);
@@ -256,7 +243,6 @@ impl Slots {
                     unanswered.push(entry.object);
                     continue;
                 }
-                Some(Need::Symbols(_)) if self.mutant.is(Mutant::AsksForNoSymbols) => continue,
                 Some(Need::Symbols(count)) => {
                     into.push_symbols(entry.object, count, entry.cause(view));
                     if into.packet_bytes() > room {
@@ -303,10 +289,6 @@ enum Need {
 }
 
 impl Entry {
-    fn last_block(&self) -> Option<u32> {
-        self.missing.bound().checked_sub(1)
-    }
-
     /// How many blocks or symbols would complete it.
     fn lacking(&self) -> u32 {
         self.missing.len() - u32::try_from(self.held.len()).expect("no more than are missing")
@@ -327,8 +309,8 @@ impl Entry {
     }
 
     /// Keeps symbol `row`: returns the missing block in whose place it goes, `None` if it is here already.
-    fn hold(&mut self, row: u16, mutant: Mutant) -> Option<u16> {
-        if self.held.iter().any(|held| held.row == row) && !mutant.is(Mutant::CountsSymbolTwice) {
+    fn hold(&mut self, row: u16) -> Option<u16> {
+        if self.held.iter().any(|held| held.row == row) {
             return None;
         }
         // Lost blocks come first in the order of the pass; those at its end may arrive yet.

@@ -2,7 +2,6 @@
 
 use base::{Duration, Instant};
 
-use crate::multicast::mutant::Mutant;
 use crate::multicast::wire::header::BlockHeader;
 use crate::multicast::wire::status::Status;
 
@@ -29,11 +28,10 @@ pub(super) struct Stream {
     wrapped: bool,
     /// The server said at this sequence that it has nothing left to send.
     idle_at: Option<u64>,
-    mutant: Mutant,
 }
 
 impl Stream {
-    pub(super) fn new(heads: u64, mutant: Mutant) -> Self {
+    pub(super) fn new(heads: u64) -> Self {
         Self {
             heads,
             sent: None,
@@ -45,7 +43,6 @@ impl Stream {
             cursor: heads,
             wrapped: false,
             idle_at: None,
-            mutant,
         }
     }
 
@@ -86,12 +83,9 @@ impl Stream {
 
     /// Lets time pass.
     pub(super) fn settle(&mut self, now: Instant) {
-        let sent = self.sent.unwrap_or(0);
-        if self.mutant.is(Mutant::ClaimsToHaveSeenMore) {
-            self.settled = sent * 2;
-        } else if now.since(self.mark.0) >= REORDERING {
+        if now.since(self.mark.0) >= REORDERING {
             self.settled = self.mark.1;
-            self.mark = (now, sent);
+            self.mark = (now, self.sent.unwrap_or(0));
         }
     }
 
@@ -183,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_packet_counts_as_lost_only_after_it_had_time_to_be_overtaken() {
-        let mut stream = Stream::new(0, Mutant::None);
+        let mut stream = Stream::new(0);
         stream.status(at(0), &status(5));
         stream.status(at(1), &status(9));
         assert_eq!(stream.settled(), 5);
@@ -195,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_server_knows_best_what_it_has_sent() {
-        let mut stream = Stream::new(0, Mutant::None);
+        let mut stream = Stream::new(0);
         stream.status(at(0), &status(5));
         stream.status(at(1), &status(1 << 40));
         stream.settle(at(10));
@@ -208,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_went_by_is_told_from_what_never_did() {
-        let mut stream = Stream::new(0, Mutant::None);
+        let mut stream = Stream::new(0);
         let mut status = status(0);
         (10..100).step_by(10).chain([0]).for_each(|cursor| {
             status.cursor = cursor;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use base::Duration;
 
-use crate::multicast::mutant::Mutant;
 use crate::multicast::rate::RateConfig;
 use crate::multicast::server::gather::Gathering;
 use crate::multicast::stats::ReceiverStatistics;
@@ -30,8 +29,6 @@ pub struct ServerConfig {
     pub gathering: Gathering,
     /// A receiver that was not heard for so long has gone.
     pub receiver_timeout: Duration,
-    /// A seeded bug, for the simulator.
-    pub mutant: Mutant,
 }
 
 /// Consecutive blocks of one object, or consecutive symbols of it (see [`BlockHeader::symbol`]), to be sent in order

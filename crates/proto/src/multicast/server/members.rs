@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use base::limits::SESSION_RECEIVERS_MAX;
 use base::{Duration, Instant};
 
-use crate::multicast::mutant::Mutant;
 use crate::multicast::stats::ReceiverStatistics;
 use crate::multicast::wire::header::ReceiverId;
 use crate::multicast::wire::report::{ReceiverCounters, Report};
@@ -31,13 +30,12 @@ pub(super) struct Members {
     changed: Instant,
     /// When to look for the silent.
     look_at: Instant,
-    mutant: Mutant,
 }
 
 impl Members {
-    pub(super) fn new(timeout: Duration, mutant: Mutant) -> Self {
+    pub(super) fn new(timeout: Duration) -> Self {
         let (zero, list) = (Instant::ZERO, BTreeMap::new());
-        Self { timeout, list, total: 0, concurrent: Duration::ZERO, changed: zero, look_at: zero, mutant }
+        Self { timeout, list, total: 0, concurrent: Duration::ZERO, changed: zero, look_at: zero }
     }
 
     /// How many there are.
@@ -100,7 +98,7 @@ impl Members {
 
     /// When to call [`Self::expire`].
     pub(super) fn expires_at(&self) -> Option<Instant> {
-        (!self.list.is_empty() && !self.mutant.is(Mutant::NeverExpires)).then_some(self.look_at)
+        (!self.list.is_empty()).then_some(self.look_at)
     }
 
     /// Takes out one who was not heard for too long.

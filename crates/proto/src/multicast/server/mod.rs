@@ -142,14 +142,14 @@ impl Server {
             ..SessionStatistics::default()
         };
         Self {
-            schedule: Schedule::new(&shape, config.mutant),
-            repairs: Repairs::new(shape.objects, config.mutant),
+            schedule: Schedule::new(&shape),
+            repairs: Repairs::new(shape.objects),
             cache: Cache::new(config.cache_bytes),
             rate: Rate::new(now, config.rate).with_packet(packet_wire_bytes(&config)),
             ahead: Ahead::default(),
             outliers: Outliers::default(),
             gather: Gather::new(config.gathering),
-            members: Members::new(config.receiver_timeout, config.mutant),
+            members: Members::new(config.receiver_timeout),
             pass: None,
             repairs_in_row: 0,
             sequence: 0,

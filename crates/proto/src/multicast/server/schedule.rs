@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use crate::multicast::bits::{ObjectSet, index};
-use crate::multicast::mutant::Mutant;
 use crate::multicast::wire::header::{ObjectRange, Shape};
 use crate::multicast::wire::report::Cause;
 use crate::multicast::wire::status::STATUS_RANGES_MAX;
@@ -36,11 +35,10 @@ pub(super) struct Schedule {
     pass_first: Vec<u64>,
     full: ObjectSet,
     lost: ObjectSet,
-    mutant: Mutant,
 }
 
 impl Schedule {
-    pub(super) fn new(shape: &Shape, mutant: Mutant) -> Self {
+    pub(super) fn new(shape: &Shape) -> Self {
         let set = || ObjectSet::new(shape.objects);
         Self {
             heads: shape.heads,
@@ -55,7 +53,6 @@ impl Schedule {
             pass_first: vec![NEVER; usize::try_from(shape.objects).expect("SESSION_OBJECTS_MAX")],
             full: set(),
             lost: set(),
-            mutant,
         }
     }
 
@@ -64,8 +61,7 @@ impl Schedule {
     /// part as blocks.
     pub(super) fn ask(&mut self, object: u64, blocks: u32, seen: u64, cause: Cause) -> bool {
         let first = self.pass_first[index(object)];
-        let passed =
-            first == NEVER || first + u64::from(blocks) <= seen || self.mutant.is(Mutant::IgnoresSequence);
+        let passed = first == NEVER || first + u64::from(blocks) <= seen;
         if self.is_pending(object) || !passed {
             return false;
         }
@@ -107,7 +103,7 @@ impl Schedule {
     /// Whether block `block` of the last pass over `object` went out before sequence `seen`.
     pub(super) fn has_passed(&self, object: u64, block: u32, seen: u64) -> bool {
         let first = self.pass_first[index(object)];
-        first != NEVER && (first + u64::from(block) < seen || self.mutant.is(Mutant::IgnoresSequence))
+        first != NEVER && first + u64::from(block) < seen
     }
 
     /// Whether the whole object will be sent.
@@ -123,9 +119,8 @@ impl Schedule {
     /// Moves the next wanted object to the plan.
     pub(super) fn plan(&mut self) -> Option<u64> {
         let head = self.wanted.next_from(0).filter(|&head| head < self.heads);
-        let heads_last = self.mutant.is(Mutant::HeadsLast);
-        let first = head.filter(|_| !heads_last).or_else(|| self.next_urgent());
-        let object = first.or_else(|| self.next_data()).or(head)?;
+        let first = head.or_else(|| self.next_urgent());
+        let object = first.or_else(|| self.next_data())?;
         self.wanted.remove(object);
         self.planned.insert(object);
         if first.is_some() {
@@ -142,8 +137,7 @@ impl Schedule {
     }
 
     fn next_data(&self) -> Option<u64> {
-        let wrap = self.heads + u64::from(self.mutant.is(Mutant::WrapsOneTooFar));
-        self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(wrap))
+        self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(self.heads))
     }
 
     /// Whether a wanted head, or what is urgent, waits to be planned and fewer than `most` are.
@@ -172,9 +166,6 @@ impl Schedule {
     pub(super) fn begin_pass(&mut self, object: u64, sequence: u64) -> Option<Cause> {
         let again = std::mem::replace(&mut self.pass_first[index(object)], sequence) != NEVER;
         let (full, lost) = (self.full.remove(object), self.lost.remove(object));
-        if self.mutant.is(Mutant::NeverClearsPending) {
-            self.wanted.insert(object);
-        }
         again.then_some(if full {
             Cause::BufferFull
         } else if lost {
@@ -242,7 +233,7 @@ mod tests {
     const SHAPE: Shape = Shape { session: 1, epoch: 1, objects: 100, heads: 3, block_bytes: 512 };
 
     fn schedule(wanted: impl IntoIterator<Item = u64>) -> Schedule {
-        let mut schedule = Schedule::new(&SHAPE, Mutant::None);
+        let mut schedule = Schedule::new(&SHAPE);
         wanted.into_iter().for_each(|object| assert!(schedule.ask(object, 10, 0, Cause::Late)));
         schedule
     }

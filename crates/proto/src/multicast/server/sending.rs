@@ -5,7 +5,6 @@ use base::Instant;
 use super::{HEADS_AHEAD_MAX, Pass, Piece, REPAIRS_IN_ROW_MAX, Server, header_wire_bytes, packet_wire_bytes};
 use crate::multicast::bits::index;
 use crate::multicast::clock::micros;
-use crate::multicast::mutant::Mutant;
 use crate::multicast::server::cache::Place;
 use crate::multicast::server::event::Run;
 use crate::multicast::wire::header::{BlockHeader, COMING_MAX};
@@ -144,7 +143,7 @@ impl Server {
         self.statistics.blocks_sent += u64::from(count);
         self.statistics.symbols_sent += if is_symbols { count.into() } else { 0 };
         self.statistics.bytes_sent += payload;
-        if let Some(cause) = piece.again.filter(|_| !self.config.mutant.is(Mutant::BooksNothing)) {
+        if let Some(cause) = piece.again {
             self.statistics.resent.book(cause, count.into());
         }
         Run { first: first_header, count: u16::try_from(count).expect("at most run_blocks_max") }

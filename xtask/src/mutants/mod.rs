@@ -1,0 +1,136 @@
+//! Seeded bugs: `cargo xtask mutants` shows that the simulator's checkers see each of them. The bugs are changes of the
+//! sources, which only a copy of the workspace gets: the programs that are shipped and measured hold none.
+//!
+//! ```text
+//! crates/sim/mutants/*.toml --+
+//!                             +--> target/mutants/src --cargo build--> diskcast-sim, a process for each bug
+//! sources of the workspace ---+
+//! ```
+
+mod catalog;
+mod copy;
+mod hunt;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use std::{env, fs};
+
+use hunt::SWITCH_VARIABLE;
+
+/// The module that the copy's `base` gets, and where.
+const SWITCH_SOURCE: &str = "crates/sim/mutants/switch.rs";
+const SWITCH_PLACE: &str = "crates/base/src/mutant.rs";
+const SWITCH_PARENT: &str = "crates/base/src/lib.rs";
+
+/// What breaks the rules of seeded bugs below `root`: a text that a bug changes must be there once, and no source but
+/// the simulator's and these checks' own may speak of them.
+pub fn check(root: &Path) -> Vec<String> {
+    let mut breaches = match catalog::read(root) {
+        Ok(mutants) => catalog::changed(root, &mutants).err().unwrap_or_default(),
+        Err(error) => vec![error],
+    };
+    let mut files = Vec::new();
+    for folder in ["crates", "fuzz"] {
+        crate::sources::collect(&root.join(folder), &mut files);
+    }
+    let crates = fs::read_dir(root.join("crates")).expect("crates/ can be read");
+    files.extend(crates.map(|entry| entry.expect("crates/ can be read").path().join("Cargo.toml")));
+    files.push(root.join("fuzz/Cargo.toml"));
+    for file in files {
+        let path = file.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
+        if !path.starts_with("crates/sim/") {
+            breaches.extend(mentions(&path, &fs::read_to_string(&file).expect("sources are UTF-8")));
+        }
+    }
+    breaches
+}
+
+fn mentions(path: &str, text: &str) -> Vec<String> {
+    let lines = text.lines().enumerate().filter(|(_, line)| line.to_lowercase().contains("mutant"));
+    lines.map(|(at, _)| format!("{path}:{}: seeded bugs stay in {}", at + 1, catalog::FOLDER)).collect()
+}
+
+/// Builds the simulator with all bugs in it and looks for each. What is wrong, line by line.
+pub fn hunt(root: &Path) -> Result<(), Vec<String>> {
+    let mutants = catalog::read(root).map_err(|error| vec![error])?;
+    let mut changed = catalog::changed(root, &mutants)?;
+    let failed = |error: std::io::Error| vec![format!("copy the sources to target/mutants: {error}")];
+    let parent = fs::read_to_string(root.join(SWITCH_PARENT)).map_err(failed)?;
+    changed.insert(SWITCH_PARENT.to_owned(), format!("{parent}\npub mod mutant;\n"));
+    changed.insert(SWITCH_PLACE.to_owned(), fs::read_to_string(root.join(SWITCH_SOURCE)).map_err(failed)?);
+    let place = root.join("target/mutants");
+    copy::update(root, &place.join("src"), &changed).map_err(failed)?;
+    let began = Instant::now();
+    let simulator = build_copy(&place).map_err(|error| vec![error])?;
+    println!("the simulator with {} seeded bugs was built in {:.0?}", mutants.len(), began.elapsed());
+    let mut wrong = hunt::all(&simulator, &mutants);
+    let program = shipped(root).map_err(|error| vec![error])?;
+    wrong.extend(holds_switch(&program, false));
+    // Shows that the switch would be found.
+    wrong.extend(holds_switch(&simulator, true));
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+/// Builds the simulator of the copy, as tests are built.
+fn build_copy(place: &Path) -> Result<PathBuf, String> {
+    let target = place.join("target");
+    // Nobody reads the faulty code: its warnings are no news.
+    let quiet = ("RUSTFLAGS", "--cap-lints=allow");
+    build("diskcast-sim", &place.join("src"), |cargo| {
+        cargo.arg("--target-dir").arg(&target).env(quiet.0, quiet.1)
+    })?;
+    Ok(target.join("debug/diskcast-sim"))
+}
+
+/// The program that is shipped, beside this one. `cargo test --workspace` has built it; if nobody has, it is now.
+fn shipped(root: &Path) -> Result<PathBuf, String> {
+    let program =
+        env::current_exe().map_err(|error| format!("find diskcast: {error}"))?.with_file_name("diskcast");
+    if !program.exists() {
+        build("diskcast-cli", root, |cargo| cargo)?;
+    }
+    Ok(program)
+}
+
+fn build(package: &str, folder: &Path, more: impl Fn(&mut Command) -> &mut Command) -> Result<(), String> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--locked", "--package", package]).current_dir(folder);
+    let status = more(&mut cargo).status().map_err(|error| format!("start cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{package} does not build in {}", folder.display())) }
+}
+
+/// What is wrong if `program` holds the switch of the bugs, or if it does not.
+fn holds_switch(program: &Path, expected: bool) -> Option<String> {
+    let bytes = match fs::read(program) {
+        Ok(bytes) => bytes,
+        Err(error) => return Some(format!("read {}: {error}", program.display())),
+    };
+    let word = SWITCH_VARIABLE.as_bytes();
+    let holds = bytes.windows(word.len()).any(|window| window == word);
+    let what = if holds { "holds" } else { "lacks" };
+    (holds != expected).then(|| format!("{} {what} the switch of the seeded bugs", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_seeded_bugs_is_found_in_shipped_sources() {
+        let text = "//! Sockets.\nfn f() {\n    if self.mutant.is(Mutant::LeaksSlot) {}\n}\n";
+        let found = mentions("crates/net/src/x.rs", text);
+        assert_eq!(found, ["crates/net/src/x.rs:3: seeded bugs stay in crates/sim/mutants"]);
+    }
+
+    #[test]
+    fn the_switch_is_found_where_it_is() {
+        // This program names the variable.
+        let own = env::current_exe().unwrap();
+        assert_eq!(holds_switch(&own, true), None);
+        assert!(
+            holds_switch(&own, false)
+                .is_some_and(|wrong| wrong.ends_with("holds the switch of the seeded bugs"))
+        );
+    }
+}
