@@ -17,12 +17,12 @@ use image::{
 
 use crate::Target;
 
-pub const CHUNK: Target = Target { name: "chunk", seeds: chunks, take: take_chunk };
-pub const NODE: Target = Target { name: "node", seeds: nodes, take: take_node };
-pub const MANIFEST: Target = Target { name: "manifest", seeds: manifests, take: take_manifest };
-pub const CATALOGUE: Target = Target { name: "catalogue", seeds: nodes, take: take_catalogue };
-pub const SEALED: Target = Target { name: "sealed", seeds: sealed, take: take_sealed };
-pub const SURVEY: Target = Target { name: "survey", seeds: disks, take: take_disk };
+pub(crate) const CHUNK: Target = Target { name: "chunk", seeds: chunks, take: take_chunk };
+pub(crate) const NODE: Target = Target { name: "node", seeds: nodes, take: take_node };
+pub(crate) const MANIFEST: Target = Target { name: "manifest", seeds: manifests, take: take_manifest };
+pub(crate) const CATALOGUE: Target = Target { name: "catalogue", seeds: nodes, take: take_catalogue };
+pub(crate) const SEALED: Target = Target { name: "sealed", seeds: sealed, take: take_sealed };
+pub(crate) const SURVEY: Target = Target { name: "survey", seeds: disks, take: take_disk };
 
 fn size() -> ChunkSize {
     ChunkSize::from_bytes(CHUNK_BYTES_MIN).expect("the smallest chunk is one")
@@ -71,7 +71,7 @@ fn tree_in(objects: &dyn ObjectSink) -> Root {
 }
 
 /// A draft whose nodes are in `sink`.
-pub fn draft(sink: &dyn ObjectSink) -> Manifest {
+pub(crate) fn draft(sink: &dyn ObjectSink) -> Manifest {
     manifest(tree_in(sink))
 }
 

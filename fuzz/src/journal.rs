@@ -5,7 +5,7 @@ use mirror::state::{Lineage, Promise, TOKEN_BYTES, barrier, encode, recover, sna
 
 use crate::Target;
 
-pub const JOURNAL: Target = Target { name: "journal", seeds, take };
+pub(crate) const JOURNAL: Target = Target { name: "journal", seeds, take };
 
 const BOOTS: [[u8; 16]; 2] = [[1; 16], [2; 16]];
 

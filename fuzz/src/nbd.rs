@@ -10,8 +10,9 @@ use mirror::nbd::{
 
 use crate::Target;
 
-pub const HANDSHAKE: Target = Target { name: "nbd-handshake", seeds: handshakes, take: take_handshake };
-pub const REQUEST: Target = Target { name: "nbd-request", seeds: requests, take: take_request };
+pub(crate) const HANDSHAKE: Target =
+    Target { name: "nbd-handshake", seeds: handshakes, take: take_handshake };
+pub(crate) const REQUEST: Target = Target { name: "nbd-request", seeds: requests, take: take_request };
 
 const DISK_BYTES: u64 = 1 << 30;
 const CLIENT_FLAGS: [u8; 4] = [0, 0, 0, 3];

@@ -13,10 +13,10 @@ use proto::multicast::{
 
 use crate::Target;
 
-pub const DOWNSTREAM: Target = Target { name: "downstream", seeds: downstream, take: take_downstream };
-pub const UPSTREAM: Target = Target { name: "upstream", seeds: upstream, take: take_upstream };
-pub const SERVER: Target = Target { name: "server", seeds: upstream, take: take_server };
-pub const RECEIVER: Target = Target { name: "receiver", seeds: downstream, take: take_receiver };
+pub(crate) const DOWNSTREAM: Target = Target { name: "downstream", seeds: downstream, take: take_downstream };
+pub(crate) const UPSTREAM: Target = Target { name: "upstream", seeds: upstream, take: take_upstream };
+pub(crate) const SERVER: Target = Target { name: "server", seeds: upstream, take: take_server };
+pub(crate) const RECEIVER: Target = Target { name: "receiver", seeds: downstream, take: take_receiver };
 
 const KEY: Key = Key([9; 16]);
 const SHAPE: Shape = Shape { session: 0x1234, epoch: 5, objects: 40, heads: 3, block_bytes: 512 };

@@ -16,15 +16,15 @@ use store::{Overseer, Process, PruneEvent, PruneOptions, Repository, Scope, Stam
 use crate::{Target, images};
 
 /// Leases, prunes and their lists, as those who write and prune later find them.
-pub const PRUNING: Target =
+pub(crate) const PRUNING: Target =
     Target { name: "pruning", seeds: || records(&["leases/", "prunes/", "candidates/"]), take: take_pruning };
 /// Reservations of appends and tombstones, as those who append find them.
-pub const APPENDS: Target =
+pub(crate) const APPENDS: Target =
     Target { name: "appends", seeds: || records(&["appends/", "removed/"]), take: take_append };
 /// Any record, damaged in any way, as those find it who verify and repair.
-pub const REPAIR: Target = Target { name: "repair", seeds: || records(&[""]), take: take_repair };
+pub(crate) const REPAIR: Target = Target { name: "repair", seeds: || records(&[""]), take: take_repair };
 /// Profiles of boots, as machines that start find them, and as those who add a boot do.
-pub const PROFILES: Target =
+pub(crate) const PROFILES: Target =
     Target { name: "profiles", seeds: || records(&["profiles/"]), take: take_profile };
 
 fn stamp() -> Stamp {

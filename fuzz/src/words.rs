@@ -8,7 +8,7 @@ use store::{Keys, Location, Repository, Stamp};
 use crate::Target;
 use crate::images;
 
-pub const REFERENCE: Target = Target {
+pub(crate) const REFERENCE: Target = Target {
     name: "reference",
     seeds: || texts(&["web", "lab/pc:stable", "debian-12@17"]),
     take: |input| {
@@ -21,7 +21,7 @@ pub const REFERENCE: Target = Target {
     },
 };
 
-pub const TOKEN: Target = Target {
+pub(crate) const TOKEN: Target = Target {
     name: "token",
     seeds: || {
         let fingerprint = Some(net::token::Fingerprint::of(b"certificate"));
@@ -37,7 +37,7 @@ pub const TOKEN: Target = Target {
 
 /// Records of tags as a server sends them, signed, sealed, and neither. Their digest is made right again, as a forger
 /// would.
-pub const TAG: Target = Target {
+pub(crate) const TAG: Target = Target {
     name: "tag",
     seeds: || {
         let (sign, seal) = (Some(SigningKey::from_bytes(&[7; 32])), Some(SealKey::from_bytes([7; 32])));
@@ -55,7 +55,7 @@ pub const TAG: Target = Target {
 };
 
 /// Bodies of commits.
-pub const PIECES: Target = Target {
+pub(crate) const PIECES: Target = Target {
     name: "pieces",
     seeds: || {
         let mut body = Vec::new();
@@ -98,7 +98,7 @@ fn tag_record(keys: Keys) -> Vec<u8> {
 }
 
 /// Files of keys.
-pub const KEYS: Target = Target {
+pub(crate) const KEYS: Target = Target {
     name: "keys",
     seeds: || {
         let key = SigningKey::from_bytes(&[7; 32]);

@@ -35,7 +35,7 @@ const EXCUSED: &[(&str, &[&str], &str)] = &[
 /// A module by the names on the way to it; the root has none.
 type Module = Vec<String>;
 
-pub fn check(root: &Path) -> Vec<String> {
+pub(crate) fn check(root: &Path) -> Vec<String> {
     let named = |modules: &[&str]| modules.iter().map(|&module| module.to_owned()).collect::<Vec<String>>();
     let mut excused: BTreeSet<(&str, Vec<String>)> =
         EXCUSED.iter().map(|(name, modules, _)| (*name, named(modules))).collect();

@@ -22,7 +22,7 @@ const WORKSHOP: &[&str] = &["sim", "lab", "bench"];
 const NO_ASYNC: &[&str] = &["base", "disk", "image", "proto"];
 const ASYNC_RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "futures", "async-trait"];
 
-pub fn check(root: &Path) -> Vec<String> {
+pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut breaches = Vec::new();
     let folders = std::fs::read_dir(root.join("crates")).expect("crates/ can be read");
     for folder in folders {

@@ -24,7 +24,7 @@ const COLUMNS_MAX: usize = 120;
 /// Where `unsafe` may stand: sockets and devices.
 const UNSAFE_HOMES: &[&str] = &["crates/net/src/", "crates/disk/src/"];
 
-pub fn check(root: &Path) -> Vec<String> {
+pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut files = Vec::new();
     for folder in ["crates", "xtask", "fuzz"] {
         collect(&root.join(folder), &mut files);
@@ -44,7 +44,7 @@ pub fn check(root: &Path) -> Vec<String> {
     breaches
 }
 
-pub fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+pub(crate) fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.map(|entry| entry.expect("folders can be read").path()) {
         if path.is_dir() && !path.ends_with("target") {

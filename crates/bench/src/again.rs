@@ -14,7 +14,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::plain::Plain;
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "capture.unchanged",

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::figure::{Bar, Figure, median};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         ("mirror.commit_time", "s to commit 1 MiB contiguous of a running disk of 4 GiB; at most 0.3"),
         ("mirror.commit_bytes", "MiB that such a commit stores; at most 1.5"),

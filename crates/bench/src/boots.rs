@@ -23,7 +23,7 @@ use crate::site::DISK;
 use crate::trace::Event;
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "mirror.sixteen_boots",

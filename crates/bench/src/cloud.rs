@@ -10,7 +10,7 @@ use crate::context::{Context, timed};
 use crate::figure::{Bar, Figure};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "mirror.sim_commit_150",

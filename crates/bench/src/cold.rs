@@ -17,7 +17,7 @@ use crate::trace::{Event, Kind};
 use crate::way::{Had, Place, Way};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         ("mirror.cold_read", "nbdcopy of a disk of 4 GiB with some 800 MiB of data, 1 Gbit/s; at most 3 s"),
         ("mirror.cold_random", "median of cold random reads of 4 KiB, less the round trip; at most 1.5 ms"),

@@ -19,7 +19,7 @@ use crate::room::{Room, star};
 use crate::site::DISK;
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "mirror.commit_16",

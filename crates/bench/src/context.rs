@@ -19,7 +19,7 @@ const ROOM_BYTES: u64 = 50 << 30;
 const ENDED: &str = "ended";
 
 /// The place of a run.
-pub struct Context {
+pub(crate) struct Context {
     /// The project's root.
     pub root: PathBuf,
     /// Scratch folder on the disk below `target/`, kept between runs for prepared disks.
@@ -55,7 +55,7 @@ struct Entry<'a> {
 }
 
 /// What a finished program took.
-pub struct Usage {
+pub(crate) struct Usage {
     /// Wall-clock seconds from start to end.
     pub seconds: f64,
     /// Peak resident memory in bytes, as its own `VmHWM` last said; what `wait4` tells counts the parent's as well.
@@ -65,7 +65,7 @@ pub struct Usage {
 }
 
 impl Context {
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/bench lies two down");
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
@@ -82,7 +82,7 @@ impl Context {
     }
 
     /// A new folder on the local disk, kept until the run ends.
-    pub fn folder(&self) -> Result<PathBuf> {
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
         Ok(tempfile::Builder::new().disable_cleanup(true).tempdir_in(self.folders())?.keep())
     }
 
@@ -91,7 +91,7 @@ impl Context {
     }
 
     /// Fails unless the disk has room for a run of all figures.
-    pub fn check_room(&self) -> Result<()> {
+    pub(crate) fn check_room(&self) -> Result<()> {
         let line = said(Command::new("df").args(["--output=avail", "-B1"]).arg(&self.scratch))?;
         let free: u64 = line.lines().last().unwrap_or_default().trim().parse()?;
         if free < ROOM_BYTES {
@@ -105,7 +105,7 @@ impl Context {
     }
 
     /// Waits until ext4 has forgotten what the run before removed. For figures that write many files.
-    pub fn calm(&self) -> Result<()> {
+    pub(crate) fn calm(&self) -> Result<()> {
         let Ok(ended) = std::fs::metadata(self.scratch.join(ENDED)) else { return Ok(()) };
         let rest = FORGOTTEN.saturating_sub(ended.modified()?.elapsed().unwrap_or_default());
         if !rest.is_zero() {
@@ -119,7 +119,7 @@ impl Context {
     }
 
     /// The binary under test, on the repository `repo`, printing JSON lines.
-    pub fn diskcast(&self, repo: &Path) -> Command {
+    pub(crate) fn diskcast(&self, repo: &Path) -> Command {
         let mut command = Command::new(&self.diskcast);
         command.env("XDG_CACHE_HOME", self.folders());
         command.arg("--repo").arg(repo).arg("--json");
@@ -127,12 +127,12 @@ impl Context {
     }
 
     /// The notebook: every figure ever measured here, a JSON line each.
-    pub fn notebook(&self) -> PathBuf {
+    pub(crate) fn notebook(&self) -> PathBuf {
         self.root.join("bench/results.jsonl")
     }
 
     /// Appends a figure to the notebook.
-    pub fn record(&self, figure: &Figure) -> Result<()> {
+    pub(crate) fn record(&self, figure: &Figure) -> Result<()> {
         let date = said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?;
         let entry = Entry { figure, commit: &self.commit, machine: &self.machine, date };
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(self.notebook())?;
@@ -161,7 +161,7 @@ fn machine() -> Result<String> {
 }
 
 /// What `command` printed, trimmed; an error with its words if it failed.
-pub fn said(command: &mut Command) -> Result<String> {
+pub(crate) fn said(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -171,7 +171,7 @@ pub fn said(command: &mut Command) -> Result<String> {
 }
 
 /// Runs `command` to its end and tells what it took; an error with its words if it failed.
-pub fn timed(command: &mut Command) -> Result<Usage> {
+pub(crate) fn timed(command: &mut Command) -> Result<Usage> {
     let start = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -206,7 +206,7 @@ fn last_peak(status: &Path) -> u64 {
 }
 
 /// The last JSON line of type `kind` in `output`.
-pub fn json_line(output: &str, kind: &str) -> Result<serde_json::Value> {
+pub(crate) fn json_line(output: &str, kind: &str) -> Result<serde_json::Value> {
     let lines = output.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     lines
         .into_iter()

@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::Result;
 
 /// The place of a program in its crew, counted from 0 as they are started.
-pub type Member = usize;
+pub(crate) type Member = usize;
 
 /// How a program ended.
-pub struct Ended {
+pub(crate) struct Ended {
     pub member: Member,
     /// Seconds on the crew's clock when this program was started; 0 if that was before the clock was started.
     pub began: f64,
@@ -30,7 +30,7 @@ pub struct Ended {
 
 impl Ended {
     /// An error with the program's own words if it failed.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.status.success() {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl Ended {
 }
 
 /// Programs that run at the same time.
-pub struct Crew {
+pub(crate) struct Crew {
     start: Instant,
     /// Those that run, by their process id.
     running: Vec<Option<Pid>>,
@@ -60,30 +60,30 @@ struct Watched {
 
 impl Crew {
     /// A crew whose clock starts now.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (teller, ended) = channel();
         Self { start: Instant::now(), running: Vec::new(), ended, teller }
     }
 
     /// Lets the crew's clock start now.
-    pub fn restart_clock(&mut self) {
+    pub(crate) fn restart_clock(&mut self) {
         self.start = Instant::now();
     }
 
     /// Seconds on the crew's clock.
-    pub fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
 
     /// Waits until the crew's clock shows `at`.
-    pub fn wait_until(&self, at: Duration) {
+    pub(crate) fn wait_until(&self, at: Duration) {
         while let Some(left) = at.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
     }
 
     /// Starts a program. What it says goes to files, so that a child that it leaves behind keeps no pipe open.
-    pub fn start(&mut self, command: &mut Command) -> Result<Member> {
+    pub(crate) fn start(&mut self, command: &mut Command) -> Result<Member> {
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let child = command
             .stdin(Stdio::null())
@@ -99,7 +99,7 @@ impl Crew {
     }
 
     /// Whoever ends next, or nobody until the crew's clock shows `until`.
-    pub fn next(&mut self, until: Duration) -> Option<Ended> {
+    pub(crate) fn next(&mut self, until: Duration) -> Option<Ended> {
         let left = until.saturating_sub(self.start.elapsed());
         let told = self.ended.recv_timeout(left).ok()?;
         self.running[told.member] = None;
@@ -117,7 +117,7 @@ impl Crew {
     /// The ends of `members`, in the order of their ends; those that still run when the crew's clock shows `until` are
     /// missing. A program that ends meanwhile without being one of them is looked at as well: if it failed, nobody
     /// waits longer.
-    pub fn wait(&mut self, members: &[Member], until: Duration) -> Result<Vec<Ended>> {
+    pub(crate) fn wait(&mut self, members: &[Member], until: Duration) -> Result<Vec<Ended>> {
         let mut ended = Vec::new();
         while ended.len() < members.len() {
             let Some(one) = self.next(until) else { break };
@@ -131,7 +131,7 @@ impl Crew {
     }
 
     /// Ends a program at once.
-    pub fn kill(&self, member: Member) {
+    pub(crate) fn kill(&self, member: Member) {
         if let Some(pid) = self.running[member] {
             // One that ended by itself meanwhile is what is wanted: its number is not free before it was waited for,
             // a moment before its end is told.

@@ -19,7 +19,7 @@ const PIECES_MAX: usize = 256;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Puts distance between `to` and whoever connects to `listen`, both in `host`, until the program is dropped.
-pub fn between(host: &Host, listen: SocketAddr, to: SocketAddr, one_way: Duration) -> Result<Program> {
+pub(crate) fn between(host: &Host, listen: SocketAddr, to: SocketAddr, one_way: Duration) -> Result<Program> {
     let program = std::env::current_exe()?;
     let mut command: Command = host.command(&program.to_string_lossy());
     command.args(["--far", &listen.to_string(), &to.to_string(), &one_way.as_micros().to_string()]);
@@ -27,7 +27,7 @@ pub fn between(host: &Host, listen: SocketAddr, to: SocketAddr, one_way: Duratio
 }
 
 /// What the program does.
-pub fn run(listen: &str, to: &str, micros: &str) -> Result<()> {
+pub(crate) fn run(listen: &str, to: &str, micros: &str) -> Result<()> {
     let (listener, to) = (TcpListener::bind(listen)?, to.parse::<SocketAddr>()?);
     let one_way = Duration::from_micros(micros.parse()?);
     for near in listener.incoming() {

@@ -11,7 +11,7 @@ use crate::room::{Fetched, Room, star};
 use crate::transfer::{Transfer, library, transfer};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         ("fetch.1_host", "last host has received all, over link time, 1 Gbit/s; at most 1.10"),
         ("fetch.4_hosts", "the same with 4 hosts; at most 1.15"),
@@ -21,7 +21,7 @@ pub const GROUP: Group = Group {
     measure,
 };
 
-pub const INSTALLED: Group = Group {
+pub(crate) const INSTALLED: Group = Group {
     figures: &[(
         "fetch.installed_4_hosts",
         "seconds until 4 hosts have the image on disk, durable and read back; shown",

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What a value is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bar {
+pub(crate) enum Bar {
     /// The value is to be this or more.
     AtLeast(f64),
     /// The value is to be this or less.
@@ -26,7 +26,7 @@ impl Bar {
 
 /// What another program, or a computed limit, reached on the same workload in the same run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Program and version, or what the limit is made of.
     pub name: String,
     /// How it was called.
@@ -39,7 +39,7 @@ pub struct Peer {
 
 /// One measured number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// Dotted name, as issues and documents call it.
     pub name: String,
     /// The measured value; the median where there were several runs.
@@ -65,7 +65,7 @@ pub struct Figure {
 
 impl Figure {
     /// A figure of the median of `runs`.
-    pub fn new(name: &str, runs: &[f64], unit: &str, bar: Bar) -> Self {
+    pub(crate) fn new(name: &str, runs: &[f64], unit: &str, bar: Bar) -> Self {
         let value = median(runs);
         Self {
             name: name.to_owned(),
@@ -82,27 +82,27 @@ impl Figure {
     }
 
     /// Adds a peer's value.
-    pub fn peer(mut self, name: &str, flags: &str, value: f64, unit: &str) -> Self {
+    pub(crate) fn peer(mut self, name: &str, flags: &str, value: f64, unit: &str) -> Self {
         let peer = Peer { name: name.to_owned(), flags: flags.to_owned(), value, unit: unit.to_owned() };
         self.peers.push(peer);
         self
     }
 
     /// Says on what it was measured, and where the bytes went.
-    pub fn on(mut self, workload: &str, sink: &str) -> Self {
+    pub(crate) fn on(mut self, workload: &str, sink: &str) -> Self {
         workload.clone_into(&mut self.workload);
         sink.clone_into(&mut self.sink);
         self
     }
 
     /// Adds further numbers of the same run.
-    pub fn with(mut self, details: serde_json::Value) -> Self {
+    pub(crate) fn with(mut self, details: serde_json::Value) -> Self {
         self.details = details;
         self
     }
 
     /// The line that people read.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let bar = match self.bar {
             Bar::AtLeast(bar) => format!(">= {}", show(bar)),
             Bar::AtMost(bar) => format!("<= {}", show(bar)),
@@ -124,7 +124,7 @@ impl Figure {
 }
 
 /// The middle one; the mean of the middle two where they are even in number; NaN of none.
-pub fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match (sorted.len(), sorted.len() / 2) {

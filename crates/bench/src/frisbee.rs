@@ -12,7 +12,7 @@ use crate::figure::{Bar, Figure};
 use crate::room::Room;
 use crate::{Group, Result, load};
 
-pub const TABLE_1: Group = Group {
+pub(crate) const TABLE_1: Group = Group {
     figures: &[(
         "frisbee.table_1",
         "capture: naive time over filesystem-aware time; rows as in the paper's table 1",
@@ -20,7 +20,7 @@ pub const TABLE_1: Group = Group {
     measure: table_1,
 };
 
-pub const TABLE_2: Group = Group {
+pub(crate) const TABLE_2: Group = Group {
     figures: &[(
         "frisbee.table_2",
         "install to disk: one thread over overlapped stages; rows as in the paper's table 2",
@@ -28,7 +28,7 @@ pub const TABLE_2: Group = Group {
     measure: table_2,
 };
 
-pub const TABLE_5: Group = Group {
+pub(crate) const TABLE_5: Group = Group {
     figures: &[(
         "frisbee.table_5",
         "server: bytes sent over image, 8 skewed clients; rows as in the paper's table 5",

@@ -21,7 +21,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::nbd::{DISK_BYTES, Images, fill, stamp};
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[(
         "mirror.warm_fuse",
         "warm reads and writes by FUSE over libfuse's passthrough example, the worst cell of clone and version; at least 0.8",
@@ -147,7 +147,7 @@ fn mount_images(folder: &Path, images: &Images) -> Result<(Mounted, PathBuf)> {
 }
 
 /// The example, mounted as long as this lives.
-pub struct Example {
+pub(crate) struct Example {
     child: Child,
     /// Where its source appears.
     pub at: PathBuf,
@@ -155,7 +155,7 @@ pub struct Example {
 
 impl Example {
     /// Mounts `folder` at a folder in it.
-    pub fn start(folder: &Path) -> Result<Self> {
+    pub(crate) fn start(folder: &Path) -> Result<Self> {
         let (program, at) = (folder.join("passthrough_ll"), folder.join("example"));
         let flags = said(Command::new("pkg-config").args(["--cflags", "--libs", "fuse3"]))?;
         said(

@@ -18,7 +18,7 @@ use crate::figure::{Bar, Figure};
 use crate::fuse::Example;
 use crate::{Group, Result, s3};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "versions.garbage",
@@ -209,7 +209,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
 }
 
 /// The same for so many seconds, to try it.
-pub fn explore(context: &Context, seconds: &str) -> Result<()> {
+pub(crate) fn explore(context: &Context, seconds: &str) -> Result<()> {
     measure_for(context, seconds.parse()?)?
         .iter()
         .for_each(|figure| println!("{}\n{}", figure.line(), figure.details));

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::figure::{Bar, Figure};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[(
         "versions.linearizable",
         "histories of 32 writers and their readers that one order explains, over all: threads, handles and processes, on a \

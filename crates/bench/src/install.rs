@@ -11,7 +11,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::plain::Plain;
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         ("install.rate_null", "plain MB/s into a null target; at least 7 x imageunzip's 210 MB/s"),
         ("install.vs_limit", "install.rate_null over what zstd and BLAKE3 reach on all cores; at least 0.85"),
@@ -24,7 +24,7 @@ pub const GROUP: Group = Group {
     measure,
 };
 
-pub const ZEROS: Group = Group {
+pub(crate) const ZEROS: Group = Group {
     figures: &[
         (
             "install.zero_runs",

@@ -20,7 +20,7 @@ use crate::site::DISK;
 use crate::trace::{Event, Kind};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[(
         "mirror.kills",
         "writes lost that were acknowledged, in 500 kills of `diskcast attach` under 4 writers; at most 0",

@@ -19,7 +19,7 @@ use crate::trace::Event;
 const SYSTEM_BYTES: u64 = 1400 << 20;
 
 /// A 4 GiB GPT disk with one ext4 filesystem as mkfs makes it today, holding about 1.4 GiB of this machine's `/usr`.
-pub fn system_disk(context: &Context) -> Result<PathBuf> {
+pub(crate) fn system_disk(context: &Context) -> Result<PathBuf> {
     let disk = context.scratch.join("system.img");
     if disk.exists() {
         return Ok(disk);
@@ -80,14 +80,14 @@ fn stage(folder: &Path) -> Result<()> {
 }
 
 /// The Debian disk of the demo, which boots by its own boot loader.
-pub fn debian_disk(context: &Context) -> Result<PathBuf> {
+pub(crate) fn debian_disk(context: &Context) -> Result<PathBuf> {
     let disk = context.scratch.join("debian.img");
     said(Command::new(context.root.join("tools/debian-disk.sh")).arg(&disk))?;
     Ok(disk)
 }
 
 /// A raw file of `bytes` bytes that no compressor makes smaller.
-pub fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
+pub(crate) fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
     let disk = context.scratch.join(format!("random-{}M.img", bytes >> 20));
     if disk.metadata().is_ok_and(|found| found.len() == bytes) {
         return Ok(disk);
@@ -97,7 +97,7 @@ pub fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
 }
 
 /// A file of exactly `bytes` incompressible bytes, for the caller to remove.
-pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
+pub(crate) fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
     let path = context.folder()?.join("file");
     write_random(&path, bytes)?;
     Ok(path)
@@ -105,7 +105,7 @@ pub fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
 
 /// The chunks of the only image in a repository of [`DISK`]s: bytes of the object of each that has content, and how
 /// many bytes of the disk a chunk covers.
-pub fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
+pub(crate) fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
     let repository = Repository::open(&Location::Folder(repository.to_owned()))?;
     let catalogue = Catalogue::load(&repository.resolve(&DISK.parse()?)?, &repository)?;
     let mut chunks = BTreeMap::new();
@@ -119,7 +119,7 @@ pub fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
 }
 
 /// The chunks with content that `reads` touch, in the order in which they do, and the bytes of their objects.
-pub fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
+pub(crate) fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
     let (chunks, chunk_bytes) = chunks(repository)?;
     let (mut seen, mut touched) = (HashSet::new(), Vec::new());
     for read in reads {
@@ -132,7 +132,7 @@ pub fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
 
 /// Runs fio for a time, with random offsets that are the same each time, and the rest as `words` say: 10^6 bytes read
 /// and written in a second.
-pub fn fio(words: &[String]) -> Result<f64> {
+pub(crate) fn fio(words: &[String]) -> Result<f64> {
     let common = ["--name=load", "--output-format=json", "--time_based", "--randrepeat=1", "--norandommap"];
     let output = said(Command::new("fio").args(common).args(words))?;
     let start = output.find('{').ok_or_else(|| format!("fio printed no JSON: {output}"))?;

@@ -29,14 +29,14 @@ const JOB: &str = "printf '#include <stdio.h>\\nint main(void){puts(\"hello\");}
     dd if=/dev/urandom of=blob bs=1M count=64 status=none && sync; echo done-$((1+1))";
 const JOB_DONE: &str = "done-2";
 /// What the job writes that nothing can compress.
-pub const BLOB_BYTES: u64 = 64 << 20;
+pub(crate) const BLOB_BYTES: u64 = 64 << 20;
 /// How long a boot and the job may take each.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Most that is kept of what the console says.
 const CONSOLE_BYTES_MAX: usize = 1 << 16;
 
 /// The machine's disk and what starts it.
-pub struct Machine {
+pub(crate) struct Machine {
     /// A raw file.
     pub disk: PathBuf,
     kernel: PathBuf,
@@ -47,7 +47,7 @@ pub struct Machine {
 
 impl Machine {
     /// The machine, whose disk is made if it is not there.
-    pub fn new(context: &Context) -> Result<Self> {
+    pub(crate) fn new(context: &Context) -> Result<Self> {
         let disk = context.scratch.join("machine.img");
         said(
             Command::new(context.root.join("tools/debian-disk.sh"))
@@ -64,7 +64,7 @@ impl Machine {
     }
 
     /// What a boot and the job ask of the disk, recorded on this machine if it was not yet.
-    pub fn trace(&self, context: &Context) -> Result<Trace> {
+    pub(crate) fn trace(&self, context: &Context) -> Result<Trace> {
         let path = context.scratch.join("machine.trace");
         let of = format!("{} {JOB}", self.made_from.trim()).replace('\n', " ");
         if let Some(trace) = Trace::load(&path, &of)? {
@@ -87,14 +87,14 @@ impl Machine {
     }
 
     /// A copy of its disk, to be written.
-    pub fn copy(&self, context: &Context) -> Result<PathBuf> {
+    pub(crate) fn copy(&self, context: &Context) -> Result<PathBuf> {
         let copy = context.folder()?.join("machine.img");
         said(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&self.disk, &copy]))?;
         Ok(copy)
     }
 
     /// Switches it on with the disk at `place`, which it writes to.
-    pub fn start(&self, place: &Place) -> Result<Running> {
+    pub(crate) fn start(&self, place: &Place) -> Result<Running> {
         let began = Instant::now();
         let mut command = Command::new("qemu-system-x86_64");
         // In software, as everywhere here: one processor, so that runs are alike.
@@ -127,14 +127,14 @@ impl Machine {
 }
 
 /// A machine that is on until this is dropped. Seconds count from its start.
-pub struct Running {
+pub(crate) struct Running {
     console: Console,
     began: Instant,
 }
 
 impl Running {
     /// Waits for the login prompt. When that came.
-    pub fn log_in(&mut self) -> Result<f64> {
+    pub(crate) fn log_in(&mut self) -> Result<f64> {
         self.console.until("login:")?;
         let seconds = self.began.elapsed().as_secs_f64();
         self.console.say("root\n")?;
@@ -143,14 +143,14 @@ impl Running {
     }
 
     /// Lets it do its job. When that was done, and all that was written was on the disk.
-    pub fn work(&mut self) -> Result<f64> {
+    pub(crate) fn work(&mut self) -> Result<f64> {
         self.console.say(&format!("{JOB}\n"))?;
         self.console.until(JOB_DONE)?;
         Ok(self.began.elapsed().as_secs_f64())
     }
 
     /// The checksum of what the job wrote, as the machine reads it.
-    pub fn sum(&mut self) -> Result<String> {
+    pub(crate) fn sum(&mut self) -> Result<String> {
         self.console.say("cksum <blob; echo done-$((1+1))\n")?;
         self.console.until(JOB_DONE)?;
         let said = String::from_utf8_lossy(&self.console.text);

@@ -23,7 +23,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::programs::Program;
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "mirror.warm_nbd",
@@ -39,7 +39,7 @@ pub const GROUP: Group = Group {
 
 const ROUNDS: usize = 3;
 const SECONDS: u32 = 3;
-pub const DISK_BYTES: u64 = 512 << 20;
+pub(crate) const DISK_BYTES: u64 = 512 << 20;
 const CLIENTS_MAX: usize = 16;
 
 /// fio's pattern, block size and requests in flight.
@@ -188,19 +188,19 @@ fn pass(folder: &Path, candidates: &[Candidate], pattern: (&str, &str, u32)) -> 
 }
 
 /// An image of the raw file's bytes, in a repository.
-pub struct Images {
+pub(crate) struct Images {
     folder: PathBuf,
     /// Where it is.
     pub repository: Arc<Repository>,
 }
 
 /// Of what a benchmark writes.
-pub fn stamp() -> Stamp {
+pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-22T00:00:00Z".to_owned(), creator: "bench".to_owned() }
 }
 
 impl Images {
-    pub fn new(folder: &Path, file: &Path) -> Result<Self> {
+    pub(crate) fn new(folder: &Path, file: &Path) -> Result<Self> {
         let repository = Arc::new(Repository::create(&Location::Folder(folder.join("repository")))?);
         let stamp = stamp();
         let blob = repository.blob(&"disk".parse()?);
@@ -224,7 +224,7 @@ impl Images {
 /// Content that no file system takes for a hole, written in small pieces. Where the page cache got it in large ones, by
 /// readahead for example, ext4 takes some 50 microseconds for a write of 4 KiB, whoever serves, and nothing else would
 /// show.
-pub fn fill(path: &Path) -> Result<()> {
+pub(crate) fn fill(path: &Path) -> Result<()> {
     let (mut chance, mut file, mut page) = (Chance::from_seed(1), File::create(path)?, [0; 4096]);
     for _ in 0..DISK_BYTES / 4096 {
         chance.fill(&mut page);

@@ -7,13 +7,13 @@ use std::time::Instant;
 use crate::Result;
 
 /// The allocated bytes of a disk, cut at the chunk borders of the disk.
-pub struct Plain {
+pub(crate) struct Plain {
     pieces: Vec<Vec<u8>>,
 }
 
 impl Plain {
     /// Reads what a survey of `disk` finds allocated, in chunks of `chunk_bytes`.
-    pub fn read(disk: &Path, chunk_bytes: u32) -> Result<Self> {
+    pub(crate) fn read(disk: &Path, chunk_bytes: u32) -> Result<Self> {
         let source = disk::open_source(disk)?;
         let map = disk::survey(&source, &disk::SurveyOptions::default())?;
         let sectors = u64::from(chunk_bytes) / base::limits::SECTOR_BYTES;
@@ -33,12 +33,12 @@ impl Plain {
     }
 
     /// How many bytes there are.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.len() as u64).sum()
     }
 
     /// The first `bytes` of them, one piece after the other.
-    pub fn front(&self, bytes: u64) -> Result<Vec<u8>> {
+    pub(crate) fn front(&self, bytes: u64) -> Result<Vec<u8>> {
         let wanted = usize::try_from(bytes)?;
         let mut front: Vec<u8> = Vec::with_capacity(wanted);
         for piece in &self.pieces {
@@ -52,7 +52,7 @@ impl Plain {
 
     /// What zstd at `level` and two BLAKE3 digests (of the plain and of the encoded bytes) reach on all cores, with
     /// everything in memory: bytes per second in, and the encoded chunks.
-    pub fn encode_limit(&self, level: i32) -> Result<(f64, Encoded)> {
+    pub(crate) fn encode_limit(&self, level: i32) -> Result<(f64, Encoded)> {
         let encoded = std::sync::Mutex::new(Vec::with_capacity(self.pieces.len()));
         let next = AtomicUsize::new(0);
         let start = Instant::now();
@@ -73,7 +73,7 @@ impl Plain {
 
     /// What one core reaches with zlib at level 4 in pieces of 1 MiB, as Frisbee's imagezip does: bytes per second in,
     /// and the bytes that come out.
-    pub fn zlib4(&self) -> (f64, u64) {
+    pub(crate) fn zlib4(&self) -> (f64, u64) {
         let all = self.pieces.concat();
         let start = Instant::now();
         let mut total = 0;
@@ -88,13 +88,13 @@ impl Plain {
 }
 
 /// Encoded chunks in memory, each with its plain length.
-pub struct Encoded {
+pub(crate) struct Encoded {
     frames: Vec<(Vec<u8>, usize)>,
 }
 
 impl Encoded {
     /// What two BLAKE3 digests and zstd's decoder reach on all cores: plain bytes per second out.
-    pub fn decode_limit(&self) -> Result<f64> {
+    pub(crate) fn decode_limit(&self) -> Result<f64> {
         let next = AtomicUsize::new(0);
         let total = AtomicU64::new(0);
         let start = Instant::now();

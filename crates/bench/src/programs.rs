@@ -14,23 +14,23 @@ const START_TIME_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A program that is ended when this is dropped.
-pub struct Program(Child);
+pub(crate) struct Program(Child);
 
 impl Program {
     /// Starts it.
-    pub fn start(command: &mut Command) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         Ok(Self(child.map_err(|error| format!("{command:?}: {error}"))?))
     }
 
     /// Waits until it listens on the Unix socket `socket`.
-    pub fn until_socket(mut self, socket: &Path) -> Result<Self> {
+    pub(crate) fn until_socket(mut self, socket: &Path) -> Result<Self> {
         self.until(|| socket.exists())?;
         Ok(self)
     }
 
     /// Waits until it can be reached at `address` from `host`.
-    pub fn until_port(mut self, host: &Host, address: SocketAddr) -> Result<Self> {
+    pub(crate) fn until_port(mut self, host: &Host, address: SocketAddr) -> Result<Self> {
         self.until(|| {
             let connect = move || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok();
             host.run(connect).is_ok_and(|thread| thread.join().unwrap_or(false))

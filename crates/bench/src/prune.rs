@@ -9,7 +9,7 @@ use crate::context::{Context, json_line, timed};
 use crate::figure::{Bar, Figure};
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "versions.prune_1m",

@@ -20,7 +20,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::threads::each;
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[(
         "versions.folder_put",
         "durable puts into a folder over object_store with fsync, the worse of 4 KiB, 90 KB and 1 MiB; at least 0.8",

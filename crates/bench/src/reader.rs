@@ -29,7 +29,7 @@ const READ_BYTES_MAX: usize = 32 << 20;
 
 /// What a replay took.
 #[derive(Debug, Clone, Default)]
-pub struct Replayed {
+pub(crate) struct Replayed {
     /// Of each read, ascending, in milliseconds.
     pub latencies_ms: Vec<f64>,
 }
@@ -41,7 +41,7 @@ impl Replayed {
     }
 
     /// The latency that `percent` of all reads did not exceed.
-    pub fn percentile(&self, percent: usize) -> f64 {
+    pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let last = self.latencies_ms.len().saturating_sub(1);
         self.latencies_ms.get(last * percent / 100).copied().unwrap_or(f64::NAN)
     }
@@ -52,7 +52,7 @@ fn millis(since: Instant) -> f64 {
 }
 
 /// Reads of a local file, one after the other.
-pub fn of_file(path: &Path, reads: &[Event]) -> Result<Replayed> {
+pub(crate) fn of_file(path: &Path, reads: &[Event]) -> Result<Replayed> {
     let file = File::open(path)?;
     let mut buffer = vec![0; READ_BYTES_MAX];
     let mut latencies = Vec::with_capacity(reads.len());
@@ -65,7 +65,7 @@ pub fn of_file(path: &Path, reads: &[Event]) -> Result<Replayed> {
 }
 
 /// A client of an NBD server on a Unix socket.
-pub struct Nbd {
+pub(crate) struct Nbd {
     stream: UnixStream,
     buffer: Vec<u8>,
     /// By its handle, which is the place among the reads: when it was asked for.
@@ -74,7 +74,7 @@ pub struct Nbd {
 
 impl Nbd {
     /// Connects to the export `name`.
-    pub fn connect(socket: &Path, name: &str) -> Result<Self> {
+    pub(crate) fn connect(socket: &Path, name: &str) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
@@ -94,7 +94,7 @@ impl Nbd {
 
     /// Carries out `reads`: each is asked for when fewer are in flight than were with it. `see` is shown each with its
     /// bytes.
-    pub fn replay(
+    pub(crate) fn replay(
         &mut self,
         reads: &[Event],
         mut see: impl FnMut(&Event, &[u8]) -> Result<()>,
@@ -114,7 +114,7 @@ impl Nbd {
 
     /// Writes `bytes` at `offset`, durably if `is_durable`, and returns when that is acknowledged. Nothing may be in
     /// flight.
-    pub fn write(&mut self, offset: u64, bytes: &[u8], is_durable: bool) -> Result<()> {
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], is_durable: bool) -> Result<()> {
         let command = WRITE | if is_durable { FORCE_UNIT_ACCESS } else { 0 };
         self.stream.write_all(&[&request(command, 0, offset, bytes.len() as u64)?[..], bytes].concat())?;
         self.head().map(drop)

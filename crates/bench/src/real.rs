@@ -17,7 +17,7 @@ use crate::site::{DISK, Site, repository};
 use crate::way::{Had, Place, Way};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         ("mirror.real_boot", "s until a machine's login prompt in software emulation, nothing here; shown"),
         ("mirror.commit_job", "MiB beyond a job's blob that a commit after boot and job stores; at most 10"),

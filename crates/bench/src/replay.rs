@@ -23,7 +23,7 @@ use crate::trace::Event;
 use crate::way::{Place, Way};
 use crate::{Group, Result};
 
-pub const NEAR: Group = Group {
+pub(crate) const NEAR: Group = Group {
     figures: &[
         ("mirror.replay_cold", "reads of a boot and a job over 1 Gbit/s, nothing here; at most 0.70 s"),
         ("mirror.replay_profile", "the same, the order of an earlier boot known; at most 0.52 s"),
@@ -34,7 +34,7 @@ pub const NEAR: Group = Group {
     measure: measure_near,
 };
 
-pub const FAR: Group = Group {
+pub(crate) const FAR: Group = Group {
     figures: &[
         ("mirror.replay_wan", "reads of a boot and a job, 10 ms round trip, nothing here; at most 4 s"),
         ("mirror.replay_wan_profile", "the same, the order of an earlier boot known; at most 0.9 s"),
@@ -52,7 +52,7 @@ const ROUNDS: usize = 3;
 const OURS: usize = 3;
 
 /// What all replays have in common.
-pub struct Setting {
+pub(crate) struct Setting {
     pub machine: Arc<Machine>,
     pub reads: Vec<Event>,
     pub repository: PathBuf,
@@ -61,7 +61,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn new(context: &Context) -> Result<Self> {
+    pub(crate) fn new(context: &Context) -> Result<Self> {
         let machine = Machine::new(context)?;
         let reads = machine.trace(context)?.reads();
         let repository = repository(context, &machine)?;
@@ -269,7 +269,7 @@ fn measure_far(context: &Context) -> Result<Vec<Figure>> {
 
 /// For whoever tunes: diskcast alone at a round trip of so many milliseconds, with all that is counted.
 #[expect(clippy::print_stdout, reason = "a developer's tool talks to its developer")]
-pub fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
+pub(crate) fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
     let setting = Setting::new(context)?;
     println!("{}; {} chunks", setting.words(), setting.touched.len());
     let one_way = Duration::from_micros(round_trip_ms.parse::<u64>()? * 500);
@@ -282,7 +282,7 @@ pub fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
 
 /// Writes which chunks a boot and the job touch first, for simulations: a line each with its index and the bytes of its
 /// object.
-pub fn write_order(context: &Context, path: &str) -> Result<()> {
+pub(crate) fn write_order(context: &Context, path: &str) -> Result<()> {
     let setting = Setting::new(context)?;
     let mut text =
         format!("# {}: chunks of 256 KiB by their first touch, bytes of their objects\n", setting.words());

@@ -54,7 +54,7 @@ first host has all; of a session's bytes those count that are not repetitions. T
 ";
 
 /// Writes the page and its plots.
-pub fn write(context: &Context) -> Result<()> {
+pub(crate) fn write(context: &Context) -> Result<()> {
     let text = std::fs::read_to_string(context.notebook())?;
     let mut newest: BTreeMap<String, Entry> = BTreeMap::new();
     for line in text.lines() {

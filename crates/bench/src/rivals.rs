@@ -15,7 +15,7 @@ use crate::threads::each;
 use crate::versions::stamp;
 use crate::{Group, Result, s3};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[(
         "versions.retries_apart",
         "lost races a write, 32 writers through 4 or 32 handles, on a folder and on S3, the worst of these; at most 3",

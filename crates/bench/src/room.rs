@@ -17,7 +17,7 @@ const PORT: u16 = 7717;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A lab with running servers on its first hosts.
-pub struct Room {
+pub(crate) struct Room {
     pub star: Star,
     servers: Vec<Server>,
     binary: PathBuf,
@@ -32,7 +32,7 @@ struct Server {
 }
 
 /// One host's fetch.
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// Seconds from the first host's start until this host was started.
     pub began: f64,
     /// Seconds from the first host's start until this host had received all.
@@ -45,7 +45,7 @@ pub struct Fetched {
 
 impl Fetched {
     /// What a fetch that has ended reports.
-    pub fn of(ended: &Ended) -> Result<Self> {
+    pub(crate) fn of(ended: &Ended) -> Result<Self> {
         ended.check().map_err(|error| format!("fetch: {error}"))?;
         let report = json_line(&ended.output, "fetched")?;
         let received = report["received_seconds"].as_f64().ok_or("no received_seconds in the report")?;
@@ -53,18 +53,18 @@ impl Fetched {
     }
 
     /// Payload bytes that did not come by multicast.
-    pub fn unicast_bytes(&self) -> u64 {
+    pub(crate) fn unicast_bytes(&self) -> u64 {
         self.report["unicast_bytes"].as_u64().unwrap_or(0)
     }
 }
 
 /// When the last host had received all.
-pub fn last(fetched: &[Fetched]) -> f64 {
+pub(crate) fn last(fetched: &[Fetched]) -> f64 {
     fetched.iter().map(|host| host.received).fold(0.0, f64::max)
 }
 
 /// What the server took over a session.
-pub struct Served {
+pub(crate) struct Served {
     /// The session's statistics.
     pub statistics: Value,
     /// Seconds of CPU of the server's process since it started.
@@ -77,14 +77,14 @@ pub struct Served {
 
 impl Served {
     /// A number of the session's statistics.
-    pub fn number(&self, name: &str) -> Result<u64> {
+    pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let number = self.statistics[name].as_u64();
         number.ok_or_else(|| format!("no {name} in the session's statistics").into())
     }
 }
 
 /// A server and `hosts` hosts on links of `rate` bits per second.
-pub fn star(hosts: u32, rate: u64, loss_per_million: u32) -> StarOptions {
+pub(crate) fn star(hosts: u32, rate: u64, loss_per_million: u32) -> StarOptions {
     StarOptions {
         hosts: hosts + 1,
         rate_bits_per_second: Some(rate),
@@ -95,12 +95,12 @@ pub fn star(hosts: u32, rate: u64, loss_per_million: u32) -> StarOptions {
 
 impl Room {
     /// A room of `hosts` machines whose links run at `rate` bits per second, served from `repo`.
-    pub fn open(context: &Context, repo: &Path, hosts: u32, rate: u64) -> Result<Self> {
+    pub(crate) fn open(context: &Context, repo: &Path, hosts: u32, rate: u64) -> Result<Self> {
         Self::open_with(context, &[repo], &star(hosts, rate, 0))
     }
 
     /// A room in a lab of `options`, whose first hosts serve `repos`, one each.
-    pub fn open_with(context: &Context, repos: &[&Path], options: &StarOptions) -> Result<Self> {
+    pub(crate) fn open_with(context: &Context, repos: &[&Path], options: &StarOptions) -> Result<Self> {
         let mut room =
             Self { star: Star::build(options)?, servers: Vec::new(), binary: context.diskcast.clone() };
         for repo in repos {
@@ -125,36 +125,36 @@ impl Room {
     }
 
     /// The hosts that do not serve.
-    pub fn clients(&self) -> std::ops::Range<u32> {
+    pub(crate) fn clients(&self) -> std::ops::Range<u32> {
         u32::try_from(self.servers.len()).expect("few")..u32::try_from(self.star.hosts().len()).expect("few")
     }
 
     /// The command by which `host` fetches `name` from `server` into `target`.
-    pub fn fetch_command(&self, host: u32, server: u32, name: &str, target: &str) -> Command {
+    pub(crate) fn fetch_command(&self, host: u32, server: u32, name: &str, target: &str) -> Command {
         let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
         self.fetch_arguments(&mut command, server, name, target);
         command
     }
 
     /// What follows the program in [`Self::fetch_command`].
-    pub fn fetch_arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
+    pub(crate) fn fetch_arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
         let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
         command.args(["--json", "--yes", "fetch", &url, name, target, "--token-file"]);
         command.arg(&self.servers[server as usize].token);
     }
 
     /// The file with the join token of a server.
-    pub fn token(&self, server: usize) -> &Path {
+    pub(crate) fn token(&self, server: usize) -> &Path {
         &self.servers[server].token
     }
 
     /// The binary under test.
-    pub fn binary(&self) -> &Path {
+    pub(crate) fn binary(&self) -> &Path {
         &self.binary
     }
 
     /// All hosts fetch `name` from the first server, host `i` into `target(i)`, started `after(i)` the first.
-    pub fn fetch(
+    pub(crate) fn fetch(
         &self,
         name: &str,
         target: impl Fn(u32) -> String,
@@ -170,18 +170,18 @@ impl Room {
     }
 
     /// All hosts fetch `name` from the first server at once and keep nothing.
-    pub fn fetch_at_once(&self, name: &str) -> Result<Vec<Fetched>> {
+    pub(crate) fn fetch_at_once(&self, name: &str) -> Result<Vec<Fetched>> {
         self.fetch(name, |_| "null:".to_owned(), |_| Duration::ZERO)
     }
 
     /// Waits for the end of the only session, then ends its server.
-    pub fn close(mut self) -> Result<Served> {
+    pub(crate) fn close(mut self) -> Result<Served> {
         self.ended_session(0)
     }
 
     /// What a session of server `index` took. The first call ends the server, and with it its sessions, which would
     /// else wait a while for others to join; each call takes the next of them.
-    pub fn ended_session(&mut self, index: usize) -> Result<Served> {
+    pub(crate) fn ended_session(&mut self, index: usize) -> Result<Served> {
         let overflowed = self.star.traffic()?.iter().map(|link| link.overflowed).sum();
         let server = &mut self.servers[index];
         if server.taken.is_none() {
@@ -216,7 +216,7 @@ impl Drop for Room {
 }
 
 /// The reports of fetches, in the order of `members`.
-pub fn collect(crew: &mut Crew, members: &[Member]) -> Result<Vec<Fetched>> {
+pub(crate) fn collect(crew: &mut Crew, members: &[Member]) -> Result<Vec<Fetched>> {
     let mut ended = crew.wait(members, PATIENCE)?;
     if ended.len() < members.len() {
         return Err(format!("{} of {} fetches hang", members.len() - ended.len(), members.len()).into());
@@ -231,7 +231,7 @@ fn number_after(text: &str, word: &str) -> u64 {
 }
 
 /// The next line of type `kind` that a program says.
-pub fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
+pub(crate) fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
     let mut line = String::new();
     while log.read_line(&mut line)? > 0 {
         if let Ok(value) = serde_json::from_str::<Value>(&line)

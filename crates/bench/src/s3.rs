@@ -15,7 +15,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::threads::each;
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         ("versions.s3_capture", "capture into versitygw over capture into a folder; at least 0.8"),
         (
@@ -103,7 +103,7 @@ fn open(gateway: &Gateway) -> Result<Repository> {
 }
 
 /// How a repository in `gateway` is reached, without a cache.
-pub fn setting(gateway: &Gateway) -> Result<Setting> {
+pub(crate) fn setting(gateway: &Gateway) -> Result<Setting> {
     let variables = Gateway::variables(gateway.address());
     let find =
         |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());

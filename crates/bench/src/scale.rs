@@ -15,7 +15,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::versions::{self, SIZE_BYTES, stamp};
 use crate::{Group, Result, s3};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "versions.scale_recent",

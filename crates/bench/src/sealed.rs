@@ -9,7 +9,7 @@ use crate::context::{Context, said, timed};
 use crate::figure::{Bar, Figure, median};
 use crate::{Group, Result, load};
 
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "versions.sealed_capture",

@@ -12,7 +12,7 @@ use crate::figure::Figure;
 use crate::peer::PEERS;
 
 /// The figure whose rows these are.
-pub const FIGURE: &str = "multicast.vs_best_peer";
+pub(crate) const FIGURE: &str = "multicast.vs_best_peer";
 
 /// What one tool reached in one cell: a row as the figure keeps it. Seconds are nothing where no host came to its end.
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ Server bytes are those on its wire, with all headers.
 ";
 
 /// Appends the table, and draws the plot to `file`.
-pub fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<()> {
+pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<()> {
     let rows: Vec<Row> = serde_json::from_value(figure.details.clone())?;
     write!(page, "\n### Side by side\n{INTRODUCTION}")?;
     write!(page, "\n![time of the last host by tool](plots/side_by_side.svg)\n\n")?;

@@ -23,7 +23,7 @@ use crate::room::{Room, star};
 use crate::way::{Had, Way};
 
 /// As the image and every export are called.
-pub const DISK: &str = "disk";
+pub(crate) const DISK: &str = "disk";
 const RATE: u64 = 1_000_000_000;
 const DISKCAST_PORT: u16 = 7717;
 const QEMU_PORT: u16 = 10809;
@@ -35,7 +35,7 @@ const FAR_PORTS: u16 = 1000;
 const CONNECTIONS: usize = 50;
 
 /// See the module.
-pub struct Site {
+pub(crate) struct Site {
     room: Room,
     machine: Arc<Machine>,
     one_way: Duration,
@@ -43,7 +43,7 @@ pub struct Site {
 }
 
 /// A repository with the machine's disk.
-pub fn repository(context: &Context, machine: &Machine) -> Result<PathBuf> {
+pub(crate) fn repository(context: &Context, machine: &Machine) -> Result<PathBuf> {
     let repository = context.folder()?;
     timed(context.diskcast(&repository).arg("capture").arg(&machine.disk).arg(DISK))?;
     Ok(repository)
@@ -51,7 +51,7 @@ pub fn repository(context: &Context, machine: &Machine) -> Result<PathBuf> {
 
 impl Site {
     /// A site whose host is `one_way` away from every service; what the others serve is served too if `others`.
-    pub fn open(
+    pub(crate) fn open(
         context: &Context,
         machine: &Arc<Machine>,
         repository: &Path,
@@ -94,12 +94,12 @@ impl Site {
     }
 
     /// What the server sent so far, in bytes with Ethernet headers; a super-frame counts one.
-    pub fn sent(&self) -> Result<u64> {
+    pub(crate) fn sent(&self) -> Result<u64> {
         Ok(self.room.star.traffic()?[0].sent.bytes)
     }
 
     /// The round trip between host and server, in milliseconds: the median time in which a connection stands.
-    pub fn round_trip_ms(&self) -> Result<f64> {
+    pub(crate) fn round_trip_ms(&self) -> Result<f64> {
         let server = SocketAddr::from((self.room.star.host(0).ipv4(), DISKCAST_PORT));
         let connect = move || -> std::io::Result<Vec<f64>> {
             let time = |_| {
@@ -124,7 +124,7 @@ impl Site {
     }
 
     /// The disk in one of the ways, fresh.
-    pub fn have(&self, context: &Context, way: Way) -> Result<Had> {
+    pub(crate) fn have(&self, context: &Context, way: Way) -> Result<Had> {
         let folder = context.folder()?;
         match way {
             Way::Local => Ok(Had::file(self.machine.disk.clone(), 0.0)),
@@ -196,7 +196,7 @@ impl Site {
     }
 
     /// The disk as `diskcast attach` runs it by these words, in a folder of its own in `disks`.
-    pub fn run(&self, context: &Context, disks: &Path, words: &[&str]) -> Result<Had> {
+    pub(crate) fn run(&self, context: &Context, disks: &Path, words: &[&str]) -> Result<Had> {
         let mut attach = self.command(&context.diskcast.to_string_lossy());
         attach.args(["--quiet", "attach", "--name", DISK, "--from", &self.url()]).args(words);
         attach.arg("--folder").arg(disks).env_remove("DISKCAST_REPO");
@@ -205,7 +205,7 @@ impl Site {
     }
 
     /// A command that runs `program` in the host.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         self.host().command(program)
     }
 }

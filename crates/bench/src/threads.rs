@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Does `work` on all items by `threads` threads, each taking the next item when it is done with one. The first error
 /// of a thread ends that thread; one of them is returned when all have ended.
-pub fn each<T: Sync, E: Send>(
+pub(crate) fn each<T: Sync, E: Send>(
     items: &[T],
     threads: usize,
     work: impl Fn(&T) -> Result<(), E> + Sync,

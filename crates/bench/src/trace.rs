@@ -17,7 +17,7 @@ use crate::Result;
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Read,
     Write,
     Flush,
@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
+pub(crate) struct Event {
     pub kind: Kind,
     /// Byte of the disk.
     pub offset: u64,
@@ -40,16 +40,16 @@ impl Kind {
 
 /// Requests in the order in which they came.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Trace(pub Vec<Event>);
+pub(crate) struct Trace(pub Vec<Event>);
 
 impl Trace {
     /// Those that read.
-    pub fn reads(&self) -> Vec<Event> {
+    pub(crate) fn reads(&self) -> Vec<Event> {
         self.0.iter().filter(|event| event.kind == Kind::Read).copied().collect()
     }
 
     /// Keeps it at `path`; `of` is what it was recorded on.
-    pub fn save(&self, path: &Path, of: &str) -> Result<()> {
+    pub(crate) fn save(&self, path: &Path, of: &str) -> Result<()> {
         let mut text = format!("# {}\n", of.trim());
         for Event { kind, offset, bytes, in_flight } in &self.0 {
             let letter = Kind::ALL.iter().find(|(one, _)| one == kind).map_or("?", |(_, letter)| letter);
@@ -59,7 +59,7 @@ impl Trace {
     }
 
     /// The one that was kept at `path`, if it was recorded on `of`.
-    pub fn load(path: &Path, of: &str) -> Result<Option<Self>> {
+    pub(crate) fn load(path: &Path, of: &str) -> Result<Option<Self>> {
         let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
         let mut lines = text.lines();
         if lines.next() != Some(&format!("# {}", of.trim())) {
@@ -78,7 +78,7 @@ fn parse(line: &str) -> Result<Event> {
 }
 
 /// A disk that remembers what it was asked for.
-pub struct Recorder {
+pub(crate) struct Recorder {
     disk: Arc<dyn Served>,
     seen: Mutex<Seen>,
 }
@@ -90,12 +90,12 @@ struct Seen {
 }
 
 impl Recorder {
-    pub fn new(disk: Arc<dyn Served>) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Served>) -> Self {
         Self { disk, seen: Mutex::default() }
     }
 
     /// What was asked for so far.
-    pub fn trace(&self) -> Trace {
+    pub(crate) fn trace(&self) -> Trace {
         Trace(self.seen.lock().unwrap_or_else(PoisonError::into_inner).events.clone())
     }
 

@@ -13,17 +13,21 @@ use crate::room::{Fetched, Room, Served, last};
 
 /// Bytes that a block's packet has besides its payload: header and tag, UDP, IPv4, Ethernet without preamble (as the
 /// lab's shaper counts).
-pub const PACKET_OVERHEAD: u64 = BLOCK_HEADER_BYTES as u64 + TAG_BYTES as u64 + 8 + 20 + 14;
+pub(crate) const PACKET_OVERHEAD: u64 = BLOCK_HEADER_BYTES as u64 + TAG_BYTES as u64 + 8 + 20 + 14;
 
 /// An image in a repository.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub(crate) struct Load {
     pub name: String,
     pub words: String,
 }
 
 /// A new repository that holds an incompressible disk of each of these sizes, and a Debian disk if asked for.
-pub fn library(context: &Context, random_mebibytes: &[u64], debian: bool) -> Result<(PathBuf, Vec<Load>)> {
+pub(crate) fn library(
+    context: &Context,
+    random_mebibytes: &[u64],
+    debian: bool,
+) -> Result<(PathBuf, Vec<Load>)> {
     let repo = context.folder()?;
     let mut loads = Vec::new();
     for mebibytes in random_mebibytes {
@@ -36,21 +40,21 @@ pub fn library(context: &Context, random_mebibytes: &[u64], debian: bool) -> Res
 }
 
 /// Adds an incompressible disk to a repository.
-pub fn add_random(context: &Context, repo: &Path, mebibytes: u64, name: &str) -> Result<Load> {
+pub(crate) fn add_random(context: &Context, repo: &Path, mebibytes: u64, name: &str) -> Result<Load> {
     let disk = load::random_disk(context, mebibytes << 20)?;
     timed(context.diskcast(repo).args(["capture", "--raw"]).arg(disk).arg(name))?;
     Ok(Load { name: name.to_owned(), words: format!("{mebibytes} MiB of incompressible data") })
 }
 
 /// Adds a Debian disk to a repository.
-pub fn add_debian(context: &Context, repo: &Path, name: &str) -> Result<Load> {
+pub(crate) fn add_debian(context: &Context, repo: &Path, name: &str) -> Result<Load> {
     let disk = load::debian_disk(context)?;
     timed(context.diskcast(repo).arg("capture").arg(disk).arg(name))?;
     Ok(Load { name: name.to_owned(), words: "a Debian image".to_owned() })
 }
 
 /// One transfer that has ended.
-pub struct Transfer {
+pub(crate) struct Transfer {
     pub fetched: Vec<Fetched>,
     pub served: Served,
     pub image_bytes: u64,
@@ -61,7 +65,12 @@ pub struct Transfer {
 }
 
 /// All hosts of a new lab fetch `name` at once; nothing is kept.
-pub fn transfer(context: &Context, repo: &Path, name: &str, options: &StarOptions) -> Result<Transfer> {
+pub(crate) fn transfer(
+    context: &Context,
+    repo: &Path,
+    name: &str,
+    options: &StarOptions,
+) -> Result<Transfer> {
     let room = Room::open_with(context, &[repo], options)?;
     let fetched = room.fetch_at_once(name)?;
     Transfer::of(room, fetched, options)
@@ -70,7 +79,7 @@ pub fn transfer(context: &Context, repo: &Path, name: &str, options: &StarOption
 impl Transfer {
     /// What a room's only session took, once it has ended.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    pub fn of(mut room: Room, fetched: Vec<Fetched>, options: &StarOptions) -> Result<Self> {
+    pub(crate) fn of(mut room: Room, fetched: Vec<Fetched>, options: &StarOptions) -> Result<Self> {
         let served = room.ended_session(0)?;
         let wire_bytes = match options.rate_bits_per_second {
             Some(_) => room.star.sent_on_wire(0)?,
@@ -83,25 +92,25 @@ impl Transfer {
     }
 
     /// When the last host had received all.
-    pub fn last(&self) -> f64 {
+    pub(crate) fn last(&self) -> f64 {
         last(&self.fetched)
     }
 
     /// The same over what the link needs.
-    pub fn ratio(&self) -> f64 {
+    pub(crate) fn ratio(&self) -> f64 {
         self.last() / self.link_seconds
     }
 
     /// Payload that the server sent, by multicast and to single hosts, over the image's encoded bytes.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    pub fn images_sent(&self) -> Result<f64> {
+    pub(crate) fn images_sent(&self) -> Result<f64> {
         let payload = self.served.number("payload_bytes")? + self.unicast_bytes();
         Ok(payload as f64 / self.image_bytes as f64)
     }
 
     /// What left the server with all headers and control, over the payload.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    pub fn overhead(&self) -> Result<f64> {
+    pub(crate) fn overhead(&self) -> Result<f64> {
         Ok(self.wire_bytes as f64 / self.image_bytes as f64 / self.images_sent()?)
     }
 
@@ -110,7 +119,7 @@ impl Transfer {
     }
 
     /// A row of a table.
-    pub fn row(&self, load: &Load) -> Result<Value> {
+    pub(crate) fn row(&self, load: &Load) -> Result<Value> {
         let of = |name: &str| self.served.statistics[name].clone();
         Ok(json!({
             "workload": load.words, "hosts": self.fetched.len(), "last host s": self.last(),

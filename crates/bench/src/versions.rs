@@ -21,7 +21,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::threads::each;
 use crate::{Group, Result};
 
-pub const LARGE: Group = Group {
+pub(crate) const LARGE: Group = Group {
     figures: &[
         ("versions.clone_time", "ms to clone a 64 TiB image with 10 million chunks; at most 20"),
         ("versions.commit_1m", "s to commit 1 MiB contiguous in it, a process of its own each; at most 0.3"),
@@ -31,7 +31,7 @@ pub const LARGE: Group = Group {
     measure: large,
 };
 
-pub const WRITERS: Group = Group {
+pub(crate) const WRITERS: Group = Group {
     figures: &[
         (
             "versions.write_rate",
@@ -43,12 +43,12 @@ pub const WRITERS: Group = Group {
 };
 
 const CHUNKS: u64 = 10_000_000;
-pub const SIZE_BYTES: u64 = 64 << 40;
+pub(crate) const SIZE_BYTES: u64 = 64 << 40;
 const VERSIONS: u64 = 10_000;
 const RUNS: usize = 15;
 const MIB: usize = 1 << 20;
 
-pub fn stamp() -> Stamp {
+pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "bench".to_owned() }
 }
 
@@ -70,7 +70,7 @@ impl ObjectSink for Once<'_> {
 }
 
 /// A sparse image of 64 TiB with ten million chunks of data, in runs of a million, and 2 versions.
-pub fn begin_large(repository: &Repository, name: &ImageName) -> Result<()> {
+pub(crate) fn begin_large(repository: &Repository, name: &ImageName) -> Result<()> {
     let chunk = ChunkSize::from_bytes(base::limits::CHUNK_BYTES_DEFAULT).ok_or("a good size")?;
     repository.blob(name).create(&Shape { size_bytes: SIZE_BYTES, ..Shape::default() }, &stamp())?;
     let mut draft = repository.resolve(&Reference::Newest(name.clone()))?;
@@ -96,7 +96,7 @@ pub fn begin_large(repository: &Repository, name: &ImageName) -> Result<()> {
 }
 
 /// Writes 4 KiB anywhere in the image for each of `seeds`: as many versions, by 32 threads.
-pub fn write_on(repository: &Repository, name: &ImageName, seeds: Range<u64>) -> Result<()> {
+pub(crate) fn write_on(repository: &Repository, name: &ImageName, seeds: Range<u64>) -> Result<()> {
     let seeds: Vec<u64> = seeds.collect();
     each(&seeds, 32, |&seed| {
         let mut chance = Chance::from_seed(seed);

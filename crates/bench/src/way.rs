@@ -18,7 +18,7 @@ const CLIENTS_MAX: usize = 16;
 
 /// How the host comes to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// It is there already.
     Local,
     /// All of it is copied by `nbdcopy`.
@@ -39,7 +39,7 @@ pub enum Way {
 
 impl Way {
     /// All but diskcast's own.
-    pub const OTHERS: [Self; 7] = [
+    pub(crate) const OTHERS: [Self; 7] = [
         Self::Local,
         Self::Copied,
         Self::Fetched,
@@ -49,7 +49,7 @@ impl Way {
         Self::Curl(&["cow", "cache"]),
     ];
 
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Self::Local => "local raw file".to_owned(),
             Self::Copied => "nbdcopy first".to_owned(),
@@ -62,7 +62,7 @@ impl Way {
         }
     }
 
-    pub fn flags(self) -> &'static str {
+    pub(crate) fn flags(self) -> &'static str {
         match self {
             Self::Local => "pread",
             Self::Copied => "of nbdkit file, then pread",
@@ -76,7 +76,7 @@ impl Way {
 }
 
 /// A disk as the host has it.
-pub struct Had {
+pub(crate) struct Had {
     pub place: Place,
     /// Seconds that it took until the first byte could be read, if that belongs to the whole.
     pub before: f64,
@@ -88,7 +88,7 @@ pub struct Had {
 
 /// Where it can be read.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub(crate) enum Place {
     File(PathBuf),
     /// The Unix socket of an NBD server with the export [`DISK`].
     Socket(PathBuf),
@@ -96,18 +96,18 @@ pub enum Place {
 
 impl Had {
     /// A file that is there after so many seconds.
-    pub fn file(path: PathBuf, before: f64) -> Self {
+    pub(crate) fn file(path: PathBuf, before: f64) -> Self {
         Self { place: Place::File(path), before, mirror: None, _server: None, _program: None }
     }
 
     /// What a program serves.
-    pub fn served(socket: &Path, program: Program) -> Self {
+    pub(crate) fn served(socket: &Path, program: Program) -> Self {
         let place = Place::Socket(socket.to_owned());
         Self { place, before: 0.0, mirror: None, _server: None, _program: Some(program) }
     }
 
     /// A disk attached in this process.
-    pub fn attached(socket: PathBuf, mirror: Arc<Mirror>) -> Result<Self> {
+    pub(crate) fn attached(socket: PathBuf, mirror: Arc<Mirror>) -> Result<Self> {
         let table = Arc::new(ExportTable::default());
         table.insert(DISK, Export { disk: mirror.clone(), description: String::new() })?;
         let server = Server::new(table, CLIENTS_MAX, Arc::new(|_| {}));
@@ -117,7 +117,7 @@ impl Had {
     }
 
     /// What `diskcast WORDS` says of a disk that `diskcast attach` runs: its line of type `kind`.
-    pub fn ask(&self, context: &Context, words: &[&str], kind: &str) -> Result<Value> {
+    pub(crate) fn ask(&self, context: &Context, words: &[&str], kind: &str) -> Result<Value> {
         let Place::Socket(socket) = &self.place else { return Err("a file is not attached".into()) };
         let disks = socket.ancestors().nth(2).ok_or("a socket is in its disk's folder")?;
         let mut ask = Command::new(&context.diskcast);
@@ -126,7 +126,7 @@ impl Had {
 
     /// Ends what `diskcast attach` runs, so that its server knows: from one that is killed it expects to hear for a
     /// while.
-    pub fn detach(&self, context: &Context) -> Result<()> {
+    pub(crate) fn detach(&self, context: &Context) -> Result<()> {
         self.ask(context, &["detach", DISK, "--discard", "--force"], "detached").map(drop)
     }
 }

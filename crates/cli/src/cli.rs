@@ -22,7 +22,7 @@ Examples:
 #[derive(Debug, clap::Parser)]
 #[command(name = "diskcast", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 #[command(propagate_version = true, disable_help_subcommand = true, arg_required_else_help = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub global: Global,
     #[command(subcommand)]
@@ -31,7 +31,7 @@ pub struct Cli {
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Init(commands::init::Args),
     Capture(commands::capture::Args),
     Install(commands::install::Args),

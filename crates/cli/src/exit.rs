@@ -32,7 +32,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// Why a command ended without doing what was asked.
-pub struct Failure {
+pub(crate) struct Failure {
     pub exit: Exit,
     /// The whole chain of causes on one line.
     pub message: String,
@@ -42,10 +42,10 @@ pub struct Failure {
 }
 
 /// The result of a command.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into(), hint: None, is_usual_hint: false }
     }
 
@@ -55,7 +55,7 @@ impl Failure {
 
     /// Says what to do about it, unless code closer to the cause has said so.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         if self.hint.is_none() || self.is_usual_hint {
             self.hint = Some(hint.into());
             self.is_usual_hint = false;
@@ -65,7 +65,7 @@ impl Failure {
 
     /// Puts what was being done before the message.
     #[must_use]
-    pub fn context(mut self, doing: impl Display) -> Self {
+    pub(crate) fn context(mut self, doing: impl Display) -> Self {
         self.message = format!("{doing}: {}", self.message);
         self
     }

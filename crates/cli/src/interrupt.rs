@@ -18,7 +18,7 @@ static LAST: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Handles signals from now on.
-pub fn watch(output: Output) -> Result<()> {
+pub(crate) fn watch(output: Output) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if !is_ignored(SIGHUP, &std::fs::read_to_string("/proc/self/status").unwrap_or_default()) {
         signals.add_signal(SIGHUP)?;
@@ -48,18 +48,18 @@ fn is_ignored(signal: i32, status: &str) -> bool {
 }
 
 /// What to tell those who interrupt what runs from now on.
-pub fn hint(text: &'static str) {
+pub(crate) fn hint(text: &'static str) {
     HINT.get_or_init(|| text);
 }
 
 /// What must not be left undone even if the program ends at once. It must come to its end soon: only SIGKILL ends it
 /// earlier.
-pub fn at_last(act: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn at_last(act: impl Fn() + Send + Sync + 'static) {
     LAST.get_or_init(|| Box::new(act));
 }
 
 /// The calling command ends in its own way after the first signal; the second still ends the program.
-pub fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
+pub(crate) fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     COOPERATIVE.store(true, Ordering::SeqCst);
     std::thread::Builder::new().name("stop".into()).spawn(|| {
         wait();
@@ -69,7 +69,7 @@ pub fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 /// Returns when a signal has come.
-pub fn wait() {
+pub(crate) fn wait() {
     COOPERATIVE.store(true, Ordering::SeqCst);
     let mut guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
     while !STOP.load(Ordering::SeqCst) {

@@ -16,33 +16,33 @@ use crate::exit::{Exit, Failure, Result};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What the options say a repository is to be used with.
-pub fn of_repository(options: &Keys) -> Result<store::Keys> {
+pub(crate) fn of_repository(options: &Keys) -> Result<store::Keys> {
     let sign = options.sign_key.as_deref().map(signing).transpose()?;
     let trust = if options.allow_untrusted { None } else { trust(options)? };
     Ok(store::Keys { sign, seal: sealing(options)?, trust })
 }
 
 /// The key of the repository, if the options name one.
-pub fn sealing(options: &Keys) -> Result<Option<SealKey>> {
+pub(crate) fn sealing(options: &Keys) -> Result<Option<SealKey>> {
     options.encryption_key.as_deref().map(sealing_in).transpose()
 }
 
 /// The key of a repository in the file at `path`.
-pub fn sealing_in(path: &Path) -> Result<SealKey> {
+pub(crate) fn sealing_in(path: &Path) -> Result<SealKey> {
     let bytes = daemon::state::read_private(path)?;
     let key = SealKey::from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
 /// The signing key in the file at `path`.
-pub fn signing(path: &Path) -> Result<SigningKey> {
+pub(crate) fn signing(path: &Path) -> Result<SigningKey> {
     let bytes = daemon::state::read_private(path)?;
     let key = signing_key_from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
 /// Refuses before anything is sent if the server's repository is encrypted by another key, or not at all.
-pub fn check_server(options: &Keys, client: &Client) -> Result<()> {
+pub(crate) fn check_server(options: &Keys, client: &Client) -> Result<()> {
     let (key, summary) = (sealing(options)?, client.repository()?);
     let refused = |why: &str, hint: &str| Err(Failure::new(Exit::Refused, why).hint(hint));
     match (key, summary.key_check) {
@@ -63,7 +63,7 @@ pub fn check_server(options: &Keys, client: &Client) -> Result<()> {
 }
 
 /// The keys that the options say are trusted; `None` if everything is to be taken.
-pub fn trust(options: &Keys) -> Result<Option<Trust>> {
+pub(crate) fn trust(options: &Keys) -> Result<Option<Trust>> {
     let mut trust = Trust::default();
     for path in &options.trust {
         for file in files(path)? {
@@ -91,7 +91,7 @@ pub fn trust(options: &Keys) -> Result<Option<Trust>> {
 }
 
 /// The keys without whose signature nothing is used; `None` if everything is to be taken, or taken with a warning.
-pub fn required_trust(options: &Keys) -> Result<Option<Trust>> {
+pub(crate) fn required_trust(options: &Keys) -> Result<Option<Trust>> {
     if options.allow_untrusted { Ok(None) } else { trust(options) }
 }
 
@@ -109,7 +109,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Refuses what is not signed by a trusted key, if only some are trusted; warns if that was allowed.
-pub fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<()> {
+pub(crate) fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<()> {
     let options = &context.global.keys;
     let Some(trust) = trust(options)? else { return Ok(()) };
     match trust.check(&format_args!("`{what}`"), signed) {
@@ -122,7 +122,7 @@ pub fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<(
 }
 
 /// Says what to do about something that nobody trusted has signed.
-pub fn explain(error: impl Into<Failure>) -> Failure {
+pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
     if failure.exit == Exit::Refused {
         failure.hint("--trust names the keys that are trusted; --allow-untrusted takes it with a warning")
@@ -132,12 +132,12 @@ pub fn explain(error: impl Into<Failure>) -> Failure {
 }
 
 /// A key as people see it: what the repository's list calls it, and its first digits.
-pub fn show(repository: &Repository, key: PublicKey) -> String {
+pub(crate) fn show(repository: &Repository, key: PublicKey) -> String {
     words(key, repository.keys().trust.as_ref().and_then(|trust| trust.name_of(key)))
 }
 
 /// A key as people see it.
-pub fn words(key: PublicKey, name: Option<&str>) -> String {
+pub(crate) fn words(key: PublicKey, name: Option<&str>) -> String {
     match name {
         Some(name) if !name.is_empty() => format!("{name} ({})", key.short()),
         _ => format!("key {}", key.short()),

@@ -9,12 +9,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// The service does its work from now on.
-pub fn ready(status: &str) {
+pub(crate) fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={status}"));
 }
 
 /// The service is about to end.
-pub fn stopping() {
+pub(crate) fn stopping() {
     tell("STOPPING=1");
 }
 

@@ -22,13 +22,13 @@ const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
 /// A client of `server`, which says so while it waits.
-pub fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Output) -> Result<Client> {
+pub(crate) fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Output) -> Result<Client> {
     let credential = place(reach, None)?.credential()?;
     client_by(server, credential, reach.wait, keys, stop, output)
 }
 
 /// The same with a token that other clients share.
-pub fn client_by(
+pub(crate) fn client_by(
     server: &str,
     credential: Arc<Credential>,
     wait: Duration,
@@ -48,7 +48,7 @@ pub fn client_by(
 }
 
 /// A client of `server` that lets nobody wait who could ask somebody else.
-pub fn hasty_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
+pub(crate) fn hasty_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
     let cipher = keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key);
     let options =
         ClientOptions { trust: keys::required_trust(keys)?, ..mirror::Source::client_options(cipher, stop) };
@@ -56,7 +56,7 @@ pub fn hasty_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: St
 }
 
 /// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
-pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Result<Client> {
+pub(crate) fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Result<Client> {
     let keys = &context.global.keys;
     if keys.sign_key.is_some() {
         return Err(Failure::new(
@@ -74,7 +74,7 @@ pub fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Re
 }
 
 /// The images that a command changes: those of the server that was named, or of the repository here.
-pub fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
+pub(crate) fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
     Ok(match &there.to {
         Some(server) => Box::new(writer(server, &there.reach, context, false)?),
         None => Box::new(repository::open(&context.global)?),
@@ -83,7 +83,7 @@ pub fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
 
 /// Where the token comes from that the command line or the environment names. What it is renewed to is in the file
 /// `kept`.
-pub fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
+pub(crate) fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
     let first = token(reach)?;
     let file = reach.token_file.clone().filter(|path| path != Path::new("-"));
     let given: Given = match file {

@@ -16,7 +16,7 @@ const SYSTEM_CACHE: &str = "/var/cache/diskcast";
 const SCRUBS: &str = "scrubs";
 
 /// Opens the repository that the options name; it must exist, and if it is encrypted its key must be there.
-pub fn open(global: &Global) -> Result<Repository> {
+pub(crate) fn open(global: &Global) -> Result<Repository> {
     let repository = open_locked(global)?;
     if repository.is_locked() {
         return Err(Failure::new(Exit::Refused, format!("`{}` is encrypted", repository.name()))
@@ -26,7 +26,7 @@ pub fn open(global: &Global) -> Result<Repository> {
 }
 
 /// The same, without its key if that is not there.
-pub fn open_locked(global: &Global) -> Result<Repository> {
+pub(crate) fn open_locked(global: &Global) -> Result<Repository> {
     let (location, chosen) = location(global)?;
     let opened = Repository::open_with(&location, &setting(global, &location)?).map_err(|error| {
         let missing = error.kind() == ErrorKind::NotFound;
@@ -43,7 +43,7 @@ pub fn open_locked(global: &Global) -> Result<Repository> {
 }
 
 /// The same for a command that writes much: it need not read again what was checked within a day.
-pub fn with_scrubs(global: &Global, repository: Repository) -> Repository {
+pub(crate) fn with_scrubs(global: &Global, repository: Repository) -> Repository {
     match cache_folder(global) {
         Some(folder) => repository
             .with_scrubs(&ScrubSetting { folder: folder.join(SCRUBS), now: crate::clock::system_now() }),
@@ -52,7 +52,7 @@ pub fn with_scrubs(global: &Global, repository: Repository) -> Repository {
 }
 
 /// Opens the repository that the options name, or makes it.
-pub fn open_or_create(global: &Global) -> Result<Repository> {
+pub(crate) fn open_or_create(global: &Global) -> Result<Repository> {
     // Nothing is kept in the clear for somebody who gave a key.
     if global.keys.encryption_key.is_none() {
         let (location, _) = location(global)?;
@@ -88,7 +88,7 @@ fn cache_folder(global: &Global) -> Option<PathBuf> {
 }
 
 /// The cache that somebody chose, open.
-pub fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
+pub(crate) fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
     match (&global.cache, cache(global)) {
         (Some(_), Some(setting)) => Ok(Some(Arc::new(Cache::open(&setting)?))),
         _ => Ok(None),
@@ -107,7 +107,7 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 }
 
 /// Makes the repository that the options name, encrypted if they name a key.
-pub fn create(global: &Global) -> Result<Repository> {
+pub(crate) fn create(global: &Global) -> Result<Repository> {
     let location = location(global)?.0;
     let setting = setting(global, &location)?;
     Ok(match keys::sealing(&global.keys)? {
@@ -118,7 +118,7 @@ pub fn create(global: &Global) -> Result<Repository> {
 
 /// The other repository of a command, at `text`, opened by `open` and used with the same keys; if it is encrypted with
 /// `key`, or with the key of the first.
-pub fn other(
+pub(crate) fn other(
     text: &str,
     global: &Global,
     key: Option<&Path>,
@@ -144,7 +144,7 @@ fn location(global: &Global) -> Result<(Location, bool)> {
 }
 
 /// Folders of this machine that are written when the repository is: itself, or the cache of one in S3.
-pub fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
+pub(crate) fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
     Ok(match location(global)?.0 {
         Location::Folder(folder) => vec![folder],
         Location::S3(_) => cache(global).map(|cache| cache.folder).into_iter().collect(),
@@ -153,22 +153,22 @@ pub fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
 }
 
 /// Where the server keeps its certificate and secret if nobody says otherwise.
-pub fn default_state_folder() -> Result<PathBuf> {
+pub(crate) fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))
 }
 
 /// Where attached disks are kept if nobody says otherwise.
-pub fn default_disks_folder() -> Result<PathBuf> {
+pub(crate) fn default_disks_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("disks"))
 }
 
 /// Where a mount keeps its disks if nobody says otherwise.
-pub fn default_mount_folder() -> Result<PathBuf> {
+pub(crate) fn default_mount_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("mount"))
 }
 
 /// Where the repository is, as an absolute path or an URL, and whether it is in a folder here.
-pub fn absolute_location(global: &Global) -> Result<(String, bool)> {
+pub(crate) fn absolute_location(global: &Global) -> Result<(String, bool)> {
     match location(global)?.0 {
         Location::Folder(path) => {
             let path = std::path::absolute(path)?;
@@ -195,12 +195,12 @@ fn data_folder() -> Result<PathBuf> {
 }
 
 /// Parses a NAME argument.
-pub fn reference(name: &str) -> Result<Reference> {
+pub(crate) fn reference(name: &str) -> Result<Reference> {
     Ok(name.parse()?)
 }
 
 /// Now, by this user: what is kept with everything that gets written.
-pub fn stamp() -> Stamp {
+pub(crate) fn stamp() -> Stamp {
     let id = rustix::process::geteuid();
     let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
     let user =
@@ -209,6 +209,6 @@ pub fn stamp() -> Stamp {
 }
 
 /// What this machine calls itself.
-pub fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -19,7 +19,7 @@ const HINT: &str = "unmount it, remount it read-only or end what writes to it; -
 const HINT_OF_COMMIT: &str = "unmount it, remount it read-only or end what writes to it";
 
 /// Refuses a `source` that holds a disk in another form than byte by byte, unless it is said to be raw.
-pub fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
+pub(crate) fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
     let Some(found) = disk::container_of(source).filter(|_| form != Some(SourceForm::Raw)) else {
         return Ok(());
     };
@@ -31,7 +31,7 @@ pub fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
 }
 
 /// Refuses a `source` that others write to while a commit reads it. A process that only may write is watched.
-pub fn check_unused(source: &Source) -> Result<()> {
+pub(crate) fn check_unused(source: &Source) -> Result<()> {
     let writers = disk::writers(source, &SurveyOptions::default())?;
     match writers.iter().find(|writer| !writer.is_process) {
         Some(writer) => Err(in_use(source, writer).hint(HINT_OF_COMMIT)),
@@ -44,7 +44,7 @@ fn in_use(source: &Source, writer: &Writer) -> Failure {
 }
 
 /// That `source` has become another while it was read.
-pub fn changed(source: &Source, changes: &[String]) -> Failure {
+pub(crate) fn changed(source: &Source, changes: &[String]) -> Failure {
     let text = format!(
         "`{}` {} while it was read: no version was made",
         source.path().display(),
@@ -65,7 +65,7 @@ impl Drop for Frozen {
 }
 
 /// A source that is to stay as it is until this is dropped.
-pub struct Still<'a> {
+pub(crate) struct Still<'a> {
     source: &'a Source,
     watch: Watch<'a>,
     frozen: Frozen,
@@ -77,7 +77,7 @@ pub struct Still<'a> {
 impl<'a> Still<'a> {
     /// Looks who writes to what `options` choose of `source`, freezes what is to be frozen, and begins to watch.
     /// `Refused` if somebody may write to it and that was not allowed.
-    pub fn begin(
+    pub(crate) fn begin(
         context: &Context,
         source: &'a Source,
         options: &'a SurveyOptions,
@@ -109,7 +109,7 @@ impl<'a> Still<'a> {
 
     /// How others used or changed the source while it was read; nothing if it is of one moment. `Failed` if it changed
     /// and that was not allowed. To be called after the last read, and before anything is published.
-    pub fn end(&self) -> Result<Vec<String>> {
+    pub(crate) fn end(&self) -> Result<Vec<String>> {
         let changes = self.watch.changes()?;
         if !changes.is_empty() && !self.takes_live {
             return Err(changed(self.source, &changes).hint(HINT));
@@ -118,13 +118,13 @@ impl<'a> Still<'a> {
     }
 
     /// Thaws what was frozen, and says so if that can't be done.
-    pub fn release(self) -> Result<()> {
+    pub(crate) fn release(self) -> Result<()> {
         Ok(self.frozen.0.thaw()?)
     }
 }
 
 /// What this process writes to while a source is frozen: the repository or the cache, and its own output.
-pub fn written_meanwhile(context: &Context, to_server: bool) -> Result<Vec<PathBuf>> {
+pub(crate) fn written_meanwhile(context: &Context, to_server: bool) -> Result<Vec<PathBuf>> {
     let mut paths = if to_server { Vec::new() } else { repository::written_folders(&context.global)? };
     let outputs =
         ["/proc/self/fd/1", "/proc/self/fd/2"].into_iter().filter_map(|fd| Path::new(fd).read_link().ok());

@@ -20,13 +20,13 @@ use crate::ui::prompt;
 const NULL: &str = "null:";
 
 /// Whether nothing is to be kept.
-pub fn is_null(path: &Path) -> bool {
+pub(crate) fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
 }
 
 /// Checks that `version` may be written to `path`, without writing anything. What it was captured from is no target
 /// unless `onto_source` says so.
-pub fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
+pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_null(path) {
         return Ok(());
     }
@@ -43,7 +43,7 @@ pub fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
 }
 
 /// Checks the same of what has to be a block device.
-pub fn check_device(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
+pub(crate) fn check_device(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_device(path) {
         return check(path, version, onto_source);
     }
@@ -66,7 +66,12 @@ fn held_bytes(path: &Path) -> u64 {
 }
 
 /// Asks before a disk, or a file that holds something, is overwritten, unless told not to.
-pub fn confirm(path: &Path, version: &Manifest, global: &Global, writing: Option<&Writing>) -> Result<()> {
+pub(crate) fn confirm(
+    path: &Path,
+    version: &Manifest,
+    global: &Global,
+    writing: Option<&Writing>,
+) -> Result<()> {
     if global.yes {
         return Ok(());
     }
@@ -84,7 +89,7 @@ pub fn confirm(path: &Path, version: &Manifest, global: &Global, writing: Option
 }
 
 /// Opens the target for writing.
-pub fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result<Arc<dyn WriteAt>> {
+pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result<Arc<dyn WriteAt>> {
     if is_null(path) {
         return Ok(Arc::new(NullTarget::new(geometry(version))));
     }
@@ -103,7 +108,7 @@ fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
 
 /// Says which signatures of what was on the target before lie in space that the version of `catalogue` leaves free, and
 /// what becomes of them. Nothing is written.
-pub fn show_old(
+pub(crate) fn show_old(
     path: &Path,
     version: &Manifest,
     catalogue: &Catalogue,
@@ -122,7 +127,7 @@ pub fn show_old(
 }
 
 /// A line of JSON for each, or one for people for those of a kind.
-pub fn show_signatures(old: &[OldSignature], writing: &Writing, output: Output) -> Result<()> {
+pub(crate) fn show_signatures(old: &[OldSignature], writing: &Writing, output: Output) -> Result<()> {
     let keeps = writing.keep_signatures;
     if output.is_json() {
         return old.iter().try_for_each(|one| {
@@ -147,7 +152,7 @@ pub fn show_signatures(old: &[OldSignature], writing: &Writing, output: Output) 
 }
 
 /// What the options say about writing to `path`.
-pub fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOptions {
+pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOptions {
     InstallOptions {
         free: match writing.free {
             Free::Skip => FreeSpace::Skip,
@@ -166,7 +171,7 @@ pub fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOption
 }
 
 /// One line for people: what would be written where.
-pub fn plan(path: &Path, version: &Manifest) -> String {
+pub(crate) fn plan(path: &Path, version: &Manifest) -> String {
     let (image, number) = (&version.image, version.number);
     let (content, size) =
         (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));

@@ -10,7 +10,7 @@ use crate::keys;
 
 /// The version that `images` has for `reference`. Warns where it is used although no trusted key signed it, and where
 /// its disk changed, or may have, while it was captured.
-pub fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<Sealed> {
+pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<Sealed> {
     let version = images.find(reference).map_err(keys::explain)?;
     keys::judge(context, reference, version.signed())?;
     let Sealed { manifest, .. } = &version;

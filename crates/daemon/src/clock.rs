@@ -7,26 +7,26 @@ use time::format_description::well_known::Rfc3339;
 
 /// Seconds since 1970, by the system's clock.
 #[expect(clippy::disallowed_methods, reason = "tokens expire by the system's clock")]
-pub fn unix_seconds() -> u64 {
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Now in UTC, to the second, as RFC 3339 has it.
 #[expect(clippy::disallowed_methods, reason = "versions say when they were made")]
-pub fn now_rfc3339() -> String {
+pub(crate) fn now_rfc3339() -> String {
     let now = OffsetDateTime::from(SystemTime::now()).replace_nanosecond(0).expect("0 is a nanosecond");
     now.format(&Rfc3339).expect("years up to 9999 can be written")
 }
 
 /// The second `unix_seconds` since 1970 in UTC, as RFC 3339 has it; "never" for what is no date.
-pub fn rfc3339(unix_seconds: u64) -> String {
+pub(crate) fn rfc3339(unix_seconds: u64) -> String {
     let moment = i64::try_from(unix_seconds).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());
     moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| "never".to_owned())
 }
 
 /// A number that differs between any two starts of a server within 8 years: time in steps of 64 ms.
 #[expect(clippy::disallowed_methods, reason = "an epoch is told from others by the system's clock")]
-pub fn epoch() -> u32 {
+pub(crate) fn epoch() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_millis() / 64 % (1 << 32)).expect("the remainder fits")
 }

@@ -17,7 +17,7 @@ use crate::state::write_private;
 const AGAIN_SECONDS: u64 = 60;
 
 /// See the module. Times are seconds since 1970.
-pub struct Join {
+pub(crate) struct Join {
     fingerprint: Option<Fingerprint>,
     lifetime: Duration,
     /// Where whoever is to have it finds it.
@@ -37,7 +37,7 @@ impl Join {
     ///
     /// # Errors
     /// `Io` if it can't be written.
-    pub fn begin(
+    pub(crate) fn begin(
         authority: &Authority,
         fingerprint: Option<Fingerprint>,
         lifetime: Duration,
@@ -51,17 +51,17 @@ impl Join {
     }
 
     /// The token that was minted last.
-    pub fn token(&self) -> JoinToken {
+    pub(crate) fn token(&self) -> JoinToken {
         self.lock().token.clone()
     }
 
     /// When it ends.
-    pub fn expires(&self) -> u64 {
+    pub(crate) fn expires(&self) -> u64 {
         self.lock().claims.expires
     }
 
     /// Sees that its file never holds one that has ended; what was done about that. To be called every now and then.
-    pub fn tend(&self, authority: &Authority, now: u64) -> Option<Event> {
+    pub(crate) fn tend(&self, authority: &Authority, now: u64) -> Option<Event> {
         let path = self.file.clone()?;
         {
             let mut held = self.lock();

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
 /// Most connections at once; the kernel keeps the others waiting.
-pub const CONNECTIONS_MAX: usize = 4096;
+pub(crate) const CONNECTIONS_MAX: usize = 4096;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Also how long an idle connection is kept.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ struct Door {
 }
 
 /// Serves `router` on `listener` until `stop` becomes true and what runs then has ended, or its time of grace is over.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
     router: Router,
@@ -106,4 +106,4 @@ async fn exchange(
 
 /// The address that a request came from.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+pub(crate) struct Peer(pub SocketAddr);

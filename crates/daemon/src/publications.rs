@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 const REMEMBERED_MAX: usize = 1024;
 
 /// The number that a publication was given, once it was. Held while it is being made.
-pub type Slot = Arc<tokio::sync::Mutex<Option<u64>>>;
+pub(crate) type Slot = Arc<tokio::sync::Mutex<Option<u64>>>;
 
 type Key = (String, Vec<u8>);
 
 /// Publications by image and key.
 #[derive(Default)]
-pub struct Publications(Mutex<(HashMap<Key, Slot>, VecDeque<Key>)>);
+pub(crate) struct Publications(Mutex<(HashMap<Key, Slot>, VecDeque<Key>)>);
 
 impl Publications {
     /// The place of this publication; the same for equal keys.
-    pub fn slot(&self, image: &str, key: Vec<u8>) -> Slot {
+    pub(crate) fn slot(&self, image: &str, key: Vec<u8>) -> Slot {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (slots, order) = &mut *guard;
         let key = (image.to_owned(), key);

@@ -25,7 +25,7 @@ const BOOTS_MAX: usize = 1024;
 const BOOT_SECONDS: u64 = 30;
 
 /// What is told of each version.
-pub struct Reads {
+pub(crate) struct Reads {
     /// Makes the names of tellings unlike those of an earlier start.
     epoch: u32,
     state: Mutex<State>,
@@ -55,7 +55,7 @@ struct Telling {
 
 impl Reads {
     /// Nothing is told yet. `epoch` differs between starts of the server.
-    pub fn new(epoch: u32) -> Self {
+    pub(crate) fn new(epoch: u32) -> Self {
         Self { epoch, state: Mutex::default() }
     }
 
@@ -65,7 +65,12 @@ impl Reads {
 
     /// Takes what a machine tells at `now`, in seconds, and answers with what others told. `None` if nothing is known
     /// of the version: [`Self::begin`] comes first.
-    pub fn exchange(&self, now: u64, image: &str, request: &ExchangeRequest) -> Option<ExchangeAnswer> {
+    pub(crate) fn exchange(
+        &self,
+        now: u64,
+        image: &str,
+        request: &ExchangeRequest,
+    ) -> Option<ExchangeAnswer> {
         let mut state = self.state();
         state.tellings.retain(|_, telling| now.saturating_sub(telling.asked) < IDLE_SECONDS);
         let telling = state.tellings.get_mut(&(image.to_owned(), request.version))?;
@@ -73,7 +78,7 @@ impl Reads {
     }
 
     /// Begins to listen to machines that run a version of `chunks` chunks.
-    pub fn begin(&self, now: u64, image: &str, version: u64, chunks: u64) {
+    pub(crate) fn begin(&self, now: u64, image: &str, version: u64, chunks: u64) {
         let mut state = self.state();
         let key = (image.to_owned(), version);
         if state.tellings.contains_key(&key) {
@@ -99,7 +104,7 @@ impl Reads {
     }
 
     /// Whether a boot of `image` that ends at `now` should be kept: machines that start together read much alike.
-    pub fn keeps_boot(&self, now: u64, image: &str) -> bool {
+    pub(crate) fn keeps_boot(&self, now: u64, image: &str) -> bool {
         let boots = &mut self.state().boots;
         boots.retain(|_, kept| now.saturating_sub(*kept) < BOOT_SECONDS);
         if boots.contains_key(image) || boots.len() == BOOTS_MAX {

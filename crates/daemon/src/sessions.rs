@@ -22,9 +22,9 @@ use crate::event::{Event, Log};
 use crate::metrics::SessionTotals;
 
 /// UDP port of all groups.
-pub const GROUP_PORT: u16 = 7718;
+pub(crate) const GROUP_PORT: u16 = 7718;
 /// UDP ports that receivers report to, one per session.
-pub const REPORT_PORTS: std::ops::RangeInclusive<u16> = 7719..=7818;
+pub(crate) const REPORT_PORTS: std::ops::RangeInclusive<u16> = 7719..=7818;
 /// Most sessions at once.
 const SESSIONS_MAX: usize = 64;
 /// Most ended sessions whose statistics are kept.
@@ -44,7 +44,7 @@ pub struct MulticastOptions {
 }
 
 /// All sessions of a server.
-pub struct Sessions {
+pub(crate) struct Sessions {
     repository: Arc<Repository>,
     options: Option<MulticastOptions>,
     epoch: u32,
@@ -84,7 +84,7 @@ struct Past {
 
 impl Sessions {
     /// `epoch` differs between any two starts of a server.
-    pub fn new(
+    pub(crate) fn new(
         repository: Arc<Repository>,
         options: Option<MulticastOptions>,
         epoch: u32,
@@ -100,7 +100,7 @@ impl Sessions {
     }
 
     /// Lets the client at `peer` take part in the session of `version`, which begins if it does not run. Blocks.
-    pub fn join(
+    pub(crate) fn join(
         &self,
         request: &SessionRequest,
         version: &Sealed,
@@ -211,7 +211,7 @@ impl Sessions {
     }
 
     /// Notices sessions that have ended by themselves. To be called now and then.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let slots: Vec<_> = lock(&self.slots).iter().map(|(key, slot)| (key.clone(), slot.clone())).collect();
         for (key, slot) in slots {
             // A slot that is locked is being joined, and not over.
@@ -229,7 +229,7 @@ impl Sessions {
     }
 
     /// Logs what each session does that has sent something since the last time. Blocks.
-    pub fn log_running(&self) {
+    pub(crate) fn log_running(&self) {
         for session in self.running() {
             let before = lock(&self.past).logged.insert(session.session, session.payload_bytes);
             if before != Some(session.payload_bytes) {
@@ -245,7 +245,7 @@ impl Sessions {
     }
 
     /// Ends all sessions with a farewell, and lets none begin.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.past).closed = true;
         let slots: Vec<_> = lock(&self.slots).drain().map(|(_, slot)| slot).collect();
         slots.iter().for_each(|slot| self.retire(lock(slot).take()));
@@ -268,14 +268,14 @@ impl Sessions {
     }
 
     /// Statistics of sessions that run, then of those that ended, the last one first. Blocks.
-    pub fn statistics(&self) -> Vec<SessionStatistics> {
+    pub(crate) fn statistics(&self) -> Vec<SessionStatistics> {
         let mut all = self.running();
         all.extend(lock(&self.past).ended.iter().cloned());
         all.into_iter().map(|session| self.with_unicast(session)).collect()
     }
 
     /// A client that takes or took part in `session` got so many bytes by unicast.
-    pub fn sent_beside(&self, session: &SessionId, bytes: u64) {
+    pub(crate) fn sent_beside(&self, session: &SessionId, bytes: u64) {
         if let Some(sum) = lock(&self.unicast).get_mut(session) {
             *sum += bytes;
         }
@@ -293,7 +293,7 @@ impl Sessions {
     }
 
     /// What all sessions did. Blocks.
-    pub fn totals(&self) -> SessionTotals {
+    pub(crate) fn totals(&self) -> SessionTotals {
         let running = self.running();
         let mut totals = lock(&self.past).totals;
         running.iter().for_each(|session| totals.add(session));

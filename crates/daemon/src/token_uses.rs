@@ -15,7 +15,7 @@ const IN_USE_SECONDS: u64 = 3600;
 
 /// See the module. Times are seconds since 1970.
 #[derive(Default)]
-pub struct TokenUses {
+pub(crate) struct TokenUses {
     uses: Mutex<HashMap<blake3::Hash, Use>>,
 }
 
@@ -27,7 +27,7 @@ struct Use {
 
 impl TokenUses {
     /// The token of `claims` is shown at `now`. True once for each that ends within a day.
-    pub fn shown(&self, secret: &str, claims: &Claims, now: u64) -> bool {
+    pub(crate) fn shown(&self, secret: &str, claims: &Claims, now: u64) -> bool {
         let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         let name = blake3::hash(secret.as_bytes());
         if uses.len() >= TOKENS_MAX && !uses.contains_key(&name) {
@@ -42,7 +42,7 @@ impl TokenUses {
     }
 
     /// How many tokens are in use at `now`, and how many of these end within a day, or have ended.
-    pub fn count(&self, now: u64) -> (u64, u64) {
+    pub(crate) fn count(&self, now: u64) -> (u64, u64) {
         let uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
         let in_use = || uses.values().filter(|known| known.last + IN_USE_SECONDS > now);
         let ending = in_use().filter(|known| ends_soon(known.expires, now));

@@ -23,11 +23,11 @@ struct Upload {
 
 /// The writers of uploads, by the names that clients gave them.
 #[derive(Default)]
-pub struct Uploads(Mutex<Vec<Upload>>);
+pub(crate) struct Uploads(Mutex<Vec<Upload>>);
 
 impl Uploads {
     /// The writer of the upload `name`, which begins if there is none. Blocks.
-    pub fn writer(&self, repository: &Repository, name: &str) -> Result<Arc<Writer>> {
+    pub(crate) fn writer(&self, repository: &Repository, name: &str) -> Result<Arc<Writer>> {
         let now = clock::unix_seconds();
         let mut uploads = self.uploads();
         uploads
@@ -57,7 +57,7 @@ impl Uploads {
     }
 
     /// Forgets the upload `name`, whose writer ends with its last request.
-    pub fn end(&self, name: &str) {
+    pub(crate) fn end(&self, name: &str) {
         self.uploads().retain(|upload| upload.name != name);
     }
 

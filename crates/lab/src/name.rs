@@ -22,11 +22,11 @@ struct Owner {
 
 /// The name of one lab: `dclab-PID-STARTED-SERIAL`. Its namespaces add `-sw` (the switch) or `-h3` (host 3).
 #[derive(Debug, Clone)]
-pub struct LabName(String);
+pub(crate) struct LabName(String);
 
 impl LabName {
     /// A name that no other lab on this machine has.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
         let started = started(pid)
@@ -34,11 +34,11 @@ impl LabName {
         Ok(Self(format!("{PREFIX}-{pid}-{started}-{}", SERIAL.fetch_add(1, Ordering::Relaxed))))
     }
 
-    pub fn switch(&self) -> String {
+    pub(crate) fn switch(&self) -> String {
         format!("{}-sw", self.0)
     }
 
-    pub fn host(&self, index: u32) -> String {
+    pub(crate) fn host(&self, index: u32) -> String {
         format!("{}-h{index}", self.0)
     }
 }
@@ -58,7 +58,7 @@ pub fn sweep() -> Result<usize> {
 }
 
 /// Ends the processes in a namespace and removes it. One that is already gone is no error, since two may sweep at once.
-pub fn remove(namespace: &str) -> Result<()> {
+pub(crate) fn remove(namespace: &str) -> Result<()> {
     for pid in run("ip", &["netns", "pids", namespace]).unwrap_or_default().split_whitespace() {
         let pid =
             pid.parse().ok().filter(|&pid| pid != std::process::id().cast_signed()).and_then(Pid::from_raw);

@@ -38,12 +38,12 @@ pub fn available_or_skip() -> bool {
 }
 
 /// Runs a tool to its end and returns what it printed.
-pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
     feed(program, arguments, "")
 }
 
 /// Runs a tool to its end with `input` on its standard input and returns what it printed.
-pub fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
+pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     let what = || format!("run `{program} {}`", arguments.join(" "));
     let io = |e| Error::from_source(ErrorKind::Io, what(), e);
     let mut command = Command::new(program);
@@ -62,7 +62,7 @@ pub fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
 }
 
 /// Runs a tool that prints JSON.
-pub fn query(program: &str, arguments: &[&str]) -> Result<serde_json::Value> {
+pub(crate) fn query(program: &str, arguments: &[&str]) -> Result<serde_json::Value> {
     let text = run(program, arguments)?;
     serde_json::from_str(&text).map_err(|e| {
         Error::from_source(ErrorKind::Io, format!("read what `{program} {}` printed", arguments.join(" ")), e)

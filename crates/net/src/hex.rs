@@ -1,12 +1,12 @@
 //! Hexadecimal text of short byte strings.
 
 /// `bytes` as lower-case hexadecimal digits.
-pub fn encode(bytes: &[u8]) -> String {
+pub(crate) fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The `N` bytes of `2 N` hexadecimal digits; `None` if `text` is anything else.
-pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {
         return None;

@@ -12,18 +12,18 @@ use nix::sched::{CloneFlags, unshare};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Tells the other machine that it may go on.
-pub struct Signal(Sender<i32>);
+pub(crate) struct Signal(Sender<i32>);
 
 impl Signal {
     /// Gives the signal.
-    pub fn give(&self) {
+    pub(crate) fn give(&self) {
         self.0.send(0).expect("the other machine waits");
     }
 }
 
 /// Runs `client`, and once that gives its signal, `server`, as two machines on one link: `10.77.0.1` and `10.77.0.2`,
 /// `fd77::1` and `fd77::2`, MTU 1500. Returns false if that could not be tried.
-pub fn on_a_link(server: impl FnOnce() + Send, client: impl FnOnce(&Signal) + Send) -> bool {
+pub(crate) fn on_a_link(server: impl FnOnce() + Send, client: impl FnOnce(&Signal) + Send) -> bool {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "this test needs root, and in CI it must run");
         return false;

@@ -20,7 +20,7 @@ pub struct Violation {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Checkers {
+pub(crate) struct Checkers {
     violations: Vec<Violation>,
     holdings: Vec<Holding>,
     /// Blocks that went out at least once since the server started.
@@ -40,7 +40,7 @@ pub struct Checkers {
 }
 
 impl Checkers {
-    pub fn new(truth: &Truth, hosts: usize) -> Self {
+    pub(crate) fn new(truth: &Truth, hosts: usize) -> Self {
         Self {
             violations: Vec::new(),
             holdings: vec![Holding::new(truth); hosts],
@@ -56,23 +56,23 @@ impl Checkers {
     }
 
     /// Takes what was found.
-    pub fn into_violations(self) -> Vec<Violation> {
+    pub(crate) fn into_violations(self) -> Vec<Violation> {
         self.violations
     }
 
     /// Notes a breach of `rule`; of each rule the first few.
-    pub fn breach(&mut self, rule: &'static str, what: String) {
+    pub(crate) fn breach(&mut self, rule: &'static str, what: String) {
         if self.violations.iter().filter(|violation| violation.rule == rule).count() < 3 {
             self.violations.push(Violation { rule, what });
         }
     }
 
-    pub fn fault(&mut self, fault: Fault) {
+    pub(crate) fn fault(&mut self, fault: Fault) {
         self.lies |= matches!(fault, Fault::Lie { .. });
     }
 
     /// The server sends a block or a symbol, of which `reaches` says to which hosts it will come.
-    pub fn block_sent(
+    pub(crate) fn block_sent(
         &mut self,
         now: Instant,
         truth: &Truth,
@@ -109,17 +109,23 @@ impl Checkers {
     }
 
     /// A block or a symbol came to a host, which did this with it (`None`: it could not be opened).
-    pub fn block_came(&mut self, truth: &Truth, host: usize, header: &BlockHeader, did: Option<Disposition>) {
+    pub(crate) fn block_came(
+        &mut self,
+        truth: &Truth,
+        host: usize,
+        header: &BlockHeader,
+        did: Option<Disposition>,
+    ) {
         self.holdings[host].came(truth, header, did);
     }
 
     /// A host lost all that is not on its disk.
-    pub fn host_forgot(&mut self, host: usize) {
+    pub(crate) fn host_forgot(&mut self, host: usize) {
         self.holdings[host].forget();
     }
 
     /// The server began anew; `last` is what it said at the end.
-    pub fn server_gone(&mut self, now: Instant, last: Option<&SessionStatistics>) {
+    pub(crate) fn server_gone(&mut self, now: Instant, last: Option<&SessionStatistics>) {
         if let Some(last) = last {
             if last.blocks_sent != self.sent_first + last.resent.total() + last.symbols_ahead {
                 let what =
@@ -133,7 +139,7 @@ impl Checkers {
         self.next_row.fill(0);
     }
 
-    pub fn memory(&mut self, now: Instant, index: usize, host: &ReceiverHost) {
+    pub(crate) fn memory(&mut self, now: Instant, index: usize, host: &ReceiverHost) {
         if host.buffered_bytes > host.buffer_bytes {
             let what =
                 format!("{now:?}: host {index} holds {} of {} bytes", host.buffered_bytes, host.buffer_bytes);
@@ -141,26 +147,26 @@ impl Checkers {
         }
     }
 
-    pub fn server_memory(&mut self, now: Instant, bytes: u64, most: u64) {
+    pub(crate) fn server_memory(&mut self, now: Instant, bytes: u64, most: u64) {
         if bytes > most {
             self.breach("server memory is bounded", format!("{now:?}: {bytes} of {most} bytes"));
         }
     }
 
-    pub fn judged(&mut self, now: Instant, host: usize, object: u64, ok: bool) {
+    pub(crate) fn judged(&mut self, now: Instant, host: usize, object: u64, ok: bool) {
         if !ok && !self.lies {
             let what = format!("{now:?}: host {host}, object {object}, and nobody lied");
             self.breach("what came is what was sent", what);
         }
     }
 
-    pub fn written(&mut self, now: Instant, truth: &Truth, host: usize, object: u64, content: &[u8]) {
+    pub(crate) fn written(&mut self, now: Instant, truth: &Truth, host: usize, object: u64, content: &[u8]) {
         if truth.objects[object as usize] != content {
             self.breach("only what is right is written", format!("{now:?}: host {host}, object {object}"));
         }
     }
 
-    pub fn done(&mut self, now: Instant, index: usize, host: &ReceiverHost) {
+    pub(crate) fn done(&mut self, now: Instant, index: usize, host: &ReceiverHost) {
         if let Some(object) = host.installed.iter().position(|installed| !installed) {
             let what = format!("{now:?}: host {index} is done without object {object}");
             self.breach("who is done has the image", what);
@@ -168,7 +174,7 @@ impl Checkers {
     }
 
     /// At the end, when everybody had time to be done and to be missed.
-    pub fn end(&mut self, now: Instant, scenario: &Scenario, hosts: &[ReceiverHost], deserted: bool) {
+    pub(crate) fn end(&mut self, now: Instant, scenario: &Scenario, hosts: &[ReceiverHost], deserted: bool) {
         for (index, host) in hosts.iter().enumerate() {
             if host.done_at.is_none() {
                 let lacks = host.installed.iter().filter(|installed| !**installed).count();

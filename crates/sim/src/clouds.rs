@@ -4,7 +4,7 @@ use base::Duration;
 use sim::cloud::{Boot, Cloud, Way};
 
 /// The cloud that the words behind `--cloud` ask for, and what it boots.
-pub fn parse(mut words: impl Iterator<Item = String>) -> Option<(Cloud, Boot)> {
+pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Option<(Cloud, Boot)> {
     let machines = words.next()?.parse().ok()?;
     let way = match words.next()?.as_str() {
         "demand" => Way::Demand,
@@ -42,7 +42,7 @@ pub fn parse(mut words: impl Iterator<Item = String>) -> Option<(Cloud, Boot)> {
 
 /// Runs it.
 #[must_use]
-pub fn show(cloud: &Cloud, boot: &Boot) -> String {
+pub(crate) fn show(cloud: &Cloud, boot: &Boot) -> String {
     let outcome = cloud.run(boot);
     let seconds = |time: Duration| time.as_secs_f64();
     format!(

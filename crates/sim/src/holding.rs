@@ -7,7 +7,7 @@ use crate::truth::Truth;
 
 /// See the module.
 #[derive(Debug, Clone)]
-pub struct Holding {
+pub(crate) struct Holding {
     /// A bit for each block of the image.
     blocks: Vec<u64>,
     objects: Vec<Object>,
@@ -30,19 +30,19 @@ struct Symbol {
 }
 
 impl Holding {
-    pub fn new(truth: &Truth) -> Self {
+    pub(crate) fn new(truth: &Truth) -> Self {
         let objects = vec![Object::default(); truth.objects.len()];
         Self { blocks: vec![0; truth.blocks().div_ceil(64)], objects, missed: 0 }
     }
 
     /// Loses all.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.blocks.fill(0);
         self.objects.fill_with(Object::default);
     }
 
     /// A block or a symbol is sent that will come here or not: whether it is of use.
-    pub fn sent(&mut self, truth: &Truth, header: &BlockHeader, reached: bool) -> bool {
+    pub(crate) fn sent(&mut self, truth: &Truth, header: &BlockHeader, reached: bool) -> bool {
         let object = &mut self.objects[header.object as usize];
         let lacks = object.blocks + (object.symbols.len() as u32) < truth.object_blocks(header.object);
         self.missed += u64::from(!reached);
@@ -68,7 +68,7 @@ impl Holding {
     }
 
     /// A block or a symbol came, and the receiver did this with it.
-    pub fn came(&mut self, truth: &Truth, header: &BlockHeader, did: Option<Disposition>) {
+    pub(crate) fn came(&mut self, truth: &Truth, header: &BlockHeader, did: Option<Disposition>) {
         let object = &mut self.objects[header.object as usize];
         let symbol = header.symbol(&truth.shape);
         match (did, symbol) {

@@ -11,7 +11,7 @@ use crate::server_host::Sent;
 
 /// Something that happens.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub(crate) enum Event {
     /// The server's timer.
     ServerTimer,
     /// An object comes from the server's repository.
@@ -38,7 +38,7 @@ pub enum Event {
 
 /// The queue and the clock.
 #[derive(Debug)]
-pub struct Queue<E> {
+pub(crate) struct Queue<E> {
     now: Instant,
     entered: u64,
     heap: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
@@ -57,12 +57,12 @@ impl<E> Default for Queue<E> {
 
 impl<E> Queue<E> {
     /// The time of the last event taken.
-    pub const fn now(&self) -> Instant {
+    pub(crate) const fn now(&self) -> Instant {
         self.now
     }
 
     /// Enters an event at `at`, or now if that has passed.
-    pub fn push(&mut self, at: Instant, event: E) {
+    pub(crate) fn push(&mut self, at: Instant, event: E) {
         let slot = self.unused.pop().unwrap_or_else(|| {
             self.events.push(None);
             self.events.len() - 1
@@ -73,7 +73,7 @@ impl<E> Queue<E> {
     }
 
     /// Takes the next event and sets the clock.
-    pub fn pop(&mut self) -> Option<E> {
+    pub(crate) fn pop(&mut self) -> Option<E> {
         let Reverse((at, _, slot)) = self.heap.pop()?;
         self.now = at;
         self.unused.push(slot);

@@ -33,7 +33,7 @@ struct Complete {
 
 /// A place in a session.
 #[derive(Debug, Clone, Copy)]
-pub struct Grant {
+pub(crate) struct Grant {
     pub shape: Shape,
     pub receiver: ReceiverId,
     /// How many had been admitted then, this one included.
@@ -45,7 +45,7 @@ const MISSED_FOR: Duration = Duration::from_secs(5);
 
 /// What the world has to do for a host.
 #[derive(Debug)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// Send this to the server.
     Send(Vec<u8>),
     /// Say so when the disk has written what it was given last.
@@ -64,7 +64,7 @@ pub enum Wish {
 
 /// See the module.
 #[derive(Debug)]
-pub struct ReceiverHost {
+pub(crate) struct ReceiverHost {
     /// `None` while it is down or done.
     pub machine: Option<Receiver>,
     pub shape: Shape,
@@ -94,7 +94,7 @@ pub struct ReceiverHost {
 }
 
 impl ReceiverHost {
-    pub fn new(number: usize, host: &Host, truth: &Truth) -> Self {
+    pub(crate) fn new(number: usize, host: &Host, truth: &Truth) -> Self {
         Self {
             machine: None,
             shape: truth.shape,
@@ -121,13 +121,13 @@ impl ReceiverHost {
     }
 
     /// The number under which the server admits it next.
-    pub fn next_receiver(&mut self) -> ReceiverId {
+    pub(crate) fn next_receiver(&mut self) -> ReceiverId {
         self.grants += 1;
         ReceiverId(self.number | self.grants << 16)
     }
 
     /// Joins the session that the server has now, for what the disk does not hold. `receivers` had been admitted then.
-    pub fn join(&mut self, now: Instant, grant: Grant, truth: &Truth, chance: &mut Chance) {
+    pub(crate) fn join(&mut self, now: Instant, grant: Grant, truth: &Truth, chance: &mut Chance) {
         assert!(self.disk.is_empty(), "joins with an idle disk");
         let Grant { shape, receiver, receivers } = grant;
         self.shape = shape;
@@ -153,7 +153,7 @@ impl ReceiverHost {
     }
 
     /// Loses all but the disk.
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         self.life += 1;
         self.machine = None;
         self.buffers.clear();
@@ -162,24 +162,29 @@ impl ReceiverHost {
     }
 
     /// Whether the disk has nothing to do.
-    pub fn is_disk_idle(&self) -> bool {
+    pub(crate) fn is_disk_idle(&self) -> bool {
         self.disk.is_empty()
     }
 
     /// Whether packets to the group reach it.
-    pub fn listens(&self) -> bool {
+    pub(crate) fn listens(&self) -> bool {
         self.machine.is_some() && self.left_at.is_none()
     }
 
     /// Whether the server may still believe that it takes part and lacks something.
-    pub fn is_missed(&self, now: Instant) -> bool {
+    pub(crate) fn is_missed(&self, now: Instant) -> bool {
         let left = self.left_at.is_some_and(|at| now.since(at) < MISSED_FOR);
         self.done_at.is_none()
             && (left || (self.life > 0 && self.machine.is_none() && self.left_at.is_none()))
     }
 
     /// Takes in a packet.
-    pub fn receive(&mut self, now: Instant, sent: &Sent, damaged: Option<&[u8]>) -> Option<Disposition> {
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        sent: &Sent,
+        damaged: Option<&[u8]>,
+    ) -> Option<Disposition> {
         let machine = self.machine.as_mut().filter(|_| self.left_at.is_none())?;
         if let Some(bytes) = damaged {
             self.receive_rubbish(bytes);
@@ -200,7 +205,7 @@ impl ReceiverHost {
     }
 
     /// Takes in what nobody sent.
-    pub fn receive_rubbish(&mut self, bytes: &[u8]) {
+    pub(crate) fn receive_rubbish(&mut self, bytes: &[u8]) {
         let Some(machine) = &mut self.machine else { return };
         match open_downstream(&group_key(self.shape.epoch), &self.shape, bytes) {
             Ok(_) => panic!("a packet that nobody sent passes its tag"),
@@ -209,7 +214,7 @@ impl ReceiverHost {
     }
 
     /// What happened since the last call.
-    pub fn drain(&mut self, now: Instant, truth: &Truth) -> Vec<Wish> {
+    pub(crate) fn drain(&mut self, now: Instant, truth: &Truth) -> Vec<Wish> {
         let mut wishes = Vec::new();
         while let Some(event) = self.machine.as_mut().and_then(Receiver::poll_event) {
             match event {
@@ -237,7 +242,7 @@ impl ReceiverHost {
     }
 
     /// The disk has written the oldest object given to it, which is returned with its content.
-    pub fn written(&mut self) -> (u64, Vec<u8>) {
+    pub(crate) fn written(&mut self) -> (u64, Vec<u8>) {
         let mut job = self.disk.pop_front().expect("the disk writes what it was given");
         self.buffered_bytes -= job.buffer.len() as u64;
         job.buffer.truncate(job.bytes as usize);
@@ -249,7 +254,7 @@ impl ReceiverHost {
     }
 
     /// An object came over the control connection.
-    pub fn satisfied(&mut self, object: u64) {
+    pub(crate) fn satisfied(&mut self, object: u64) {
         self.installed[object as usize] = true;
         if let Some(slot) = self.machine.as_mut().and_then(|machine| machine.satisfied(object)) {
             self.drop_buffer(slot);

@@ -287,7 +287,7 @@ impl Scenario {
 }
 
 /// What Ethernet, IP and UDP add to a packet.
-pub const OVERHEAD_BYTES: u16 = 42;
+pub(crate) const OVERHEAD_BYTES: u16 = 42;
 
 fn pick<T: Copy>(chance: &mut Chance, from: &[T]) -> T {
     from[chance.below(from.len() as u64) as usize]

@@ -15,11 +15,11 @@ use crate::scenario::{OVERHEAD_BYTES, Scenario};
 use crate::truth::Truth;
 
 /// Receivers that are not heard for so long are gone.
-pub const RECEIVER_TIMEOUT: Duration = Duration::from_secs(12);
+pub(crate) const RECEIVER_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// A packet to the group, opened once for all receivers.
 #[derive(Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub epoch: u32,
     pub bytes: Vec<u8>,
     pub packet: Packet,
@@ -27,14 +27,14 @@ pub struct Sent {
 
 /// What is in it.
 #[derive(Debug)]
-pub enum Packet {
+pub(crate) enum Packet {
     Block(BlockHeader),
     Control(Downstream<'static>),
 }
 
 impl Sent {
     /// Opens what was sealed; a block keeps its payload in `bytes`.
-    pub fn new(key: &Key, shape: &Shape, bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(key: &Key, shape: &Shape, bytes: Vec<u8>) -> Self {
         let packet = match open_downstream(key, shape, &bytes).expect("packets of the server can be opened") {
             Downstream::Block(header, _) => Packet::Block(header),
             Downstream::Status(status) => Packet::Control(Downstream::Status(status)),
@@ -44,20 +44,20 @@ impl Sent {
     }
 
     /// A block's payload.
-    pub fn payload(&self) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         &self.bytes[proto::multicast::BLOCK_HEADER_BYTES..self.bytes.len() - proto::multicast::TAG_BYTES]
     }
 }
 
 /// The key of the group under an epoch.
-pub fn group_key(epoch: u32) -> Key {
+pub(crate) fn group_key(epoch: u32) -> Key {
     let mut key = [7; 16];
     key[..4].copy_from_slice(&epoch.to_le_bytes());
     Key(key)
 }
 
 /// The key of a receiver.
-pub fn receiver_key(receiver: ReceiverId) -> Key {
+pub(crate) fn receiver_key(receiver: ReceiverId) -> Key {
     let mut key = [9; 16];
     key[..4].copy_from_slice(&receiver.0.to_le_bytes());
     Key(key)
@@ -65,7 +65,7 @@ pub fn receiver_key(receiver: ReceiverId) -> Key {
 
 /// See the module.
 #[derive(Debug)]
-pub struct ServerHost {
+pub(crate) struct ServerHost {
     /// `None` while it is down.
     pub machine: Option<Server>,
     pub shape: Shape,
@@ -79,7 +79,7 @@ pub struct ServerHost {
 }
 
 impl ServerHost {
-    pub fn new(scenario: &Scenario, truth: &Truth) -> Self {
+    pub(crate) fn new(scenario: &Scenario, truth: &Truth) -> Self {
         let mut host = Self {
             machine: None,
             shape: truth.shape,
@@ -95,7 +95,7 @@ impl ServerHost {
     }
 
     /// Starts under a new epoch.
-    pub fn start(&mut self, now: Instant, truth: &Truth) {
+    pub(crate) fn start(&mut self, now: Instant, truth: &Truth) {
         self.shape.epoch += 1;
         self.in_memory.clear();
         (self.timer, self.admitted) = (None, 0);
@@ -115,14 +115,14 @@ impl ServerHost {
     }
 
     /// Gives a receiver a place over the control connection. The server is up.
-    pub fn admit(&mut self, now: Instant, receiver: ReceiverId) -> Grant {
+    pub(crate) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> Grant {
         self.admitted += 1;
         self.machine.as_mut().expect("a server that grants is up").admit(now, receiver);
         Grant { shape: self.shape, receiver, receivers: self.admitted }
     }
 
     /// Takes in a datagram.
-    pub fn receive(&mut self, now: Instant, datagram: &[u8]) {
+    pub(crate) fn receive(&mut self, now: Instant, datagram: &[u8]) {
         let Some(machine) = &mut self.machine else { return };
         let key = peek_receiver(datagram).map(receiver_key).unwrap_or(Key([0; 16]));
         match open_upstream(&key, &self.shape, datagram) {
@@ -132,7 +132,7 @@ impl ServerHost {
     }
 
     /// Sealed packets of what the machine sends now.
-    pub fn packets(&self, transmit: Transmit, truth: &Truth) -> Vec<Sent> {
+    pub(crate) fn packets(&self, transmit: Transmit, truth: &Truth) -> Vec<Sent> {
         let key = group_key(self.shape.epoch);
         let sealed = |mut bytes: Vec<u8>| {
             seal(&key, &mut bytes);
@@ -166,7 +166,7 @@ impl ServerHost {
     }
 
     /// What happened; returns the objects to load.
-    pub fn events(&mut self) -> Vec<u64> {
+    pub(crate) fn events(&mut self) -> Vec<u64> {
         let mut loads = Vec::new();
         while let Some(event) = self.machine.as_mut().and_then(Server::poll_event) {
             match event {
@@ -180,7 +180,7 @@ impl ServerHost {
         loads
     }
 
-    pub fn statistics(&self, now: Instant) -> Option<SessionStatistics> {
+    pub(crate) fn statistics(&self, now: Instant) -> Option<SessionStatistics> {
         self.machine.as_ref().map(|machine| machine.statistics(now))
     }
 }

@@ -7,7 +7,7 @@ use proto::multicast::Shape;
 
 /// Objects and their digests.
 #[derive(Debug)]
-pub struct Truth {
+pub(crate) struct Truth {
     pub shape: Shape,
     pub objects: Vec<Vec<u8>>,
     pub digests: Vec<Digest>,
@@ -18,7 +18,7 @@ pub struct Truth {
 
 impl Truth {
     /// An image of objects of the given lengths, filled by chance.
-    pub fn new(shape: Shape, object_bytes: &[u32], chance: &mut Chance) -> Self {
+    pub(crate) fn new(shape: Shape, object_bytes: &[u32], chance: &mut Chance) -> Self {
         let fill = |&bytes: &u32| {
             let mut object = vec![0; bytes as usize];
             chance.fill(&mut object);
@@ -34,23 +34,23 @@ impl Truth {
     }
 
     /// What an object has on average, in bytes.
-    pub fn object_bytes_mean(&self) -> u32 {
+    pub(crate) fn object_bytes_mean(&self) -> u32 {
         let sum: u64 = self.object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
         (sum / self.object_bytes.len() as u64) as u32
     }
 
     /// Number of blocks of the image.
-    pub fn blocks(&self) -> usize {
+    pub(crate) fn blocks(&self) -> usize {
         self.first_block[self.objects.len()]
     }
 
     /// Number of blocks of an object.
-    pub fn object_blocks(&self, object: u64) -> u32 {
+    pub(crate) fn object_blocks(&self, object: u64) -> u32 {
         (self.first_block[object as usize + 1] - self.first_block[object as usize]) as u32
     }
 
     /// Number of a block, counted through the image.
-    pub fn block(&self, object: u64, block: u16) -> usize {
+    pub(crate) fn block(&self, object: u64, block: u16) -> usize {
         self.first_block[object as usize] + usize::from(block)
     }
 }

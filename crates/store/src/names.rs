@@ -8,7 +8,7 @@ use base::limits::NAME_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 
 /// The tag that nobody sets: it always means the newest version.
-pub const LATEST: &str = "latest";
+pub(crate) const LATEST: &str = "latest";
 
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {

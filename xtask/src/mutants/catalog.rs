@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 /// Where the bugs are written down.
-pub const FOLDER: &str = "crates/sim/mutants";
+pub(super) const FOLDER: &str = "crates/sim/mutants";
 /// What stands in `new` for the question whether the bug is on.
 const SWITCH: &str = "SWITCH";
 
@@ -22,7 +22,7 @@ struct File {
 /// A bug.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mutant {
+pub(super) struct Mutant {
     pub name: String,
     what: String,
     /// Some run of the simulator shows it.
@@ -64,7 +64,7 @@ struct Patch<'a> {
 }
 
 /// All bugs, file after file.
-pub fn read(root: &Path) -> Result<Vec<Mutant>, String> {
+pub(super) fn read(root: &Path) -> Result<Vec<Mutant>, String> {
     let entries = fs::read_dir(root.join(FOLDER)).map_err(|error| format!("{FOLDER}: {error}"))?;
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("folders can be read").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
@@ -81,7 +81,7 @@ pub fn read(root: &Path) -> Result<Vec<Mutant>, String> {
 }
 
 /// The files that bugs change, with all their changes, by their paths below `root`; or what is wrong with the bugs.
-pub fn changed(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String>, Vec<String>> {
+pub(super) fn changed(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String>, Vec<String>> {
     let files: BTreeSet<&String> =
         mutants.iter().flat_map(|mutant| &mutant.change).map(|change| &change.file).collect();
     let sources = files.into_iter().filter_map(|file| {

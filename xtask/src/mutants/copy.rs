@@ -9,7 +9,7 @@ use std::{fs, io};
 const PARTS: &[&str] = &["Cargo.toml", "Cargo.lock", "crates", "fuzz", "golden", "xtask"];
 
 /// Makes `to` a copy of the workspace `root`, but with the texts of `changed` in place of those files.
-pub fn update(root: &Path, to: &Path, changed: &BTreeMap<String, String>) -> io::Result<()> {
+pub(super) fn update(root: &Path, to: &Path, changed: &BTreeMap<String, String>) -> io::Result<()> {
     let (mut wanted, mut there) = (BTreeSet::new(), BTreeSet::new());
     for part in PARTS {
         collect(root, Path::new(part), &mut wanted)?;

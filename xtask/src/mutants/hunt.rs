@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::catalog::Mutant;
 
 /// Chooses the bug of a process.
-pub const SWITCH_VARIABLE: &str = "DISKCAST_MUTANT";
+pub(super) const SWITCH_VARIABLE: &str = "DISKCAST_MUTANT";
 
 /// What came of a search.
 enum Verdict {
@@ -25,7 +25,7 @@ enum Verdict {
 
 /// Looks for all bugs of `mutants` by the program `simulator`, as many at once as there are cores. What is wrong, line
 /// by line.
-pub fn all(simulator: &Path, mutants: &[Mutant]) -> Vec<String> {
+pub(super) fn all(simulator: &Path, mutants: &[Mutant]) -> Vec<String> {
     for mutant in mutants.iter().filter(|mutant| !mutant.seen) {
         show(&mutant.name, "no run is known to show it", Duration::ZERO);
     }

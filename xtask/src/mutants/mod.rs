@@ -25,7 +25,7 @@ const SWITCH_PARENT: &str = "crates/base/src/lib.rs";
 
 /// What breaks the rules of seeded bugs below `root`: a text that a bug changes must be there once, and no source but
 /// the simulator's and these checks' own may speak of them.
-pub fn check(root: &Path) -> Vec<String> {
+pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut breaches = match catalog::read(root) {
         Ok(mutants) => catalog::changed(root, &mutants).err().unwrap_or_default(),
         Err(error) => vec![error],
@@ -52,7 +52,7 @@ fn mentions(path: &str, text: &str) -> Vec<String> {
 }
 
 /// Builds the simulator with all bugs in it and looks for each. What is wrong, line by line.
-pub fn hunt(root: &Path) -> Result<(), Vec<String>> {
+pub(crate) fn hunt(root: &Path) -> Result<(), Vec<String>> {
     let mutants = catalog::read(root).map_err(|error| vec![error])?;
     let mut changed = catalog::changed(root, &mutants)?;
     let failed = |error: std::io::Error| vec![format!("copy the sources to target/mutants: {error}")];

@@ -34,7 +34,7 @@ const STEPS: u32 = 6;
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// What a bare sender reached.
-pub struct Reached {
+pub(super) struct Reached {
     /// Payload bytes per second that the slowest host took in.
     pub rate: f64,
     /// Share of the packets that the worst host lost.
@@ -43,7 +43,7 @@ pub struct Reached {
 
 /// The fastest rate at which `hosts` hosts of an unshaped lab lose next to nothing, with receivers of one thread or
 /// two, whichever is faster.
-pub fn fastest(hosts: u32) -> Result<Reached> {
+pub(super) fn fastest(hosts: u32) -> Result<Reached> {
     let star = Star::build(&StarOptions { hosts: hosts + 1, ..StarOptions::default() })?;
     let (one, two) = (search(&star, 1), search(&star, 2));
     match (one, two) {
@@ -115,7 +115,7 @@ fn session() -> (Key, Shape) {
 }
 
 /// `--bare-send RATE`: sends for [`SECONDS`] at `RATE` payload bytes per second, `inf` for as fast as it goes.
-pub fn send(rate: &str) -> Result<()> {
+pub(crate) fn send(rate: &str) -> Result<()> {
     let rate: f64 = rate.parse()?;
     let socket = GroupSender::open(GROUP, &SendOptions::on(net::interface::choose("eth0")?))?;
     let (packets, runs) = prepared(&socket);
@@ -210,7 +210,7 @@ fn send_all(socket: &GroupSender, packets: &[u8], packet_bytes: usize) -> Result
 
 /// `--bare-receive THREADS`: takes in what comes until the end is said, and tells how much that was. A second thread
 /// takes the digests.
-pub fn receive(threads: &str) -> Result<()> {
+pub(crate) fn receive(threads: &str) -> Result<()> {
     let socket = GroupReceiver::join(GROUP, &net::interface::choose("eth0")?, None)?;
     if threads != "2" {
         let mut digests = 0_u8;

@@ -7,7 +7,7 @@
 //! packets at least `k` come to one host.
 
 /// Packets over blocks that a group of `blocks` takes on average until the last of `hosts` hosts has it.
-pub fn images_needed(hosts: u32, blocks: u32, loss: f64) -> f64 {
+pub(super) fn images_needed(hosts: u32, blocks: u32, loss: f64) -> f64 {
     if loss <= 0.0 {
         return 1.0;
     }

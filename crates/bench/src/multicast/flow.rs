@@ -15,7 +15,7 @@ const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 
 /// A running flow.
-pub struct Flow {
+pub(super) struct Flow {
     start: Instant,
     stream: TcpStream,
     writer: JoinHandle<()>,
@@ -23,11 +23,11 @@ pub struct Flow {
 }
 
 /// What arrived: seconds since the flow's start, and bytes of payload until then.
-pub struct Delivered(Vec<(Duration, u64)>);
+pub(super) struct Delivered(Vec<(Duration, u64)>);
 
 impl Flow {
     /// A flow from host `from` to host `to`, with the lab's congestion control.
-    pub fn start(star: &Star, from: u32, to: u32) -> Result<Self> {
+    pub(super) fn start(star: &Star, from: u32, to: u32) -> Result<Self> {
         let address = (star.host(to).ipv4(), PORT);
         let listener = star.host(to).run(move || TcpListener::bind(address))?.join().expect("binds")?;
         let connect = move || TcpStream::connect(address);
@@ -53,19 +53,19 @@ impl Flow {
     }
 
     /// How long it runs.
-    pub fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
     /// Waits until it has run so long.
-    pub fn wait_until(&self, at: Duration) {
+    pub(super) fn wait_until(&self, at: Duration) {
         while let Some(left) = at.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
     }
 
     /// Ends it.
-    pub fn stop(self) -> Result<Delivered> {
+    pub(super) fn stop(self) -> Result<Delivered> {
         self.stream.shutdown(Shutdown::Both)?;
         self.writer.join().map_err(|_| "the flow's sender failed")?;
         Ok(Delivered(self.reader.join().map_err(|_| "the flow's receiver failed")?))
@@ -75,7 +75,7 @@ impl Flow {
 impl Delivered {
     /// Bits per second on the wire between two moments, in seconds since the flow's start.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    pub fn rate(&self, (from, until): (f64, f64)) -> Result<f64> {
+    pub(super) fn rate(&self, (from, until): (f64, f64)) -> Result<f64> {
         let inside: Vec<_> =
             self.0.iter().filter(|(at, _)| (from..=until).contains(&at.as_secs_f64())).collect();
         let (Some((_, first)), Some((_, last))) = (inside.first(), inside.last()) else {

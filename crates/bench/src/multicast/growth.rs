@@ -9,7 +9,7 @@ use crate::context::{Context, said};
 use crate::figure::{Bar, Figure};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(super) const GROUP: Group = Group {
     figures: &[
         (
             "multicast.sim_growth",

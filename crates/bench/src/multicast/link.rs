@@ -25,7 +25,7 @@ struct Cell {
     overhead: Option<(&'static str, f64)>,
 }
 
-pub const SIXTEEN: Group = Group {
+pub(super) const SIXTEEN: Group = Group {
     figures: &[
         ("multicast.16_hosts", "last of 16 hosts over link time, 400 Mbit/s, no loss; at most 1.05"),
         ("multicast.16_hosts_bytes", "images that the server sent meanwhile; at most 1.01"),
@@ -46,7 +46,7 @@ pub const SIXTEEN: Group = Group {
     },
 };
 
-pub const EIGHT: Group = Group {
+pub(super) const EIGHT: Group = Group {
     figures: &[("multicast.8_hosts", "last of 8 hosts over link time, 1 Gbit/s, no loss; at most 1.05")],
     measure: |context| {
         let cell = Cell {
@@ -63,7 +63,7 @@ pub const EIGHT: Group = Group {
     },
 };
 
-pub const SIXTEEN_LOSS_1: Group = Group {
+pub(super) const SIXTEEN_LOSS_1: Group = Group {
     figures: &[
         ("multicast.16_hosts_loss1", "last of 16 hosts over link time, 100 Mbit/s, 1 % loss; at most 1.08"),
         ("multicast.16_hosts_loss1_bytes", "images that the server sent meanwhile; at most 1.05"),
@@ -83,7 +83,7 @@ pub const SIXTEEN_LOSS_1: Group = Group {
     },
 };
 
-pub const SIXTEEN_LOSS_10: Group = Group {
+pub(super) const SIXTEEN_LOSS_10: Group = Group {
     figures: &[
         ("multicast.16_hosts_loss10", "last of 16 hosts over link time, 100 Mbit/s, 10 % loss; at most 1.35"),
         ("multicast.16_hosts_loss10_bytes", "images that the server sent meanwhile; at most 1.22"),
@@ -103,7 +103,7 @@ pub const SIXTEEN_LOSS_10: Group = Group {
     },
 };
 
-pub const ONE_LOSS_1: Group = Group {
+pub(super) const ONE_LOSS_1: Group = Group {
     figures: &[("multicast.1_host_loss1", "one host over link time, 1 Gbit/s, 1 % loss; at most 1.10")],
     measure: |context| {
         let cell = Cell {

@@ -15,10 +15,10 @@ mod unshaped;
 use crate::Group;
 use crate::room::star;
 
-pub use bare::{receive as bare_receive, send as bare_send};
-pub use peers::explore;
+pub(crate) use bare::{receive as bare_receive, send as bare_send};
+pub(crate) use peers::explore;
 
-pub const GROUPS: &[&Group] = &[
+pub(crate) const GROUPS: &[&Group] = &[
     &link::SIXTEEN,
     &link::EIGHT,
     &link::SIXTEEN_LOSS_1,

@@ -21,7 +21,7 @@ use crate::peer::{PEERS, Peer, State, Trial};
 use crate::transfer::{Load, library, transfer};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(super) const GROUP: Group = Group {
     figures: &[(
         "multicast.vs_best_peer",
         "last host's time over that of the best other tool, the most of all cells; at most 1.05",
@@ -98,7 +98,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
 
 /// One cell of the table, said but not kept: `hosts` hosts on links of `rate`, losing `percent` of the frames, get
 /// `mebibytes` of incompressible data by diskcast and by the tools whose names begin with `tool`.
-pub fn explore(context: &Context, [hosts, rate, percent, mebibytes, tool]: [&str; 5]) -> Result<()> {
+pub(crate) fn explore(context: &Context, [hosts, rate, percent, mebibytes, tool]: [&str; 5]) -> Result<()> {
     let rate = parse_bits_per_second(rate).ok_or("expected a rate such as 200M")?;
     let loss: f64 = percent.parse()?;
     let loss_per_million = format!("{:.0}", loss * 10_000.0).parse()?;

@@ -16,7 +16,7 @@ use crate::room::{Fetched, Room, collect};
 use crate::transfer::{Load, add_debian, add_random, library};
 use crate::{Group, Result};
 
-pub const FOUR_SESSIONS: Group = Group {
+pub(super) const FOUR_SESSIONS: Group = Group {
     figures: &[
         (
             "multicast.four_sessions",
@@ -28,7 +28,7 @@ pub const FOUR_SESSIONS: Group = Group {
     measure: four_sessions,
 };
 
-pub const TCP: Group = Group {
+pub(super) const TCP: Group = Group {
     figures: &[(
         "multicast.vs_tcp",
         "least share of the link that a session and a TCP flow (cubic) get beside each other; at least 0.25",
@@ -36,7 +36,7 @@ pub const TCP: Group = Group {
     measure: vs_tcp,
 };
 
-pub const TWO_SERVERS: Group = Group {
+pub(super) const TWO_SERVERS: Group = Group {
     figures: &[
         (
             "multicast.two_servers",

@@ -16,7 +16,7 @@ use crate::room::Room;
 use crate::transfer::{Load, Transfer, library, transfer};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(super) const GROUP: Group = Group {
     figures: &[
         (
             "multicast.skew",

@@ -14,7 +14,7 @@ use crate::room::{Fetched, Room, collect, last};
 use crate::transfer::{Load, library};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(super) const GROUP: Group = Group {
     figures: &[(
         "multicast.slow_host",
         "last of 15 hosts with a 16th at a tenth of the link, by its port or its disk, over without; at most 1.05",

@@ -10,7 +10,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::transfer::{library, transfer};
 use crate::{Group, Result};
 
-pub const GROUP: Group = Group {
+pub(super) const GROUP: Group = Group {
     figures: &[(
         "multicast.unshaped",
         "rate to 1, 4 and 16 hosts over that of a bare sender whose receivers check the same, the least; at least 0.8",

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::context::said;
 use crate::crew::Crew;
 
-pub const PEER: Peer = Peer {
+pub(super) const PEER: Peer = Peer {
     name: "aria2 + tracker",
     flags: "256 KiB pieces, all peers, tracker asked each 2 s, all go on seeding; to tmpfs, compared",
     run,

@@ -4,7 +4,7 @@ use super::{Job, Peer};
 use crate::Result;
 use crate::crew::Crew;
 
-pub const PEER: Peer = Peer {
+pub(super) const PEER: Peer = Peer {
     name: "chain",
     flags: "socat -b 262144 | tee on each host, TCP cubic; to /dev/null, size checked",
     run,

@@ -4,7 +4,7 @@ use super::{Job, Peer};
 use crate::Result;
 use crate::crew::Crew;
 
-pub const PEER: Peer =
+pub(super) const PEER: Peer =
     Peer { name: "nginx + curl", flags: "sendfile, TCP cubic; to /dev/null, size checked", run };
 
 const PORT: u16 = 8080;

@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::crew::{Crew, Member};
 
 /// A tool.
-pub struct Peer {
+pub(crate) struct Peer {
     pub name: &'static str,
     /// How it is called, and where its bytes go.
     pub flags: &'static str,
@@ -29,7 +29,7 @@ pub struct Peer {
 }
 
 /// All of them.
-pub const PEERS: &[Peer] =
+pub(crate) const PEERS: &[Peer] =
     &[udpcast::PLAIN, udpcast::FEC, uftp::PEER, http::PEER, scp::PEER, chain::PEER, aria2::PEER];
 
 /// What a tool is to do: bring `file` from host 0 to all others.
@@ -47,7 +47,7 @@ struct Job<'a> {
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum State {
+pub(crate) enum State {
     Done,
     /// So many hosts had not got it when the time was over.
     TimedOut(usize),
@@ -56,7 +56,7 @@ pub enum State {
 
 /// One run of one tool.
 #[derive(Debug, Clone)]
-pub struct Trial {
+pub(crate) struct Trial {
     pub state: State,
     /// Seconds until each host that got it had it, ascending.
     pub seconds: Vec<f64>,
@@ -66,7 +66,7 @@ pub struct Trial {
 
 impl Trial {
     /// When the last host had it; the bound for a run that did not end well.
-    pub fn last(&self, bound: Duration) -> f64 {
+    pub(crate) fn last(&self, bound: Duration) -> f64 {
         match self.state {
             State::Done => self.seconds.last().copied().unwrap_or(f64::NAN),
             _ => bound.as_secs_f64(),
@@ -76,7 +76,7 @@ impl Trial {
 
 impl Peer {
     /// Brings `file` to `hosts` hosts in a new lab.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         context: &Context,
         options: &StarOptions,

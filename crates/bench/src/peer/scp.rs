@@ -7,7 +7,7 @@ use crate::Result;
 use crate::context::said;
 use crate::crew::Crew;
 
-pub const PEER: Peer =
+pub(super) const PEER: Peer =
     Peer { name: "scp", flags: "aes128-gcm@openssh.com, no compression, TCP cubic; to /dev/null", run };
 
 const PORT: u16 = 2222;

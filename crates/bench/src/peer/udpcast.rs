@@ -4,10 +4,10 @@ use super::{Job, Peer};
 use crate::Result;
 use crate::crew::Crew;
 
-pub const PLAIN: Peer =
+pub(super) const PLAIN: Peer =
     Peer { name: "udpcast", flags: "hello repeated each 100 ms; to /dev/null", run: |job| run(job, &[]) };
 
-pub const FEC: Peer = Peer {
+pub(super) const FEC: Peer = Peer {
     name: "udpcast --fec",
     flags: "8x8/128, hello repeated each 100 ms; to /dev/null",
     run: |job| run(job, &["--fec", "8x8/128"]),

@@ -4,7 +4,7 @@ use super::{Job, Peer, wall_clock};
 use crate::Result;
 use crate::crew::Crew;
 
-pub const PEER: Peer = Peer {
+pub(super) const PEER: Peer = Peer {
     name: "uftp",
     flags: "-R 0.95 of the link, closed group, -r 0.01:0.01:0.1 -s 10; to tmpfs, compared",
     run,

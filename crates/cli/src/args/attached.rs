@@ -8,7 +8,7 @@ use super::parse::{parse_lifetime, parse_quiesce};
 
 /// Where disks are kept.
 #[derive(Debug, Clone, clap::Args)]
-pub struct DisksFolder {
+pub(crate) struct DisksFolder {
     /// Folder of all attached disks [default: next to the default repository]
     #[arg(long, value_name = "FOLDER", env = "DISKCAST_DISKS", hide_env_values = true)]
     pub folder: Option<PathBuf>,
@@ -16,7 +16,7 @@ pub struct DisksFolder {
 
 /// A disk that runs.
 #[derive(Debug, Clone, clap::Args)]
-pub struct RunningDisk {
+pub(crate) struct RunningDisk {
     /// Use this attached disk
     #[arg(long, value_name = "NAME", conflicts_with = "to")]
     pub disk: Option<String>,

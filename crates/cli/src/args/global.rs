@@ -7,7 +7,7 @@ use super::parse::parse_cache;
 /// Options that every command takes.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Common options")]
-pub struct Global {
+pub(crate) struct Global {
     /// Folder of the repository, or s3://BUCKET/PREFIX [default: the system's state folder for root, else the user's
     /// data folder]
     #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
@@ -42,7 +42,7 @@ pub struct Global {
 /// Keys that sign, that encrypt, and those that are trusted. They come from files only.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Keys")]
-pub struct Keys {
+pub(crate) struct Keys {
     /// Sign versions and tags with the key in this file, made by `diskcast key new`
     #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_SIGN_KEY", hide_env_values = true)]
     pub sign_key: Option<PathBuf>,

@@ -2,13 +2,13 @@
 
 mod attached;
 mod global;
-pub mod parse;
+pub(crate) mod parse;
 mod server;
 mod source;
 mod target;
 
-pub use attached::{DisksFolder, RunningDisk};
-pub use global::{Global, Keys};
-pub use server::{Reach, StateFolder, There, Transport};
-pub use source::{SourceForm, Taking};
-pub use target::{Effort, Free, Writing};
+pub(crate) use attached::{DisksFolder, RunningDisk};
+pub(crate) use global::{Global, Keys};
+pub(crate) use server::{Reach, StateFolder, There, Transport};
+pub(crate) use source::{SourceForm, Taking};
+pub(crate) use target::{Effort, Free, Writing};

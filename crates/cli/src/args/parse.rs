@@ -3,18 +3,18 @@
 use base::units;
 use daemon::attached::Quiesce;
 
-pub fn parse_label(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),
     }
 }
 
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     units::parse_bytes(text).ok_or_else(|| "expected a number of bytes, such as 4096 or 20G".to_owned())
 }
 
-pub fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
+pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
     let parsed = text.split_once('+').and_then(|(offset, length)| {
         let (offset, length) = (units::parse_bytes(offset)?, units::parse_bytes(length)?);
         Some(offset..offset.checked_add(length)?)
@@ -24,7 +24,7 @@ pub fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
         .ok_or_else(|| "expected OFFSET+LENGTH, such as 1M+4096".to_owned())
 }
 
-pub fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
     use base::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
     units::parse_bytes(text)
         .and_then(|bytes| u32::try_from(bytes).ok())
@@ -32,33 +32,33 @@ pub fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "expected a power of two from 64K to 16M".to_owned())
 }
 
-pub fn parse_memory(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 32 << 20;
     units::parse_bytes(text)
         .filter(|&bytes| bytes >= LEAST)
         .ok_or_else(|| "expected a size from 32M on".to_owned())
 }
 
-pub fn parse_cache(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_cache(text: &str) -> Result<u64, String> {
     units::parse_bytes(text)
         .filter(|&bytes| bytes >= store::CACHE_BYTES_MIN)
         .ok_or_else(|| format!("expected a size from {} on", units::show_bytes(store::CACHE_BYTES_MIN)))
 }
 
-pub fn parse_buffer(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_buffer(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 4 << 20;
     units::parse_bytes(text)
         .filter(|&bytes| bytes >= LEAST)
         .ok_or_else(|| "expected a size from 4M on".to_owned())
 }
 
-pub fn parse_rate(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 1_000_000;
     let expected = || "expected a rate from 1M on, such as 800M or 10G".to_owned();
     units::parse_bits_per_second(text).filter(|&rate| rate >= LEAST).ok_or_else(expected)
 }
 
-pub fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> {
+pub(crate) fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> {
     let parsed = text.char_indices().last().and_then(|(last, unit)| {
         let seconds = match unit {
             's' => 1,
@@ -76,7 +76,7 @@ pub fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| "expected a time such as 30d, 8h or 15m".to_owned())
 }
 
-pub fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
+pub(crate) fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
     match text.split_once(':') {
         Some(("agent", path)) if !path.is_empty() => Ok(Quiesce::Agent(path.into())),
         Some(("mount", path)) if !path.is_empty() => Ok(Quiesce::Mount(path.into())),
@@ -85,14 +85,14 @@ pub fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
 }
 
 /// Bytes a second.
-pub fn parse_background(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_background(text: &str) -> Result<u64, String> {
     match text {
         "off" => Ok(0),
         rate => parse_rate(rate).map(|bits| bits / 8).map_err(|why| format!("{why}, or `off`")),
     }
 }
 
-pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+pub(crate) fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     let ids = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
     ids.ok_or_else(|| "expected two numbers, such as 1000:1000".to_owned())
 }

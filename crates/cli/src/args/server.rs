@@ -6,7 +6,7 @@ use super::parse::parse_lifetime;
 
 /// A server that does it, in its repository.
 #[derive(Debug, Clone, clap::Args)]
-pub struct There {
+pub(crate) struct There {
     /// Use the repository of this server
     #[arg(long, value_name = "SERVER")]
     pub to: Option<String>,
@@ -16,7 +16,7 @@ pub struct There {
 
 /// How a server is reached. Its token never comes from an argument, which every user of the machine could read.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Reach {
+pub(crate) struct Reach {
     /// File with the server's token, `-` for standard input [or the token itself in DISKCAST_TOKEN]
     #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct Reach {
 
 /// Where the server keeps its certificate and secret.
 #[derive(Debug, Clone, clap::Args)]
-pub struct StateFolder {
+pub(crate) struct StateFolder {
     /// Folder for the server's certificate and secret [default: next to the default repository]
     #[arg(long, value_name = "FOLDER", env = "DISKCAST_STATE", hide_env_values = true)]
     pub state: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub struct StateFolder {
 
 /// Ways to get an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Transport {
+pub(crate) enum Transport {
     /// Multicast if it works on this network, unicast for the rest
     Auto,
     /// Multicast only: fail if it does not work

@@ -2,7 +2,7 @@
 
 /// How a source is taken.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Taking {
+pub(crate) struct Taking {
     /// Freeze the disk's mounted filesystems while it is read: programs that write to them wait
     #[arg(long)]
     pub freeze: bool,
@@ -17,7 +17,7 @@ pub struct Taking {
 
 /// Forms of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum SourceForm {
+pub(crate) enum SourceForm {
     /// The disk, byte by byte
     Raw,
 }

@@ -4,7 +4,7 @@ use super::parse::parse_memory;
 
 /// How a target is written.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Writing {
+pub(crate) struct Writing {
     /// What to do with space that the image's filesystems do not use
     #[arg(long, value_enum, default_value_t = Free::Skip)]
     pub free: Free,
@@ -33,7 +33,7 @@ pub struct Writing {
 
 /// How much of this machine to use.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// Threads that compress or decompress [default: two per core, if memory permits]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<std::num::NonZeroUsize>,
@@ -44,7 +44,7 @@ pub struct Effort {
 
 /// What becomes of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Free {
+pub(crate) enum Free {
     /// Do not write it: fastest
     Skip,
     /// Fill it with zeros

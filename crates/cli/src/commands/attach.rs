@@ -37,7 +37,7 @@ Examples:
   diskcast attach classroom:stable --name vm1 --from https://10.0.0.1:7717 --token-file join.token
   qemu-system-x86_64 ... -drive file=nbd:unix:/var/lib/diskcast/disks/vm1/nbd.sock,format=raw,if=virtio
   diskcast attach vm1                       continue with this disk")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version that a new disk begins as: image, image:tag or image@version; or the name of an existing disk
     pub image: String,
     /// Name of the disk on this machine [default: the name of its image]
@@ -105,7 +105,7 @@ pub struct Args {
     pub prepare: bool,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.image)?;
     let name = args.name.clone().unwrap_or_else(|| reference.image().to_string());
     let folder = folder_of(&args.place, &name)?;

@@ -32,7 +32,7 @@ Examples:
   diskcast capture /dev/sdb data --freeze         freeze its mounted filesystems during the capture
   diskcast capture disk.img web --partition 2 --label os=debian-12
   diskcast capture /dev/sda web --to https://10.0.0.1:7717 --token-file write.token")]
-pub struct Args {
+pub(crate) struct Args {
     /// Disk to read: a block device or a raw image file
     pub source: PathBuf,
     /// Image that gets the new version; it need not exist yet
@@ -66,7 +66,7 @@ pub struct Args {
 /// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let source = disk::open_source(&args.source)?;
     source::check_form(&source, args.taking.format)?;
@@ -206,7 +206,7 @@ impl Job<'_> {
 }
 
 /// Bytes per second in words.
-pub fn show_rate(bytes: u64, took: std::time::Duration) -> String {
+pub(crate) fn show_rate(bytes: u64, took: std::time::Duration) -> String {
     let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
     show_bytes_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
 }

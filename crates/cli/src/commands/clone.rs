@@ -21,7 +21,7 @@ Examples:
   diskcast clone classroom@3 lab-pc
   diskcast clone classroom:stable lab-pc --json
   diskcast clone --disk vm1 lab-pc                      from an attached disk")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version to clone: image, image:tag or image@version; with --disk the name of the new image
     pub name: String,
     /// Name of the new image
@@ -33,7 +33,7 @@ pub struct Args {
     pub there: There,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let Some(new) = &args.new else {
         return running::commit(
             context,

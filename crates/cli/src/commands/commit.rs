@@ -41,7 +41,7 @@ Examples:
   diskcast commit lab-pc disk.img --free-holes          also free what the guest discarded
   diskcast commit lab-pc disk.img --range 1M+4096 --to https://10.0.0.1:7717 --token-file write.token
   diskcast commit --disk vm1 --quiesce agent:/run/vm1.qga                      an attached disk")]
-pub struct Args {
+pub(crate) struct Args {
     /// Image that gets the new version [with --disk the default: that of the disk's base]
     #[arg(required_unless_present = "disk")]
     pub name: Option<String>,
@@ -138,7 +138,7 @@ struct Changes {
     expected: Option<u64>,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let (Some(name), Some(source)) = (&args.name, &args.source) else {
         let what = What { image: args.name.as_deref(), new: false, merge: args.merge };
         return running::commit(context, &args.running, &what);

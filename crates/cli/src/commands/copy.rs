@@ -19,7 +19,7 @@ use crate::repository;
 Examples:
   diskcast copy classroom:stable /mnt/backup
   diskcast copy classroom /mnt/backup --all --as classroom-site2")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version to copy: image, image:tag or image@version
     pub name: String,
     /// Folder or URL of the other repository; created if it does not exist
@@ -38,7 +38,7 @@ pub struct Args {
     pub decrypt: bool,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let from = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let image: ImageName = match &args.r#as {

@@ -18,7 +18,7 @@ use crate::{reach, repository};
 Examples:
   diskcast create scratch 20G
   diskcast create archive 64T --chunk 1M --sector 4096")]
-pub struct Args {
+pub(crate) struct Args {
     /// Name of the new image
     pub name: String,
     /// Size of its disk
@@ -34,7 +34,7 @@ pub struct Args {
     pub there: There,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let chunk = ChunkSize::from_bytes(args.chunk).expect("the argument was checked");
     let shape = Shape { size_bytes: args.size, chunk, logical_sector_bytes: args.sector };

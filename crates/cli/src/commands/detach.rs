@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure, Result};
 Examples:
   diskcast detach vm1
   diskcast detach vm1 --discard")]
-pub struct Args {
+pub(crate) struct Args {
     /// Name of the disk
     pub name: String,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct Args {
 /// What to do about changes that nobody committed.
 const UNCOMMITTED: &str = "`diskcast commit --disk` keeps them, --force deletes them";
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let folder = folder_of(&args.place, &args.name)?;
     let Some(settings) = Settings::load(&folder)? else { return Err(no_such_disk(&args.name)) };
     if context.global.dry_run {

@@ -17,7 +17,7 @@ use crate::repository;
 Examples:
   diskcast diff classroom@3 classroom
   diskcast diff classroom@3 lab-pc@1 --exact --summary")]
-pub struct Args {
+pub(crate) struct Args {
     /// Older version: image, image:tag or image@version
     pub before: String,
     /// Newer version
@@ -30,7 +30,7 @@ pub struct Args {
     pub summary: bool,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let before = repository.snapshot(&repository::reference(&args.before)?)?;
     let after = repository.snapshot(&repository::reference(&args.after)?)?;

@@ -24,14 +24,14 @@ use crate::ui::table::{Align, Table};
 Examples:
   diskcast disks
   diskcast disks vm1 --json")]
-pub struct Args {
+pub(crate) struct Args {
     /// List only this disk
     pub name: Option<String>,
     #[command(flatten)]
     pub place: DisksFolder,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let names = match &args.name {
         Some(name) => vec![name.clone()],
         None => names(&args.place)?,
@@ -89,13 +89,13 @@ pub fn run(context: &Context, args: &Args) -> Result<()> {
 }
 
 /// The folder of the disk called `name`.
-pub fn folder_of(place: &DisksFolder, name: &str) -> Result<PathBuf> {
+pub(crate) fn folder_of(place: &DisksFolder, name: &str) -> Result<PathBuf> {
     // Of the same letters as an image's, so that it is a folder's name wherever it stands.
     let name: ImageName = name.parse()?;
     Ok(std::path::absolute(all(place)?)?.join(name.as_str()))
 }
 
-pub fn no_such_disk(name: &str) -> Failure {
+pub(crate) fn no_such_disk(name: &str) -> Failure {
     Failure::new(Exit::NotFound, format!("there is no disk `{name}`"))
         .hint("`diskcast disks` lists what there is")
 }

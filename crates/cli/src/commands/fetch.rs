@@ -28,7 +28,7 @@ use crate::{interrupt, reach, repository, target, version};
 Examples:
   diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
   diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast")]
-pub struct Args {
+pub(crate) struct Args {
     /// URL of the server
     pub server: String,
     /// Version to fetch: image, image:tag or image@version
@@ -55,7 +55,7 @@ pub struct Args {
     pub effort: Effort,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.name)?;
     let stop = Stop::new();
     let client = Arc::new(reach::client(

@@ -20,12 +20,12 @@ use crate::ui::table::{Align, Table};
 Examples:
   diskcast images
   diskcast images classroom --json")]
-pub struct Args {
+pub(crate) struct Args {
     /// List the versions of this image
     pub name: Option<String>,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     match &args.name {
         Some(name) => versions(context, &repository, &name.parse()?),
@@ -109,7 +109,10 @@ fn versions(context: &Context, repository: &Repository, name: &ImageName) -> Res
 }
 
 /// The tags of an image by the number of the version that each names.
-pub fn tags_by_version(repository: &Repository, name: &ImageName) -> Result<BTreeMap<u64, Vec<String>>> {
+pub(crate) fn tags_by_version(
+    repository: &Repository,
+    name: &ImageName,
+) -> Result<BTreeMap<u64, Vec<String>>> {
     let mut tags: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for tag in repository.tags(name)? {
         tags.entry(tag.version).or_default().push(tag.name.to_string());
@@ -124,6 +127,6 @@ fn by_tag(tags: &BTreeMap<u64, Vec<String>>) -> Value {
 }
 
 /// Size of the disk, or of the one partition, that the version holds.
-pub fn disk_bytes(version: &Manifest) -> u64 {
+pub(crate) fn disk_bytes(version: &Manifest) -> u64 {
     version.size_sectors * SECTOR_BYTES
 }

@@ -15,9 +15,9 @@ use crate::{keys, repository};
 Examples:
   diskcast init --repo /srv/images
   diskcast key new --encryption repository.key && diskcast init --encryption-key repository.key")]
-pub struct Args {}
+pub(crate) struct Args {}
 
-pub fn run(context: &Context, _: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
     if context.global.dry_run {
         let encrypted = keys::sealing(&context.global.keys)?.is_some();
         let record = json!({ "type": "plan", "encrypted": encrypted });

@@ -20,12 +20,12 @@ use crate::{keys, repository};
 Examples:
   diskcast inspect classroom
   diskcast inspect classroom@3 --json")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version to show: image, image:tag or image@version
     pub name: String,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let (sealed, _) = repository.look(&reference)?;

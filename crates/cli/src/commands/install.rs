@@ -29,7 +29,7 @@ Examples:
   diskcast install web@4 disk.img --overwrite
   diskcast install web:stable /dev/sdb --resume --yes
   diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version to install: image, image:tag or image@version
     pub name: String,
     /// Block device, or file to create or overwrite; `null:` decodes and verifies, but writes nothing
@@ -41,9 +41,9 @@ pub struct Args {
 }
 
 /// What to do after an install broke off.
-pub const GO_ON: &str = "the same command with --resume goes on from here";
+pub(crate) const GO_ON: &str = "the same command with --resume goes on from here";
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log, which damage that is met here removes.
     let repository = repository::with_scrubs(&context.global, repository::open(&context.global)?);
     let reference = repository::reference(&args.name)?;
@@ -90,7 +90,7 @@ fn write(
 }
 
 /// An install that broke off leaves a target that can be gone on with; a refused one is as it was.
-pub fn explain(error: impl Into<Failure>) -> Failure {
+pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
     match failure.exit {
         Exit::Refused => failure.hint("nothing was written"),
@@ -107,7 +107,7 @@ fn record(args: &Args, version: &Manifest, done: &InstallReport, took: Duration)
 }
 
 /// What an install did, in JSON.
-pub fn report_record(done: &InstallReport) -> serde_json::Value {
+pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
     json!({
         "written_bytes": done.written_bytes, "kept_bytes": done.kept_bytes, "zeroed_bytes": done.zeroed_bytes,
         "discarded_bytes": done.discarded_bytes, "skipped_bytes": done.skipped_bytes,
@@ -123,7 +123,7 @@ fn text(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -
 }
 
 /// What an install did, in words.
-pub fn sentence(done: &InstallReport) -> String {
+pub(crate) fn sentence(done: &InstallReport) -> String {
     let mut parts = vec![format!("{} written", show_bytes(done.written_bytes))];
     let mut add = |bytes: u64, what: &str| {
         if bytes > 0 {

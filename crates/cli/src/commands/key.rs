@@ -18,14 +18,14 @@ Examples:
   diskcast key new lab.key                        also writes lab.key.pub, for machines that shall trust it
   diskcast capture /dev/sda classroom --sign-key lab.key
   diskcast install classroom /dev/sdb --trust lab.key.pub")]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     pub what: KeyCommand,
 }
 
 /// What to do with keys.
 #[derive(Debug, clap::Subcommand)]
-pub enum KeyCommand {
+pub(crate) enum KeyCommand {
     /// Make a signing key: the private half in FILE (mode 0600), the public half in FILE.pub
     New {
         /// Make a key that encrypts a repository instead; it has no public half
@@ -44,7 +44,7 @@ pub enum KeyCommand {
     },
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     match &args.what {
         KeyCommand::New { file, encryption: true, .. } => new_encryption(context, file),
         KeyCommand::New { file, name, .. } => new(context, file, name.clone()),

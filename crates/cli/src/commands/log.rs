@@ -16,7 +16,7 @@ use crate::{clock, repository};
 Examples:
   diskcast log classroom
   diskcast log classroom --limit 5 --json")]
-pub struct Args {
+pub(crate) struct Args {
     /// Image to list
     pub name: String,
     /// Maximum number of versions to list
@@ -24,7 +24,7 @@ pub struct Args {
     pub limit: usize,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let mut table = Table::new(&[
         ("VERSION", Align::Right),

@@ -1,45 +1,45 @@
 //! One file per command: what it prints, in which order it does things. The work itself is done further down the house.
 
-pub mod attach;
-pub mod capture;
-pub mod clone;
-pub mod commit;
-pub mod copy;
-pub mod create;
-pub mod detach;
-pub mod diff;
-pub mod disks;
-pub mod fetch;
-pub mod images;
-pub mod init;
-pub mod inspect;
-pub mod install;
-pub mod key;
-pub mod log;
-pub mod mount;
-pub mod profile;
-pub mod prune;
-pub mod remove;
-pub mod repository;
-pub mod running;
-pub mod serve;
-pub mod tag;
-pub mod token;
-pub mod usage;
-pub mod verify;
+pub(crate) mod attach;
+pub(crate) mod capture;
+pub(crate) mod clone;
+pub(crate) mod commit;
+pub(crate) mod copy;
+pub(crate) mod create;
+pub(crate) mod detach;
+pub(crate) mod diff;
+pub(crate) mod disks;
+pub(crate) mod fetch;
+pub(crate) mod images;
+pub(crate) mod init;
+pub(crate) mod inspect;
+pub(crate) mod install;
+pub(crate) mod key;
+pub(crate) mod log;
+pub(crate) mod mount;
+pub(crate) mod profile;
+pub(crate) mod prune;
+pub(crate) mod remove;
+pub(crate) mod repository;
+pub(crate) mod running;
+pub(crate) mod serve;
+pub(crate) mod tag;
+pub(crate) mod token;
+pub(crate) mod usage;
+pub(crate) mod verify;
 
 use crate::args::Global;
 use crate::ui::output::Output;
 
 /// What every command gets.
-pub struct Context {
+pub(crate) struct Context {
     pub global: Global,
     pub output: Output,
 }
 
 impl Context {
     /// What a sentence about a change begins with if nothing is changed.
-    pub fn would(&self) -> &'static str {
+    pub(crate) fn would(&self) -> &'static str {
         if self.global.dry_run { "would do: " } else { "" }
     }
 }

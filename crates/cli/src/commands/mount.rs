@@ -35,7 +35,7 @@ Examples:
   diskcast mount /mnt/images --from https://10.0.0.1:7717 --token-file join.token
   mount -o ro,loop,offset=1048576 /mnt/images/debian/latest /mnt/debian
   echo clone vm1 debian:stable > /mnt/images/_control")]
-pub struct Args {
+pub(crate) struct Args {
     /// Mount point, an empty folder
     pub dir: PathBuf,
     /// Server that has images; may be repeated, servers are asked in this order
@@ -70,7 +70,7 @@ pub struct Args {
     pub no_passthrough: bool,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let folder = match &args.folder {
         Some(folder) => std::path::absolute(folder)?,
         None => repository::default_mount_folder()?,

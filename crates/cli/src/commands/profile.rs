@@ -17,14 +17,14 @@ use crate::ui::table::{Align, Table};
 Examples:
   diskcast profile show classroom
   diskcast profile remove classroom     after a change to how machines start")]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     pub what: ProfileCommand,
 }
 
 /// What to do with profiles.
 #[derive(Debug, clap::Subcommand)]
-pub enum ProfileCommand {
+pub(crate) enum ProfileCommand {
     /// Show how much of the image the next machine will probably read, and how many boots were recorded
     Show {
         /// Image or version: image, image:tag or image@version
@@ -37,7 +37,7 @@ pub enum ProfileCommand {
     },
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     match &args.what {
         ProfileCommand::Show { image } => show(context, image),
         ProfileCommand::Remove { image } => remove(context, image),

@@ -25,7 +25,7 @@ Examples:
   diskcast remove classroom@3 && diskcast prune
   diskcast prune --dry-run                  how much can be freed
   diskcast prune --patience 1m --json       if no writer on another machine is slow")]
-pub struct Args {
+pub(crate) struct Args {
     /// How long a writer may show no sign of life; a running writer gives one every minute
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10m")]
     pub patience: std::time::Duration,
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Looks at each of them before its owner is given up, at least.
 const LOOKS: u32 = 10;
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let began = clock::now();
     let pause = PAUSE.min(args.patience / LOOKS);

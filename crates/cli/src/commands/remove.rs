@@ -17,12 +17,12 @@ use crate::{repository, ui::prompt};
 Examples:
   diskcast remove classroom@3
   diskcast remove classroom:stable     the tag only")]
-pub struct Args {
+pub(crate) struct Args {
     /// What to remove: image@version, or image:tag for the tag only
     pub name: String,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     if let Reference::Newest(image) = &reference {

@@ -22,13 +22,13 @@ use crate::{clock, repository};
 Examples:
   diskcast repository
   diskcast repository --repo s3://images/lab --probe     test the store again, after its software was changed")]
-pub struct Args {
+pub(crate) struct Args {
     /// Test the store now, and store the result
     #[arg(long)]
     pub probe: bool,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let probe = match args.probe && !context.global.dry_run {
         true => Some(repository.probe()?),

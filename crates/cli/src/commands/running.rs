@@ -19,7 +19,7 @@ const CALLED_OFF: &str =
 const RUNS_ON: &str = "the disk runs on with all that was written: commit again once the server answers";
 
 /// What is to become of the disk.
-pub struct What<'a> {
+pub(crate) struct What<'a> {
     /// Image that gets the version; that of the disk's base, if not said.
     pub image: Option<&'a str>,
     /// It must not exist yet.
@@ -28,7 +28,7 @@ pub struct What<'a> {
     pub merge: bool,
 }
 
-pub fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> Result<()> {
+pub(crate) fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> Result<()> {
     let name = args.disk.as_deref().expect("there is a disk where there is no source");
     let folder = folder_of(&args.place, name)?;
     let Some(settings) = Settings::load(&folder)? else { return Err(no_such_disk(name)) };

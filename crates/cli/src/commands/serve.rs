@@ -24,7 +24,7 @@ Examples:
   diskcast serve
   diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
   diskcast serve --token-out join.token --repo /srv/images")]
-pub struct Args {
+pub(crate) struct Args {
     /// Address and TCP port of the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7717")]
     pub listen: std::net::SocketAddr,
@@ -57,7 +57,7 @@ pub struct Args {
     pub token_expires: std::time::Duration,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = Arc::new(repository::open_or_create(&context.global)?);
     let state = match &args.state.state {
         Some(path) => path.clone(),

@@ -12,14 +12,14 @@ use crate::repository;
 #[command(after_help = "\
 Examples:
   diskcast tag classroom@3 stable        then: diskcast install classroom:stable /dev/sdb")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version to tag: image, image:tag or image@version
     pub name: String,
     /// Name of the tag; an existing tag is moved
     pub tag: String,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let tag: TagName = args.tag.parse()?;

@@ -21,7 +21,7 @@ use crate::repository;
 Examples:
   diskcast token > join.token
   diskcast token --image 'lab-*' --write --expires 8h > write.token")]
-pub struct Args {
+pub(crate) struct Args {
     /// Images that the token grants, `*` stands for any characters; may be repeated [default: all]
     #[arg(long = "image", value_name = "PATTERN")]
     pub images: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Args {
     pub state: crate::args::StateFolder,
 }
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let state = match &args.state.state {
         Some(path) => path.clone(),
         None => repository::default_state_folder()?,

@@ -8,7 +8,7 @@ use crate::exit::Result;
 use crate::repository;
 use crate::ui::table::{Align, Table};
 
-pub fn run(context: &Context) -> Result<()> {
+pub(crate) fn run(context: &Context) -> Result<()> {
     let usage = repository::open(&context.global)?.usage()?;
     let mut table = Table::new(&[
         ("IMAGE", Align::Left),

@@ -21,7 +21,7 @@ Examples:
   diskcast verify --repair             repair what this repository alone can repair
   diskcast verify --repair /mnt/backup
   diskcast verify --trust /etc/diskcast/keys")]
-pub struct Args {
+pub(crate) struct Args {
     /// Version to verify [default: the whole repository]
     pub name: Option<String>,
     /// Repair damaged records; copy what is damaged or missing from this other repository, where it is intact
@@ -33,7 +33,7 @@ pub struct Args {
 /// Most damaged records that are printed one by one for people; JSON has them all.
 const SHOWN_MAX: usize = 100;
 
-pub fn run(context: &Context, args: &Args) -> Result<()> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log, which damage that is found here removes.
     let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
     let scope = match &args.name {

@@ -1,6 +1,6 @@
 //! What people see: results and warnings, progress, questions, tables.
 
-pub mod output;
-pub mod progress;
-pub mod prompt;
-pub mod table;
+pub(crate) mod output;
+pub(crate) mod progress;
+pub(crate) mod prompt;
+pub(crate) mod table;

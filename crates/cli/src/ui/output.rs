@@ -13,35 +13,35 @@ use crate::ui::table::Table;
 
 /// Where and how to print.
 #[derive(Debug, Clone, Copy)]
-pub struct Output {
+pub(crate) struct Output {
     json: bool,
     quiet: bool,
     verbose: bool,
 }
 
 impl Output {
-    pub fn new(global: &Global) -> Self {
+    pub(crate) fn new(global: &Global) -> Self {
         Self { json: global.json, quiet: global.quiet, verbose: global.verbose }
     }
 
-    pub fn is_json(self) -> bool {
+    pub(crate) fn is_json(self) -> bool {
         self.json
     }
 
     /// The result of a command: `record` as a line of JSON, or `text` for people. `record` has a `type`.
-    pub fn result(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
+    pub(crate) fn result(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
         debug_assert!(record["type"].is_string(), "a JSON line has a type");
         if self.json { print(&format!("{record}\n")) } else { print_unless(self.quiet, text) }
     }
 
     /// What was asked for: printed even with --quiet.
-    pub fn answer(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
+    pub(crate) fn answer(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
         debug_assert!(record["type"].is_string(), "a JSON line has a type");
         print(&if self.json { format!("{record}\n") } else { text() })
     }
 
     /// A list that was asked for: its `records` as lines of JSON, or a `table` as wide as the terminal.
-    pub fn list(self, records: &[Value], table: &Table) -> Result<()> {
+    pub(crate) fn list(self, records: &[Value], table: &Table) -> Result<()> {
         if self.json {
             return records.iter().try_for_each(|record| print(&format!("{record}\n")));
         }
@@ -52,7 +52,7 @@ impl Output {
 
     /// What has just happened, for a log: a line of JSON on stdout, or a line with the time for the journal on stderr.
     /// `event` has a `type`.
-    pub fn event(self, event: &(impl Serialize + Display)) {
+    pub(crate) fn event(self, event: &(impl Serialize + Display)) {
         let now = clock::now_rfc3339();
         if self.json {
             let mut record = serde_json::to_value(event).expect("an event is plain data");
@@ -65,21 +65,21 @@ impl Output {
     }
 
     /// Something to know, on stderr, unless --quiet.
-    pub fn note(self, text: &str) {
+    pub(crate) fn note(self, text: &str) {
         if !self.quiet {
             complain(&format!("{text}\n"));
         }
     }
 
     /// Something to know for those who said --verbose.
-    pub fn detail(self, text: &str) {
+    pub(crate) fn detail(self, text: &str) {
         if self.verbose {
             self.note(text);
         }
     }
 
     /// Something that a person should look at.
-    pub fn warning(self, text: &str) {
+    pub(crate) fn warning(self, text: &str) {
         if self.json {
             // A warning that cannot be printed must not stop the work.
             let _ = print(&format!("{}\n", serde_json::json!({"type": "warning", "message": text})));
@@ -88,7 +88,7 @@ impl Output {
     }
 
     /// Why the program fails.
-    pub fn failure(self, failure: &Failure) {
+    pub(crate) fn failure(self, failure: &Failure) {
         if self.json {
             let record = serde_json::json!({
                 "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,

@@ -15,7 +15,7 @@ const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {l
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watches a capture, an install or a fetch.
-pub struct Meter {
+pub(crate) struct Meter {
     output: Output,
     shown: bool,
     stage: Mutex<Option<Running>>,
@@ -29,13 +29,13 @@ struct Running {
 }
 
 impl Meter {
-    pub fn new(output: Output, quiet: bool) -> Self {
+    pub(crate) fn new(output: Output, quiet: bool) -> Self {
         let shown = !quiet && !output.is_json() && std::io::stderr().is_terminal();
         Self { output, shown, stage: Mutex::new(None) }
     }
 
     /// Runs `print` with the bar off the screen.
-    pub fn suspend(&self, print: impl FnOnce()) {
+    pub(crate) fn suspend(&self, print: impl FnOnce()) {
         match &*self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(running) => running.bar.suspend(print),
             None => print(),
@@ -43,7 +43,7 @@ impl Meter {
     }
 
     /// Takes the bar off the screen.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         if let Some(running) = self.stage.lock().unwrap_or_else(PoisonError::into_inner).take() {
             running.bar.finish_and_clear();
         }

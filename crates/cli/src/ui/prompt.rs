@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use crate::exit::{Exit, Failure, Result};
 
 /// Asks on the terminal whether to go on; `Refused` without a terminal, with this `hint`, or if the answer is not yes.
-pub fn confirm(question: &str, hint: &str) -> Result<()> {
+pub(crate) fn confirm(question: &str, hint: &str) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(

@@ -2,13 +2,13 @@
 
 /// Which way a column is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
+pub(crate) enum Align {
     Left,
     Right,
 }
 
 /// Rows of cells below headings.
-pub struct Table {
+pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
@@ -17,19 +17,19 @@ const GAP: usize = 2;
 const NARROWEST: usize = 6;
 
 impl Table {
-    pub fn new(columns: &[(&'static str, Align)]) -> Self {
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row; control characters in it cannot reach the terminal.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let row: Vec<_> = cells.into_iter().map(|cell| printable(&cell)).collect();
         debug_assert_eq!(row.len(), self.columns.len());
         self.rows.push(row);
     }
 
     /// The table as lines of at most `width` characters; `None` for no limit.
-    pub fn render(&self, width: Option<usize>) -> String {
+    pub(crate) fn render(&self, width: Option<usize>) -> String {
         let widths = self.fit(width);
         let headings: Vec<_> = self.columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
         std::iter::once(&headings).chain(&self.rows).map(|row| self.line(row, &widths)).collect()
@@ -70,7 +70,7 @@ impl Table {
 }
 
 /// `text` without control characters, which could take over a terminal.
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::common::{Bench, Served};
 
 /// A running `diskcast attach`.
-pub struct Attached {
+pub(crate) struct Attached {
     pub child: Child,
     /// Of its Unix socket.
     pub uri: String,
@@ -23,7 +23,7 @@ pub struct Attached {
 
 impl Attached {
     /// Starts `diskcast attach WORDS --json` and waits until it serves.
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.arg("--json").stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().expect("attach says that it serves").unwrap();
@@ -38,39 +38,39 @@ impl Attached {
     }
 
     /// With the repository of the bench as its source.
-    pub fn from_repository(bench: &Bench, words: &str) -> Self {
+    pub(crate) fn from_repository(bench: &Bench, words: &str) -> Self {
         Self::start(bench.command(&format!("attach {words} --quiet")))
     }
 
     /// With a server alone as its source.
-    pub fn from_server(bench: &Bench, server: &Served, words: &str) -> Self {
+    pub(crate) fn from_server(bench: &Bench, server: &Served, words: &str) -> Self {
         let mut command = bench.command(&format!("attach {words} --quiet --from {}", server.url));
         command.args(["--token-file", "join.token"]).env_remove("DISKCAST_REPO");
         Self::start(command)
     }
 
     /// Sends SIGTERM and returns the exit code.
-    pub fn stop(mut self) -> Option<i32> {
+    pub(crate) fn stop(mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         self.child.wait().unwrap().code()
     }
 
     /// Sends SIGKILL.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits until it ends by itself, and returns the exit code.
-    pub fn ends(mut self) -> Option<i32> {
+    pub(crate) fn ends(mut self) -> Option<i32> {
         let code = self.child.wait().unwrap().code();
         self.logs.take().unwrap().join().unwrap();
         code
     }
 
     /// Sends SIGTERM, and returns all that was logged.
-    pub fn events(mut self) -> Vec<Value> {
+    pub(crate) fn events(mut self) -> Vec<Value> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         self.child.wait().unwrap();
@@ -79,7 +79,7 @@ impl Attached {
     }
 
     /// Waits until something is logged that fits, and returns all that was logged until then.
-    pub fn events_until(&self, fits: impl Fn(&Value) -> bool) -> Vec<Value> {
+    pub(crate) fn events_until(&self, fits: impl Fn(&Value) -> bool) -> Vec<Value> {
         loop {
             let events = self.so_far();
             if events.iter().any(&fits) {
@@ -103,7 +103,7 @@ impl Drop for Attached {
 
 /// Runs a tool that has to succeed; false if it is not installed, which is a failure where `CI` is set.
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
-pub fn run(program: &str, arguments: &[&str]) -> bool {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> bool {
     match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stdout);
@@ -120,25 +120,25 @@ pub fn run(program: &str, arguments: &[&str]) -> bool {
 }
 
 /// `qemu-io` on a disk, one command after the other.
-pub fn qemu_io(uri: &str, commands: &[&str]) -> bool {
+pub(crate) fn qemu_io(uri: &str, commands: &[&str]) -> bool {
     let mut words = vec!["-f", "raw", uri];
     commands.iter().for_each(|command| words.extend(["-c", command]));
     run("qemu-io", &words)
 }
 
 /// A bench with the image `web` of a disk of 32 MiB.
-pub fn bench() -> (Bench, PathBuf) {
+pub(crate) fn bench() -> (Bench, PathBuf) {
     let bench = Bench::new();
     let disk = bench.disk("disk.img", 32, 7);
     assert!(bench.see("capture disk.img web --raw").ends_with("exit: 0\n"));
     (bench, disk)
 }
 
-pub fn status(bench: &Bench, name: &str) -> Value {
+pub(crate) fn status(bench: &Bench, name: &str) -> Value {
     bench.json(&format!("disks {name}")).remove(0)
 }
 
-pub fn write_at(path: &Path, offset: usize, bytes: &[u8]) {
+pub(crate) fn write_at(path: &Path, offset: usize, bytes: &[u8]) {
     use std::os::unix::fs::FileExt as _;
     std::fs::File::options().write(true).open(path).unwrap().write_all_at(bytes, offset as u64).unwrap();
 }

@@ -8,21 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 /// A folder with a repository in `repo`, removed at the end.
-pub struct Bench {
+pub(crate) struct Bench {
     folder: tempfile::TempDir,
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// A disk without a table or a filesystem: `mib` MiB of which a half is content and a quarter zeros, by `seed`.
-    pub fn disk(&self, name: &str, mib: usize, seed: u64) -> PathBuf {
+    pub(crate) fn disk(&self, name: &str, mib: usize, seed: u64) -> PathBuf {
         let mut chance = base::Chance::from_seed(seed);
         let mut bytes = vec![0; mib << 20];
         for (index, sector) in bytes.chunks_exact_mut(512).enumerate() {
@@ -39,7 +39,7 @@ impl Bench {
         path
     }
 
-    pub fn command(&self, words: &str) -> Command {
+    pub(crate) fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_diskcast"));
         command
             .args(words.split_whitespace())
@@ -55,11 +55,11 @@ impl Bench {
     }
 
     /// Runs `diskcast WORDS` and returns what a person sees, with what differs from run to run replaced.
-    pub fn see(&self, words: &str) -> String {
+    pub(crate) fn see(&self, words: &str) -> String {
         self.show(&self.command(words).output().unwrap())
     }
 
-    pub fn show(&self, output: &Output) -> String {
+    pub(crate) fn show(&self, output: &Output) -> String {
         let mut seen = String::new();
         let sources = [(&output.stdout, "out"), (&output.stderr, "err")];
         for (bytes, name) in sources {
@@ -95,14 +95,14 @@ impl Bench {
     }
 
     /// The lines of JSON that `diskcast WORDS --json` prints.
-    pub fn json(&self, words: &str) -> Vec<serde_json::Value> {
+    pub(crate) fn json(&self, words: &str) -> Vec<serde_json::Value> {
         let output = self.command(words).arg("--json").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Makes the key NAME.key, and returns how people see it.
-    pub fn key(&self, name: &str) -> String {
+    pub(crate) fn key(&self, name: &str) -> String {
         let made = self.json(&format!("key new {name}.key --name {name}"));
         let public = made[0]["public"].as_str().unwrap().to_owned();
         let file = std::fs::read_to_string(self.path(&format!("{name}.key.pub"))).unwrap();
@@ -111,16 +111,16 @@ impl Bench {
     }
 
     /// Starts `diskcast serve WORDS` on a free port of loopback.
-    pub fn serve(&self, words: &str) -> Served {
+    pub(crate) fn serve(&self, words: &str) -> Served {
         self.serve_at(words, "127.0.0.1:0")
     }
 
-    pub fn serve_at(&self, words: &str, listen: &str) -> Served {
+    pub(crate) fn serve_at(&self, words: &str, listen: &str) -> Served {
         Served::start(self.command(&format!("serve --listen {listen} --token-out join.token --json {words}")))
     }
 
     /// The same command, in a host of a lab.
-    pub fn command_in(&self, host: &lab::Host, words: &str) -> Command {
+    pub(crate) fn command_in(&self, host: &lab::Host, words: &str) -> Command {
         let mut command = host.command(env!("CARGO_BIN_EXE_diskcast"));
         command
             .args(words.split_whitespace())
@@ -134,7 +134,7 @@ impl Bench {
 }
 
 /// A running `diskcast serve`.
-pub struct Served {
+pub(crate) struct Served {
     child: Child,
     pub url: String,
     log: Option<std::thread::JoinHandle<Vec<String>>>,
@@ -142,7 +142,7 @@ pub struct Served {
 
 impl Served {
     /// Starts a `diskcast serve --json` and waits until it serves.
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().expect("serve says that it serves").unwrap();
@@ -154,7 +154,7 @@ impl Served {
     }
 
     /// Sends SIGTERM and returns the exit code and what was logged.
-    pub fn stop(mut self) -> (Option<i32>, Vec<serde_json::Value>) {
+    pub(crate) fn stop(mut self) -> (Option<i32>, Vec<serde_json::Value>) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         let code = self.child.wait().unwrap().code();
@@ -163,13 +163,13 @@ impl Served {
     }
 
     /// Sends STOP or CONT.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
     /// Sends SIGKILL.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -183,7 +183,7 @@ impl Drop for Served {
 }
 
 /// Fails, without printing megabytes, if two files differ.
-pub fn assert_same(a: &Path, b: &Path) {
+pub(crate) fn assert_same(a: &Path, b: &Path) {
     let (left, right) = (std::fs::read(a).unwrap(), std::fs::read(b).unwrap());
     assert_eq!(left.len(), right.len(), "sizes of {} and {}", a.display(), b.display());
     let differs = left.iter().zip(&right).position(|(left, right)| left != right);

@@ -15,21 +15,21 @@ use crate::event::Event;
 use crate::listener::Peer;
 
 /// A token that this server made and that is still good.
-pub struct Access(Claims);
+pub(super) struct Access(Claims);
 
 impl Access {
     /// What the token says.
-    pub fn claims(&self) -> &Claims {
+    pub(super) fn claims(&self) -> &Claims {
         &self.0
     }
 
     /// Whether lists show the image.
-    pub fn sees(&self, image: &str) -> bool {
+    pub(super) fn sees(&self, image: &str) -> bool {
         self.0.covers(image)
     }
 
     /// `Denied` unless the token grants `right` for the image.
-    pub fn needs(&self, right: Right, image: &str) -> Result<(), Failure> {
+    pub(super) fn needs(&self, right: Right, image: &str) -> Result<(), Failure> {
         self.needs_anywhere(right)?;
         if self.sees(image) {
             return Ok(());
@@ -41,7 +41,7 @@ impl Access {
     }
 
     /// `Denied` unless the token grants `right` for some image.
-    pub fn needs_anywhere(&self, right: Right) -> Result<(), Failure> {
+    pub(super) fn needs_anywhere(&self, right: Right) -> Result<(), Failure> {
         if self.0.right >= right {
             Ok(())
         } else {

@@ -29,7 +29,7 @@ pub(super) const PIECE_BYTES: usize = 64 << 10;
 pub(super) const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// What all requests share.
-pub struct App {
+pub(crate) struct App {
     pub repository: Arc<Repository>,
     pub authority: Authority,
     pub join: Join,
@@ -46,7 +46,7 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(
+    pub(crate) fn new(
         repository: Arc<Repository>,
         authority: Authority,
         join: Join,

@@ -37,7 +37,7 @@ const LOG_MAX: usize = 1000;
 const RANGES_MAX: usize = 10_000;
 
 /// What a request asks for behind the `?` of its path.
-pub struct Asked<T>(pub T);
+pub(super) struct Asked<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
     type Rejection = Failure;
@@ -50,13 +50,13 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
 }
 
 #[derive(Deserialize)]
-pub struct Window {
+pub(super) struct Window {
     offset: u64,
     bytes: u32,
 }
 
 /// Bytes of a version.
-pub async fn read(
+pub(super) async fn read(
     access: Access,
     State(app): State<Arc<App>>,
     Path(reference): Path<String>,
@@ -84,7 +84,7 @@ fn read_from(app: &App, reference: &Reference, offset: u64, bytes: u32) -> Resul
 }
 
 /// The newest version of an image.
-pub async fn recent(
+pub(super) async fn recent(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -96,14 +96,14 @@ pub async fn recent(
 }
 
 #[derive(Deserialize)]
-pub struct Page {
+pub(super) struct Page {
     /// Only versions below this one.
     before: Option<u64>,
     limit: Option<usize>,
 }
 
 /// The versions of an image, newest first.
-pub async fn log(
+pub(super) async fn log(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -139,7 +139,7 @@ fn entry(manifest: &Manifest, digest: String) -> LogEntry {
 }
 
 #[derive(Deserialize)]
-pub struct Two {
+pub(super) struct Two {
     before: String,
     after: String,
     #[serde(default)]
@@ -147,7 +147,7 @@ pub struct Two {
 }
 
 /// How two versions differ.
-pub async fn diff(
+pub(super) async fn diff(
     access: Access,
     State(app): State<Arc<App>>,
     Asked(two): Asked<Two>,
@@ -179,7 +179,7 @@ pub async fn diff(
 }
 
 /// What every request that makes a version brings: who, from where, and the key under which it is repeated.
-pub struct Author {
+pub(super) struct Author {
     access: Access,
     peer: Peer,
     key: Option<Vec<u8>>,
@@ -253,7 +253,7 @@ fn committed(done: &Committed) -> Written {
 }
 
 /// Makes an empty image.
-pub async fn create(
+pub(super) async fn create(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -271,7 +271,7 @@ pub async fn create(
 }
 
 /// Makes an image that begins as a version of another.
-pub async fn clone(
+pub(super) async fn clone(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -285,14 +285,14 @@ pub async fn clone(
 }
 
 #[derive(Deserialize)]
-pub struct Place {
+pub(super) struct Place {
     offset: u64,
     /// The number that the newest version must have.
     expect: Option<u64>,
 }
 
 /// Writes the body at an offset.
-pub async fn write(
+pub(super) async fn write(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -311,13 +311,13 @@ pub async fn write(
 }
 
 #[derive(Deserialize)]
-pub struct Room {
+pub(super) struct Room {
     /// How many bytes are appended, where that is more than the body.
     bytes: Option<u64>,
 }
 
 /// Writes the body behind the end.
-pub async fn append(
+pub(super) async fn append(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -333,13 +333,13 @@ pub async fn append(
 }
 
 #[derive(Deserialize)]
-pub struct Expect {
+pub(super) struct Expect {
     /// The number that the newest version must have.
     pub expect: Option<u64>,
 }
 
 /// Writes and frees several pieces as one version.
-pub async fn commit(
+pub(super) async fn commit(
     author: Author,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,

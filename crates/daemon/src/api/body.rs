@@ -24,7 +24,7 @@ use super::problem::Failure;
 const JSON_BYTES_MAX: u32 = 16 << 10;
 
 /// The body of a request, of at most `bytes_max` bytes, and the place in memory that it takes.
-pub async fn receive(
+pub(super) async fn receive(
     app: &Arc<App>,
     headers: &HeaderMap,
     body: Body,
@@ -47,7 +47,7 @@ pub async fn receive(
 }
 
 /// Content that a request brings, as much as an object may have.
-pub struct Content {
+pub(super) struct Content {
     pub bytes: Bytes,
     /// The place that it takes, for as long as it is used.
     _memory: OwnedSemaphorePermit,
@@ -65,7 +65,7 @@ impl FromRequest<Arc<App>> for Content {
 }
 
 /// The JSON body of a request.
-pub async fn receive_json<T: DeserializeOwned>(
+pub(super) async fn receive_json<T: DeserializeOwned>(
     app: &Arc<App>,
     headers: &HeaderMap,
     body: Body,
@@ -74,7 +74,7 @@ pub async fn receive_json<T: DeserializeOwned>(
 }
 
 /// The same of at most `bytes_max` bytes.
-pub async fn receive_long_json<T: DeserializeOwned>(
+pub(super) async fn receive_long_json<T: DeserializeOwned>(
     app: &Arc<App>,
     headers: &HeaderMap,
     body: Body,
@@ -87,20 +87,20 @@ pub async fn receive_long_json<T: DeserializeOwned>(
 }
 
 /// Waits until there is room for `bytes` more in memory.
-pub async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
+pub(super) async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
     let pieces = bytes.clamp(1, MEMORY_BYTES / 4).div_ceil(PIECE_BYTES);
     let pieces = u32::try_from(pieces).expect("clamped");
     app.memory.clone().acquire_many_owned(pieces).await.expect("the semaphore is never closed")
 }
 
 /// An answer that keeps its place in memory until it is sent.
-pub struct Held {
+pub(super) struct Held {
     bytes: Option<Bytes>,
     _memory: OwnedSemaphorePermit,
 }
 
 impl Held {
-    pub fn new(bytes: Bytes, memory: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(bytes: Bytes, memory: OwnedSemaphorePermit) -> Self {
         Self { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), _memory: memory }
     }
 }

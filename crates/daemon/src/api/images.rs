@@ -27,7 +27,7 @@ use super::problem::Failure;
 use crate::authority::Right;
 use crate::event::Event;
 
-pub async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<RepositorySummary> {
+pub(super) async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<RepositorySummary> {
     let repository = &app.repository;
     Json(RepositorySummary {
         id: repository.id().to_owned(),
@@ -36,7 +36,7 @@ pub async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<Reposito
     })
 }
 
-pub async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Images>, Failure> {
+pub(super) async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Images>, Failure> {
     let images = app.blocking(move |app| -> Result<_, Failure> {
         let names = app.repository.images()?;
         let visible = names.into_iter().filter(|name| access.sees(name.as_str()));
@@ -56,7 +56,7 @@ fn summary(repository: &Repository, name: &ImageName) -> Result<ImageSummary, Fa
     })
 }
 
-pub async fn versions(
+pub(super) async fn versions(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -84,7 +84,7 @@ fn version(repository: &Repository, name: &ImageName, number: u64) -> Result<Ver
 }
 
 /// The record that says where a tag is, with its signatures: a client holds it against the keys that it trusts.
-pub async fn tag(
+pub(super) async fn tag(
     access: Access,
     State(app): State<Arc<App>>,
     Path((image, tag)): Path<(String, String)>,
@@ -95,7 +95,7 @@ pub async fn tag(
     Ok(([(CONTENT_TYPE, OBJECT_TYPE)], record).into_response())
 }
 
-pub async fn manifest(
+pub(super) async fn manifest(
     access: Access,
     State(app): State<Arc<App>>,
     Path(reference): Path<String>,
@@ -112,7 +112,7 @@ fn answer(status: StatusCode, digest: &str, bytes: Bytes) -> Response {
 }
 
 /// Publishes a draft. Repeated under the same key it answers with the version that the first one made.
-pub async fn publish(
+pub(super) async fn publish(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,

@@ -22,11 +22,11 @@ use axum::routing::{get, post, put};
 use net::api::ProblemKind;
 
 use crate::event::Event;
-pub use app::App;
-pub use problem::Failure;
+pub(crate) use app::App;
+pub(crate) use problem::Failure;
 
 /// All routes.
-pub fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/repository", get(images::repository))
         .route("/token", get(tokens::get).post(tokens::renew))

@@ -22,7 +22,7 @@ use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
 
-pub async fn get(
+pub(super) async fn get(
     _: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
@@ -37,7 +37,7 @@ pub async fn get(
     Ok((headers, Body::new(Held::new(bytes, memory))).into_response())
 }
 
-pub async fn head(
+pub(super) async fn head(
     access: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
@@ -58,7 +58,7 @@ pub async fn head(
     Err(Failure::new(ProblemKind::NotFound, format!("there is no {object} of {} bytes", object.len)))
 }
 
-pub async fn put(
+pub(super) async fn put(
     access: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
@@ -77,7 +77,7 @@ pub async fn put(
 }
 
 /// The upload that a request belongs to.
-pub struct Upload {
+pub(super) struct Upload {
     pub name: String,
     /// Whether the client named it; else all of its machine's are one.
     pub is_named: bool,
@@ -101,7 +101,7 @@ impl FromRequestParts<Arc<App>> for Upload {
 }
 
 /// The object that a path names: kind, digest and, as `bytes`, its length.
-pub struct Name(ObjectRef);
+pub(super) struct Name(ObjectRef);
 
 #[derive(Deserialize)]
 struct Length {

@@ -11,17 +11,17 @@ use super::problem::Failure;
 use crate::clock;
 use crate::metrics::{self, TokenTotals};
 
-pub async fn health() -> &'static str {
+pub(super) async fn health() -> &'static str {
     "ok\n"
 }
 
 /// Ready while the repository can be read.
-pub async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure> {
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure> {
     app.blocking(|app| app.repository.images()).await?;
     Ok("ready\n")
 }
 
-pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let totals = app.blocking(|app| Ok::<_, Failure>(app.sessions.totals())).await?;
     let (in_use, ending) = app.token_uses.count(clock::unix_seconds());
     let tokens = TokenTotals { in_use, ending, join_expires: app.join.expires() };

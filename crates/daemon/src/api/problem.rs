@@ -10,7 +10,7 @@ use net::api::{PROBLEM_TYPE, Problem, ProblemKind};
 
 /// Why a request is not answered with what was asked for.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     problem: Problem,
     /// For the server's log only.
     cause: Option<String>,
@@ -18,19 +18,19 @@ pub struct Failure {
 
 /// Travels with an answer to the log, but not to the client.
 #[derive(Clone)]
-pub struct Cause(pub String);
+pub(super) struct Cause(pub String);
 
 impl Failure {
-    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self { problem: kind.with(detail), cause: None }
     }
 
     /// Something that is no concern of the client.
-    pub fn internal(cause: impl Into<String>) -> Self {
+    pub(crate) fn internal(cause: impl Into<String>) -> Self {
         Self { problem: ProblemKind::Internal.with("the server's log says more"), cause: Some(cause.into()) }
     }
 
-    pub fn method_not_allowed() -> Self {
+    pub(crate) fn method_not_allowed() -> Self {
         let mut failure = Self::new(ProblemKind::Invalid, "this path knows no such method");
         failure.problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
         failure

@@ -24,12 +24,12 @@ use crate::clock;
 use crate::listener::Peer;
 
 #[derive(Deserialize)]
-pub struct Of {
+pub(super) struct Of {
     version: u64,
 }
 
 /// What a machine that starts from a version is likely to read.
-pub async fn get(
+pub(super) async fn get(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -52,7 +52,7 @@ pub async fn get(
 }
 
 /// Adds a boot. Whoever may read the image may do it: a profile is a hint, and machines that start have no other token.
-pub async fn add(
+pub(super) async fn add(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,
@@ -76,7 +76,7 @@ pub async fn add(
 }
 
 /// Takes what a machine has just read, and says what others have read.
-pub async fn exchange(
+pub(super) async fn exchange(
     access: Access,
     State(app): State<Arc<App>>,
     Path(image): Path<String>,

@@ -20,7 +20,7 @@ use crate::listener::Peer;
 use crate::statistics;
 
 /// Statistics as JSON, or as the text that the log has, for those who accept only that.
-pub async fn list(
+pub(super) async fn list(
     access: Access,
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -38,7 +38,7 @@ pub async fn list(
     Ok(Json(Sessions { sessions }).into_response())
 }
 
-pub async fn join(
+pub(super) async fn join(
     access: Access,
     State(app): State<Arc<App>>,
     Extension(Peer(peer)): Extension<Peer>,

@@ -12,12 +12,12 @@ use super::problem::Failure;
 use crate::authority::{Claims, Right};
 use crate::clock;
 
-pub async fn get(access: Access) -> Json<TokenGrant> {
+pub(super) async fn get(access: Access) -> Json<TokenGrant> {
     Json(grant(access.claims(), clock::unix_seconds()))
 }
 
 /// Whoever holds a good token gets one that grants the same, for as long as it was made for.
-pub async fn renew(access: Access, State(app): State<Arc<App>>) -> Result<Json<TokenGrant>, Failure> {
+pub(super) async fn renew(access: Access, State(app): State<Arc<App>>) -> Result<Json<TokenGrant>, Failure> {
     let now = clock::unix_seconds();
     let refused = || Failure::new(ProblemKind::Denied, "the token was made so that it can't be renewed");
     let claims = access.claims().renewed(now).ok_or_else(refused)?;

@@ -12,10 +12,10 @@ use super::protocol::{Answer, CommitRequest, Committed};
 use super::settings::of_disk;
 
 /// Does what it is given, once, and something around it.
-pub type Around<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
+pub(super) type Around<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
 /// A disk and where its commits go.
-pub struct Committer<'a> {
+pub(super) struct Committer<'a> {
     /// What the disk is called.
     pub name: &'a str,
     /// The disk.
@@ -30,7 +30,7 @@ pub struct Committer<'a> {
 
 impl Committer<'_> {
     /// Commits. `tell` hears of the moment when it is over.
-    pub fn commit(&self, request: &CommitRequest, tell: &dyn Fn(&Answer)) -> Result<Committed> {
+    pub(super) fn commit(&self, request: &CommitRequest, tell: &dyn Fn(&Answer)) -> Result<Committed> {
         let base = self.mirror.base();
         let invalid = |error| Error::from_source(ErrorKind::Invalid, format!("disk `{}`", self.name), error);
         let image: ImageName = request.image.as_deref().unwrap_or(&base.image).parse().map_err(invalid)?;

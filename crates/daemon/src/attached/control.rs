@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Does what is asked. Called from many threads.
-pub trait Rule: Send + Sync + 'static {
+pub(super) trait Rule: Send + Sync + 'static {
     /// Does it, for whoever asks.
     fn perform(&self, request: Request, asker: &Arc<Asker>) -> Result<Answer>;
 
@@ -31,7 +31,7 @@ pub trait Rule: Send + Sync + 'static {
 }
 
 /// Who asks: takes answers before the last one, on any thread, and may go before that.
-pub struct Asker {
+pub(super) struct Asker {
     stream: Mutex<UnixStream>,
     gone: Stop,
 }
@@ -42,7 +42,7 @@ impl Asker {
     }
 
     /// Tells of something before the last answer.
-    pub fn tell(&self, answer: &Answer) {
+    pub(super) fn tell(&self, answer: &Answer) {
         // Whoever went is noticed by who waits for that.
         let _ = self.send(answer);
     }
@@ -52,12 +52,12 @@ impl Asker {
     }
 
     /// Says when whoever asked has gone: a signal ended it, say. It is looked for inside of [`Self::while_here`].
-    pub fn gone(&self) -> &Stop {
+    pub(super) fn gone(&self) -> &Stop {
         &self.gone
     }
 
     /// Looks whether whoever asked has gone.
-    pub fn look(&self) -> bool {
+    pub(super) fn look(&self) -> bool {
         if self.has_gone() {
             self.gone.stop();
         }
@@ -65,7 +65,7 @@ impl Asker {
     }
 
     /// Does `work`, and meanwhile looks whether whoever asked is still there.
-    pub fn while_here<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+    pub(super) fn while_here<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let (this, is_over) = (Arc::clone(self), Arc::clone(&over));
         let look = move || {
@@ -96,14 +96,14 @@ impl Asker {
 }
 
 /// A socket that is listened at until this is closed or dropped.
-pub struct Control {
+pub(super) struct Control {
     listener: Arc<UnixListener>,
     door: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Control {
     /// Lets clients in.
-    pub fn start(listener: UnixListener, rule: Arc<dyn Rule>) -> Result<Self> {
+    pub(super) fn start(listener: UnixListener, rule: Arc<dyn Rule>) -> Result<Self> {
         let listener = Arc::new(listener);
         let accepts = Arc::clone(&listener);
         let door = std::thread::Builder::new().name("control".into());

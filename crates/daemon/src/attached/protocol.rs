@@ -12,11 +12,11 @@ use super::quiesce::Quiesce;
 use crate::tokens::TokenStatus;
 
 /// Name of the socket in the disk's folder.
-pub const SOCKET: &str = "control.sock";
+pub(super) const SOCKET: &str = "control.sock";
 /// How long a disk may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest line, either way.
-pub const LINE_BYTES_MAX: u64 = 64 << 10;
+pub(super) const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// How long freezing may take if nobody says otherwise.
 const LIMIT_SECONDS: u64 = 10;
@@ -292,7 +292,7 @@ impl Answer {
 }
 
 /// Sends a line.
-pub fn send(stream: &mut UnixStream, what: &impl Serialize) -> std::io::Result<()> {
+pub(super) fn send(stream: &mut UnixStream, what: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(what).expect("requests and answers are plain data");
     line.push(b'\n');
     stream.write_all(&line)
@@ -302,7 +302,9 @@ pub fn send(stream: &mut UnixStream, what: &impl Serialize) -> std::io::Result<(
 ///
 /// # Errors
 /// `Invalid` if it is too long or means nothing; `Io`.
-pub fn receive<T: serde::de::DeserializeOwned>(lines: &mut BufReader<UnixStream>) -> Result<Option<T>> {
+pub(super) fn receive<T: serde::de::DeserializeOwned>(
+    lines: &mut BufReader<UnixStream>,
+) -> Result<Option<T>> {
     let mut line = Vec::new();
     let read = lines.take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
     read.map_err(|error| Error::from_source(ErrorKind::Io, "read a line of the control socket", error))?;

@@ -11,7 +11,7 @@ use base::{Error, ErrorKind, Result};
 ///
 /// # Errors
 /// `Refused` if somebody answers there, or it is something else than a socket; `Io`.
-pub fn listen(path: &Path) -> Result<UnixListener> {
+pub(super) fn listen(path: &Path) -> Result<UnixListener> {
     let failed = |error| Error::from_source(ErrorKind::Io, format!("listen on `{}`", path.display()), error);
     let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", path.display())));
     match std::fs::symlink_metadata(path) {

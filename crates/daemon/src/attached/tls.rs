@@ -13,7 +13,7 @@ use super::settings::TlsSettings;
 ///
 /// # Errors
 /// `Invalid` if a file holds no PEM of its kind, or the key is another certificate's.
-pub fn server(files: &TlsSettings) -> Result<Arc<ServerConfig>> {
+pub(super) fn server(files: &TlsSettings) -> Result<Arc<ServerConfig>> {
     let failed = |path: &std::path::Path| {
         let text = format!("read `{}`", path.display());
         move |error| Error::from_source(ErrorKind::Invalid, text, error)

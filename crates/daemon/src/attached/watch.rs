@@ -58,14 +58,14 @@ impl Watch {
 }
 
 /// A thread that looks until this is dropped.
-pub struct Watcher {
+pub(super) struct Watcher {
     ended: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     /// Looks at `mirror`, and tells `log`.
-    pub fn start(mirror: Arc<Mirror>, log: Log) -> Result<Self> {
+    pub(super) fn start(mirror: Arc<Mirror>, log: Log) -> Result<Self> {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let ends = Arc::clone(&ended);
         let work = move || {

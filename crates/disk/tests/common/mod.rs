@@ -2,7 +2,7 @@
 //! disk from its allocated sectors alone.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-pub mod stack;
+pub(crate) mod stack;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use disk::{DiskMap, ReadAt, SurveyOptions, open_source, survey};
 use tempfile::TempDir;
 
 /// A folder for one test.
-pub struct Bench {
+pub(crate) struct Bench {
     /// Images: in memory if there is plenty, since they are written all over.
     dir: TempDir,
     /// Trees of files with extended attributes, which a filesystem in memory may not take.
@@ -23,23 +23,23 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let memory = Path::new("/dev/shm");
         let room = rustix::fs::statvfs(memory).is_ok_and(|stat| stat.f_bavail * stat.f_frsize > 2 << 30);
         let dir = if room { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         Self { dir: dir.unwrap(), trees: tempfile::tempdir().unwrap() }
     }
 
-    pub fn tree(&self, name: &str) -> PathBuf {
+    pub(crate) fn tree(&self, name: &str) -> PathBuf {
         self.trees.path().join(name)
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// A file of random bytes: on a disk that was never zeroed nothing can hide.
-    pub fn random_file(&self, name: &str, bytes: u64, seed: u64) -> PathBuf {
+    pub(crate) fn random_file(&self, name: &str, bytes: u64, seed: u64) -> PathBuf {
         let path = self.path(name);
         let file = File::create(&path).unwrap();
         file.set_len(bytes).unwrap();
@@ -56,14 +56,14 @@ impl Bench {
     }
 
     /// A sparse file.
-    pub fn sparse_file(&self, name: &str, bytes: u64) -> PathBuf {
+    pub(crate) fn sparse_file(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.path(name);
         File::create(&path).unwrap().set_len(bytes).unwrap();
         path
     }
 
     /// The disk that an install makes of a capture: `source`'s allocated sectors on a medium of random bytes.
-    pub fn restore(&self, source: &Path, map: &DiskMap) -> PathBuf {
+    pub(crate) fn restore(&self, source: &Path, map: &DiskMap) -> PathBuf {
         let path = self.random_file("restored", map.geometry.size_bytes, 0xD15C);
         copy_sectors(source, &path, &map.allocated);
         path
@@ -71,10 +71,10 @@ impl Bench {
 }
 
 /// A loop device, detached when dropped.
-pub struct Loop(pub PathBuf);
+pub(crate) struct Loop(pub PathBuf);
 
 impl Loop {
-    pub fn over(file: &Path, flags: &str) -> Self {
+    pub(crate) fn over(file: &Path, flags: &str) -> Self {
         let name = run(&format!("losetup -f --show {flags}"), &[&file]);
         Self(PathBuf::from(name.trim()))
     }
@@ -87,7 +87,7 @@ impl Drop for Loop {
     }
 }
 
-pub fn copy_sectors(source: &Path, target: &Path, sectors: &ExtentSet) {
+pub(crate) fn copy_sectors(source: &Path, target: &Path, sectors: &ExtentSet) {
     let source = open_source(source).unwrap();
     let target = File::options().write(true).open(target).unwrap();
     let mut buf = vec![0; 1 << 20];
@@ -103,39 +103,39 @@ pub fn copy_sectors(source: &Path, target: &Path, sectors: &ExtentSet) {
     }
 }
 
-pub fn map_of(path: &Path) -> DiskMap {
+pub(crate) fn map_of(path: &Path) -> DiskMap {
     survey(&open_source(path).unwrap(), &SurveyOptions::default()).unwrap()
 }
 
 /// Makes a filesystem and puts it into `disk` at `extent`.
-pub fn put(bench: &Bench, disk: &Path, extent: Extent, mkfs: &str) {
+pub(crate) fn put(bench: &Bench, disk: &Path, extent: Extent, mkfs: &str) {
     let image = bench.random_file("part", extent.len_bytes(), 3);
     run(mkfs, &[&image]);
     write_at(disk, extent.offset_bytes(), &fs::read(&image).unwrap());
 }
 
-pub fn write_at(disk: &Path, offset: u64, bytes: &[u8]) {
+pub(crate) fn write_at(disk: &Path, offset: u64, bytes: &[u8]) {
     File::options().write(true).open(disk).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-pub fn read_at(disk: &Path, extent: Extent) -> Vec<u8> {
+pub(crate) fn read_at(disk: &Path, extent: Extent) -> Vec<u8> {
     let mut bytes = vec![0; extent.len_bytes() as usize];
     File::open(disk).unwrap().read_exact_at(&mut bytes, extent.offset_bytes()).unwrap();
     bytes
 }
 
 /// The first and the last 128 KiB of an extent, which a survey takes whatever they hold.
-pub fn ends(extent: Extent) -> [Extent; 2] {
+pub(crate) fn ends(extent: Extent) -> [Extent; 2] {
     [Extent::new(extent.start, 256), Extent::new(extent.end() - 256, 256)]
 }
 
 /// The part of a disk from MiB `start` on, `count` MiB long.
-pub fn mib(start: u64, count: u64) -> Extent {
+pub(crate) fn mib(start: u64, count: u64) -> Extent {
     Extent::new(start << 11, count << 11)
 }
 
 /// Whether the tools are there. On a developer's machine a test may go without; in CI nothing may be missing.
-pub fn have(tools: &[&str]) -> bool {
+pub(crate) fn have(tools: &[&str]) -> bool {
     let there = |tool: &&&str| {
         ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(tool).exists())
     };
@@ -144,7 +144,7 @@ pub fn have(tools: &[&str]) -> bool {
     missing.is_empty()
 }
 
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = rustix_is_root();
     assert!(root || std::env::var_os("CI").is_none(), "CI runs these tests as root");
     root
@@ -156,7 +156,7 @@ fn rustix_is_root() -> bool {
 }
 
 /// Runs a command line; the arguments that are paths go behind it.
-pub fn output(line: &str, paths: &[&dyn AsRef<OsStr>]) -> Output {
+pub(crate) fn output(line: &str, paths: &[&dyn AsRef<OsStr>]) -> Output {
     let mut words = line.split_whitespace();
     let path = "/usr/sbin:/sbin:/usr/bin:/bin";
     let mut command = Command::new(words.next().unwrap());
@@ -165,7 +165,7 @@ pub fn output(line: &str, paths: &[&dyn AsRef<OsStr>]) -> Output {
 }
 
 /// Runs a command line that must succeed; returns what it printed.
-pub fn run(line: &str, paths: &[&dyn AsRef<OsStr>]) -> String {
+pub(crate) fn run(line: &str, paths: &[&dyn AsRef<OsStr>]) -> String {
     let output = output(line, paths);
     let paths: Vec<_> = paths.iter().map(|path| path.as_ref().to_string_lossy()).collect();
     assert!(
@@ -180,7 +180,7 @@ pub fn run(line: &str, paths: &[&dyn AsRef<OsStr>]) -> String {
 }
 
 /// Runs a command with `input` on its standard input; it must succeed.
-pub fn run_with_input(line: &str, path: &Path, input: &str) {
+pub(crate) fn run_with_input(line: &str, path: &Path, input: &str) {
     use std::io::Write;
     let mut words = line.split_whitespace();
     let mut child = Command::new(words.next().unwrap())
@@ -197,7 +197,7 @@ pub fn run_with_input(line: &str, path: &Path, input: &str) {
 
 /// Fills `dir` with what a filesystem can hold: sizes around every block size, hard and symbolic links, holes, owners,
 /// modes, times, extended attributes, deep folders and a folder with many entries.
-pub fn populate(dir: &Path, seed: u64) {
+pub(crate) fn populate(dir: &Path, seed: u64) {
     let mut chance = Chance::from_seed(seed);
     fs::create_dir_all(dir.join("deep/er/and/deeper")).unwrap();
     fs::create_dir_all(dir.join("many")).unwrap();
@@ -235,7 +235,7 @@ fn mark(path: &Path, n: u32) {
 }
 
 /// All paths below `dir`, relative to it, in order.
-pub fn paths(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(dir.join(&folder)).unwrap() {
@@ -251,7 +251,7 @@ pub fn paths(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Sets the sectors of `extents` in terms of bytes, for messages.
-pub fn show(extents: &ExtentSet) -> String {
+pub(crate) fn show(extents: &ExtentSet) -> String {
     let text: Vec<_> =
         extents.runs().iter().map(|run: &Extent| format!("{}+{}", run.start, run.count)).collect();
     text.join(" ")

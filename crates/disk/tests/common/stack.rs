@@ -11,10 +11,10 @@ use base::{Chance, Extent};
 use super::{Bench, read_at, run, run_with_input, write_at};
 
 /// What [`stack`] runs.
-pub const TOOLS: &[&str] = &["mke2fs", "mkfs.fat", "mkswap", "sfdisk", "sgdisk"];
+pub(crate) const TOOLS: &[&str] = &["mke2fs", "mkfs.fat", "mkswap", "sfdisk", "sgdisk"];
 
 /// A disk and how it came about.
-pub struct Stacked {
+pub(crate) struct Stacked {
     pub path: PathBuf,
     /// What was done to which sectors, for messages.
     pub story: Vec<String>,
@@ -66,7 +66,7 @@ const MAGICS: [Magic; 22] = [
 ];
 
 /// Makes the disk of `seed`, of 16 to 32 MiB.
-pub fn stack(bench: &Bench, seed: u64) -> Stacked {
+pub(crate) fn stack(bench: &Bench, seed: u64) -> Stacked {
     let mut chance = Chance::from_seed(seed);
     let sectors = (16 << 11) + chance.below(16 << 11);
     let path = if chance.below(4) == 0 {
@@ -241,7 +241,7 @@ impl Stack<'_> {
 
 /// A superblock of md, version 1, at `offset` of a member with `sectors` sectors whose data begin with the member
 /// (Linux, include/uapi/linux/raid/md_p.h).
-pub fn raid_superblock(offset: u64, sectors: u64) -> Vec<u8> {
+pub(crate) fn raid_superblock(offset: u64, sectors: u64) -> Vec<u8> {
     let mut block = vec![0; 258];
     block[..4].copy_from_slice(&0xA92B_4EFCu32.to_le_bytes());
     block[4] = 1;

@@ -9,13 +9,13 @@ use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, ReadAt, TableKind, WriteAt};
 
 /// A disk with some content, and a map of what is allocated of it.
-pub struct Sample {
+pub(crate) struct Sample {
     pub bytes: Vec<u8>,
     pub map: DiskMap,
 }
 
 /// Text, noise, zeros and repetitions in random places, allocated at random in units of `unit_sectors`.
-pub fn sample(chance: &mut Chance, sectors: u64, unit_sectors: u64) -> Sample {
+pub(crate) fn sample(chance: &mut Chance, sectors: u64, unit_sectors: u64) -> Sample {
     let mut bytes = vec![0; usize::try_from(sectors * 512).unwrap()];
     let mut at = 0;
     while at < bytes.len() {
@@ -41,7 +41,7 @@ pub fn sample(chance: &mut Chance, sectors: u64, unit_sectors: u64) -> Sample {
 }
 
 /// The map of a whole disk.
-pub fn map(sectors: u64, sector_bytes: u32, allocated: ExtentSet) -> DiskMap {
+pub(crate) fn map(sectors: u64, sector_bytes: u32, allocated: ExtentSet) -> DiskMap {
     DiskMap {
         geometry: Geometry {
             size_bytes: sectors * 512,
@@ -58,14 +58,14 @@ pub fn map(sectors: u64, sector_bytes: u32, allocated: ExtentSet) -> DiskMap {
 }
 
 /// A disk that fails to read or write one sector, loses or spoils a write, or runs full.
-pub struct FaultyDisk {
+pub(crate) struct FaultyDisk {
     pub disk: MemoryDisk,
     pub fault: Fault,
     pub written: AtomicU64,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     None,
     ReadFails(u64),
     WriteFails(u64),
@@ -77,7 +77,7 @@ pub enum Fault {
 }
 
 impl FaultyDisk {
-    pub fn new(bytes: Vec<u8>, sector_bytes: u32, fault: Fault) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>, sector_bytes: u32, fault: Fault) -> Self {
         Self { disk: MemoryDisk::with_sectors(bytes, sector_bytes), fault, written: AtomicU64::new(0) }
     }
 }
@@ -149,13 +149,13 @@ impl WriteAt for FaultyDisk {
 }
 
 /// A disk that is mostly a hole: 4 KiB pages that hold anything, by number.
-pub struct SparseDisk {
+pub(crate) struct SparseDisk {
     size_bytes: u64,
     pub pages: RwLock<BTreeMap<u64, [u8; 4096]>>,
 }
 
 impl SparseDisk {
-    pub fn new(size_bytes: u64) -> Self {
+    pub(crate) fn new(size_bytes: u64) -> Self {
         Self { size_bytes, pages: RwLock::new(BTreeMap::new()) }
     }
 }

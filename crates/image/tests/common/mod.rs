@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
-pub mod disks;
+pub(crate) mod disks;
 
 use base::{Chance, Digest, Result};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use image::{
 };
 
 /// A manifest around a tree.
-pub fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
+pub(crate) fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
     Manifest {
         format: 1,
         features: Vec::new(),
@@ -41,7 +41,7 @@ pub fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
 
 /// Objects in memory that are sealed.
 #[derive(Default)]
-pub struct Sealing(pub MemoryObjects);
+pub(crate) struct Sealing(pub MemoryObjects);
 
 impl Sealing {
     fn key() -> Cipher {
@@ -74,12 +74,12 @@ impl ObjectSink for Sealing {
 }
 
 /// A chunk size that tests can afford.
-pub fn small() -> ChunkSize {
+pub(crate) fn small() -> ChunkSize {
     ChunkSize::from_log2(16).unwrap()
 }
 
 /// Some extents, full in half of the cases.
-pub fn random_extents(chance: &mut Chance, size: ChunkSize) -> ChunkExtents {
+pub(crate) fn random_extents(chance: &mut Chance, size: ChunkSize) -> ChunkExtents {
     if chance.hits(500_000) {
         return ChunkExtents::full(size);
     }
@@ -90,7 +90,7 @@ pub fn random_extents(chance: &mut Chance, size: ChunkSize) -> ChunkExtents {
 }
 
 /// Some leaf; one of data names an object that does not exist.
-pub fn random_leaf(chance: &mut Chance, size: ChunkSize) -> Leaf {
+pub(crate) fn random_leaf(chance: &mut Chance, size: ChunkSize) -> Leaf {
     match chance.below(4) {
         0 => Leaf::Zero(random_extents(chance, size)),
         1 => Leaf::Zero(ChunkExtents::full(size)),
@@ -107,7 +107,7 @@ pub fn random_leaf(chance: &mut Chance, size: ChunkSize) -> Leaf {
 }
 
 /// The tree of `leaves` (ascending; the rest is free).
-pub fn build(chunk_count: u64, leaves: &[(u64, Leaf)], sink: &dyn ObjectSink) -> Result<Root> {
+pub(crate) fn build(chunk_count: u64, leaves: &[(u64, Leaf)], sink: &dyn ObjectSink) -> Result<Root> {
     let mut builder = TreeBuilder::new(small(), chunk_count, sink);
     for (index, leaf) in leaves {
         builder.push(*index, leaf)?;
@@ -116,7 +116,7 @@ pub fn build(chunk_count: u64, leaves: &[(u64, Leaf)], sink: &dyn ObjectSink) ->
 }
 
 /// Runs as single chunks.
-pub fn flatten(runs: impl Iterator<Item = Result<LeafRun>>) -> Result<Vec<(u64, Leaf)>> {
+pub(crate) fn flatten(runs: impl Iterator<Item = Result<LeafRun>>) -> Result<Vec<(u64, Leaf)>> {
     let mut leaves = Vec::new();
     for run in runs {
         let run = run?;

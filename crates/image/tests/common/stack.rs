@@ -20,7 +20,7 @@ type Recipe = (&'static str, usize);
 
 /// Filesystems that the real tools made, each once.
 #[derive(Default)]
-pub struct Templates(Mutex<HashMap<Recipe, Arc<Vec<u8>>>>);
+pub(crate) struct Templates(Mutex<HashMap<Recipe, Arc<Vec<u8>>>>);
 
 /// What fills a volume: the command that makes it, and its least and most bytes. The smallest XFS is one of tests.
 const FILESYSTEMS: &[(&str, usize, usize)] = &[
@@ -97,7 +97,7 @@ fn prototype(tree: &Path) -> PathBuf {
 }
 
 /// Makes disks.
-pub struct Stacker<'a> {
+pub(crate) struct Stacker<'a> {
     pub bench: &'a Bench,
     pub templates: &'a Templates,
     pub chance: Chance,
@@ -109,7 +109,7 @@ pub struct Stacker<'a> {
 
 impl Stacker<'_> {
     /// A disk of `bytes`: what it is used for, on what it was used for before.
-    pub fn disk(&mut self, bytes: usize) -> Vec<u8> {
+    pub(crate) fn disk(&mut self, bytes: usize) -> Vec<u8> {
         let mut disk = vec![0; bytes];
         self.tidy = self.chance.below(2) == 0;
         if self.tidy {

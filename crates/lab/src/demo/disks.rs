@@ -16,7 +16,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 const PLAIN_CONTENT: &str = "/usr/share";
 
 /// The source, and its map.
-pub struct Disk {
+pub(crate) struct Disk {
     pub path: PathBuf,
     pub map: DiskMap,
 }
@@ -28,31 +28,31 @@ impl Disk {
     }
 
     /// Its size.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.map.window.len_bytes()
     }
 
     /// What its filesystems use.
-    pub fn allocated_bytes(&self) -> u64 {
+    pub(crate) fn allocated_bytes(&self) -> u64 {
         self.map.allocated.sectors() * base::limits::SECTOR_BYTES
     }
 }
 
 /// A target, and the seed of what it was filled with.
-pub struct Target {
+pub(crate) struct Target {
     pub path: PathBuf,
     seed: u64,
 }
 
 /// A Debian disk that boots, beside the folder so that it is kept for the next time.
-pub fn debian(folder: &Path) -> Result<Disk, Failure> {
+pub(crate) fn debian(folder: &Path) -> Result<Disk, Failure> {
     let path = folder.with_file_name("debian").join("disk.img");
     tool(Command::new("tools/debian-disk.sh").arg(&path))?;
     Disk::open(path)
 }
 
 /// A disk with a GPT and one ext4 of this machine's files, made without root.
-pub fn plain(folder: &Path) -> Result<Disk, Failure> {
+pub(crate) fn plain(folder: &Path) -> Result<Disk, Failure> {
     let (path, content) = (folder.join("plain.img"), folder.join("plain"));
     // It fails for what only root may read, which is left out; that the rest is something shows below.
     let _ = tool(Command::new("cp").args(["-R", PLAIN_CONTENT]).arg(&content));
@@ -68,7 +68,7 @@ pub fn plain(folder: &Path) -> Result<Disk, Failure> {
 }
 
 /// Makes `count` files of `bytes` bytes, each full of other random bytes.
-pub fn fill_targets(folder: &Path, count: u32, bytes: u64) -> Result<Vec<Target>, Failure> {
+pub(crate) fn fill_targets(folder: &Path, count: u32, bytes: u64) -> Result<Vec<Target>, Failure> {
     let targets: Vec<Target> = (1..=count)
         .map(|host| Target { path: folder.join(format!("host-{host}.img")), seed: host.into() })
         .collect();
@@ -93,7 +93,7 @@ impl Target {
 }
 
 /// Compares each target with the source: what filesystems use must be the source's, all else what it was filled with.
-pub fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failure> {
+pub(crate) fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failure> {
     let disk = disk::open_source(&source.path)?;
     on_each(targets, |target| {
         let file = File::open(&target.path)?;
@@ -121,7 +121,7 @@ pub fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failure> {
 }
 
 /// Runs the check of ext4 itself on every such partition.
-pub fn check_filesystem(source: &Disk, target: &Path) -> Result<(), Failure> {
+pub(crate) fn check_filesystem(source: &Disk, target: &Path) -> Result<(), Failure> {
     for partition in &source.map.partitions {
         if partition.filesystem.as_ref().is_some_and(|filesystem| filesystem.kind == "ext4") {
             let device = format!("{}?offset={}", target.display(), partition.extent.offset_bytes());

@@ -7,7 +7,7 @@ use lab::{Star, StarOptions};
 use crate::Failure;
 
 /// Where hosts run. Host 0 is the server.
-pub enum Place {
+pub(crate) enum Place {
     /// Hosts of a star.
     Lab { star: Star, rate_bits_per_second: u64 },
     /// All on loopback, the server at a port that was free.
@@ -16,7 +16,7 @@ pub enum Place {
 
 impl Place {
     /// A lab if one can be built here.
-    pub fn choose(loopback: bool, hosts: u32, rate_bits_per_second: u64) -> Result<Self, Failure> {
+    pub(crate) fn choose(loopback: bool, hosts: u32, rate_bits_per_second: u64) -> Result<Self, Failure> {
         let why = match lab::available() {
             _ if loopback => "as asked".to_owned(),
             Err(error) => base::chain(&error),
@@ -30,11 +30,11 @@ impl Place {
         Ok(Self::Loopback { port, why })
     }
 
-    pub fn is_lab(&self) -> bool {
+    pub(crate) fn is_lab(&self) -> bool {
         matches!(self, Self::Lab { .. })
     }
 
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Lab { rate_bits_per_second, .. } => format!(
                 "in network namespaces, links of {:.1} Gbit/s, a switch that snoops",
@@ -45,7 +45,7 @@ impl Place {
     }
 
     /// Address and port of the server.
-    pub fn server(&self) -> String {
+    pub(crate) fn server(&self) -> String {
         match self {
             Self::Lab { star, .. } => format!("{}:7717", star.host(0).ipv4()),
             Self::Loopback { port, .. } => format!("127.0.0.1:{port}"),
@@ -53,7 +53,7 @@ impl Place {
     }
 
     /// A command on a host.
-    pub fn command(&self, host: u32, program: &str) -> Command {
+    pub(crate) fn command(&self, host: u32, program: &str) -> Command {
         match self {
             Self::Lab { star, .. } => star.host(host).command(program),
             Self::Loopback { .. } => Command::new(program),
@@ -61,7 +61,7 @@ impl Place {
     }
 
     /// What the first fetching host received so far; on loopback, all that went over it.
-    pub fn received_bytes(&self) -> Result<u64, Failure> {
+    pub(crate) fn received_bytes(&self) -> Result<u64, Failure> {
         match self {
             Self::Lab { star, .. } => Ok(star.traffic()?[1].received.bytes),
             Self::Loopback { .. } => loopback_bytes(&std::fs::read_to_string("/proc/net/dev")?),

@@ -16,7 +16,7 @@ use crate::place::Place;
 const PATIENCE: &str = "300";
 
 /// What a capture said.
-pub struct Captured {
+pub(crate) struct Captured {
     /// From the start of the program to its end.
     pub took: Duration,
     /// Bytes of the image's encoded chunks.
@@ -24,7 +24,7 @@ pub struct Captured {
 }
 
 /// What a fetch said.
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// When the program was started.
     pub began: Instant,
     /// From then until all was received and verified.
@@ -36,7 +36,7 @@ pub struct Fetched {
 }
 
 /// What the server said of a session that ended.
-pub struct Statistics {
+pub(crate) struct Statistics {
     /// Payload of all blocks, first and again.
     pub payload_bytes: u64,
     /// Bytes of all objects of the image.
@@ -46,7 +46,7 @@ pub struct Statistics {
 }
 
 /// Captures `source` as a version of `image` into the repository in `folder`.
-pub fn capture(source: &Path, image: &str, folder: &Path) -> Result<Captured, Failure> {
+pub(crate) fn capture(source: &Path, image: &str, folder: &Path) -> Result<Captured, Failure> {
     let mut command = Command::new("timeout");
     command
         .arg(PATIENCE)
@@ -62,7 +62,7 @@ pub fn capture(source: &Path, image: &str, folder: &Path) -> Result<Captured, Fa
 }
 
 /// A server that runs on host 0.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     lines: BufReader<ChildStdout>,
     url: String,
@@ -71,7 +71,7 @@ pub struct Server {
 
 impl Server {
     /// Starts it and waits until it answers.
-    pub fn start(place: &Place, folder: &Path) -> Result<Self, Failure> {
+    pub(crate) fn start(place: &Place, folder: &Path) -> Result<Self, Failure> {
         let (program, token) = (program()?, folder.join("join.token"));
         let mut command = place.command(0, &program.to_string_lossy());
         command.args(["serve", "--json", "--listen", &place.server(), "--token-out"]).arg(&token);
@@ -86,7 +86,7 @@ impl Server {
     }
 
     /// Starts a fetch of `image` to `target` on `host`.
-    pub fn fetch(&self, place: &Place, host: u32, image: &str, target: &Path) -> Result<Job, Failure> {
+    pub(crate) fn fetch(&self, place: &Place, host: u32, image: &str, target: &Path) -> Result<Job, Failure> {
         let mut command = place.command(host, "timeout");
         command.arg(PATIENCE).arg(program()?).args([
             "fetch",
@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// Asks the server to end and returns what it did in its multicast session, if there was one.
-    pub fn stop(mut self) -> Result<Option<Statistics>, Failure> {
+    pub(crate) fn stop(mut self) -> Result<Option<Statistics>, Failure> {
         // One that has ended by itself tells so when it is waited for.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let mut said = String::new();
@@ -122,7 +122,7 @@ impl Drop for Server {
 }
 
 /// A machine's disk, attached on a host until it is detached.
-pub struct Machine {
+pub(crate) struct Machine {
     child: Child,
     name: String,
     /// The folder of all disks.
@@ -132,7 +132,7 @@ pub struct Machine {
 
 impl Machine {
     /// Attaches a disk of `image` on `host` and waits until it is served.
-    pub fn attach(
+    pub(crate) fn attach(
         place: &Place,
         server: &Server,
         host: u32,
@@ -165,17 +165,17 @@ impl Machine {
     }
 
     /// Where NBD clients find it.
-    pub fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// What it is called there.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Bytes of objects that came so far, asked for or not.
-    pub fn moved_bytes(&self) -> Result<u64, Failure> {
+    pub(crate) fn moved_bytes(&self) -> Result<u64, Failure> {
         let (said, _) = Job::start(&mut self.command("disks")?)?.finish()?;
         let disk = record(&said, "disk")?;
         let counters = ["demanded_bytes", "prefetched_bytes", "background_bytes", "node_bytes"];
@@ -183,7 +183,7 @@ impl Machine {
     }
 
     /// Detaches it and waits until its process has ended.
-    pub fn detach(mut self) -> Result<(), Failure> {
+    pub(crate) fn detach(mut self) -> Result<(), Failure> {
         Job::start(&mut self.command("detach")?)?.finish()?;
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the disk ended with {status}").into()) }
@@ -215,7 +215,7 @@ fn statistics(said: &Value) -> Result<Statistics, Failure> {
 }
 
 /// Waits for a fetch and reads what it said.
-pub fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
+pub(crate) fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
     let began = job.began;
     let (output, installed) = job.finish()?;
     let said = record(&output, "fetched")?;
@@ -225,7 +225,7 @@ pub fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
 }
 
 /// A program that runs, and is ended if nobody waits for it.
-pub struct Job {
+pub(crate) struct Job {
     name: String,
     pid: Pid,
     began: Instant,
@@ -246,7 +246,7 @@ impl Job {
     }
 
     /// Whether it has ended.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
     }
 

@@ -10,7 +10,7 @@ use crate::per_second;
 use crate::program::{Captured, Fetched, Statistics};
 
 /// All that the demo found.
-pub struct Report {
+pub(crate) struct Report {
     pub place: String,
     pub source: Disk,
     pub captured: Captured,
@@ -23,7 +23,7 @@ pub struct Report {
 }
 
 /// A boot from a disk of which nothing was there.
-pub struct AtOnce {
+pub(crate) struct AtOnce {
     /// Until the login prompt.
     pub until_prompt: Duration,
     /// Bytes of objects that had come until then.

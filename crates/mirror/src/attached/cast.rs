@@ -90,7 +90,7 @@ impl CastOptions {
 }
 
 /// A disk's part in sessions. Ends by [`Self::end`].
-pub struct Cast {
+pub(super) struct Cast {
     stop: Stop,
     waker: Arc<Waker>,
     thread: JoinHandle<()>,
@@ -98,7 +98,7 @@ pub struct Cast {
 
 impl Cast {
     /// Takes part from now on, until there is no more use in it.
-    pub fn start(shared: Arc<Shared>, options: CastOptions) -> Result<Self> {
+    pub(super) fn start(shared: Arc<Shared>, options: CastOptions) -> Result<Self> {
         let failed = |error| Error::from_source(ErrorKind::Io, "take part in multicast", error);
         let waker = Arc::new(Waker::new().map_err(failed)?);
         let stop = Stop::new();
@@ -111,7 +111,7 @@ impl Cast {
     }
 
     /// Leaves.
-    pub fn end(self) {
+    pub(super) fn end(self) {
         self.stop.stop();
         self.waker.wake();
         // One that panicked has said so.

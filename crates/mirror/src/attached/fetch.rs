@@ -19,7 +19,7 @@ use crate::machine::{Done, Failure, Io, Item, NodePlace, Sectors};
 /// KiB).
 const FILL_BYTES: usize = 64 << 10;
 
-pub struct Worker {
+pub(super) struct Worker {
     shared: Arc<Shared>,
     /// For each source, since each may keep objects in its own way.
     decoders: Vec<Decoder>,
@@ -30,20 +30,20 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>) -> Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self> {
         let decoder = |source: &crate::Source| Ok(Decoder::new()?.opening(source.objects.cipher()));
         let decoders = shared.sources.iter().map(decoder).collect::<Result<_>>()?;
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
     /// One that takes what comes by itself, kept as `cipher` says.
-    pub fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> Result<Self> {
+    pub(super) fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> Result<Self> {
         let decoders = vec![Decoder::new()?.opening(cipher)];
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
     /// Fills `chunk`, whose object came by itself, unless it is here, or that is not its object any more.
-    pub fn take_arrived(&mut self, chunk: u64, object: &ObjectRef, bytes: &Verified) {
+    pub(super) fn take_arrived(&mut self, chunk: u64, object: &ObjectRef, bytes: &Verified) {
         let shared = Arc::clone(&self.shared);
         let leaf = {
             let state = shared.lock();
@@ -58,7 +58,7 @@ impl Worker {
     }
 
     /// Takes all nodes of `catalogue`, unless the disk has another tree by now.
-    pub fn plant(&mut self, catalogue: &Catalogue) {
+    pub(super) fn plant(&mut self, catalogue: &Catalogue) {
         let shared = Arc::clone(&self.shared);
         let height = shared.lock().core.cut().height;
         let mut places = vec![NodePlace { level: height - 1, number: 0 }];
@@ -84,7 +84,7 @@ impl Worker {
     }
 
     /// Works until the mirror is stopped.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         shared.work(&mut |task| self.carry_out(task));
     }

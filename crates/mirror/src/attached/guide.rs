@@ -109,7 +109,7 @@ impl Pace {
 }
 
 /// One disk and its guide.
-pub struct Follower {
+pub(super) struct Follower {
     shared: Arc<Shared>,
     guide: Arc<dyn BootProfiles>,
     stamp: Stamp,
@@ -128,7 +128,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(shared: Arc<Shared>, guide: Arc<dyn BootProfiles>, stamp: Stamp) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, guide: Arc<dyn BootProfiles>, stamp: Stamp) -> Self {
         let (image, version, records) = {
             let state = shared.lock();
             let held = state.core.held();
@@ -153,7 +153,7 @@ impl Follower {
     }
 
     /// Works until the machine is up, or the disk is closed.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let now = self.shared.now();
         let chunk_bytes = u64::from(self.shared.layout.chunk.bytes());
         let chunks_max =

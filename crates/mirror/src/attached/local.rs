@@ -17,7 +17,7 @@ const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 const SECTOR_BYTES: u64 = base::limits::SECTOR_BYTES;
 
 /// See the module.
-pub struct Local {
+pub(super) struct Local {
     folder: PathBuf,
     data: Target,
     journal: Mutex<Journal>,
@@ -36,7 +36,7 @@ struct Journal {
 
 /// What a disk is of: [`Lineage`], read.
 #[derive(Debug, Clone)]
-pub struct Of {
+pub(super) struct Of {
     pub base: Manifest,
     pub landed: Option<Manifest>,
     pub promise: Option<Promise>,
@@ -60,7 +60,7 @@ impl Of {
 }
 
 /// A disk as it was found or made.
-pub struct Opened {
+pub(super) struct Opened {
     pub local: Local,
     pub of: Of,
     pub layout: Layout,
@@ -79,14 +79,14 @@ fn corrupt(folder: &Path, error: Error) -> Error {
 }
 
 /// Offset and length in bytes.
-pub fn bytes_of(range: &Sectors) -> (u64, u64) {
+pub(super) fn bytes_of(range: &Sectors) -> (u64, u64) {
     (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES)
 }
 
 impl Local {
     /// Makes a disk in `folder`, which has none yet, that begins as the version of `manifest`. Its bytes are kept in
     /// `data` if that is given: a block device, all of which is zeroed. `Exists` if there is a disk.
-    pub fn create(folder: &Path, data: Option<&Path>, manifest: &Manifest) -> Result<Opened> {
+    pub(super) fn create(folder: &Path, data: Option<&Path>, manifest: &Manifest) -> Result<Opened> {
         std::fs::create_dir_all(folder).map_err(|error| failed("create folder", folder, error))?;
         let lock = lock(folder)?;
         if folder.join("journal").exists() {
@@ -103,7 +103,7 @@ impl Local {
 
     /// Opens the disk in `folder` as it was left, in whatever way that came. `NotFound` if there is none; `Exists` if
     /// another process has it.
-    pub fn open(folder: &Path, data: Option<&Path>) -> Result<Opened> {
+    pub(super) fn open(folder: &Path, data: Option<&Path>) -> Result<Opened> {
         let path = folder.join("journal");
         if !path.exists() {
             let text = format!("there is no disk in `{}`", folder.display());
@@ -149,13 +149,13 @@ impl Local {
         Ok(Opened { local, of, layout, cut, held, journal_end })
     }
 
-    pub fn data(&self) -> &Target {
+    pub(super) fn data(&self) -> &Target {
         &self.data
     }
 
     /// Held by who writes a chunk. A file system lets one write to a file at a time, and those that wait for it in the
     /// kernel keep their processors busy meanwhile.
-    pub fn fill_turn(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn fill_turn(&self) -> MutexGuard<'_, ()> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,7 +164,7 @@ impl Local {
     }
 
     /// Appends a record; where the journal ends then.
-    pub fn append(&self, record: &Record, added: &[u8]) -> Result<u64> {
+    pub(super) fn append(&self, record: &Record, added: &[u8]) -> Result<u64> {
         let mut journal = self.journal();
         let bytes = state::encode(journal.end, record, added);
         self.extend(&mut journal, &bytes)
@@ -178,7 +178,7 @@ impl Local {
     }
 
     /// Appends a barrier that covers all before `upto`, and makes the journal durable up to there.
-    pub fn barrier(&self, upto: u64) -> Result<u64> {
+    pub(super) fn barrier(&self, upto: u64) -> Result<u64> {
         let (end, file) = {
             let mut journal = self.journal();
             let bytes = state::barrier(journal.end, upto);
@@ -192,7 +192,7 @@ impl Local {
     }
 
     /// Replaces the journal by one that says `held`.
-    pub fn rewrite(&self, cut: &Cut, of: &Of, held: &Held) -> Result<u64> {
+    pub(super) fn rewrite(&self, cut: &Cut, of: &Of, held: &Held) -> Result<u64> {
         let bytes = snapshot(&self.folder, &self.boot, cut, of, held)?;
         let mut journal = self.journal();
         *journal = replace_journal(&self.folder, &bytes)?;
@@ -200,7 +200,7 @@ impl Local {
     }
 
     /// The last record of a disk, all of which is durable.
-    pub fn close(&self) -> Result<()> {
+    pub(super) fn close(&self) -> Result<()> {
         self.data.sync().map_err(|error| error.within("close a disk"))?;
         let end = self.journal().end;
         self.barrier(end)?;
@@ -212,7 +212,7 @@ impl Local {
     }
 
     /// Copies sectors to the side file.
-    pub fn copy_out(&self, range: &Sectors) -> Result<()> {
+    pub(super) fn copy_out(&self, range: &Sectors) -> Result<()> {
         let (offset, count) = bytes_of(range);
         let mut bytes = vec![0; usize::try_from(count).expect("writes fit memory")];
         self.data.read_exact_at(&mut bytes, offset).map_err(|error| error.within("copy aside"))?;
@@ -227,7 +227,7 @@ impl Local {
     }
 
     /// Reads sectors that were copied.
-    pub fn read_side(&self, range: &Sectors, into: &mut [u8]) -> Result<()> {
+    pub(super) fn read_side(&self, range: &Sectors, into: &mut [u8]) -> Result<()> {
         let path = self.folder.join("side");
         let side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
         let file = side.as_ref().expect("something was copied");
@@ -235,7 +235,7 @@ impl Local {
     }
 
     /// The commit is over: what was copied is worth nothing.
-    pub fn drop_side(&self) {
+    pub(super) fn drop_side(&self) {
         if self.side.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             let _ = std::fs::remove_file(self.folder.join("side"));
         }

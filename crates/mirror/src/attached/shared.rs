@@ -17,7 +17,7 @@ use crate::state::Promise;
 /// The clock's thread looks at least so often.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
-pub struct Shared {
+pub(super) struct Shared {
     pub layout: Layout,
     pub local: Local,
     pub sources: Vec<Source>,
@@ -33,7 +33,7 @@ pub struct Shared {
     guide: Condvar,
 }
 
-pub struct State {
+pub(super) struct State {
     pub core: Core,
     pub tree: Tree,
     pub manifest: Manifest,
@@ -70,7 +70,7 @@ pub struct State {
 }
 
 impl Shared {
-    pub fn new(local: Local, core: Core, of: Of, layout: Layout, sources: Vec<Source>) -> Self {
+    pub(super) fn new(local: Local, core: Core, of: Of, layout: Layout, sources: Vec<Source>) -> Self {
         let state = State {
             core,
             tree: Tree::new(&of.base, layout),
@@ -107,16 +107,16 @@ impl Shared {
         }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
 
     /// Carries out `request`; `io` does what it needs. Any number of threads at once.
-    pub fn request(&self, request: Request, io: &mut dyn FnMut(&Io) -> Done) -> base::Result<()> {
+    pub(super) fn request(&self, request: Request, io: &mut dyn FnMut(&Io) -> Done) -> base::Result<()> {
         let mut state = self.lock();
         if state.closed {
             return Err(Error::new(ErrorKind::Refused, "the disk is closed"));
@@ -171,7 +171,7 @@ impl Shared {
     }
 
     /// Wakes whoever may go on, and workers for what the core began.
-    pub fn pass_on(&self, state: &mut State) {
+    pub(super) fn pass_on(&self, state: &mut State) {
         while let Some(id) = state.core.poll_wake() {
             state.woken.insert(id);
             if let Some(signal) = state.sleepers.get(&id) {
@@ -240,7 +240,7 @@ impl Shared {
     }
 
     /// What a worker does until the end: it drives what the core began.
-    pub fn work(&self, io: &mut dyn FnMut(&Io) -> Done) {
+    pub(super) fn work(&self, io: &mut dyn FnMut(&Io) -> Done) {
         let mut state = self.lock();
         while !state.stopping {
             let next = state.begun.pop_front().or_else(|| state.core.poll_begin(self.now()));
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     /// Has the core take in what came by itself; `io` does what it needs.
-    pub fn arrived(&self, item: Item, came: Done, io: &mut dyn FnMut(&Io) -> Done) {
+    pub(super) fn arrived(&self, item: Item, came: Done, io: &mut dyn FnMut(&Io) -> Done) {
         let mut state = self.lock();
         if state.stopping {
             return;
@@ -275,21 +275,21 @@ impl Shared {
     }
 
     /// Tells the core how far to rely on what comes by itself.
-    pub fn rely(&self, reliance: Reliance) {
+    pub(super) fn rely(&self, reliance: Reliance) {
         let mut state = self.lock();
         state.core.rely(reliance);
         self.pass_on(&mut state);
     }
 
     /// What was to come by itself is fetched.
-    pub fn fetch_instead(&self, chunk: u64) {
+    pub(super) fn fetch_instead(&self, chunk: u64) {
         let mut state = self.lock();
         state.core.fetch_instead(chunk);
         self.pass_on(&mut state);
     }
 
     /// Lets time pass for the core, until the end.
-    pub fn pass_time(&self) {
+    pub(super) fn pass_time(&self) {
         let mut state = self.lock();
         while !state.stopping {
             let now = self.now();
@@ -304,7 +304,7 @@ impl Shared {
 
     /// Lets no request begin any more, and waits for those under way; reads that wait for a source fail. False if that
     /// was done before.
-    pub fn shut(&self) -> bool {
+    pub(super) fn shut(&self) -> bool {
         let mut state = self.lock();
         if std::mem::replace(&mut state.closed, true) {
             return false;
@@ -318,7 +318,7 @@ impl Shared {
     }
 
     /// Sends the threads home.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.work.notify_all();
         self.time.notify_all();
@@ -326,7 +326,7 @@ impl Shared {
     }
 
     /// Lets time pass for who follows a guide, unless the end has come.
-    pub fn pause_guide(&self, pause: std::time::Duration) {
+    pub(super) fn pause_guide(&self, pause: std::time::Duration) {
         let state = self.lock();
         if state.ends().is_none() {
             drop(self.guide.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
@@ -334,7 +334,7 @@ impl Shared {
     }
 
     /// Ends who follows a guide, and waits for that at most so long.
-    pub fn part(&self, limit: std::time::Duration) {
+    pub(super) fn part(&self, limit: std::time::Duration) {
         let mut state = self.lock();
         state.parting = true;
         self.guide.notify_all();
@@ -342,20 +342,20 @@ impl Shared {
     }
 
     /// Nobody follows a guide any more.
-    pub fn parted(&self) {
+    pub(super) fn parted(&self) {
         self.lock().follows = false;
         self.guide.notify_all();
     }
 
     /// See [`Core::expect_reads`].
-    pub fn expect_reads(&self, chunks: &[u64]) {
+    pub(super) fn expect_reads(&self, chunks: &[u64]) {
         let mut state = self.lock();
         state.core.expect_reads(chunks);
         self.pass_on(&mut state);
     }
 
     /// Waits until no worker has anything in hand. Comes after [`Self::stop`].
-    pub fn wait_for_workers(&self) {
+    pub(super) fn wait_for_workers(&self) {
         let mut state = self.lock();
         while state.busy_workers > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -365,7 +365,7 @@ impl Shared {
 
 impl State {
     /// Whether the disk ends, and if so whether that is a proper end.
-    pub fn ends(&self) -> Option<bool> {
+    pub(super) fn ends(&self) -> Option<bool> {
         (self.stopping || self.parting).then_some(self.closed || self.parting)
     }
 

@@ -11,7 +11,7 @@ use image::{Child, Layout, Leaf, LeafRun, Manifest, ObjectRef, Root, Verified};
 use crate::machine::NodePlace;
 
 /// See the module.
-pub struct Tree {
+pub(super) struct Tree {
     layout: Layout,
     root: Root,
     nodes: HashMap<NodePlace, Arc<Node>>,
@@ -20,7 +20,7 @@ pub struct Tree {
 }
 
 /// What stands at a place.
-pub enum Found {
+pub(super) enum Found {
     /// A node of this name.
     Object(ObjectRef),
     /// Nothing but free space, or nothing but zeros.
@@ -30,12 +30,12 @@ pub enum Found {
 }
 
 impl Tree {
-    pub fn new(manifest: &Manifest, layout: Layout) -> Self {
+    pub(super) fn new(manifest: &Manifest, layout: Layout) -> Self {
         Self { layout, root: manifest.root, nodes: HashMap::new(), epoch: 0 }
     }
 
     /// From now on it is the tree of another version, cut alike.
-    pub fn replace(&mut self, manifest: &Manifest) {
+    pub(super) fn replace(&mut self, manifest: &Manifest) {
         self.root = manifest.root;
         self.nodes.clear();
         self.epoch += 1;
@@ -54,7 +54,7 @@ impl Tree {
         }
     }
 
-    pub fn find(&self, place: NodePlace) -> Found {
+    pub(super) fn find(&self, place: NodePlace) -> Found {
         match self.child(place) {
             Some(child) => child.object().map_or(Found::Empty, Found::Object),
             None => Found::Unknown,
@@ -63,7 +63,7 @@ impl Tree {
 
     /// Reads the node at `place`: which of its entries hold nothing but zeros. `Corrupt` if it is none, or reaches
     /// behind the image's end.
-    pub fn open(&self, place: NodePlace, object: &Verified) -> Result<(Arc<Node>, Vec<bool>)> {
+    pub(super) fn open(&self, place: NodePlace, object: &Verified) -> Result<(Arc<Node>, Vec<bool>)> {
         let node = Node::decode(object, place.level, self.layout.chunk)?;
         let each = TREE_FANOUT.pow(u32::from(place.level));
         let first = place.number * TREE_FANOUT * each;
@@ -84,12 +84,12 @@ impl Tree {
         Ok((Arc::new(node), empty))
     }
 
-    pub fn keep(&mut self, place: NodePlace, node: Arc<Node>) {
+    pub(super) fn keep(&mut self, place: NodePlace, node: Arc<Node>) {
         self.nodes.insert(place, node);
     }
 
     /// What chunk `index` is; `None` if that is not known yet.
-    pub fn leaf(&self, index: u64) -> Option<Leaf> {
+    pub(super) fn leaf(&self, index: u64) -> Option<Leaf> {
         let place = NodePlace { level: 0, number: index / TREE_FANOUT };
         let slot = usize::try_from(index % TREE_FANOUT).expect("below the fan-out");
         match self.nodes.get(&place).map(Arc::as_ref) {

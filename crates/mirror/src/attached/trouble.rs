@@ -33,14 +33,14 @@ pub struct Damage {
 
 impl State {
     /// Source number `source` has `item` damaged, or lacks it.
-    pub fn note_damage(&mut self, item: Item, source: usize, why: String) {
+    pub(super) fn note_damage(&mut self, item: Item, source: usize, why: String) {
         if self.damage.len() < DAMAGE_MAX || self.damage.contains_key(&(item, source)) {
             self.damage.insert((item, source), why);
         }
     }
 
     /// It has it undamaged.
-    pub fn note_good(&mut self, item: Item, source: usize) {
+    pub(super) fn note_good(&mut self, item: Item, source: usize) {
         self.damage.remove(&(item, source));
     }
 }

@@ -22,7 +22,7 @@ const LOOK_RUNS_MAX: usize = 1024;
 const NONE: Range<u64> = 0..0;
 
 /// See the module.
-pub struct ByteDisk {
+pub(super) struct ByteDisk {
     disk: Arc<dyn Served>,
     sector_bytes: u64,
     size_bytes: u64,
@@ -31,7 +31,7 @@ pub struct ByteDisk {
 
 /// What [`ByteDisk::seek`] looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sought {
+pub(super) enum Sought {
     /// Anything that may be other than zeros.
     Data,
     /// Zeros that need not be read.
@@ -40,14 +40,14 @@ pub enum Sought {
 
 impl ByteDisk {
     /// Over `disk`.
-    pub fn new(disk: Arc<dyn Served>) -> Self {
+    pub(super) fn new(disk: Arc<dyn Served>) -> Self {
         let geometry = disk.geometry();
         let sector_bytes = u64::from(geometry.logical_sector_bytes);
         Self { disk, sector_bytes, size_bytes: geometry.size_bytes, locks: SectorLocks::default() }
     }
 
     /// The size in bytes.
-    pub fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
@@ -78,7 +78,7 @@ impl ByteDisk {
     }
 
     /// The bytes from `offset` on, at most `count`; none if that would wait for anything.
-    pub fn read_now<'a>(
+    pub(super) fn read_now<'a>(
         &self,
         offset: u64,
         count: usize,
@@ -88,7 +88,7 @@ impl ByteDisk {
     }
 
     /// The bytes from `offset` on, at most `count`.
-    pub fn read<'a>(&self, offset: u64, count: usize, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+    pub(super) fn read<'a>(&self, offset: u64, count: usize, memory: &'a mut Vec<u8>) -> Result<&'a [u8]> {
         let read =
             self.read_by((offset, count), memory, |at, into| self.disk.read(at, into).map(|()| true))?;
         Ok(read.expect("it was read"))
@@ -108,7 +108,7 @@ impl ByteDisk {
     }
 
     /// Writes `bytes` at `offset`. `Invalid` behind the end.
-    pub fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
         let range = self.check(offset, bytes.len() as u64)?;
         if range.is_empty() {
             return Ok(());
@@ -137,7 +137,7 @@ impl ByteDisk {
     }
 
     /// Writes `bytes` at `offset` if they are whole sectors and nobody is alone there; false if not.
-    pub fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<bool> {
+    pub(super) fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<bool> {
         let range = self.check(offset, bytes.len() as u64)?;
         if self.sectors(&range) != range {
             return Ok(false);
@@ -147,7 +147,7 @@ impl ByteDisk {
     }
 
     /// Makes `count` bytes from `offset` read as zeros; what is behind the end is none of it.
-    pub fn zero(&self, offset: u64, count: u64, space: Space) -> Result<()> {
+    pub(super) fn zero(&self, offset: u64, count: u64, space: Space) -> Result<()> {
         let end = offset.saturating_add(count).min(self.size_bytes);
         let range = offset.min(end)..end;
         let inner = range.start.next_multiple_of(self.sector_bytes)
@@ -165,7 +165,7 @@ impl ByteDisk {
     }
 
     /// The first place from `from` on that is what is `sought`. The end counts as a hole.
-    pub fn seek(&self, from: u64, sought: Sought) -> Result<Option<u64>> {
+    pub(super) fn seek(&self, from: u64, sought: Sought) -> Result<Option<u64>> {
         let mut at = from / self.sector_bytes * self.sector_bytes;
         let mut look = LOOK_BYTES_MIN;
         while at < self.size_bytes {
@@ -181,7 +181,7 @@ impl ByteDisk {
     }
 
     /// Makes all writes durable that returned before.
-    pub fn flush(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
         self.disk.flush()
     }
 }

@@ -29,7 +29,7 @@ const fn ioctl(number: u32) -> u32 {
 
 /// Something to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub(super) enum Command {
     /// `clone NAME VERSION`: makes a writable disk.
     Clone(ImageName, Reference),
     /// `commit NAME [IMAGE]`: makes a version of what was written.
@@ -74,30 +74,30 @@ impl std::str::FromStr for Command {
 }
 
 /// Carries out commands, and remembers what was answered last.
-pub struct Control {
+pub(super) struct Control {
     disks: Arc<Disks>,
     answer: Mutex<String>,
 }
 
 impl Control {
     /// Of these disks.
-    pub fn new(disks: Arc<Disks>) -> Self {
+    pub(super) fn new(disks: Arc<Disks>) -> Self {
         Self { disks, answer: Mutex::default() }
     }
 
     /// The last answer to anybody, a line; empty before the first.
-    pub fn answer(&self) -> String {
+    pub(super) fn answer(&self) -> String {
         self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Carries out a line, and returns its answer, which is remembered, too; so is why it failed.
-    pub fn line(&self, line: &str) -> Result<String> {
+    pub(super) fn line(&self, line: &str) -> Result<String> {
         self.settle(line.parse().and_then(|command| self.carry_out(command)))
     }
 
     /// Why a file or folder of the mount gets no other name by `rename(2)`, remembered as an answer. The kernel would
     /// go on to know the file by its old number, under which another disk may stand in a moment.
-    pub fn refuse_rename(&self, place: &Place) -> Error {
+    pub(super) fn refuse_rename(&self, place: &Place) -> Error {
         let error = match place {
             Place::Disk(DiskName::Clone(name)) => {
                 let text = format!(
@@ -113,7 +113,7 @@ impl Control {
     }
 
     /// Carries out an ioctl on a disk.
-    pub fn ioctl(&self, disk: &DiskName, number: u32, argument: &str) -> Result<String> {
+    pub(super) fn ioctl(&self, disk: &DiskName, number: u32, argument: &str) -> Result<String> {
         self.settle(self.command(disk, number, argument).and_then(|command| self.carry_out(command)))
     }
 
@@ -168,7 +168,7 @@ impl Control {
     }
 
     /// What is in use, for people and scripts.
-    pub fn status(&self) -> String {
+    pub(super) fn status(&self) -> String {
         let counters = self.disks.counters();
         let mut text = format!(
             "opened {} passthrough {} reads {} writes {} dropped {}\n",

@@ -10,11 +10,11 @@ const THREADS_MAX: usize = 64;
 const QUEUE_MAX: usize = 256;
 
 /// Something to be done; the memory is the thread's, for whatever.
-pub type Job = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
+pub(super) type Job = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
 /// See the module. Threads are started when they are needed, and end when it is dropped.
 #[derive(Default)]
-pub struct Crew(Arc<Shared>);
+pub(super) struct Crew(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -56,7 +56,7 @@ impl Shared {
 
 impl Crew {
     /// Does `job` on another thread; on this one if all are busy.
-    pub fn hand_over(&self, job: Job) {
+    pub(super) fn hand_over(&self, job: Job) {
         let mut state = self.0.lock();
         let needs_thread = state.idle <= state.queue.len();
         if needs_thread && state.threads < THREADS_MAX {

@@ -51,7 +51,7 @@ pub struct DiskSettings {
 
 /// Which disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum DiskName {
+pub(super) enum DiskName {
     /// A version of an image, read-only.
     Version(ImageName, u64),
     /// A writable clone.
@@ -69,7 +69,7 @@ impl std::fmt::Display for DiskName {
 
 /// A disk in use.
 #[derive(Clone)]
-pub struct OpenDisk {
+pub(super) struct OpenDisk {
     /// The disk.
     pub mirror: Arc<Mirror>,
     /// The same as bytes.
@@ -102,7 +102,7 @@ pub struct MountCounters {
 }
 
 /// See the module.
-pub struct Disks {
+pub(super) struct Disks {
     settings: DiskSettings,
     pub origin: Origin,
     sources: Vec<Source>,
@@ -139,7 +139,12 @@ fn hold(file: &File) -> std::result::Result<(), TryLockError> {
 
 impl Disks {
     /// Uses the cache folder of `settings`, which is made if it is not there. `Exists` if another mount has it.
-    pub fn new(settings: DiskSettings, origin: Origin, sources: Vec<Source>, log: Log) -> Result<Self> {
+    pub(super) fn new(
+        settings: DiskSettings,
+        origin: Origin,
+        sources: Vec<Source>,
+        log: Log,
+    ) -> Result<Self> {
         for folder in ["versions", "clones"].map(|name| settings.folder.join(name)) {
             std::fs::create_dir_all(&folder).map_err(|error| failed("create folder", &folder, error))?;
         }
@@ -169,7 +174,7 @@ impl Disks {
     }
 
     /// What happened so far.
-    pub fn counters(&self) -> MountCounters {
+    pub(super) fn counters(&self) -> MountCounters {
         let [opened, passthrough, reads, writes, dropped] =
             [&self.opened, &self.passthrough, &self.reads, &self.writes, &self.dropped]
                 .map(|counter| counter.load(Ordering::Relaxed));
@@ -177,7 +182,7 @@ impl Disks {
     }
 
     /// The cache folder.
-    pub fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         &self.settings.folder
     }
 
@@ -191,7 +196,7 @@ impl Disks {
     }
 
     /// The manifest of a version.
-    pub fn manifest(&self, image: &ImageName, number: u64) -> Result<Arc<Manifest>> {
+    pub(super) fn manifest(&self, image: &ImageName, number: u64) -> Result<Arc<Manifest>> {
         let key = (image.clone(), number);
         if let Some(found) = lock(&self.manifests).get(&key) {
             return Ok(Arc::clone(found));
@@ -219,7 +224,11 @@ impl Disks {
     }
 
     /// One more user of the disk. `back` makes a file known to the kernel, for reads that do not come here.
-    pub fn open(&self, name: &DiskName, back: &dyn Fn(&File) -> io::Result<BackingId>) -> Result<OpenDisk> {
+    pub(super) fn open(
+        &self,
+        name: &DiskName,
+        back: &dyn Fn(&File) -> io::Result<BackingId>,
+    ) -> Result<OpenDisk> {
         let slot = self.slot(name);
         let opened = {
             let mut slot_open = lock(&slot.open);
@@ -279,12 +288,12 @@ impl Disks {
     }
 
     /// One user less. The disk is closed by [`Self::settle`], which takes longer.
-    pub fn leave(&self, name: &DiskName) {
+    pub(super) fn leave(&self, name: &DiskName) {
         self.slot(name).users.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Closes the disk if nobody uses it.
-    pub fn settle(&self, name: &DiskName) {
+    pub(super) fn settle(&self, name: &DiskName) {
         let slot = self.slot(name);
         let closed = self.close_unused(name, &slot, &mut lock(&slot.open));
         self.tidy(name, &slot);
@@ -306,12 +315,12 @@ impl Disks {
     }
 
     /// Tells of a failure.
-    pub fn complain(&self, name: &str, error: &Error) {
+    pub(super) fn complain(&self, name: &str, error: &Error) {
         (self.log)(&Event::Failed { name: name.to_owned(), error: base::chain(error) });
     }
 
     /// Closes all disks, in use or not: the mount ends.
-    pub fn close_all(&self) {
+    pub(super) fn close_all(&self) {
         let all: Vec<_> =
             lock(&self.slots).iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
         for (name, slot) in all {
@@ -323,7 +332,7 @@ impl Disks {
     }
 
     /// Disks in use, with the number of users.
-    pub fn in_use(&self) -> Vec<(DiskName, OpenDisk, u64)> {
+    pub(super) fn in_use(&self) -> Vec<(DiskName, OpenDisk, u64)> {
         let all: Vec<_> =
             lock(&self.slots).iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
         let each = all.into_iter().filter_map(|(name, slot)| {
@@ -388,7 +397,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 /// Writable clones.
 impl Disks {
     /// All of them, in the order of their names.
-    pub fn clones(&self) -> Vec<ImageName> {
+    pub(super) fn clones(&self) -> Vec<ImageName> {
         let folder = self.settings.folder.join("clones");
         let names = names_in(&folder).into_iter().filter(|name| folder.join(name).join("journal").exists());
         let mut names: Vec<ImageName> = names.filter_map(|name| name.parse().ok()).collect();
@@ -397,7 +406,7 @@ impl Disks {
     }
 
     /// Size and allocated bytes of a clone's local file, and when it was written last. `NotFound` if there is none.
-    pub fn clone_file(&self, name: &ImageName) -> Result<(u64, u64, SystemTime)> {
+    pub(super) fn clone_file(&self, name: &ImageName) -> Result<(u64, u64, SystemTime)> {
         let folder = self.folder_of(&DiskName::Clone(name.clone()));
         let missing = |error| failed("look for clone in", &folder, error);
         std::fs::metadata(folder.join("journal")).map_err(missing)?;
@@ -406,7 +415,7 @@ impl Disks {
     }
 
     /// Makes clone `name` of a version; nothing is fetched. `Exists` if there is one of that name.
-    pub fn create_clone(&self, name: &ImageName, from: &Reference) -> Result<Manifest> {
+    pub(super) fn create_clone(&self, name: &ImageName, from: &Reference) -> Result<Manifest> {
         let manifest = self.origin.resolve(from)?;
         let disk = DiskName::Clone(name.clone());
         let slot = self.slot(&disk);
@@ -421,7 +430,7 @@ impl Disks {
     }
 
     /// Lets the next commit of clone `name` make the image `image`, as a clone of its base. `Exists` if there is one.
-    pub fn fork(&self, name: &ImageName, image: &ImageName) -> Result<()> {
+    pub(super) fn fork(&self, name: &ImageName, image: &ImageName) -> Result<()> {
         self.clone_file(name)?;
         match self.origin.versions(image) {
             Ok(_) => {
@@ -444,7 +453,11 @@ impl Disks {
 
     /// Makes what was written to clone `name` a version of `image`; without, of the image that it was forked to, or of
     /// its base. `None` if nothing was written.
-    pub fn commit(&self, name: &ImageName, image: Option<&ImageName>) -> Result<(Manifest, Option<Commit>)> {
+    pub(super) fn commit(
+        &self,
+        name: &ImageName,
+        image: Option<&ImageName>,
+    ) -> Result<(Manifest, Option<Commit>)> {
         let disk = DiskName::Clone(name.clone());
         let open = self.open(&disk, &|_| Err(io::ErrorKind::Unsupported.into()))?;
         let done = self.commit_open(&disk, &open.mirror, image);
@@ -473,7 +486,7 @@ impl Disks {
     }
 
     /// Calls clone `name` by the name `new`. `Exists` if there is one of that name, `Refused` while it is in use.
-    pub fn rename_clone(&self, name: &ImageName, new: &ImageName) -> Result<()> {
+    pub(super) fn rename_clone(&self, name: &ImageName, new: &ImageName) -> Result<()> {
         self.clone_file(name)?;
         let (from, to) = (DiskName::Clone(name.clone()), DiskName::Clone(new.clone()));
         if from == to {
@@ -505,7 +518,7 @@ impl Disks {
     }
 
     /// Removes clone `name` with all that was not committed. `Refused` while it is in use.
-    pub fn remove_clone(&self, name: &ImageName) -> Result<()> {
+    pub(super) fn remove_clone(&self, name: &ImageName) -> Result<()> {
         self.clone_file(name)?;
         let disk = DiskName::Clone(name.clone());
         let slot = self.slot(&disk);

@@ -47,7 +47,7 @@ enum Handle {
 }
 
 /// What threads share.
-pub struct Shared {
+pub(super) struct Shared {
     pub names: Names,
     pub disks: Arc<Disks>,
     pub control: Control,
@@ -57,7 +57,7 @@ pub struct Shared {
 
 /// What is open.
 #[derive(Default)]
-pub struct Handles {
+pub(super) struct Handles {
     open: RwLock<HashMap<u64, Arc<Handle>>>,
     last: AtomicU64,
 }
@@ -79,14 +79,14 @@ impl Handles {
 }
 
 /// See the module.
-pub struct Front {
+pub(super) struct Front {
     shared: Arc<Shared>,
     passthrough: bool,
 }
 
 impl Front {
     /// Over what threads share; `passthrough` if the kernel may read complete versions by itself.
-    pub fn new(shared: Arc<Shared>, passthrough: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, passthrough: bool) -> Self {
         Self { shared, passthrough }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// See the module. Ranges are bytes, in whole sectors.
 #[derive(Debug, Default)]
-pub struct SectorLocks {
+pub(super) struct SectorLocks {
     queue: Mutex<Queue>,
     freed: Condvar,
 }
@@ -42,7 +42,7 @@ fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
 
 impl SectorLocks {
     /// Waits until `all` may be written, and the sectors `alone` in it by nobody else.
-    pub fn claim(&self, all: Range<u64>, alone: [Range<u64>; 2]) -> Claimed<'_> {
+    pub(super) fn claim(&self, all: Range<u64>, alone: [Range<u64>; 2]) -> Claimed<'_> {
         let mut queue = self.lock();
         queue.last += 1;
         let id = queue.last;
@@ -54,7 +54,7 @@ impl SectorLocks {
     }
 
     /// Claims `all` for a write of whole sectors; none if that would have to wait.
-    pub fn try_claim(&self, all: Range<u64>) -> Option<Claimed<'_>> {
+    pub(super) fn try_claim(&self, all: Range<u64>) -> Option<Claimed<'_>> {
         let mut queue = self.lock();
         queue.last += 1;
         let id = queue.last;
@@ -80,7 +80,7 @@ impl Queue {
 }
 
 /// A claim that is served until it is dropped.
-pub struct Claimed<'a> {
+pub(super) struct Claimed<'a> {
     locks: &'a SectorLocks,
     id: u64,
 }

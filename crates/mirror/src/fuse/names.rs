@@ -30,7 +30,7 @@ const BLOCK_BYTES: u32 = 128 << 10;
 
 /// A place in the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub(super) enum Place {
     /// `/`.
     Root,
     /// `/_control`.
@@ -49,7 +49,7 @@ pub enum Place {
 
 impl Place {
     /// Its number, the same in every mount.
-    pub fn number(&self) -> INodeNo {
+    pub(super) fn number(&self) -> INodeNo {
         if *self == Self::Root {
             return INodeNo::ROOT;
         }
@@ -58,7 +58,7 @@ impl Place {
         INodeNo(u64::from_le_bytes(*digest.0.first_chunk().expect("a digest is longer")) | 2)
     }
 
-    pub fn kind(&self) -> FileType {
+    pub(super) fn kind(&self) -> FileType {
         match self {
             Self::Root | Self::Clones | Self::Image(_) => FileType::Directory,
             Self::Link(..) => FileType::Symlink,
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// How long the kernel may believe what it was told: versions never change, but may be removed.
-    pub fn lifetime(&self) -> Duration {
+    pub(super) fn lifetime(&self) -> Duration {
         match self {
             Self::Disk(DiskName::Version(..)) => Duration::from_secs(10),
             Self::Clones | Self::Image(_) | Self::Link(..) | Self::Disk(DiskName::Clone(_)) => {
@@ -79,7 +79,7 @@ impl Place {
     }
 
     /// The place called `name` in this one, whether or not anything is there. `NotFound` if nothing can be.
-    pub fn child(&self, name: &str) -> Result<Self> {
+    pub(super) fn child(&self, name: &str) -> Result<Self> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is nothing called `{name}`"));
         match self {
             Self::Root => match name {
@@ -108,7 +108,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// See the module.
-pub struct Names {
+pub(super) struct Names {
     disks: Arc<Disks>,
     /// What the kernel knows, with the number of times that it was told.
     known: Mutex<HashMap<INodeNo, (Place, u64)>>,
@@ -118,7 +118,7 @@ pub struct Names {
 
 impl Names {
     /// All belongs to `owner`, user and group; `since` is when the mount was made.
-    pub fn new(disks: Arc<Disks>, owner: (u32, u32), since: SystemTime) -> Self {
+    pub(super) fn new(disks: Arc<Disks>, owner: (u32, u32), since: SystemTime) -> Self {
         Self { disks, known: Mutex::default(), owner, since }
     }
 
@@ -127,7 +127,7 @@ impl Names {
     }
 
     /// The place of a number that the kernel was told.
-    pub fn place(&self, number: INodeNo) -> Result<Place> {
+    pub(super) fn place(&self, number: INodeNo) -> Result<Place> {
         if number == INodeNo::ROOT {
             return Ok(Place::Root);
         }
@@ -136,12 +136,12 @@ impl Names {
     }
 
     /// The kernel is told of a place once more.
-    pub fn remember(&self, place: &Place) {
+    pub(super) fn remember(&self, place: &Place) {
         self.known().entry(place.number()).or_insert_with(|| (place.clone(), 0)).1 += 1;
     }
 
     /// The kernel forgets so many of the times that it was told.
-    pub fn forget(&self, number: INodeNo, times: u64) {
+    pub(super) fn forget(&self, number: INodeNo, times: u64) {
         let mut known = self.known();
         if let Some((_, told)) = known.get_mut(&number) {
             *told = told.saturating_sub(times);
@@ -152,7 +152,7 @@ impl Names {
     }
 
     /// What is in a folder. Nothing of a disk is fetched.
-    pub fn list(&self, place: &Place) -> Result<Vec<(String, Place)>> {
+    pub(super) fn list(&self, place: &Place) -> Result<Vec<(String, Place)>> {
         let mut list = Vec::new();
         let mut add = |name: &str| {
             if let Ok(child) = place.child(name) {
@@ -177,12 +177,12 @@ impl Names {
     }
 
     /// What a link says.
-    pub fn target(&self, reference: &Reference) -> Result<String> {
+    pub(super) fn target(&self, reference: &Reference) -> Result<String> {
         Ok(self.disks.origin.resolve(reference)?.number.to_string())
     }
 
     /// Attributes of what is at a place. `NotFound` if nothing is.
-    pub fn attributes(&self, place: &Place) -> Result<FileAttr> {
+    pub(super) fn attributes(&self, place: &Place) -> Result<FileAttr> {
         let (size, allocated, perm, changed) = match place {
             Place::Root | Place::Clones => (0, 0, 0o500, self.since),
             Place::Image(image) => {

@@ -7,7 +7,7 @@ use crate::nbd::transport::Transport;
 const BATCH_BYTES: usize = 256 << 10;
 
 /// See the module.
-pub struct Batch {
+pub(super) struct Batch {
     bytes: Box<[u8]>,
     used: usize,
 }
@@ -15,12 +15,12 @@ pub struct Batch {
 impl Batch {
     /// Empty.
     #[must_use]
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { bytes: vec![0; BATCH_BYTES].into(), used: 0 }
     }
 
     /// Room for a reply of `count` bytes at most, after sending what would be too much. [`Batch::keep`] takes it in.
-    pub fn room(&mut self, transport: &Transport, count: usize) -> io::Result<&mut [u8]> {
+    pub(super) fn room(&mut self, transport: &Transport, count: usize) -> io::Result<&mut [u8]> {
         if self.bytes.len() - self.used < count {
             self.send(transport)?;
         }
@@ -28,20 +28,20 @@ impl Batch {
     }
 
     /// The first `count` bytes of the room last given are a reply.
-    pub fn keep(&mut self, count: usize) {
+    pub(super) fn keep(&mut self, count: usize) {
         self.used += count;
         assert!(self.used <= self.bytes.len(), "no more is kept than there is room for");
     }
 
     /// Takes in a reply.
-    pub fn push(&mut self, transport: &Transport, reply: &[u8]) -> io::Result<()> {
+    pub(super) fn push(&mut self, transport: &Transport, reply: &[u8]) -> io::Result<()> {
         self.room(transport, reply.len())?.copy_from_slice(reply);
         self.keep(reply.len());
         Ok(())
     }
 
     /// Sends what there is.
-    pub fn send(&mut self, transport: &Transport) -> io::Result<()> {
+    pub(super) fn send(&mut self, transport: &Transport) -> io::Result<()> {
         if self.used > 0 {
             transport.turn().send(&self.bytes[..self.used])?;
             self.used = 0;

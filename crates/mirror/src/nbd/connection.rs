@@ -33,7 +33,7 @@ const NEAR_BYTES_MAX: u32 = 64 << 10;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Leads a client to a disk. None if it leaves before.
-pub fn negotiate(
+pub(super) fn negotiate(
     transport: &Transport,
     exports: &dyn Exports,
     tls: &Tls,
@@ -84,7 +84,7 @@ fn start_tls(transport: &Transport, tls: &Tls, input: &Input, deadline: &Deadlin
 }
 
 /// A client that has its disk.
-pub struct Connection {
+pub(super) struct Connection {
     service: Service,
     peer: String,
     lead: Mutex<Lead>,
@@ -106,7 +106,7 @@ struct Lead {
 
 impl Connection {
     /// Serves the client on this thread and others until it leaves or the server stops.
-    pub fn run(service: Service, peer: String, input: Input, place: Place) {
+    pub(super) fn run(service: Service, peer: String, input: Input, place: Place) {
         let lead = Mutex::new(Lead { input, batch: Batch::new(), ended: false });
         let (members, waiting) = (AtomicUsize::new(1), AtomicUsize::new(0));
         let export = service.session.name.clone();

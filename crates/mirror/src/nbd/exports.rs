@@ -8,7 +8,7 @@ use base::{Error, ErrorKind, Result};
 use crate::Served;
 
 /// Most bytes of an export's name or description, by the protocol.
-pub const NAME_BYTES_MAX: usize = 4096;
+pub(super) const NAME_BYTES_MAX: usize = 4096;
 
 /// A disk on offer.
 #[derive(Clone)]

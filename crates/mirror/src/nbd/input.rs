@@ -9,7 +9,7 @@ use crate::nbd::transport::Transport;
 const INPUT_BYTES: usize = 2 * OPTION_BYTES_MAX;
 
 /// See the module.
-pub struct Input {
+pub(super) struct Input {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
@@ -18,24 +18,24 @@ pub struct Input {
 impl Input {
     /// Nothing was received yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { bytes: vec![0; INPUT_BYTES].into(), start: 0, end: 0 }
     }
 
     /// What is there.
     #[must_use]
-    pub fn ready(&self) -> &[u8] {
+    pub(super) fn ready(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
     /// Forgets the first `count` bytes of what is there.
-    pub fn consume(&mut self, count: usize) {
+    pub(super) fn consume(&mut self, count: usize) {
         assert!(count <= self.end - self.start, "no more is consumed than there is");
         self.start += count;
     }
 
     /// Receives until `count` bytes are there, at most [`OPTION_BYTES_MAX`]. False if the end comes before.
-    pub fn fill(&mut self, transport: &Transport, count: usize) -> io::Result<bool> {
+    pub(super) fn fill(&mut self, transport: &Transport, count: usize) -> io::Result<bool> {
         assert!(count <= OPTION_BYTES_MAX, "there is room for what is asked");
         if self.start == self.end || self.bytes.len() - self.start < count {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -51,7 +51,7 @@ impl Input {
     }
 
     /// Fills `into`, and keeps what came behind. False if the end comes before.
-    pub fn take(&mut self, transport: &Transport, mut into: &mut [u8]) -> io::Result<bool> {
+    pub(super) fn take(&mut self, transport: &Transport, mut into: &mut [u8]) -> io::Result<bool> {
         let count = into.len().min(self.ready().len());
         into[..count].copy_from_slice(&self.ready()[..count]);
         self.consume(count);
@@ -71,7 +71,7 @@ impl Input {
     }
 
     /// Passes over `count` bytes. False if the end comes before.
-    pub fn skip(&mut self, transport: &Transport, mut count: usize) -> io::Result<bool> {
+    pub(super) fn skip(&mut self, transport: &Transport, mut count: usize) -> io::Result<bool> {
         loop {
             let passed = count.min(self.ready().len());
             self.consume(passed);

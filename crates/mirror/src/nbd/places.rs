@@ -85,7 +85,7 @@ impl Shared {
 }
 
 /// A client's place, free again when it is dropped.
-pub struct Place {
+pub(super) struct Place {
     pub(super) shared: Arc<Shared>,
     number: u64,
     /// All places were taken: this one is for being told so.
@@ -94,7 +94,7 @@ pub struct Place {
 
 impl Place {
     /// Whether requests are to be refused.
-    pub fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.shared.is_stopping()
     }
 }

@@ -5,9 +5,9 @@ use crate::nbd::request::{Code, Cookie};
 use crate::nbd::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk};
 
 /// Bytes of a simple reply before its data.
-pub const SIMPLE_BYTES: usize = 16;
+pub(super) const SIMPLE_BYTES: usize = 16;
 /// Bytes of a chunk of data before its data.
-pub const DATA_BYTES: usize = CHUNK_BYTES + 8;
+pub(super) const DATA_BYTES: usize = CHUNK_BYTES + 8;
 /// Bytes of a chunk before what its kind adds.
 const CHUNK_BYTES: usize = 20;
 /// Most bytes of an error's words, by the protocol.
@@ -15,7 +15,7 @@ const WORDS_BYTES_MAX: usize = 4096;
 
 /// A reply without data; before the data of a read, if nothing failed.
 #[must_use]
-pub fn simple(cookie: Cookie, code: Option<Code>) -> [u8; SIMPLE_BYTES] {
+pub(super) fn simple(cookie: Cookie, code: Option<Code>) -> [u8; SIMPLE_BYTES] {
     let mut bytes = [0; SIMPLE_BYTES];
     bytes[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
     bytes[4..8].copy_from_slice(&code.map_or(0, |code| code as u32).to_be_bytes());
@@ -25,7 +25,7 @@ pub fn simple(cookie: Cookie, code: Option<Code>) -> [u8; SIMPLE_BYTES] {
 
 /// What stands before `data_bytes` bytes from `offset` of the disk; `last` if no other chunk of the reply follows.
 #[must_use]
-pub fn data(cookie: Cookie, offset: u64, data_bytes: u32, last: bool) -> [u8; DATA_BYTES] {
+pub(super) fn data(cookie: Cookie, offset: u64, data_bytes: u32, last: bool) -> [u8; DATA_BYTES] {
     let mut bytes = [0; DATA_BYTES];
     bytes[..CHUNK_BYTES].copy_from_slice(&head(chunk::OFFSET_DATA, cookie, data_bytes + 8, last));
     bytes[CHUNK_BYTES..].copy_from_slice(&offset.to_be_bytes());
@@ -33,14 +33,14 @@ pub fn data(cookie: Cookie, offset: u64, data_bytes: u32, last: bool) -> [u8; DA
 }
 
 /// Says that `hole_bytes` bytes from `offset` of the disk are zeros.
-pub fn hole(into: &mut Vec<u8>, cookie: Cookie, offset: u64, hole_bytes: u32, last: bool) {
+pub(super) fn hole(into: &mut Vec<u8>, cookie: Cookie, offset: u64, hole_bytes: u32, last: bool) {
     into.extend(head(chunk::OFFSET_HOLE, cookie, 12, last));
     into.extend(offset.to_be_bytes());
     into.extend(hole_bytes.to_be_bytes());
 }
 
 /// What `context` says: bytes and flags of run after run.
-pub fn status(into: &mut Vec<u8>, cookie: Cookie, context: Context, runs: &[(u32, u32)], last: bool) {
+pub(super) fn status(into: &mut Vec<u8>, cookie: Cookie, context: Context, runs: &[(u32, u32)], last: bool) {
     let length = u32::try_from(4 + 8 * runs.len()).expect("runs are few");
     into.extend(head(chunk::BLOCK_STATUS, cookie, length, last));
     into.extend(context.id().to_be_bytes());
@@ -51,7 +51,7 @@ pub fn status(into: &mut Vec<u8>, cookie: Cookie, context: Context, runs: &[(u32
 }
 
 /// Ends a structured reply with an error, told to people as `words`.
-pub fn error(into: &mut Vec<u8>, cookie: Cookie, code: Code, words: &str) {
+pub(super) fn error(into: &mut Vec<u8>, cookie: Cookie, code: Code, words: &str) {
     let words = &words[..words.floor_char_boundary(WORDS_BYTES_MAX)];
     let length = u16::try_from(words.len()).expect("at most 4096");
     into.extend(head(chunk::ERROR, cookie, 6 + u32::from(length), true));

@@ -272,10 +272,10 @@ impl Raw {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
 
-    pub const RULES: Rules = Rules {
+    pub(crate) const RULES: Rules = Rules {
         size_bytes: 1 << 30,
         sector_bytes: 512,
         read_only: false,
@@ -285,7 +285,7 @@ pub mod tests {
     };
 
     /// A request as a client sends it.
-    pub fn encode(kind: u16, flags: u16, offset: u64, bytes: u32) -> [u8; REQUEST_BYTES] {
+    pub(crate) fn encode(kind: u16, flags: u16, offset: u64, bytes: u32) -> [u8; REQUEST_BYTES] {
         let fields = [
             &REQUEST_MAGIC.to_be_bytes()[..],
             &flags.to_be_bytes(),

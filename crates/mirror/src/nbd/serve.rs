@@ -13,7 +13,7 @@ use crate::nbd::transport::Transport;
 use crate::{Durability, StatusRun};
 
 /// The disk is read and written in pieces of at most this, so that a request takes no more memory.
-pub const PIECE_BYTES: u32 = 1 << 20;
+pub(super) const PIECE_BYTES: u32 = 1 << 20;
 /// Reads of at least this ask for holes first.
 const SPARSE_BYTES_MIN: u32 = 32 << 10;
 /// Runs that a read looks at; what lies behind is read as data.
@@ -22,7 +22,7 @@ const READ_RUNS_MAX: usize = 64;
 const STATUS_RUNS_MAX: usize = 4096;
 
 /// Something to be done.
-pub enum Job {
+pub(super) enum Job {
     /// A request without payload.
     Request(Request),
     /// The end of a write, whose bytes lie at the front of the thread's memory.
@@ -40,11 +40,11 @@ pub enum Job {
 
 /// Memory of a thread, which grows up to a piece and the head of its reply.
 #[derive(Default)]
-pub struct Memory(Vec<u8>);
+pub(super) struct Memory(Vec<u8>);
 
 impl Memory {
     /// Its first `count` bytes, whatever they are.
-    pub fn room(&mut self, count: usize) -> &mut [u8] {
+    pub(super) fn room(&mut self, count: usize) -> &mut [u8] {
         if self.0.len() < count {
             self.0.resize(count, 0);
         }
@@ -53,7 +53,7 @@ impl Memory {
 }
 
 /// What the threads of a connection need to answer.
-pub struct Service {
+pub(super) struct Service {
     /// Where replies go.
     pub transport: std::sync::Arc<Transport>,
     /// What was agreed on.
@@ -64,7 +64,7 @@ pub struct Service {
 
 impl Service {
     /// Does a job and replies. An error is one of the connection.
-    pub fn perform(&self, job: Job, memory: &mut Memory) -> io::Result<()> {
+    pub(super) fn perform(&self, job: Job, memory: &mut Memory) -> io::Result<()> {
         let disk = &self.session.disk;
         let (cookie, command) = match job {
             Job::Request(Request { cookie, command }) => (cookie, command),
@@ -95,7 +95,7 @@ impl Service {
     }
 
     /// The bytes of an error's reply.
-    pub fn refusal(&self, cookie: Cookie, code: Code, words: &str) -> Vec<u8> {
+    pub(super) fn refusal(&self, cookie: Cookie, code: Code, words: &str) -> Vec<u8> {
         if !self.session.rules.structured {
             return reply::simple(cookie, Some(code)).into();
         }
@@ -222,7 +222,7 @@ impl Service {
 }
 
 /// The range in pieces.
-pub fn pieces(range: Range) -> impl Iterator<Item = Range> {
+pub(super) fn pieces(range: Range) -> impl Iterator<Item = Range> {
     (0..range.bytes.div_ceil(PIECE_BYTES)).map(move |index| {
         let skip = index * PIECE_BYTES;
         Range { offset: range.offset + u64::from(skip), bytes: (range.bytes - skip).min(PIECE_BYTES) }

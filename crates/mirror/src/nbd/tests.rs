@@ -6,7 +6,7 @@ use disk::Geometry;
 use crate::{Durability, Served, Space, StatusRun};
 
 /// A disk that has a shape and nothing else.
-pub struct Fake(pub Geometry);
+pub(super) struct Fake(pub Geometry);
 
 fn nothing<T>() -> Result<T> {
     Err(Error::new(ErrorKind::Unsupported, "a disk without content"))

@@ -91,7 +91,7 @@ impl Write for &Socket {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Transport {
+pub(super) struct Transport {
     socket: Socket,
     tls: OnceLock<Tls>,
     /// Who holds it sends; what is sent under one hold stays together. Memory for what TLS makes of it.
@@ -101,12 +101,12 @@ pub struct Transport {
 impl Transport {
     /// Around a socket that was prepared.
     #[must_use]
-    pub fn new(socket: Socket) -> Self {
+    pub(super) fn new(socket: Socket) -> Self {
         Self { socket, tls: OnceLock::new(), turn: Mutex::default() }
     }
 
     /// Receives what there is, at least a byte; 0 at the end. One thread at a time.
-    pub fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    pub(super) fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         loop {
             let received = match (self.tls.get(), &mut *into) {
                 (Some(tls), [first, ..]) => self.receive_private(tls, first),
@@ -120,12 +120,12 @@ impl Transport {
     }
 
     /// Takes the turn to send; others wait until it is dropped.
-    pub fn turn(&self) -> Turn<'_> {
+    pub(super) fn turn(&self) -> Turn<'_> {
         Turn { transport: self, sealed: lock(&self.turn) }
     }
 
     /// Lets TLS begin, with this machine as its server.
-    pub fn start_tls(&self, config: &Arc<ServerConfig>, deadline: &Deadline) -> io::Result<()> {
+    pub(super) fn start_tls(&self, config: &Arc<ServerConfig>, deadline: &Deadline) -> io::Result<()> {
         let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let tls = Tls { connection: Mutex::new(connection), ciphertext: Mutex::default() };
         lock(&tls.connection).complete_io(&mut Duplex { socket: &self.socket, deadline })?;
@@ -134,17 +134,17 @@ impl Transport {
     }
 
     /// Sees that nothing waits here longer than until `deadline`; for ever without one. `TimedOut` if it is over.
-    pub fn hurry(&self, deadline: Option<&Deadline>) -> io::Result<()> {
+    pub(super) fn hurry(&self, deadline: Option<&Deadline>) -> io::Result<()> {
         self.socket.set_timeouts(deadline.map(Deadline::left).transpose()?)
     }
 
     /// Whoever receives finds the end; sending goes on.
-    pub fn stop_receiving(&self) {
+    pub(super) fn stop_receiving(&self) {
         self.socket.shutdown(Shutdown::Read);
     }
 
     /// Ends it for the peer and for all who send or receive here.
-    pub fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.socket.shutdown(Shutdown::Both);
     }
 
@@ -173,14 +173,14 @@ impl Transport {
 }
 
 /// The right to send.
-pub struct Turn<'a> {
+pub(super) struct Turn<'a> {
     transport: &'a Transport,
     sealed: MutexGuard<'a, Vec<u8>>,
 }
 
 impl Turn<'_> {
     /// Sends all of it.
-    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut socket = &self.transport.socket;
         match self.transport.tls.get() {
             None => socket.write_all(bytes),
@@ -189,7 +189,7 @@ impl Turn<'_> {
     }
 
     /// Ends the connection; a peer under TLS is told so, if it still listens.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if let Some(tls) = self.transport.tls.get() {
             lock(&tls.connection).send_close_notify();
             // It fails where the peer has gone already, or takes nothing.
@@ -256,12 +256,12 @@ impl Ciphertext {
 
 /// A time by which a handshake is to be over.
 #[derive(Debug)]
-pub struct Deadline(Clock, Duration);
+pub(super) struct Deadline(Clock, Duration);
 
 impl Deadline {
     /// So long from now.
     #[must_use]
-    pub fn after(limit: Duration) -> Self {
+    pub(super) fn after(limit: Duration) -> Self {
         Self(Clock::start(), limit)
     }
 

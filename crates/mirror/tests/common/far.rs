@@ -14,14 +14,14 @@ use super::Place;
 
 /// When the way to a repository breaks.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Breaks {
+pub(crate) enum Breaks {
     Never,
     BeforeTheVersion,
     BehindIt,
 }
 
 /// A repository to which the way breaks once.
-pub struct Far<'a> {
+pub(crate) struct Far<'a> {
     pub place: &'a Place,
     pub breaks: Mutex<Breaks>,
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
 
-pub mod far;
+pub(crate) mod far;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,22 +14,22 @@ use image::{ChunkSize, Manifest, ObjectKind, ObjectRef, ObjectSource};
 use mirror::{Mirror, MirrorOptions, Served as _, Source};
 use store::{Location, Repository, Shape, Stamp};
 
-pub const CHUNK: u64 = 1 << 16;
+pub(crate) const CHUNK: u64 = 1 << 16;
 
-pub fn stamp() -> Stamp {
+pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-21T21:00:00Z".into(), creator: "test@here".into() }
 }
 
 /// A repository in a folder with the image `disk`: `size` bytes, of which some chunks are free, some full, some full in
 /// part.
-pub struct Place {
+pub(crate) struct Place {
     pub folder: tempfile::TempDir,
     pub repository: Arc<Repository>,
     pub content: Vec<u8>,
 }
 
 impl Place {
-    pub fn new(size: u64, seed: u64) -> Self {
+    pub(crate) fn new(size: u64, seed: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::Folder(folder.path().join("repository"));
         let repository = Arc::new(Repository::create(&location).unwrap());
@@ -55,20 +55,20 @@ impl Place {
         Self { folder, repository, content }
     }
 
-    pub fn path(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn manifest(&self, reference: &str) -> Manifest {
+    pub(crate) fn manifest(&self, reference: &str) -> Manifest {
         self.repository.resolve(&reference.parse().unwrap()).unwrap()
     }
 
-    pub fn sources(&self) -> Vec<Source> {
+    pub(crate) fn sources(&self) -> Vec<Source> {
         vec![Source::repository(Arc::clone(&self.repository))]
     }
 
     /// What a version holds.
-    pub fn read(&self, reference: &str) -> Vec<u8> {
+    pub(crate) fn read(&self, reference: &str) -> Vec<u8> {
         let snapshot = self.repository.snapshot(&reference.parse().unwrap()).unwrap();
         let mut bytes = vec![0; snapshot.layout().size_bytes() as usize];
         snapshot.read(0, &mut bytes).unwrap();
@@ -76,34 +76,34 @@ impl Place {
     }
 }
 
-pub fn options() -> MirrorOptions {
+pub(crate) fn options() -> MirrorOptions {
     MirrorOptions::default()
 }
 
 /// All that a disk holds.
-pub fn all(mirror: &Mirror) -> Vec<u8> {
+pub(crate) fn all(mirror: &Mirror) -> Vec<u8> {
     let mut bytes = vec![0; mirror.geometry().size_bytes as usize];
     mirror.read(0, &mut bytes).unwrap();
     bytes
 }
 
-pub const GOOD: u8 = 0;
-pub const DEAD: u8 = 1;
-pub const FLIPS: u8 = 2;
-pub const GONE: u8 = 3;
+pub(crate) const GOOD: u8 = 0;
+pub(crate) const DEAD: u8 = 1;
+pub(crate) const FLIPS: u8 = 2;
+pub(crate) const GONE: u8 = 3;
 
 /// A source that does as it is told.
-pub struct Moody {
+pub(crate) struct Moody {
     pub inner: Arc<Repository>,
     pub mood: AtomicU8,
 }
 
 impl Moody {
-    pub fn new(place: &Place, mood: u8) -> Arc<Self> {
+    pub(crate) fn new(place: &Place, mood: u8) -> Arc<Self> {
         Arc::new(Self { inner: Arc::clone(&place.repository), mood: AtomicU8::new(mood) })
     }
 
-    pub fn becomes(&self, mood: u8) {
+    pub(crate) fn becomes(&self, mood: u8) {
         self.mood.store(mood, Ordering::SeqCst);
     }
 }
@@ -124,6 +124,6 @@ impl ObjectSource for Moody {
     }
 }
 
-pub fn source(name: &str, moody: &Arc<Moody>) -> Source {
+pub(crate) fn source(name: &str, moody: &Arc<Moody>) -> Source {
     Source { name: name.to_owned(), objects: Arc::clone(moody) as Arc<dyn ObjectSource>, at_once: 4 }
 }

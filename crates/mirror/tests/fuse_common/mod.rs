@@ -16,21 +16,26 @@ use store::Repository;
 
 use crate::common::{self, Place, stamp};
 
-pub struct Mount {
+pub(crate) struct Mount {
     pub at: PathBuf,
     pub mounted: Mounted,
 }
 
 impl Mount {
-    pub fn new(place: &Place) -> Self {
+    pub(crate) fn new(place: &Place) -> Self {
         Self::with(place, place.sources(), u64::MAX)
     }
 
-    pub fn with(place: &Place, sources: Vec<Source>, bytes_max: u64) -> Self {
+    pub(crate) fn with(place: &Place, sources: Vec<Source>, bytes_max: u64) -> Self {
         Self::at(place.folder.path(), &place.repository, sources, bytes_max)
     }
 
-    pub fn at(folder: &Path, repository: &Arc<Repository>, sources: Vec<Source>, bytes_max: u64) -> Self {
+    pub(crate) fn at(
+        folder: &Path,
+        repository: &Arc<Repository>,
+        sources: Vec<Source>,
+        bytes_max: u64,
+    ) -> Self {
         let at = folder.join("mount");
         std::fs::create_dir_all(&at).unwrap();
         let disks = DiskSettings {
@@ -46,11 +51,11 @@ impl Mount {
         Self { mounted: mount(&at, origin, sources, options).unwrap(), at }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.at.join(name)
     }
 
-    pub fn list(&self, name: &str) -> Vec<String> {
+    pub(crate) fn list(&self, name: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(name)).unwrap();
         let mut names: Vec<_> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -59,7 +64,7 @@ impl Mount {
     }
 
     /// Writes a line to the control file; the answer, if it was done.
-    pub fn control(&self, line: &str) -> Result<String, std::io::Error> {
+    pub(crate) fn control(&self, line: &str) -> Result<String, std::io::Error> {
         let mut file = OpenOptions::new().read(true).write(true).open(self.path("_control"))?;
         file.write_all(line.as_bytes())?;
         file.seek(SeekFrom::Start(0))?;
@@ -68,18 +73,18 @@ impl Mount {
         Ok(answer.trim_end().to_owned())
     }
 
-    pub fn clone_of(&self, name: &str, version: &str) -> PathBuf {
+    pub(crate) fn clone_of(&self, name: &str, version: &str) -> PathBuf {
         self.control(&format!("clone {name} {version}")).unwrap();
         self.path(&format!("_clones/{name}"))
     }
 }
 
-pub fn open(path: &Path) -> File {
+pub(crate) fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
 /// Runs a program; what it printed.
-pub fn run(words: &[&str]) -> String {
+pub(crate) fn run(words: &[&str]) -> String {
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {told}");
@@ -87,16 +92,16 @@ pub fn run(words: &[&str]) -> String {
 }
 
 /// A file system on a loop device, mounted as long as this lives.
-pub struct Loop(pub PathBuf);
+pub(crate) struct Loop(pub PathBuf);
 
 impl Loop {
-    pub fn mount(file: &Path, at: PathBuf, options: &str) -> Self {
+    pub(crate) fn mount(file: &Path, at: PathBuf, options: &str) -> Self {
         std::fs::create_dir_all(&at).unwrap();
         run(&["mount", "-o", options, file.to_str().unwrap(), at.to_str().unwrap()]);
         Self(at)
     }
 
-    pub fn unmount(self) {
+    pub(crate) fn unmount(self) {
         run(&["umount", self.0.to_str().unwrap()]);
         std::mem::forget(self);
     }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
-pub mod tools;
+pub(crate) mod tools;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,11 +17,11 @@ use mirror::nbd::{Event, Export, ExportTable, Server};
 use mirror::{Durability, RawDisk, Served, Space, StatusRun};
 use tempfile::TempDir;
 
-pub const MIB: u64 = 1 << 20;
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A raw disk that can be read-only, have larger sectors, fail, and let requests wait.
-pub struct Rigged {
+pub(crate) struct Rigged {
     pub disk: RawDisk,
     pub sector_bytes: u32,
     pub read_only: bool,
@@ -40,13 +40,13 @@ pub struct Rigged {
 
 /// Somewhere to wait.
 #[derive(Default)]
-pub struct Gate {
+pub(crate) struct Gate {
     closed: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Gate {
-    pub fn set_closed(&self, closed: bool) {
+    pub(crate) fn set_closed(&self, closed: bool) {
         *self.closed.lock().unwrap() = closed;
         self.changed.notify_all();
     }
@@ -57,7 +57,7 @@ impl Gate {
 }
 
 impl Rigged {
-    pub fn new(path: &Path, size_bytes: u64) -> Self {
+    pub(crate) fn new(path: &Path, size_bytes: u64) -> Self {
         Self {
             disk: RawDisk::open(path, Some(size_bytes)).unwrap(),
             sector_bytes: 512,
@@ -139,7 +139,7 @@ impl Served for Rigged {
 }
 
 /// A server on a Unix socket in a folder of its own.
-pub struct House {
+pub(crate) struct House {
     pub folder: TempDir,
     pub table: Arc<ExportTable>,
     pub server: Server,
@@ -147,7 +147,7 @@ pub struct House {
 }
 
 impl House {
-    pub fn new(clients_max: usize) -> Self {
+    pub(crate) fn new(clients_max: usize) -> Self {
         let (folder, table) = (tempfile::tempdir().unwrap(), Arc::new(ExportTable::default()));
         let (teller, events) = mpsc::channel();
         let log = Arc::new(move |event: &Event| drop(teller.send(event.clone())));
@@ -158,36 +158,36 @@ impl House {
     }
 
     /// With one disk.
-    pub fn of(disk: impl FnOnce(&Path) -> Rigged) -> (Self, Arc<Rigged>) {
+    pub(crate) fn of(disk: impl FnOnce(&Path) -> Rigged) -> (Self, Arc<Rigged>) {
         let house = Self::new(64);
         let disk = Arc::new(disk(&house.path("disk.raw")));
         house.offer("disk", &disk);
         (house, disk)
     }
 
-    pub fn offer(&self, name: &str, disk: &Arc<Rigged>) {
+    pub(crate) fn offer(&self, name: &str, disk: &Arc<Rigged>) {
         let export = Export { disk: Arc::clone(disk) as _, description: format!("test disk {name}") };
         self.table.insert(name, export).unwrap();
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.path("socket")
     }
 
-    pub fn uri(&self, name: &str) -> String {
+    pub(crate) fn uri(&self, name: &str) -> String {
         format!("nbd+unix:///{name}?socket={}", self.socket().display())
     }
 
-    pub fn client(&self, name: &str, structured: bool) -> Client {
+    pub(crate) fn client(&self, name: &str, structured: bool) -> Client {
         Client::connect(&self.socket(), name, structured)
     }
 
     /// Waits for an event that fits.
-    pub fn event(&self, fits: impl Fn(&Event) -> bool) -> Event {
+    pub(crate) fn event(&self, fits: impl Fn(&Event) -> bool) -> Event {
         loop {
             let event = self.events.recv_timeout(PATIENCE).expect("the event comes");
             if fits(&event) {
@@ -197,18 +197,18 @@ impl House {
     }
 }
 
-pub fn counted(text: &str) -> Vec<u8> {
+pub(crate) fn counted(text: &str) -> Vec<u8> {
     [&u32::try_from(text.len()).unwrap().to_be_bytes(), text.as_bytes()].concat()
 }
 
-pub fn option(number: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn option(number: u32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();
     [&b"IHAVEOPT"[..], &number.to_be_bytes(), &length, body].concat()
 }
 
 /// A reply, put together from its chunks.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub cookie: u64,
     pub error: u32,
     pub words: String,
@@ -216,7 +216,7 @@ pub struct Reply {
 }
 
 /// A client that sends what it is told to.
-pub struct Client {
+pub(crate) struct Client {
     pub stream: UnixStream,
     structured: bool,
     /// Lengths of reads that were asked for: simple replies do not tell theirs.
@@ -226,7 +226,7 @@ pub struct Client {
 
 impl Client {
     /// A client that saw the greeting and told its flags.
-    pub fn greet(socket: &Path) -> Self {
+    pub(crate) fn greet(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut greeting = [0; 18];
@@ -236,7 +236,7 @@ impl Client {
         Self { stream, structured: false, asked: std::collections::BTreeMap::new(), cookie: 0 }
     }
 
-    pub fn connect(socket: &Path, name: &str, structured: bool) -> Self {
+    pub(crate) fn connect(socket: &Path, name: &str, structured: bool) -> Self {
         let mut client = Self::greet(socket);
         if structured {
             client.stream.write_all(&option(8, &[])).unwrap();
@@ -257,7 +257,7 @@ impl Client {
     }
 
     /// Kind and body of the next answer to an option.
-    pub fn answer(&mut self) -> (u32, Vec<u8>) {
+    pub(crate) fn answer(&mut self) -> (u32, Vec<u8>) {
         let mut head = [0; 20];
         self.stream.read_exact(&mut head).unwrap();
         let mut body = vec![0; u32::from_be_bytes(head[16..].try_into().unwrap()) as usize];
@@ -266,14 +266,14 @@ impl Client {
     }
 
     /// Sends a request, and returns its cookie.
-    pub fn ask(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32, payload: &[u8]) -> u64 {
+    pub(crate) fn ask(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32, payload: &[u8]) -> u64 {
         let head = self.request(kind, flags, offset, bytes);
         self.stream.write_all(&[&head, payload].concat()).unwrap();
         self.cookie
     }
 
     /// The bytes of a request, to be sent by whoever asks for them.
-    pub fn request(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32) -> Vec<u8> {
+    pub(crate) fn request(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32) -> Vec<u8> {
         self.cookie += 1;
         if kind == 0 {
             self.asked.insert(self.cookie, (offset, bytes as usize));
@@ -290,7 +290,7 @@ impl Client {
     }
 
     /// Whatever reply is ready next. Chunks of replies must not be mixed here.
-    pub fn reply(&mut self) -> Reply {
+    pub(crate) fn reply(&mut self) -> Reply {
         let mut magic = [0; 4];
         self.stream.read_exact(&mut magic).unwrap();
         if u32::from_be_bytes(magic) == 0x6744_6698 { self.simple() } else { self.chunks() }
@@ -352,7 +352,7 @@ impl Client {
     }
 
     /// Asks and waits.
-    pub fn call(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32, payload: &[u8]) -> Reply {
+    pub(crate) fn call(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32, payload: &[u8]) -> Reply {
         let cookie = self.ask(kind, flags, offset, bytes, payload);
         let reply = self.reply();
         assert_eq!(reply.cookie, cookie);
@@ -360,7 +360,7 @@ impl Client {
     }
 
     /// Whether the server has closed the connection.
-    pub fn is_closed(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
     }
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 /// Whether `tools` are there; where `CI` is set they have to be.
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
-pub fn available(tools: &[&str]) -> bool {
+pub(crate) fn available(tools: &[&str]) -> bool {
     let found = |tool: &&str| {
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .any(|folder| folder.join(tool).exists())
@@ -18,7 +18,7 @@ pub fn available(tools: &[&str]) -> bool {
 }
 
 /// What a tool that succeeds prints.
-pub fn run(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -27,7 +27,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 /// What a tool that fails says.
-pub fn fails(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn fails(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
     let said =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
@@ -36,7 +36,7 @@ pub fn fails(program: &str, arguments: &[&str]) -> String {
 }
 
 /// QEMU's words on a disk, each of which succeeds.
-pub fn qemu_io(uri: &str, words: &[&str]) -> String {
+pub(crate) fn qemu_io(uri: &str, words: &[&str]) -> String {
     let commands: Vec<&str> = words.iter().flat_map(|word| ["-c", word]).collect();
     let said = run("qemu-io", &[&["-f", "raw", uri], &commands[..]].concat());
     assert!(!said.contains("failed") && !said.contains("error"), "{words:?}: {said}");

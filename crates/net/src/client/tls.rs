@@ -14,7 +14,7 @@ use super::credential::Credential;
 use crate::token::Fingerprint;
 
 /// A configuration that accepts the certificate that the token of `credential` names by then, and no other.
-pub fn pinned(credential: Arc<Credential>) -> Result<ClientConfig, rustls::Error> {
+pub(super) fn pinned(credential: Arc<Credential>) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(Pinned { credential, provider: Arc::clone(&provider) });
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;

@@ -17,11 +17,11 @@ const SOON: Duration = Duration::from_secs(3);
 
 /// Whether it was told that a server does not answer: once for all requests that wait, until one of them is answered.
 #[derive(Clone, Default)]
-pub struct Told(Arc<AtomicBool>);
+pub(super) struct Told(Arc<AtomicBool>);
 
 impl Told {
     /// An attempt failed, and others follow for at most `left`.
-    pub fn failed(&self, server: &Url, options: &ClientOptions, failure: &Failure, left: Duration) {
+    pub(super) fn failed(&self, server: &Url, options: &ClientOptions, failure: &Failure, left: Duration) {
         self.tell(server, options, &format!(" ({})", failure.root_cause()), left);
     }
 
@@ -33,14 +33,14 @@ impl Told {
     }
 
     /// An answer came.
-    pub fn answered(&self, server: &Url, options: &ClientOptions) {
+    pub(super) fn answered(&self, server: &Url, options: &ClientOptions) {
         if self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed) {
             (options.tell)(&format!("{server} answers again"));
         }
     }
 
     /// Watches a first request until what this returns is dropped.
-    pub fn watch(&self, server: &Url, options: &ClientOptions) -> Sender<()> {
+    pub(super) fn watch(&self, server: &Url, options: &ClientOptions) -> Sender<()> {
         let (over, is_over) = bounded::<()>(0);
         let (this, server, options) = (self.clone(), server.clone(), options.clone());
         thread::spawn(move || {

@@ -14,7 +14,7 @@ use crate::waker::Waker;
 const AT_ONCE: usize = 4;
 
 /// A few threads that fetch, started as they are needed. They end when this is dropped.
-pub struct Aside {
+pub(super) struct Aside {
     source: Arc<dyn ObjectSource>,
     /// Who takes what was fetched.
     taker: Arc<Waker>,
@@ -29,14 +29,14 @@ pub struct Aside {
 }
 
 impl Aside {
-    pub fn new(source: Arc<dyn ObjectSource>, taker: Arc<Waker>) -> Self {
+    pub(super) fn new(source: Arc<dyn ObjectSource>, taker: Arc<Waker>) -> Self {
         let (orders, ordered) = unbounded();
         let (deliver, delivered) = bounded(AT_ONCE);
         Self { source, taker, orders, ordered, deliver, delivered, threads: 0, held: None }
     }
 
     /// Begins to fetch object `id`, whose name is `name`.
-    pub fn order(&mut self, id: u64, name: ObjectRef) {
+    pub(super) fn order(&mut self, id: u64, name: ObjectRef) {
         // This end keeps the queue open.
         let _ = self.orders.send((id, name));
         if self.threads < AT_ONCE {
@@ -55,13 +55,13 @@ impl Aside {
     }
 
     /// The next one that is here.
-    pub fn next(&mut self) -> Option<(u64, Result<Bytes>)> {
+    pub(super) fn next(&mut self) -> Option<(u64, Result<Bytes>)> {
         let held = self.held.take().map(|(id, bytes)| (id, Ok(bytes)));
         held.or_else(|| self.delivered.try_recv().ok())
     }
 
     /// Keeps what cannot be taken now for the next call of [`Self::next`].
-    pub fn hold(&mut self, id: u64, bytes: Bytes) {
+    pub(super) fn hold(&mut self, id: u64, bytes: Bytes) {
         self.held = Some((id, bytes));
     }
 }

@@ -30,7 +30,7 @@ const NODES_AT_ONCE: usize = 8;
 const CHUNKS_AT_ONCE: usize = 8;
 
 /// Takes the objects of one version, from whatever transport, until it is installed.
-pub struct Intake {
+pub(super) struct Intake {
     name: String,
     source: Arc<dyn ObjectSource>,
     begin: Option<Begin>,
@@ -65,7 +65,7 @@ enum Stage {
 
 impl Intake {
     /// Takes the version of `sealed`; what damages on its way by multicast comes from `source`.
-    pub fn new(sealed: &Sealed, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
+    pub(super) fn new(sealed: &Sealed, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
         let builder = CatalogueBuilder::from_manifest(manifest, source.cipher())
@@ -97,22 +97,22 @@ impl Intake {
     }
 
     /// What an object has on average, in bytes.
-    pub fn object_bytes_mean(&self) -> u32 {
+    pub(super) fn object_bytes_mean(&self) -> u32 {
         self.object_bytes_mean
     }
 
     /// What an object has at most, in bytes.
-    pub fn object_bytes_max(&self) -> u64 {
+    pub(super) fn object_bytes_max(&self) -> u64 {
         self.object_bytes_max
     }
 
     /// Whether the fetch itself failed, and not just a session.
-    pub fn is_broken(&self) -> bool {
+    pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
 
     /// A session begins, which knows nothing of what is wanted. Fails with the reason if it is not of this version.
-    pub fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
+    pub(super) fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
         (self.heads, self.nodes_wanted, self.chunks_wanted) = (grant.heads, 0, false);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
         let ours = (catalogue.objects().len() as u64, catalogue.heads());
@@ -122,7 +122,7 @@ impl Intake {
     }
 
     /// Gets what is missing by unicast: all of it, or chunks until `limit` has passed. True if nothing is missing then.
-    pub fn pull(&mut self, stop: &Stop, limit: Option<Duration>) -> Result<bool> {
+    pub(super) fn pull(&mut self, stop: &Stop, limit: Option<Duration>) -> Result<bool> {
         while let Stage::Tree(builder) = &mut self.stage {
             if stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch the tree of `{}`", self.name)));
@@ -148,7 +148,7 @@ impl Intake {
     }
 
     /// Bytes of chunks that are missing; all there can be while the tree is not known.
-    pub fn missing_bytes(&self) -> u64 {
+    pub(super) fn missing_bytes(&self) -> u64 {
         let Stage::Chunks(catalogue, installer) = &self.stage else { return u64::MAX };
         let index = |id: u64| usize::try_from(id).expect("chunks of the catalogue are missing");
         let missing = installer.missing().into_iter();
@@ -160,7 +160,7 @@ impl Intake {
     }
 
     /// Waits until all is durable and verified.
-    pub fn finish(mut self) -> Result<InstallReport> {
+    pub(super) fn finish(mut self) -> Result<InstallReport> {
         if let Stage::Beginning(_) = self.stage {
             self.begin_chunks()?;
         }

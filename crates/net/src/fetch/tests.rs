@@ -84,7 +84,7 @@ impl Version {
 }
 
 /// A version of noise with a gap in chunks of the usual size, and its objects.
-pub fn noise(seed: u64) -> (Manifest, Arc<MemoryObjects>) {
+pub(crate) fn noise(seed: u64) -> (Manifest, Arc<MemoryObjects>) {
     let version = Arc::into_inner(Version::new(seed)).expect("nobody else has it");
     (version.sealed.manifest, Arc::new(version.objects))
 }

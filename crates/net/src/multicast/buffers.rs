@@ -13,7 +13,7 @@ const UNUSED_BYTES_MAX: usize = 16 << 20;
 
 /// Buffers by the machine's slots.
 #[derive(Default)]
-pub struct Buffers {
+pub(super) struct Buffers {
     slots: Vec<Vec<u8>>,
     unused: Arc<Unused>,
 }
@@ -38,7 +38,7 @@ struct Lent {
 impl Buffers {
     /// Makes a buffer of `padded` bytes for the object of `bytes` bytes in `slot`. What it holds is arbitrary, but
     /// behind the object's end there are zeros.
-    pub fn begin(&mut self, slot: Slot, bytes: u32, padded: u32) {
+    pub(super) fn begin(&mut self, slot: Slot, bytes: u32, padded: u32) {
         let (index, bytes, padded) = (slot.0 as usize, bytes as usize, padded as usize);
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, Vec::new);
@@ -54,24 +54,24 @@ impl Buffers {
     }
 
     /// Copies a payload to its place. The machine gives places inside the buffer only.
-    pub fn place(&mut self, slot: Slot, offset: u32, payload: &[u8]) {
+    pub(super) fn place(&mut self, slot: Slot, offset: u32, payload: &[u8]) {
         self.slots[slot.0 as usize][offset as usize..][..payload.len()].copy_from_slice(payload);
     }
 
     /// The buffer of `slot`, to be put right before it is lent.
-    pub fn of(&mut self, slot: Slot) -> &mut [u8] {
+    pub(super) fn of(&mut self, slot: Slot) -> &mut [u8] {
         self.slots.get_mut(slot.0 as usize).map(Vec::as_mut_slice).unwrap_or_default()
     }
 
     /// Takes the first `len` bytes out of `slot`.
-    pub fn lend(&mut self, slot: Slot, len: u32) -> Bytes {
+    pub(super) fn lend(&mut self, slot: Slot, len: u32) -> Bytes {
         let buffer = self.take(slot);
         let len = buffer.len().min(len as usize);
         Bytes::from_owner(Lent { buffer, len, unused: Arc::clone(&self.unused) })
     }
 
     /// Nobody needs what is in `slot`.
-    pub fn drop(&mut self, slot: Slot) {
+    pub(super) fn drop(&mut self, slot: Slot) {
         let buffer = self.take(slot);
         self.unused.put(buffer);
     }

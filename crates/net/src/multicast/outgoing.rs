@@ -5,7 +5,7 @@ use proto::multicast::{BLOCK_HEADER_BYTES, Key, Run, Shape, TAG_BYTES, seal, sea
 
 /// Packets of equal size (the last may be shorter), and how far they went. Its memory is used again for each run.
 #[derive(Default)]
-pub struct Outgoing {
+pub(super) struct Outgoing {
     bytes: Vec<u8>,
     packet_bytes: usize,
     sent: usize,
@@ -14,28 +14,28 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// What has not been sent yet, and the size of a packet.
-    pub fn rest(&self) -> (&[u8], usize) {
+    pub(super) fn rest(&self) -> (&[u8], usize) {
         (&self.bytes[self.sent..], self.packet_bytes)
     }
 
     /// So many bytes of the rest went out.
-    pub fn sent(&mut self, bytes: usize) {
+    pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
     }
 
     /// Whether nothing is left.
-    pub fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.sent >= self.bytes.len()
     }
 
     /// A single packet that lacks its tag.
-    pub fn set_control(&mut self, key: &Key, mut packet: Vec<u8>) {
+    pub(super) fn set_control(&mut self, key: &Key, mut packet: Vec<u8>) {
         seal(key, &mut packet);
         (self.packet_bytes, self.sent, self.bytes) = (packet.len(), 0, packet);
     }
 
     /// The packets of `run`, blocks or symbols of `object`.
-    pub fn set_run(&mut self, shape: &Shape, key: &Key, object: &[u8], run: &Run) {
+    pub(super) fn set_run(&mut self, shape: &Shape, key: &Key, object: &[u8], run: &Run) {
         let block_bytes = usize::from(shape.block_bytes);
         let coded = run.first.symbol(shape);
         if let Some(row) = coded {

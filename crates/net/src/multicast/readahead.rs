@@ -19,7 +19,7 @@ use crate::waker::Waker;
 
 /// What reading objects cost.
 #[derive(Default)]
-pub struct ReadCounters {
+pub(super) struct ReadCounters {
     nanoseconds: AtomicU64,
     bytes: AtomicU64,
     bytes_again: AtomicU64,
@@ -28,29 +28,29 @@ pub struct ReadCounters {
 
 impl ReadCounters {
     /// Time that it took, summed over the threads.
-    pub fn time(&self) -> Duration {
+    pub(super) fn time(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
     }
 
     /// Bytes of all objects read.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of objects read more than once.
-    pub fn bytes_again(&self) -> u64 {
+    pub(super) fn bytes_again(&self) -> u64 {
         self.bytes_again.load(Ordering::Relaxed)
     }
 
     /// Objects that could not be read, or were damaged.
-    pub fn failures(&self) -> u64 {
+    pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 }
 
 /// The driver's end of the readers. What waits in its queues is bounded by the machine, which asks for no more than
 /// its cache holds. The threads end when it is dropped.
-pub struct ReadAhead {
+pub(super) struct ReadAhead {
     wanted: Sender<u64>,
     loaded: Receiver<(u64, Option<Bytes>)>,
 }
@@ -67,7 +67,7 @@ struct Job {
 
 impl ReadAhead {
     /// Starts `threads` readers of `objects`, packed by `packing`, which wake the driver by `waker`.
-    pub fn start(
+    pub(super) fn start(
         threads: usize,
         packing: Arc<Packing>,
         objects: Vec<ObjectRef>,
@@ -98,13 +98,13 @@ impl ReadAhead {
     }
 
     /// Asks for an object of the session.
-    pub fn ask(&self, object: u64) {
+    pub(super) fn ask(&self, object: u64) {
         // The readers live as long as this end does.
         let _ = self.wanted.send(object);
     }
 
     /// What has come since the last call; `None` for that of which nothing could be had.
-    pub fn loaded(&self) -> impl Iterator<Item = (u64, Option<Bytes>)> + '_ {
+    pub(super) fn loaded(&self) -> impl Iterator<Item = (u64, Option<Bytes>)> + '_ {
         self.loaded.try_iter()
     }
 }

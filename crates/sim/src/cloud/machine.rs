@@ -8,15 +8,15 @@ use mirror::machine::{Config, Core, Cut, Held, Io, OpId, Sectors};
 use super::{Boot, Cloud, Way};
 
 /// Reads of a chunk that a guest touches: as many as were recorded, on average.
-pub const READS_OF_CHUNK: u64 = 4;
+pub(super) const READS_OF_CHUNK: u64 = 4;
 /// Objects of a commit on their way at once, as `mirror` has it.
-pub const SENDS_MAX: usize = 16;
+pub(super) const SENDS_MAX: usize = 16;
 /// Requests of a machine in flight.
 const FETCHES_MAX: usize = 16;
 
 /// What an operation is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Job {
+pub(super) enum Job {
     Read,
     Write,
     Freeze,
@@ -27,7 +27,7 @@ pub enum Job {
 }
 
 /// A commit under way.
-pub struct Commit {
+pub(super) struct Commit {
     /// Chunks that wait to be composed, and the lengths of their objects.
     pub waiting: VecDeque<(u64, u64)>,
     pub flying: usize,
@@ -36,7 +36,7 @@ pub struct Commit {
     pub began: Instant,
 }
 
-pub struct Machine {
+pub(super) struct Machine {
     pub core: Core,
     pub ops: HashMap<OpId, (Job, Option<Io>)>,
     pub timer: Option<Instant>,
@@ -55,7 +55,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(cloud: &Cloud, boot: &Boot, cut: Cut, chance: &mut Chance) -> Self {
+    pub(super) fn new(cloud: &Cloud, boot: &Boot, cut: Cut, chance: &mut Chance) -> Self {
         let config = Config {
             sources: vec![FETCHES_MAX],
             fetches_max: FETCHES_MAX,
@@ -106,7 +106,7 @@ impl Machine {
     }
 
     /// Leaf nodes that a commit changes, and those above them.
-    pub fn changed_nodes(&self, height: u8) -> u64 {
+    pub(super) fn changed_nodes(&self, height: u8) -> u64 {
         let mut leaves: Vec<u64> =
             self.dirty.iter().map(|(chunk, _)| chunk / base::limits::TREE_FANOUT).collect();
         leaves.sort_unstable();

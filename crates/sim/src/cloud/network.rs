@@ -7,7 +7,7 @@ const PAYLOAD_BYTES: u64 = 1448;
 const FRAME_BYTES: u64 = 1538;
 
 /// How long `bytes` take on a link of this rate.
-pub fn wire_time(bytes: u64, bits_per_second: u64) -> Duration {
+pub(super) fn wire_time(bytes: u64, bits_per_second: u64) -> Duration {
     let wire = bytes.div_ceil(PAYLOAD_BYTES) * (FRAME_BYTES - PAYLOAD_BYTES) + bytes;
     Duration::from_nanos(wire * 8 * 1_000_000_000 / bits_per_second)
 }
@@ -21,7 +21,7 @@ struct Port {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Network {
+pub(super) struct Network {
     bits_per_second: u64,
     one_way: Duration,
     ports: Vec<Port>,
@@ -32,7 +32,7 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(ports: usize, bits_per_second: u64, round_trip: Duration) -> Self {
+    pub(super) fn new(ports: usize, bits_per_second: u64, round_trip: Duration) -> Self {
         let port = Port { sends: Instant::ZERO, receives: Instant::ZERO };
         Self {
             bits_per_second,
@@ -44,7 +44,7 @@ impl Network {
     }
 
     /// A port sends `bytes`, behind what it sends already: when the first of them reaches another port.
-    pub fn depart(&mut self, now: Instant, from: usize, bytes: u64) -> Instant {
+    pub(super) fn depart(&mut self, now: Instant, from: usize, bytes: u64) -> Instant {
         self.bytes += bytes;
         let begins = now.max(self.ports[from].sends);
         self.ports[from].sends = begins + wire_time(bytes, self.bits_per_second);
@@ -52,7 +52,7 @@ impl Network {
     }
 
     /// `bytes` reach a port, the first of them now: when the last is through.
-    pub fn arrive(&mut self, now: Instant, to: usize, bytes: u64) -> Instant {
+    pub(super) fn arrive(&mut self, now: Instant, to: usize, bytes: u64) -> Instant {
         // A multicast has half of the port.
         let share = if now < self.shared_until { 2 } else { 1 };
         let there = now.max(self.ports[to].receives) + wire_time(bytes, self.bits_per_second) * share;
@@ -61,12 +61,17 @@ impl Network {
     }
 
     /// A word without weight.
-    pub fn word(&self, now: Instant) -> Instant {
+    pub(super) fn word(&self, now: Instant) -> Instant {
         now + self.one_way
     }
 
     /// Multicasts things of these lengths from `from` to all, at half the rate: when each of them is there.
-    pub fn cast(&mut self, now: Instant, from: usize, lengths: impl Iterator<Item = u64>) -> Vec<Instant> {
+    pub(super) fn cast(
+        &mut self,
+        now: Instant,
+        from: usize,
+        lengths: impl Iterator<Item = u64>,
+    ) -> Vec<Instant> {
         let mut at = now.max(self.ports[from].sends);
         let there = lengths.map(|bytes| {
             self.bytes += bytes;

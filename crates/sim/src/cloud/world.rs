@@ -70,7 +70,7 @@ enum Errand {
 }
 
 /// See the module.
-pub struct World<'a> {
+pub(super) struct World<'a> {
     cloud: &'a Cloud,
     boot: &'a Boot,
     cut: Cut,
@@ -87,7 +87,7 @@ pub struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(cloud: &'a Cloud, boot: &'a Boot) -> Self {
+    pub(super) fn new(cloud: &'a Cloud, boot: &'a Boot) -> Self {
         let mut chance = Chance::from_seed(cloud.seed);
         let chunk_sectors = boot.chunk_bytes / 512;
         let size_sectors = boot.disk_bytes / 512;
@@ -112,7 +112,7 @@ impl<'a> World<'a> {
         }
     }
 
-    pub fn run(mut self) -> CloudOutcome {
+    pub(super) fn run(mut self) -> CloudOutcome {
         for machine in 0..self.machines.len() {
             self.queue.push(self.machines[machine].started, Event::Start(machine));
         }

@@ -6,11 +6,11 @@ use base::Chance;
 use mirror::machine::Sectors;
 
 /// What a sector holds.
-pub type Value = u64;
+pub(super) type Value = u64;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
-pub struct Medium {
+pub(super) struct Medium {
     /// As a process sees it.
     now: Vec<Value>,
     /// As it is on the platter.
@@ -22,20 +22,20 @@ pub struct Medium {
 }
 
 /// What a sync that began at some moment covers.
-pub type Mark = Vec<(u64, usize)>;
+pub(super) type Mark = Vec<(u64, usize)>;
 
 impl Medium {
-    pub fn new(sectors: u64, journal: Vec<u8>) -> Self {
+    pub(super) fn new(sectors: u64, journal: Vec<u8>) -> Self {
         let blank = vec![0; sectors as usize];
         let journal_stable = journal.len();
         Self { now: blank.clone(), stable: blank, pending: BTreeMap::new(), journal, journal_stable }
     }
 
-    pub fn read(&self, range: &Sectors) -> Vec<Value> {
+    pub(super) fn read(&self, range: &Sectors) -> Vec<Value> {
         self.now[range.start as usize..range.end as usize].to_vec()
     }
 
-    pub fn write(&mut self, start: u64, values: &[Value]) {
+    pub(super) fn write(&mut self, start: u64, values: &[Value]) {
         for (sector, &value) in (start..).zip(values) {
             self.now[sector as usize] = value;
             self.pending.entry(sector).or_default().push(value);
@@ -43,12 +43,12 @@ impl Medium {
     }
 
     /// What a sync covers that begins now.
-    pub fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         self.pending.iter().map(|(&sector, values)| (sector, values.len())).collect()
     }
 
     /// A sync that began at `mark` is over.
-    pub fn synced(&mut self, mark: &Mark) {
+    pub(super) fn synced(&mut self, mark: &Mark) {
         for &(sector, count) in mark {
             let Some(values) = self.pending.get_mut(&sector) else { continue };
             let count = count.min(values.len());
@@ -62,28 +62,28 @@ impl Medium {
         }
     }
 
-    pub fn journal(&self) -> &[u8] {
+    pub(super) fn journal(&self) -> &[u8] {
         &self.journal
     }
 
-    pub fn append(&mut self, record: &[u8]) -> u64 {
+    pub(super) fn append(&mut self, record: &[u8]) -> u64 {
         self.journal.extend_from_slice(record);
         self.journal.len() as u64
     }
 
-    pub fn journal_synced(&mut self, bytes: u64) {
+    pub(super) fn journal_synced(&mut self, bytes: u64) {
         self.journal_stable = self.journal_stable.max(bytes as usize);
     }
 
     /// Puts another journal, synced, in the place of this one.
-    pub fn replace_journal(&mut self, journal: Vec<u8>) {
+    pub(super) fn replace_journal(&mut self, journal: Vec<u8>) {
         self.journal_stable = journal.len();
         self.journal = journal;
     }
 
     /// The power fails: of what was not synced some is there, some is not; the journal ends anywhere behind what was
     /// synced, perhaps in something that nobody wrote.
-    pub fn cut(&mut self, chance: &mut Chance) {
+    pub(super) fn cut(&mut self, chance: &mut Chance) {
         for (sector, values) in std::mem::take(&mut self.pending) {
             let kept = chance.below(values.len() as u64 + 1) as usize;
             if kept > 0 {

@@ -18,7 +18,7 @@ struct Written {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Model {
+pub(super) struct Model {
     /// What a read finds where nothing is in flight.
     settled: Vec<Value>,
     /// What is on the platter for certain.
@@ -30,7 +30,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(content: Vec<Value>) -> Self {
+    pub(super) fn new(content: Vec<Value>) -> Self {
         let durable = content.clone();
         Self { settled: content, durable, since: BTreeMap::new(), clock: 0, reads: BTreeMap::new() }
     }
@@ -41,7 +41,7 @@ impl Model {
     }
 
     /// What a sector may hold for a reader now.
-    pub fn visible(&self, sector: u64) -> Vec<Value> {
+    pub(super) fn visible(&self, sector: u64) -> Vec<Value> {
         std::iter::once(self.settled[sector as usize]).chain(self.flying(sector)).collect()
     }
 
@@ -53,7 +53,7 @@ impl Model {
             .collect()
     }
 
-    pub fn write_begins(&mut self, write: u64, start: u64, values: &[Value]) {
+    pub(super) fn write_begins(&mut self, write: u64, start: u64, values: &[Value]) {
         for (sector, &value) in (start..).zip(values) {
             self.since.entry(sector).or_default().push(Written { value, write, acknowledged: None });
             for (range, allowed) in self.reads.values_mut() {
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    pub fn write_ends(&mut self, write: u64, range: &Sectors) {
+    pub(super) fn write_ends(&mut self, write: u64, range: &Sectors) {
         self.clock += 1;
         for sector in range.clone() {
             let since = self.since.get_mut(&sector).expect("it began");
@@ -78,12 +78,12 @@ impl Model {
     }
 
     /// The moment that a flush which begins now speaks of.
-    pub fn flush_begins(&self) -> u64 {
+    pub(super) fn flush_begins(&self) -> u64 {
         self.clock
     }
 
     /// A flush that began at `moment` is over: of `range`, or of all sectors.
-    pub fn flush_ends(&mut self, moment: u64, range: Option<&Sectors>) {
+    pub(super) fn flush_ends(&mut self, moment: u64, range: Option<&Sectors>) {
         let durable = &mut self.durable;
         self.since.retain(|&sector, since| {
             if range.is_some_and(|range| !range.contains(&sector)) {
@@ -99,13 +99,13 @@ impl Model {
         });
     }
 
-    pub fn read_begins(&mut self, read: u64, range: &Sectors) {
+    pub(super) fn read_begins(&mut self, read: u64, range: &Sectors) {
         let allowed = range.clone().map(|sector| self.visible(sector)).collect();
         self.reads.insert(read, (range.clone(), allowed));
     }
 
     /// What a read found; the first sector that it should not have found, if there is one.
-    pub fn read_ends(&mut self, read: u64, values: &[Value]) -> Option<String> {
+    pub(super) fn read_ends(&mut self, read: u64, values: &[Value]) -> Option<String> {
         let (range, allowed) = self.reads.remove(&read).expect("it began");
         let wrong = range.clone().zip(values).zip(&allowed);
         wrong
@@ -116,13 +116,13 @@ impl Model {
             .next()
     }
 
-    pub fn read_fails(&mut self, read: u64) {
+    pub(super) fn read_fails(&mut self, read: u64) {
         self.reads.remove(&read);
     }
 
     /// The process or the power went, and the disk holds `content` now. The first sector that it should not hold, if
     /// there is one. From here on the disk is what it is.
-    pub fn restarts(&mut self, content: &[Value], power: bool) -> Option<String> {
+    pub(super) fn restarts(&mut self, content: &[Value], power: bool) -> Option<String> {
         let mut wrong = None;
         for (sector, &value) in (0..).zip(content) {
             let allowed = if power { self.after_cut(sector) } else { self.visible(sector) };

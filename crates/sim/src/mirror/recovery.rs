@@ -8,7 +8,7 @@ use super::medium::{Medium, Value};
 
 /// How a life ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// kill -9: what was written stays written.
     Kill,
     /// The power fails.
@@ -18,7 +18,7 @@ pub enum End {
 }
 
 /// What was found.
-pub struct Found {
+pub(super) struct Found {
     /// What the disk is of.
     pub of: Of,
     /// What is in the local file.
@@ -30,14 +30,14 @@ pub struct Found {
 
 /// What a disk is of: versions by their index, a commit in doubt by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Of {
+pub(super) struct Of {
     pub base: usize,
     pub landed: Option<usize>,
     pub promise: Option<u64>,
 }
 
 impl Of {
-    pub fn lineage(&self) -> Lineage {
+    pub(super) fn lineage(&self) -> Lineage {
         let promise = self.promise.map(promise);
         Lineage { base: named(self.base), landed: self.landed.map(named), promise }
     }
@@ -53,25 +53,25 @@ impl Of {
 }
 
 /// A version as records name it.
-pub fn named(version: usize) -> Vec<u8> {
+pub(super) fn named(version: usize) -> Vec<u8> {
     (version as u64).to_le_bytes().to_vec()
 }
 
 /// A commit as it is promised.
-pub fn promise(number: u64) -> Promise {
+pub(super) fn promise(number: u64) -> Promise {
     let mut token = [0; state::TOKEN_BYTES];
     token[..8].copy_from_slice(&number.to_le_bytes());
     Promise { token, image: "disk".to_owned() }
 }
 
-pub fn boot_id(boot: u64) -> BootId {
+pub(super) fn boot_id(boot: u64) -> BootId {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&boot.to_le_bytes());
     id
 }
 
 /// Ends a life in good order.
-pub fn close(medium: &mut Medium) {
+pub(super) fn close(medium: &mut Medium) {
     let mark = medium.mark();
     medium.synced(&mark);
     let at = medium.journal().len() as u64;
@@ -82,7 +82,7 @@ pub fn close(medium: &mut Medium) {
 }
 
 /// Starts over what `medium` holds. It may be ended again half way.
-pub fn recover(
+pub(super) fn recover(
     medium: &mut Medium,
     (boot, power): (u64, bool),
     versions: &[Vec<Value>],
@@ -128,7 +128,7 @@ fn content(medium: &Medium, held: &Held, cut: &Cut, base: &[Value]) -> Vec<Value
 }
 
 /// The first sector that counts as equal to the version and is not.
-pub fn differs(medium: &Medium, core: &Core, base: &[Value]) -> Option<String> {
+pub(super) fn differs(medium: &Medium, core: &Core, base: &[Value]) -> Option<String> {
     let (held, cut) = (core.held(), core.cut());
     let now = medium.read(&(0..cut.size_sectors));
     let clean = held.clean.iter().map(|chunks| cut.sectors_of(chunks)).chain(held.kept.iter());

@@ -14,7 +14,7 @@ enum Ways {
 }
 
 /// See the module.
-pub struct Sources {
+pub(super) struct Sources {
     ways: Vec<Ways>,
     /// How each was when it was asked for an item last.
     answers: BTreeMap<(Item, usize), Ways>,
@@ -22,24 +22,24 @@ pub struct Sources {
 
 impl Sources {
     /// So many, all of them good.
-    pub fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize) -> Self {
         Self { ways: vec![Ways::Good; count], answers: BTreeMap::new() }
     }
 
     /// One of them is otherwise from now on.
-    pub fn turn(&mut self, chance: &mut Chance) {
+    pub(super) fn turn(&mut self, chance: &mut Chance) {
         let at = chance.below(self.ways.len() as u64) as usize;
         let ways = [Ways::Good, Ways::Good, Ways::Dead, Ways::Lies, Ways::Lacks];
         self.ways[at] = ways[chance.below(5) as usize];
     }
 
     /// All are good again.
-    pub fn heal(&mut self) {
+    pub(super) fn heal(&mut self) {
         self.ways.fill(Ways::Good);
     }
 
     /// Asks one for an item: how that fails, if it does.
-    pub fn ask(&mut self, item: Item, source: usize) -> Result<(), Failure> {
+    pub(super) fn ask(&mut self, item: Item, source: usize) -> Result<(), Failure> {
         self.answers.insert((item, source), self.ways[source]);
         match self.ways[source] {
             Ways::Good => Ok(()),
@@ -51,7 +51,7 @@ impl Sources {
 
     /// Whether a read may have failed so although it waits for sources that are away: there is an item that every
     /// source had damaged, or lacked, when it was asked last.
-    pub fn is_spoilt(&self, failure: Failure) -> bool {
+    pub(super) fn is_spoilt(&self, failure: Failure) -> bool {
         let bad =
             |item: Item, source| matches!(self.answers.get(&(item, source)), Some(Ways::Lies | Ways::Lacks));
         let spoilt = |item: Item| (0..self.ways.len()).all(|source| bad(item, source));

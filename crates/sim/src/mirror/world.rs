@@ -87,7 +87,7 @@ struct Version {
     promise: Option<u64>,
 }
 
-pub struct World<'a> {
+pub(super) struct World<'a> {
     scenario: &'a MirrorScenario,
     chance: Chance,
     queue: Queue<Event>,
@@ -123,7 +123,7 @@ pub struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(scenario: &'a MirrorScenario) -> Self {
+    pub(super) fn new(scenario: &'a MirrorScenario) -> Self {
         let mut chance = Chance::from_seed(scenario.seed ^ 0x6D69_7272);
         let cut = scenario.cut;
         let base = image(&mut chance, scenario);
@@ -168,7 +168,7 @@ impl<'a> World<'a> {
         }
     }
 
-    pub fn run(mut self) -> MirrorOutcome {
+    pub(super) fn run(mut self) -> MirrorOutcome {
         for _ in 0..self.scenario.guests {
             self.queue.push(Instant::ZERO, Event::Guest);
         }

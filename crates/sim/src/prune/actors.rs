@@ -24,14 +24,14 @@ const TRIES: u32 = 4;
 
 /// An actor, and what it does by chance.
 #[derive(Debug)]
-pub struct Actor {
+pub(super) struct Actor {
     pub role: Role,
     pub seed: u64,
 }
 
 /// What an actor does.
 #[derive(Debug, Clone, Copy)]
-pub enum Role {
+pub(super) enum Role {
     /// Makes versions of chunks, of which some are there already.
     Write { rounds: u32 },
     /// Publishes the trees of other versions again.
@@ -48,7 +48,7 @@ pub enum Role {
 type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> Result<()>;
 
 /// The actors of a run.
-pub fn cast(chance: &mut Chance) -> Vec<Actor> {
+pub(super) fn cast(chance: &mut Chance) -> Vec<Actor> {
     let rounds = |chance: &mut Chance, most| 1 + u32::try_from(chance.below(most)).expect("few");
     let mut actors = Vec::new();
     for _ in 0..1 + chance.below(3) {
@@ -66,7 +66,7 @@ pub fn cast(chance: &mut Chance) -> Vec<Actor> {
 }
 
 /// Makes the repository, with some versions of which some are removed.
-pub fn found(world: &Arc<World>) {
+pub(super) fn found(world: &Arc<World>) {
     world.cast(1);
     let stage = world.stage(0);
     let repository = open(&stage).expect("nothing goes wrong yet");
@@ -99,7 +99,7 @@ fn image(chance: &mut Chance) -> ImageName {
 
 impl Actor {
     /// Does what it does until it is done, or dead.
-    pub fn act(&self, stage: &Stage) {
+    pub(super) fn act(&self, stage: &Stage) {
         let mut chance = Chance::from_seed(self.seed);
         let (rounds, act): (u32, &Act) = match self.role {
             Role::Write { rounds } => (rounds, &write),

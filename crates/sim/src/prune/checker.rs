@@ -16,7 +16,7 @@ const PRUNE_RECORDS_MAX: usize = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Checker {
+pub(super) struct Checker {
     pub violations: Vec<Violation>,
     pub published: u64,
     pub deleted: u64,
@@ -35,7 +35,7 @@ pub struct Checker {
 
 impl Checker {
     /// A record was put.
-    pub fn put(&mut self, step: u64, path: &str, bytes: &Bytes, copies: &Copies<'_>) {
+    pub(super) fn put(&mut self, step: u64, path: &str, bytes: &Bytes, copies: &Copies<'_>) {
         if let Some(name) = version_at(path, "removed/") {
             self.live.remove(&name);
             self.removed.insert(name);
@@ -78,7 +78,7 @@ impl Checker {
     }
 
     /// The record at `path` was deleted.
-    pub fn delete(&mut self, step: u64, path: &str, copies: &Copies<'_>) {
+    pub(super) fn delete(&mut self, step: u64, path: &str, copies: &Copies<'_>) {
         if let Some((image, number)) = version_at(path, "versions/").or_else(|| version_at(path, "removed/"))
             && number > self.floors.get(&image).copied().unwrap_or(0)
         {
@@ -96,19 +96,19 @@ impl Checker {
     }
 
     /// A writer was told that its version is published.
-    pub fn reported(&mut self, image: &str, number: u64, nonce: &str) {
+    pub(super) fn reported(&mut self, image: &str, number: u64, nonce: &str) {
         self.reported.insert((image.to_owned(), number), nonce.to_owned());
     }
 
     /// A reader did not find an object of a version.
-    pub fn unread(&mut self, image: &str, number: u64, why: &str) {
+    pub(super) fn unread(&mut self, image: &str, number: u64, why: &str) {
         if self.live.contains_key(&(image.to_owned(), number)) {
             self.violate("a live version can be read", format!("{image}@{number}: {why}"));
         }
     }
 
     /// An actor gave up for an error, which is that of a store that fails, or of somebody who was taken for dead.
-    pub fn failed(&mut self, step: u64, error: &Error) {
+    pub(super) fn failed(&mut self, step: u64, error: &Error) {
         if ![ErrorKind::Io, ErrorKind::Revoked].contains(&error.kind()) {
             let text = format!("at step {step}: {}", base::chain(error));
             self.violate("errors are those of the store", text);
@@ -116,7 +116,7 @@ impl Checker {
     }
 
     /// Everybody has ended, and prunes went over it.
-    pub fn end(&mut self, records: &BTreeMap<&str, &Bytes>, deaths_show: bool) {
+    pub(super) fn end(&mut self, records: &BTreeMap<&str, &Bytes>, deaths_show: bool) {
         let mut needed: HashSet<&str> = self.live.values().flatten().map(String::as_str).collect();
         let mut found = Vec::new();
         for path in records.keys() {

@@ -19,14 +19,14 @@ use crate::prune::world::{Answer, Operation, Stage};
 
 /// See the module.
 #[derive(Debug)]
-pub struct ActorStore {
+pub(super) struct ActorStore {
     stage: Stage,
     /// Of a record of one byte, with which answers are built.
     meta: ObjectMeta,
 }
 
 impl ActorStore {
-    pub fn new(stage: Stage) -> Self {
+    pub(super) fn new(stage: Stage) -> Self {
         let meta = futures::executor::block_on(async {
             let (memory, path) = (InMemory::new(), Path::from("a"));
             memory.put(&path, Bytes::from_static(b"a").into()).await?;

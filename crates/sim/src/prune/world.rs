@@ -21,7 +21,7 @@ const DELETES_WORSE: u32 = 8;
 
 /// What a store is asked for.
 #[derive(Debug, Clone)]
-pub enum Operation {
+pub(super) enum Operation {
     /// The record at a path.
     Get(String),
     /// A record, only if there is none if `create`.
@@ -36,7 +36,7 @@ pub enum Operation {
 
 /// What a store answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     Done,
     Found(Bytes),
     Missing,
@@ -47,7 +47,7 @@ pub enum Answer {
 
 /// How often what goes wrong, in millionths of all operations.
 #[derive(Debug, Clone, Copy)]
-pub struct Faults {
+pub(super) struct Faults {
     /// An actor sleeps for up to `sleep_steps`.
     pub sleep: u32,
     pub sleep_steps: u64,
@@ -65,7 +65,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         sleep: 0,
         sleep_steps: 0,
         death: 0,
@@ -75,7 +75,7 @@ impl Faults {
         deaths_show: false,
     };
 
-    pub fn draw(chance: &mut Chance) -> Self {
+    pub(super) fn draw(chance: &mut Chance) -> Self {
         Self {
             sleep: [0, 5_000, 20_000, 50_000][chance.below(4) as usize],
             sleep_steps: [100, 1000, 3000][chance.below(3) as usize],
@@ -116,7 +116,7 @@ struct Soul {
 
 /// Everything there is.
 #[derive(Debug)]
-pub struct World {
+pub(super) struct World {
     state: Mutex<State>,
     /// One for each actor, so that nobody is woken in vain.
     turns: [Condvar; ACTORS_MAX],
@@ -144,7 +144,7 @@ struct State {
 
 impl World {
     /// An empty store where nothing goes wrong.
-    pub fn new(chance: Chance) -> Arc<Self> {
+    pub(super) fn new(chance: Chance) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
                 chance,
@@ -165,12 +165,12 @@ impl World {
     }
 
     /// From now on `faults` happen.
-    pub fn trouble(&self, faults: Faults) {
+    pub(super) fn trouble(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
     /// From now on nothing goes wrong, and what is on its way arrives.
-    pub fn calm(&self) {
+    pub(super) fn calm(&self) {
         let mut state = self.state();
         state.faults = Faults { deaths_show: state.faults.deaths_show, ..Faults::NONE };
         state.arrive(u64::MAX);
@@ -179,18 +179,18 @@ impl World {
     }
 
     /// Makes room for so many actors, who all begin at once.
-    pub fn cast(&self, actors: usize) {
+    pub(super) fn cast(&self, actors: usize) {
         let soul = || Soul { mood: Mood::Busy, deletes: false, sleeps_until: 0, is_dead: false };
         let mut state = self.state();
         state.first_soul += state.souls.len();
         state.souls = (0..actors).map(|_| soul()).collect();
     }
 
-    pub fn stage(self: &Arc<Self>, actor: usize) -> Stage {
+    pub(super) fn stage(self: &Arc<Self>, actor: usize) -> Stage {
         Stage { world: Arc::clone(self), actor }
     }
 
-    pub fn outcome(&self) -> PruneOutcome {
+    pub(super) fn outcome(&self) -> PruneOutcome {
         let mut state = self.state();
         let State { checker, records, faults, .. } = &mut *state;
         let records = records.iter().map(|(path, record)| (path.as_str(), &record.bytes)).collect();
@@ -220,14 +220,14 @@ impl World {
 
 /// An actor's way to the world.
 #[derive(Debug, Clone)]
-pub struct Stage {
+pub(super) struct Stage {
     world: Arc<World>,
     actor: usize,
 }
 
 impl Stage {
     /// Waits for this actor's turn, then does what it asks for.
-    pub fn ask(&self, operation: Operation) -> Answer {
+    pub(super) fn ask(&self, operation: Operation) -> Answer {
         let mut state = self.world.state();
         if state.souls[self.actor].is_dead {
             return Answer::Failed;
@@ -245,31 +245,31 @@ impl Stage {
     }
 
     /// Its number among all that there ever were.
-    pub fn number(&self) -> usize {
+    pub(super) fn number(&self) -> usize {
         self.world.state().first_soul + self.actor
     }
 
     /// Whether it can see that the actor of this number is no more.
-    pub fn sees_dead(&self, number: usize) -> bool {
+    pub(super) fn sees_dead(&self, number: usize) -> bool {
         let state = self.world.state();
         let soul = number.checked_sub(state.first_soul).map(|at| &state.souls[at]);
         state.faults.deaths_show && soul.is_none_or(|soul| soul.is_dead || soul.mood == Mood::Gone)
     }
 
     /// Whether this actor died.
-    pub fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         self.world.state().souls[self.actor].is_dead
     }
 
     /// The actor has ended.
-    pub fn leave(&self) {
+    pub(super) fn leave(&self) {
         let mut state = self.world.state();
         state.souls[self.actor].mood = Mood::Gone;
         self.world.pass_on(&mut state);
     }
 
     /// What an actor is told, for the checker.
-    pub fn tell(&self, tell: impl FnOnce(&mut Checker, u64)) {
+    pub(super) fn tell(&self, tell: impl FnOnce(&mut Checker, u64)) {
         let mut state = self.world.state();
         let step = state.step;
         tell(&mut state.checker, step);
@@ -402,17 +402,17 @@ impl State {
 }
 
 /// The objects that there are.
-pub struct Copies<'a>(&'a BTreeMap<String, Record>);
+pub(super) struct Copies<'a>(&'a BTreeMap<String, Record>);
 
 impl Copies<'_> {
     /// The bytes of any copy of the object at `path`, which is that of its first slot.
-    pub fn find(&self, path: &str) -> Option<&Bytes> {
+    pub(super) fn find(&self, path: &str) -> Option<&Bytes> {
         let copies = self.0.range(path.to_owned()..);
         copies.take_while(|(found, _)| found.starts_with(path)).map(|(_, record)| &record.bytes).next()
     }
 
     /// The paths of `wanted` that have no copy.
-    pub fn missing<'a>(&self, wanted: &'a HashSet<String>) -> Option<&'a String> {
+    pub(super) fn missing<'a>(&self, wanted: &'a HashSet<String>) -> Option<&'a String> {
         wanted.iter().find(|path| self.find(path).is_none())
     }
 }
@@ -431,7 +431,7 @@ impl Operation {
 
 impl Checker {
     /// Notes that a rule is broken.
-    pub fn violate(&mut self, rule: &'static str, what: String) {
+    pub(super) fn violate(&mut self, rule: &'static str, what: String) {
         self.violations.push(Violation { rule, what });
     }
 }

@@ -12,14 +12,14 @@ use crate::network::Link;
 
 /// Consecutive hosts with equal links.
 #[derive(Debug)]
-pub struct Class {
+pub(super) struct Class {
     pub hosts: Range<usize>,
     pub link: Link,
 }
 
 /// Packets that the server sent at one time.
 #[derive(Debug)]
-pub struct Burst {
+pub(super) struct Burst {
     pub packets: Vec<Downstream<'static>>,
     /// What each has on the wire, in bytes.
     pub wire_bytes: Vec<usize>,
@@ -29,7 +29,7 @@ pub struct Burst {
 
 /// A burst on its way to a class.
 #[derive(Debug)]
-pub struct Flight {
+pub(super) struct Flight {
     pub class: usize,
     pub burst: Rc<Burst>,
     /// When each packet arrives, ascending; `None` for those that found the port's queue full.
@@ -38,7 +38,7 @@ pub struct Flight {
 
 impl Class {
     /// When the packets of a burst arrive, if they are not lost at random.
-    pub fn arrivals(&mut self, now: Instant, burst: &Burst) -> Vec<Option<Instant>> {
+    pub(super) fn arrivals(&mut self, now: Instant, burst: &Burst) -> Vec<Option<Instant>> {
         let delay = self.link.delay;
         let mut arrival = |bytes| self.link.through_port(now, bytes).map(|at| at + delay);
         burst.wire_bytes.iter().map(|&bytes| arrival(bytes)).collect()

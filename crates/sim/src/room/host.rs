@@ -10,7 +10,7 @@ use crate::network::Link;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Host {
+pub(super) struct Host {
     /// `None` before it starts and when it is gone.
     pub machine: Option<Receiver>,
     /// When its timer was set to fire first.
@@ -28,7 +28,7 @@ pub struct Host {
 
 /// What is to be moved.
 #[derive(Debug)]
-pub struct Image {
+pub(super) struct Image {
     pub object_bytes: Arc<[u32]>,
     /// Number of blocks of each object.
     pub blocks: Vec<u32>,
@@ -36,7 +36,7 @@ pub struct Image {
 
 /// What all hosts of a room share while one of them acts.
 #[derive(Debug, Default)]
-pub struct Acts {
+pub(super) struct Acts {
     /// Reports that it sends, and when.
     pub reports: Vec<(Instant, Vec<u8>)>,
     /// What must not be.
@@ -50,7 +50,7 @@ pub struct Acts {
 }
 
 impl Host {
-    pub fn new(objects: usize, link: &Link, chance: Chance) -> Self {
+    pub(super) fn new(objects: usize, link: &Link, chance: Chance) -> Self {
         let mut host = Self {
             machine: None,
             timer: None,
@@ -66,7 +66,7 @@ impl Host {
         host
     }
 
-    pub fn start(&mut self, now: Instant, config: ReceiverConfig, image: &Image, acts: &mut Acts) {
+    pub(super) fn start(&mut self, now: Instant, config: ReceiverConfig, image: &Image, acts: &mut Acts) {
         let objects = ObjectRange { first: 0, count: self.placed.len() as u32 };
         let mut machine = Receiver::new(now, config);
         machine.want(now, objects);
@@ -76,7 +76,7 @@ impl Host {
     }
 
     /// Takes in those packets of a burst that reach it. A bit for each that it had a use for, or would have had.
-    pub fn receive(
+    pub(super) fn receive(
         &mut self,
         packets: &[Downstream<'static>],
         at: &[Option<Instant>],
@@ -110,7 +110,7 @@ impl Host {
     }
 
     /// Lets its timer fire as often as it should have by `now`.
-    pub fn tick(&mut self, now: Instant, image: &Image, acts: &mut Acts) {
+    pub(super) fn tick(&mut self, now: Instant, image: &Image, acts: &mut Acts) {
         while let Some(at) = self.due().filter(|&at| at <= now) {
             let machine = self.machine.as_mut().expect("who has a timer is there");
             machine.handle_timeout(at);
@@ -119,17 +119,17 @@ impl Host {
     }
 
     /// Whether packets to the group reach it.
-    pub const fn listens(&self) -> bool {
+    pub(super) const fn listens(&self) -> bool {
         self.machine.is_some() && self.done_at.is_none()
     }
 
     /// When its timer fires next.
-    pub fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         self.machine.as_ref().and_then(Receiver::poll_timeout)
     }
 
     /// Whether a packet to the server is lost.
-    pub fn loses_report(&mut self) -> bool {
+    pub(super) fn loses_report(&mut self) -> bool {
         self.chance.hits(self.loss_per_million)
     }
 
@@ -199,4 +199,4 @@ impl Host {
 }
 
 /// Time without a packet after which a receiver in a room says that it hears nothing.
-pub const SILENT_AFTER: Duration = Duration::from_secs(1);
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(1);

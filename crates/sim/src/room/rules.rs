@@ -10,7 +10,7 @@ const CONTROL_BYTES_EACH: u64 = 400;
 const USELESS_MIN: u64 = 16;
 
 /// Rules that are broken, and how.
-pub fn breaches(outcome: &RoomOutcome) -> Vec<(&'static str, String)> {
+pub(super) fn breaches(outcome: &RoomOutcome) -> Vec<(&'static str, String)> {
     let mut breaches = Vec::new();
     let mut check = |rule, holds: bool, what: String| {
         if !holds {

@@ -44,7 +44,7 @@ enum Event {
     Start(usize),
 }
 
-pub struct World<'a> {
+pub(super) struct World<'a> {
     room: &'a Room,
     shape: Shape,
     image: Image,
@@ -65,7 +65,7 @@ pub struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(room: &'a Room) -> Self {
+    pub(super) fn new(room: &'a Room) -> Self {
         let mut chance = Chance::from_seed(room.seed);
         let object_bytes: Arc<[u32]> = room.object_bytes().into();
         let objects = object_bytes.len();
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
         }
     }
 
-    pub fn run(mut self) -> RoomOutcome {
+    pub(super) fn run(mut self) -> RoomOutcome {
         while let Some(event) = self.queue.pop() {
             let now = self.queue.now();
             if self.here == 0 || now > self.room.deadline {

@@ -16,7 +16,7 @@ use object_store::{
 
 /// What goes wrong with an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// Nothing is done, an error comes back.
     Fails,
     /// The store asks to come back later; nothing is done.
@@ -36,10 +36,10 @@ pub enum Trouble {
 }
 
 /// Decides what goes wrong: from the operation (`put`, `get`, `list`), the path, and how many operations there were.
-pub type Plan = Box<dyn FnMut(&'static str, &Path, u64) -> Option<Trouble> + Send>;
+pub(crate) type Plan = Box<dyn FnMut(&'static str, &Path, u64) -> Option<Trouble> + Send>;
 
 /// A store over another one.
-pub struct Faulty {
+pub(crate) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     plan: Mutex<Plan>,
     count: AtomicU64,
@@ -48,12 +48,12 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    pub fn new(inner: Arc<dyn ObjectStore>, plan: Plan) -> Arc<Self> {
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>, plan: Plan) -> Arc<Self> {
         Arc::new(Self { inner, plan: Mutex::new(plan), count: AtomicU64::new(0), young: Mutex::default() })
     }
 
     /// What goes wrong from now on.
-    pub fn set(&self, plan: Plan) {
+    pub(crate) fn set(&self, plan: Plan) {
         *self.plan.lock().unwrap() = plan;
         self.count.store(0, Relaxed);
         self.young.lock().unwrap().clear();
@@ -65,7 +65,7 @@ impl Faulty {
 }
 
 /// Nothing goes wrong.
-pub fn no_trouble() -> Plan {
+pub(crate) fn no_trouble() -> Plan {
     Box::new(|_, _, _| None)
 }
 

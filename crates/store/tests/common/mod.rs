@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
-pub mod faulty;
-pub mod proxy;
+pub(crate) mod faulty;
+pub(crate) mod proxy;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use proxy::{Fate, Proxy};
 use store::{ImageName, Keys, Location, Reference, Repository, S3Access, Setting, Stamp};
 
 /// One repository and what it lies in.
-pub struct Place {
+pub(crate) struct Place {
     pub repository: Repository,
     pub location: Location,
     pub setting: Setting,
@@ -31,7 +31,7 @@ pub struct Place {
 }
 
 /// What goes when a place goes.
-pub enum Keeps {
+pub(crate) enum Keeps {
     Nothing,
     Folder(tempfile::TempDir),
     Gateway(Gateway),
@@ -44,13 +44,13 @@ impl Place {
     }
 
     /// The folder of a repository in a folder.
-    pub fn folder(&self) -> &std::path::Path {
+    pub(crate) fn folder(&self) -> &std::path::Path {
         let Location::Folder(folder) = &self.location else { panic!("{} is no folder", self.location) };
         folder
     }
 
     /// By what variables another process finds the store it lies in.
-    pub fn variables(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         match &self.keeps {
             Keeps::Nothing | Keeps::Folder(_) => Vec::new(),
             Keeps::Gateway(gateway) => Gateway::variables(gateway.address()).into(),
@@ -59,33 +59,33 @@ impl Place {
     }
 
     /// The same repository through a handle of its own, as another process has one; none for what lies in memory.
-    pub fn another(&self) -> Option<Repository> {
+    pub(crate) fn another(&self) -> Option<Repository> {
         (self.location != Location::Memory)
             .then(|| Repository::open_with(&self.location, &self.setting).unwrap())
     }
 }
 
 /// A new repository in a folder of its own.
-pub fn in_folder() -> Place {
+pub(crate) fn in_folder() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Folder(folder.path().join("repository"));
     Place::new(location, setting(), Keeps::Folder(folder))
 }
 
 /// A new repository in memory.
-pub fn in_memory() -> Place {
+pub(crate) fn in_memory() -> Place {
     Place::new(Location::Memory, setting(), Keeps::Nothing)
 }
 
 /// A new repository in an S3 store of its own, if `engine` was built.
-pub fn in_s3(engine: Engine) -> Option<Place> {
+pub(crate) fn in_s3(engine: Engine) -> Option<Place> {
     let gateway = Gateway::start_or_skip(engine)?;
     Some(Place::new(bucket(), s3_setting(gateway.address()), Keeps::Gateway(gateway)))
 }
 
 /// The same with a network before it that loses, cuts, delays and refuses a good part of all requests, as `seed` has
 /// it.
-pub fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
+pub(crate) fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
     let gateway = Gateway::start_or_skip(engine)?;
     let proxy = Proxy::before(gateway.address());
     let mut chance = Chance::from_seed(seed);
@@ -97,52 +97,52 @@ pub fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
     Some(Place::new(bucket(), setting, Keeps::Network(proxy, gateway)))
 }
 
-pub fn bucket() -> Location {
+pub(crate) fn bucket() -> Location {
     "s3://images/lab/first".parse().unwrap()
 }
 
-pub fn setting() -> Setting {
+pub(crate) fn setting() -> Setting {
     Setting { stamp: Some(stamp()), ..Setting::default() }
 }
 
 /// The way to a store that answers at `address`.
-pub fn s3_setting(address: SocketAddr) -> Setting {
+pub(crate) fn s3_setting(address: SocketAddr) -> Setting {
     let variables = Gateway::variables(address);
     setting_from(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()))
 }
 
 /// The way to the store that variables name, if they name one.
-pub fn setting_from(find: &dyn Fn(&str) -> Option<String>) -> Setting {
+pub(crate) fn setting_from(find: &dyn Fn(&str) -> Option<String>) -> Setting {
     let s3 = find("AWS_ENDPOINT_URL").map(|_| S3Access::from_variables(find).unwrap());
     Setting { s3, ..setting() }
 }
 
 /// What a repository in memory consists of, to be looked at and changed at will.
 #[derive(Clone, Default)]
-pub struct Records(pub Arc<InMemory>);
+pub(crate) struct Records(pub Arc<InMemory>);
 
 impl Records {
     /// The repository that they are, for somebody with `keys`.
-    pub fn open(&self, keys: Keys) -> Repository {
+    pub(crate) fn open(&self, keys: Keys) -> Repository {
         Repository::over(self.0.clone(), "memory").unwrap().with_keys(keys).unwrap()
     }
 
-    pub fn paths(&self) -> Vec<String> {
+    pub(crate) fn paths(&self) -> Vec<String> {
         let records: Vec<_> = block_on(self.0.list(None).try_collect()).unwrap();
         records.into_iter().map(|record| record.location.to_string()).collect()
     }
 
-    pub fn read(&self, path: &str) -> Bytes {
+    pub(crate) fn read(&self, path: &str) -> Bytes {
         block_on(async { self.0.get(&Path::from(path)).await.unwrap().bytes().await.unwrap() })
     }
 
-    pub fn write(&self, path: &str, bytes: Bytes) {
+    pub(crate) fn write(&self, path: &str, bytes: Bytes) {
         block_on(self.0.put(&Path::from(path), bytes.into())).unwrap();
     }
 }
 
 /// Copies the folder `from` with all that is in it.
-pub fn copy_all(from: &std::path::Path, to: &std::path::Path) {
+pub(crate) fn copy_all(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     each_file(from, &mut |path, bytes| {
         let there = to.join(path);
@@ -152,7 +152,7 @@ pub fn copy_all(from: &std::path::Path, to: &std::path::Path) {
 }
 
 /// Calls `each` for every file below `folder`: its path from there, and what it holds.
-pub fn each_file(folder: &std::path::Path, each: &mut dyn FnMut(&str, Bytes)) {
+pub(crate) fn each_file(folder: &std::path::Path, each: &mut dyn FnMut(&str, Bytes)) {
     let mut waiting = vec![folder.to_owned()];
     while let Some(next) = waiting.pop() {
         for path in std::fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
@@ -168,40 +168,40 @@ pub fn each_file(folder: &std::path::Path, each: &mut dyn FnMut(&str, Bytes)) {
 }
 
 /// Where a version's manifest lies.
-pub fn version(image: &str, number: u64) -> String {
+pub(crate) fn version(image: &str, number: u64) -> String {
     format!("versions/{image}/{number:020}")
 }
 
 /// What kind of error came, if one came.
-pub fn kind<T>(result: Result<T, Error>) -> Result<(), ErrorKind> {
+pub(crate) fn kind<T>(result: Result<T, Error>) -> Result<(), ErrorKind> {
     result.map(drop).map_err(|error| error.kind())
 }
 
-pub fn image(name: &str) -> ImageName {
+pub(crate) fn image(name: &str) -> ImageName {
     name.parse().unwrap()
 }
 
-pub fn reference(text: &str) -> Reference {
+pub(crate) fn reference(text: &str) -> Reference {
     text.parse().unwrap()
 }
 
-pub fn stamp() -> Stamp {
+pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "test".to_owned() }
 }
 
 /// Chunks of the smallest size.
-pub fn chunk_size() -> ChunkSize {
+pub(crate) fn chunk_size() -> ChunkSize {
     ChunkSize::from_log2(16).unwrap()
 }
 
 /// Puts an image of `chunks` chunks into `sink`: each third one free, each third one zero, the rest data that `seed`
 /// gives. Equal seeds give equal images. Returns the draft of its manifest, and its chunks.
-pub fn put_image(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
+pub(crate) fn put_image(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
     put(sink, seed, chunks, 4096, |_| true)
 }
 
 /// The same with little data, for files that are kept forever: its tree is as high, its chunks are few and small.
-pub fn put_little(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
+pub(crate) fn put_little(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
     put(sink, seed, chunks, 64, |index| index < 6 || index % 99 == 0)
 }
 
@@ -263,7 +263,7 @@ fn put(
 }
 
 /// Puts an image and publishes it as a version of `name`.
-pub fn publish(repository: &Repository, name: &str, seed: u64) -> Manifest {
+pub(crate) fn publish(repository: &Repository, name: &str, seed: u64) -> Manifest {
     let (draft, _) = put_image(repository, seed, 7);
     repository.publish(&image(name), draft).unwrap()
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// What happens to a request or to its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// The store asks to come back later: 503 SlowDown; nothing is done.
     Throttled,
     /// The connection ends before the store has heard of it.
@@ -27,21 +27,21 @@ pub enum Fate {
 }
 
 /// A request line: `GET`, `/images/chunks/…?…`.
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     pub method: &'a str,
     pub target: &'a str,
 }
 
 impl Asked<'_> {
-    pub fn is_list(&self) -> bool {
+    pub(crate) fn is_list(&self) -> bool {
         self.target.contains("list-type=2")
     }
 }
 
 /// Decides what happens: from the request and how many there were before.
-pub type Plan = Box<dyn FnMut(&Asked<'_>, u64) -> Option<Fate> + Send>;
+pub(crate) type Plan = Box<dyn FnMut(&Asked<'_>, u64) -> Option<Fate> + Send>;
 
-pub struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -63,7 +63,7 @@ struct Message {
 }
 
 impl Proxy {
-    pub fn before(store: SocketAddr) -> Self {
+    pub(crate) fn before(store: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
@@ -87,18 +87,18 @@ impl Proxy {
         Self { address, shared }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// What happens from now on.
-    pub fn set(&self, plan: Plan) {
+    pub(crate) fn set(&self, plan: Plan) {
         *self.shared.plan.lock().unwrap() = plan;
         self.shared.count.store(0, Relaxed);
     }
 
     /// How many requests there were since the plan was set.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.shared.count.load(Relaxed)
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct Compete {
 
 impl Compete {
     /// Begins at `rate`. Unless the other is known already, the first aim is to be noticed by it.
-    pub fn new(now: f64, rate: f64, queue: f64, known: bool) -> Self {
+    pub(super) fn new(now: f64, rate: f64, queue: f64, known: bool) -> Self {
         Self {
             noticed: known,
             rate_max: rate / BETA,
@@ -73,7 +73,7 @@ impl Compete {
     }
 
     /// The next rate; `Err` if nobody else fills the queue any more.
-    pub fn step(&mut self, now: f64, rate: f64, queue: f64, low: f64, lost: bool) -> Result<f64, f64> {
+    pub(super) fn step(&mut self, now: f64, rate: f64, queue: f64, low: f64, lost: bool) -> Result<f64, f64> {
         self.empty_from = if queue <= low { self.empty_from.min(now) } else { f64::INFINITY };
         let empty = now - self.empty_from >= LASTING;
         if let Some(trial) = self.trying {

@@ -140,7 +140,7 @@ pub(super) struct Law {
 }
 
 impl Law {
-    pub fn new(now: f64, initial: f64, floor: f64, ceiling: f64) -> Self {
+    pub(super) fn new(now: f64, initial: f64, floor: f64, ceiling: f64) -> Self {
         Self {
             rate: initial.clamp(floor, ceiling),
             floor,
@@ -167,7 +167,7 @@ impl Law {
     }
 
     /// Where that is lower than the floor, it counts.
-    pub fn set_ceiling(&mut self, ceiling: f64) {
+    pub(super) fn set_ceiling(&mut self, ceiling: f64) {
         self.ceiling = ceiling.max(1.0);
         self.rate = self.bounded(self.rate);
     }
@@ -177,25 +177,25 @@ impl Law {
     }
 
     /// Nobody was heard for long.
-    pub fn fade(&mut self) {
+    pub(super) fn fade(&mut self) {
         self.rate = self.bounded(self.rate / 2.0);
     }
 
     /// Time until the next look is due.
-    pub fn step(&self) -> f64 {
+    pub(super) fn step(&self) -> f64 {
         if self.is_seeking() { SEEK_ROUND } else { STEP }
     }
 
-    pub fn is_seeking(&self) -> bool {
+    pub(super) fn is_seeking(&self) -> bool {
         matches!(self.mode, Mode::Seek { .. })
     }
 
-    pub fn is_competing(&self) -> bool {
+    pub(super) fn is_competing(&self) -> bool {
         matches!(self.mode, Mode::Compete(_))
     }
 
     #[cfg(test)]
-    pub fn mode_name(&self) -> &'static str {
+    pub(super) fn mode_name(&self) -> &'static str {
         match self.mode {
             Mode::Seek { .. } => "seek",
             Mode::Follow => "follow",
@@ -203,7 +203,7 @@ impl Law {
         }
     }
 
-    pub fn look(&mut self, look: &Look) -> Verdict {
+    pub(super) fn look(&mut self, look: &Look) -> Verdict {
         self.sent = if self.is_seeking() { look.sent } else { 0.5 * (self.sent + look.sent) };
         let Some(view) = look.view else { return Verdict::Calm };
         if self.drained.is_some() && self.drain(look, view) && !look.fresh {

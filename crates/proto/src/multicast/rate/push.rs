@@ -38,7 +38,7 @@ impl Default for Push {
 
 impl Push {
     /// The rate after a look that found it limited: it was `before`, and the law would have it at `rate`.
-    pub fn step(&mut self, look: &Look, before: f64, rate: f64) -> f64 {
+    pub(super) fn step(&mut self, look: &Look, before: f64, rate: f64) -> f64 {
         self.sent += look.sent * look.passed;
         self.passed += look.passed;
         if self.passed >= TRY_TIME && look.now >= self.rest_until {
@@ -58,7 +58,7 @@ impl Push {
     }
 
     /// The path is too full: no time for tries.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.before = None;
         (self.sent, self.passed) = (0.0, 0.0);
     }

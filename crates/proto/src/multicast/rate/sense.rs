@@ -109,7 +109,7 @@ pub(super) struct Loss {
 
 impl Loss {
     /// By how much it exceeds `base`, if that is no chance (3.5 standard deviations) and more than `least`.
-    pub fn beyond(self, base: f64, least: f64) -> Option<f64> {
+    pub(super) fn beyond(self, base: f64, least: f64) -> Option<f64> {
         let deviation = ((base * (1.0 - base) + 0.01 * least).max(0.0) / self.of.max(1.0)).sqrt();
         let excess = self.part - base;
         let many = excess * self.of >= LOSSES_MIN;
@@ -152,7 +152,7 @@ pub(super) struct Sense {
 
 impl Sense {
     /// Takes in a report.
-    pub fn feedback(&mut self, now: Instant, report: &Feedback) {
+    pub(super) fn feedback(&mut self, now: Instant, report: &Feedback) {
         let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
         let new = Heard {
             era: self.era,
@@ -183,13 +183,13 @@ impl Sense {
     }
 
     /// It left.
-    pub fn forget(&mut self, receiver: ReceiverId) {
+    pub(super) fn forget(&mut self, receiver: ReceiverId) {
         self.heard.remove(&receiver);
         self.samples.retain(|sample| sample.receiver != receiver);
     }
 
     /// The rate was changed so that what is lost from `from` on is to be counted anew.
-    pub fn begin_era(&mut self, from: Instant) {
+    pub(super) fn begin_era(&mut self, from: Instant) {
         self.era += 1;
         self.era_from = from;
         self.era_booked = false;
@@ -199,7 +199,7 @@ impl Sense {
     }
 
     /// What the typical receiver sees, from the reports that came at or after `from` and within the last moment.
-    pub fn view(&mut self, now: Instant, from: Instant) -> Option<View> {
+    pub(super) fn view(&mut self, now: Instant, from: Instant) -> Option<View> {
         while self.samples.front().is_some_and(|sample| now.since(sample.at) > LATELY) {
             self.samples.pop_front();
         }
@@ -252,7 +252,7 @@ impl Sense {
     }
 
     /// Books the typical loss, for the baseline.
-    pub fn book_loss(&mut self, now: Instant, loss: Loss) {
+    pub(super) fn book_loss(&mut self, now: Instant, loss: Loss) {
         if loss.of < 20.0 || now.since(self.baseline_at) < BASELINE_WINDOW {
             return;
         }
@@ -262,7 +262,7 @@ impl Sense {
 
     /// Books the first loss after a cut if it is `high` above the baseline still. It tells more than others: so many
     /// windows at once.
-    pub fn book_after_cut(&mut self, loss: Loss, high: f64) {
+    pub(super) fn book_after_cut(&mut self, loss: Loss, high: f64) {
         if self.era_booked || loss.of < LEAST_OF {
             return;
         }
@@ -273,7 +273,7 @@ impl Sense {
     }
 
     /// This much is lost whatever the rate.
-    pub fn learn_baseline(&mut self, part: f64) {
+    pub(super) fn learn_baseline(&mut self, part: f64) {
         if self.baseline.len() == BASELINE_WINDOWS {
             self.baseline.pop_front();
         }
@@ -281,7 +281,7 @@ impl Sense {
     }
 
     /// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
-    pub fn baseline(&self) -> Option<f64> {
+    pub(super) fn baseline(&self) -> Option<f64> {
         if self.baseline.len() < BASELINE_ENOUGH {
             return self.least;
         }

@@ -25,12 +25,12 @@ pub(super) struct Share {
 
 impl Share {
     /// The rate is cut because of a queue, while so much is `delivered`.
-    pub fn cut(&mut self, delivered: f64) {
+    pub(super) fn cut(&mut self, delivered: f64) {
         self.now = Some(delivered);
     }
 
     /// The queue of the cut has drained at `now`: the rate is to be so many times what it would be.
-    pub fn drained(&mut self, now: f64, packet: f64) -> f64 {
+    pub(super) fn drained(&mut self, now: f64, packet: f64) -> f64 {
         let Some(share) = self.now.take().filter(|share| *share > 0.0) else { return 1.0 };
         let before = self.before.replace((share, now));
         let told = before.filter(|(_, at)| now - at < MEMORY && packet < PACKET_MAX);

@@ -7,13 +7,13 @@ use super::key::TAG_BYTES;
 use crate::code::{CODE_BLOCKS_MAX, CODE_ROWS_MAX};
 
 /// Version of the protocol in the first byte of each packet.
-pub const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 2;
 /// Bytes of a BLOCK packet before its payload.
 pub const BLOCK_HEADER_BYTES: usize = 40;
 /// Flags of a packet that a reader must know, or drop the packet.
-pub const CRITICAL_FLAGS: u16 = 0xff00;
+pub(crate) const CRITICAL_FLAGS: u16 = 0xff00;
 /// Flag of BLOCK: a repair (a resend of single blocks, or a symbol), not part of a pass over the whole object.
-pub const FLAG_REPAIR: u16 = 1;
+pub(crate) const FLAG_REPAIR: u16 = 1;
 /// Largest [`BlockHeader::coming`], which lies in the seven flags above [`FLAG_REPAIR`].
 pub const COMING_MAX: u8 = 127;
 
@@ -21,12 +21,12 @@ pub(in crate::multicast) const PREFIX_BYTES: usize = 16;
 
 /// Types of packets; those from 64 on go from receiver to server.
 pub(in crate::multicast) mod kind {
-    pub const BLOCK: u8 = 1;
-    pub const STATUS: u8 = 2;
-    pub const BYE: u8 = 3;
-    pub const JOIN: u8 = 64;
-    pub const NEED: u8 = 65;
-    pub const LEAVE: u8 = 66;
+    pub(crate) const BLOCK: u8 = 1;
+    pub(crate) const STATUS: u8 = 2;
+    pub(crate) const BYE: u8 = 3;
+    pub(crate) const JOIN: u8 = 64;
+    pub(crate) const NEED: u8 = 65;
+    pub(crate) const LEAVE: u8 = 66;
 }
 
 /// The server's number for a receiver of a session, given with its key.

@@ -10,14 +10,14 @@ use super::tcp::Tcp;
 use crate::multicast::receiver::delay::DelayMeter;
 use crate::multicast::wire::header::ReceiverId;
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1_000_000_000;
-pub const PACKET: u64 = 1514;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
+pub(super) const PACKET: u64 = 1514;
 const BUCKET: u64 = 100 * MS;
 
 /// A queue that is served at a rate.
 #[derive(Debug, Clone)]
-pub struct Port {
+pub(super) struct Port {
     pub rate: f64,
     pub buffer: f64,
     pub loss_per_million: u32,
@@ -27,19 +27,19 @@ pub struct Port {
 }
 
 impl Port {
-    pub fn new(rate: f64, buffer: u64) -> Self {
+    pub(super) fn new(rate: f64, buffer: u64) -> Self {
         Self { rate, buffer: buffer as f64, loss_per_million: 0, backlog: 0.0, at: 0, last: 0 }
     }
 
     /// Bytes that wait at `now`.
-    pub fn backlog(&mut self, now: u64) -> f64 {
+    pub(super) fn backlog(&mut self, now: u64) -> f64 {
         self.backlog = (self.backlog - self.rate / 8e9 * (now - self.at) as f64).max(0.0);
         self.at = now;
         self.backlog
     }
 
     /// When a packet that comes at `now` is through; `Err` with when it would have been if it finds no room.
-    pub fn pass(&mut self, now: u64, bytes: u64) -> Result<u64, u64> {
+    pub(super) fn pass(&mut self, now: u64, bytes: u64) -> Result<u64, u64> {
         let through = self.backlog(now) + bytes as f64;
         let when = now + (through * 8e9 / self.rate) as u64;
         if through > self.buffer {
@@ -70,7 +70,7 @@ impl Cpu {
     }
 }
 
-pub struct Host {
+pub(super) struct Host {
     pub port: Port,
     /// Whether its processor is away now and then.
     pub busy: bool,
@@ -86,7 +86,7 @@ struct Listener {
     pub buckets: Vec<u64>,
 }
 
-pub struct ServerHost {
+pub(super) struct ServerHost {
     pub rate: Rate,
     nic: Port,
     begins: u64,
@@ -95,7 +95,7 @@ pub struct ServerHost {
     listeners: Vec<Listener>,
 }
 
-pub struct Net {
+pub(super) struct Net {
     pub now: u64,
     pub hosts: Vec<Host>,
     pub servers: Vec<ServerHost>,
@@ -105,7 +105,7 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn new(ports: &[Port]) -> Self {
+    pub(super) fn new(ports: &[Port]) -> Self {
         let hosts = ports.iter().map(|port| Host { port: port.clone(), busy: false, cpu: Cpu::default() });
         let seed = std::env::var("RATE_SEED").map_or(7, |seed| seed.parse().expect("a number"));
         let trace = std::env::var("RATE_TRACE").is_ok();
@@ -119,7 +119,7 @@ impl Net {
         }
     }
 
-    pub fn server(&mut self, after: u64, initial: u64, nic: Port) -> &mut ServerHost {
+    pub(super) fn server(&mut self, after: u64, initial: u64, nic: Port) -> &mut ServerHost {
         let config = RateConfig { initial, floor: 1_000_000, ceiling: 40_000_000_000 };
         let begins = self.now + after;
         let listeners = (0..self.hosts.len()).map(|index| Listener {
@@ -141,12 +141,12 @@ impl Net {
         self.servers.last_mut().unwrap()
     }
 
-    pub fn tcp(&mut self, after: u64, host: usize) {
+    pub(super) fn tcp(&mut self, after: u64, host: usize) {
         let begins = self.now + after;
         self.flows.push((host, Tcp::new(begins)));
     }
 
-    pub fn run(&mut self, time: u64) {
+    pub(super) fn run(&mut self, time: u64) {
         let end = self.now + time;
         let mut shown = self.now;
         loop {
@@ -174,14 +174,14 @@ impl Net {
 
     /// Prints if asked to.
     #[expect(clippy::print_stderr, reason = "asked for")]
-    pub fn say(&self, line: &str) {
+    pub(super) fn say(&self, line: &str) {
         if self.trace {
             eprintln!("{line}");
         }
     }
 
     /// Fails the test, unless outcomes are only being collected.
-    pub fn demand(&self, good: bool, outcome: &impl std::fmt::Debug) {
+    pub(super) fn demand(&self, good: bool, outcome: &impl std::fmt::Debug) {
         assert!(good || self.trace, "{outcome:#?}");
     }
 
@@ -254,7 +254,7 @@ impl Net {
     }
 
     /// Bytes per 100 ms that came to `host` from `server`, from `from` to `to` (in ms since the beginning).
-    pub fn delivered(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> Vec<u64> {
+    pub(super) fn delivered(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> Vec<u64> {
         let buckets = &self.servers[server].listeners[host].buckets;
         (from_ms / 100..to_ms / 100)
             .map(|bucket| buckets.get(bucket as usize).copied().unwrap_or(0))
@@ -262,13 +262,13 @@ impl Net {
     }
 
     /// The mean rate in bits per second over that time.
-    pub fn mean(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> f64 {
+    pub(super) fn mean(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> f64 {
         let sum: u64 = self.delivered(server, host, from_ms, to_ms).iter().sum();
         sum as f64 * 8e3 / (to_ms - from_ms) as f64
     }
 
     /// Part of the packets towards a host that it lost.
-    pub fn lost(&self, server: usize, host: usize) -> f64 {
+    pub(super) fn lost(&self, server: usize, host: usize) -> f64 {
         let listener = &self.servers[server].listeners[host];
         listener.lost as f64 / (listener.lost + listener.arrived) as f64
     }

@@ -10,7 +10,7 @@ use super::net::{MS, PACKET, Port};
 const WAY: u64 = MS / 10;
 
 #[derive(Debug)]
-pub struct Tcp {
+pub(super) struct Tcp {
     window: f64,
     threshold: f64,
     flying: f64,
@@ -27,7 +27,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    pub fn new(begins: u64) -> Self {
+    pub(super) fn new(begins: u64) -> Self {
         Self {
             window: 10.0,
             threshold: f64::MAX,
@@ -43,15 +43,15 @@ impl Tcp {
         }
     }
 
-    pub fn window(&self) -> f64 {
+    pub(super) fn window(&self) -> f64 {
         self.window
     }
 
-    pub fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.answers.front().map_or(self.begins, |(at, ..)| *at)
     }
 
-    pub fn act(&mut self, now: u64, port: &mut Port, chance: &mut Chance) {
+    pub(super) fn act(&mut self, now: u64, port: &mut Port, chance: &mut Chance) {
         if now < self.begins {
             return;
         }
@@ -110,7 +110,7 @@ impl Tcp {
     }
 
     /// The mean rate in bits per second over that time.
-    pub fn mean(&self, from_ms: u64, to_ms: u64) -> f64 {
+    pub(super) fn mean(&self, from_ms: u64, to_ms: u64) -> f64 {
         let buckets = (from_ms / 100..to_ms / 100).filter_map(|bucket| self.buckets.get(bucket as usize));
         buckets.sum::<u64>() as f64 * 8e3 / (to_ms - from_ms) as f64
     }
