@@ -8,6 +8,7 @@
 )]
 
 mod circles;
+mod exports;
 mod imports;
 mod mutants;
 mod sources;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
 fn tidy(root: &Path) -> Vec<String> {
     let mut breaches = imports::check(root);
     breaches.extend(circles::check(root));
+    breaches.extend(exports::check(root));
     breaches.extend(sources::check(root));
     breaches.extend(mutants::check(root));
     breaches.sort();

@@ -73,7 +73,7 @@ pub struct Authority {
 
 impl Authority {
     /// Length of the server's secret.
-    pub const SECRET_BYTES: usize = 32;
+    pub(crate) const SECRET_BYTES: usize = 32;
 
     pub(crate) fn new(secret: &[u8; Self::SECRET_BYTES]) -> Self {
         Self { key: blake3::derive_key(CONTEXT, secret) }

@@ -110,7 +110,7 @@ fn read_open(path: &Path, file: File) -> Result<Vec<u8>> {
 
 /// Writes `text` to the file at `path`, of mode 0600 whether it is new or not. Whoever reads meanwhile finds what was
 /// there or all of what is new. What is no file (`/dev/stdout`) is written to as it is.
-pub fn write_private(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
     let write = || -> std::io::Result<()> {
         if !is_special {

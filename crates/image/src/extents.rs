@@ -151,7 +151,7 @@ impl ChunkExtents {
 
     /// Whether every run starts and ends at a multiple of `sector_bytes`.
     #[must_use]
-    pub fn is_aligned(&self, sector_bytes: u32) -> bool {
+    pub(crate) fn is_aligned(&self, sector_bytes: u32) -> bool {
         let unit = u64::from(sector_bytes);
         self.runs().all(|run| run.offset_bytes() % unit == 0 && run.len_bytes() % unit == 0)
     }

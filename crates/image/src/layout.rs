@@ -54,7 +54,7 @@ impl Layout {
     }
 
     /// `Corrupt` unless `root` has the height and the reach of a tree for this image.
-    pub fn check_root(&self, root: &Root) -> Result<()> {
+    pub(crate) fn check_root(&self, root: &Root) -> Result<()> {
         let count = self.chunk_count();
         if root.chunk_count == count && root.height == Root::height_of(count) {
             return Ok(());

@@ -13,7 +13,7 @@ use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 /// Most signatures of one thing.
 pub const SIGNATURES_MAX: usize = 16;
 /// Most keys that somebody trusts.
-pub const TRUSTED_MAX: usize = 1024;
+pub(crate) const TRUSTED_MAX: usize = 1024;
 
 const ALGORITHM: &str = "ed25519";
 

@@ -28,5 +28,5 @@ pub use host::Host;
 pub use link::{Count, Traffic};
 pub use meter::{Meter, Sample};
 pub use name::sweep;
-pub use star::{HOSTS_MAX, Star, StarOptions};
+pub use star::{Star, StarOptions};
 pub use tool::{available, available_or_skip};

@@ -13,7 +13,7 @@ use crate::tool::{available, feed, run};
 use crate::{Host, Traffic};
 
 /// Most hosts that a star can have, the server among them.
-pub const HOSTS_MAX: u32 = 1000;
+pub(crate) const HOSTS_MAX: u32 = 1000;
 
 /// What a star is to be like.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -150,7 +150,7 @@ impl Served for ReadOnly {
 }
 
 /// `Invalid` unless the range lies inside the disk, in whole logical sectors.
-pub fn check_range(geometry: &Geometry, offset: u64, bytes: u64) -> Result<()> {
+pub(crate) fn check_range(geometry: &Geometry, offset: u64, bytes: u64) -> Result<()> {
     let unit = u64::from(geometry.logical_sector_bytes);
     let inside = offset.checked_add(bytes).is_some_and(|end| end <= geometry.size_bytes);
     if inside && offset.is_multiple_of(unit) && bytes.is_multiple_of(unit) {

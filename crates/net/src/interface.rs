@@ -13,7 +13,7 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
 
 /// MTU that is assumed where the system does not tell, in bytes: Ethernet's.
-pub const MTU_DEFAULT: u32 = 1500;
+pub(crate) const MTU_DEFAULT: u32 = 1500;
 
 /// A network interface of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -52,7 +52,7 @@ impl Link {
     }
 
     /// When a packet of `bytes` that the server sends now has left the switch's port; `None` if its queue is full.
-    pub fn through_port(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+    pub(crate) fn through_port(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let bytes = bytes as u64;
         let waiting = self.port_free_at.since(now).as_nanos() as u64;
         let waiting_bytes = waiting.saturating_mul(self.bits_per_second / 8) / 1_000_000_000;

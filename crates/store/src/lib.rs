@@ -25,7 +25,7 @@ mod repository;
 mod versions;
 
 pub use backend::access::S3Access;
-pub use backend::cache::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, Cache, CacheSetting};
+pub use backend::cache::{CACHE_BYTES_MIN, Cache, CacheSetting};
 pub use backend::location::{Bucket, Location};
 pub use backend::probe::{Probe, Replaces};
 pub use backend::scrubs::ScrubSetting;

@@ -73,7 +73,7 @@ impl Repository {
 
     /// Whether there is a good copy of `object` in the store now: one is read, whatever the cache holds, or the scrub
     /// log covers it.
-    pub fn is_good(&self, object: &ObjectRef) -> Result<bool> {
+    pub(crate) fn is_good(&self, object: &ObjectRef) -> Result<bool> {
         for slot in 0..layout::SLOTS {
             if self.is_good_in(object, slot)? {
                 return Ok(true);

@@ -99,7 +99,7 @@ impl Core {
     }
 
     /// A chunk that was wished for does not come: it is fetched, if it is not here.
-    pub fn fetch_instead(&mut self, chunk: u64) {
+    pub(crate) fn fetch_instead(&mut self, chunk: u64) {
         if self.is_chunk_here(chunk) {
             return;
         }
@@ -122,7 +122,7 @@ impl Core {
 
     /// Whether [`Self::poll_wish`] has something to say.
     #[must_use]
-    pub fn has_wishes(&self) -> bool {
+    pub(crate) fn has_wishes(&self) -> bool {
         !self.supply.cast.wishes.is_empty()
     }
 

@@ -162,12 +162,12 @@ impl Core {
 
     /// A read that is answered without an operation, since [`Self::is_here`]. Whether there may be something to begin
     /// now.
-    pub fn read_here(&mut self, range: &Sectors) -> bool {
+    pub(crate) fn read_here(&mut self, range: &Sectors) -> bool {
         self.note_read(range)
     }
 
     /// The end is near: reads that wait for a source fail.
-    pub fn give_up_all(&mut self) {
+    pub(crate) fn give_up_all(&mut self) {
         let reads = |(id, op): (&OpId, &Op)| matches!(op, Op::Read(_) | Op::Learn(_)).then_some(*id);
         let waiting: Vec<OpId> = self.ops.iter().filter_map(reads).collect();
         self.fail(waiting, Failure::Dead);

@@ -28,7 +28,7 @@ impl Core {
 
     /// What is waited for longest of all that somebody waits for, and since when.
     #[must_use]
-    pub fn longest_wait(&self) -> Option<(Item, Instant)> {
+    pub(crate) fn longest_wait(&self) -> Option<(Item, Instant)> {
         let waits = |(item, want): (&Item, &Want)| {
             want.since.filter(|_| !want.waiters.is_empty()).map(|since| (since, *item))
         };

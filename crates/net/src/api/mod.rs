@@ -33,7 +33,7 @@ pub const VERSION_HEADER: &str = "diskcast-version";
 /// Header that tells which requests belong to one upload: 32 hexadecimal digits that the client draws.
 pub const UPLOAD_HEADER: &str = "diskcast-upload";
 /// TCP port of a server, unless told otherwise.
-pub const PORT_DEFAULT: u16 = 7717;
+pub(crate) const PORT_DEFAULT: u16 = 7717;
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,7 @@ pub fn versions(image: &str) -> String {
 
 /// `POST` a manifest without number: publish it, if `expect` is the newest version; 0 if there is no such image.
 #[must_use]
-pub fn versions_onto(image: &str, expect: u64) -> String {
+pub(crate) fn versions_onto(image: &str, expect: u64) -> String {
     format!("{}?expect={expect}", versions(image))
 }
 
@@ -48,7 +48,7 @@ pub fn clone_of(image: &str) -> String {
 
 /// `PUT`: write to an image at an offset; with `expect` only onto that version.
 #[must_use]
-pub fn content_at(image: &str, offset: u64, expect: Option<u64>) -> String {
+pub(crate) fn content_at(image: &str, offset: u64, expect: Option<u64>) -> String {
     let expect = expect.map(|number| format!("&expect={number}")).unwrap_or_default();
     format!("{PREFIX}/images/{}/content?offset={offset}{expect}", escape(image))
 }
@@ -125,7 +125,7 @@ pub fn sessions() -> String {
 
 /// Percent-encodes all but the unreserved characters (RFC 3986, section 2.3), the slash too.
 #[must_use]
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut path, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             path.push(char::from(byte));

@@ -63,7 +63,7 @@ impl ProblemKind {
 
     /// It in words, the same for every request.
     #[must_use]
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Invalid => "the request cannot be understood",
             Self::Unauthorized => "a token that this server knows is needed",

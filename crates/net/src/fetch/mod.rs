@@ -24,7 +24,8 @@ use crate::api::{Family, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::{Clock, Stop};
 use crate::interface::{self, Interface};
-use crate::multicast::receiver::{End, ReceiveOptions, Received, SCATTERED_BYTES_MAX, receive};
+use crate::multicast::SCATTERED_BYTES_MAX;
+use crate::multicast::receiver::{End, ReceiveOptions, Received, receive};
 pub use intake::Begin;
 use intake::Intake;
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often a session that sends says what it could use.
-pub const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
+pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 /// No ceiling.
 const UNLIMITED: u64 = u64::MAX;
 /// What sessions of an interface may send more than they did, as one part in so many.

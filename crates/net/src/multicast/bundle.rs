@@ -13,11 +13,11 @@ use base::limits::OBJECT_BYTES_MAX;
 use proto::multicast::ObjectSet;
 
 /// Blocks of a bundle, unless one stored object has more: codes over so many cost little and waste little.
-pub const BUNDLE_BLOCKS: u16 = 256;
+pub(crate) const BUNDLE_BLOCKS: u16 = 256;
 /// The same where somebody waits for single objects: about a chunk, so that not much comes with it.
 pub const BUNDLE_BLOCKS_ATTACHED: u16 = 64;
 /// Most that a receiver believes a server to pack.
-pub const BUNDLE_BLOCKS_MAX: u16 = 1024;
+pub(crate) const BUNDLE_BLOCKS_MAX: u16 = 1024;
 /// Bundles of which a receiver lacks less than this part are got by unicast: one part in so many of their bytes.
 const SCATTERED_PARTS: u64 = 4;
 
@@ -121,7 +121,7 @@ pub struct Ways {
 
 /// What a receiver lacks, in stored objects. Until the lengths are known it can want heads only.
 #[derive(Debug)]
-pub struct Lacked {
+pub(crate) struct Lacked {
     heads: u64,
     packing: Option<Packing>,
     stored: ObjectSet,
@@ -132,20 +132,20 @@ pub struct Lacked {
 impl Lacked {
     /// Nothing, of a session of `stored_objects`.
     #[must_use]
-    pub fn new(heads: u64, stored_objects: u64) -> Self {
+    pub(crate) fn new(heads: u64, stored_objects: u64) -> Self {
         let none = ObjectSet::new(stored_objects);
         Self { heads, packing: None, stored: none.clone(), otherwise: none }
     }
 
     /// All heads are known, and with them all lengths.
-    pub fn learn(&mut self, packing: Packing) {
+    pub(crate) fn learn(&mut self, packing: Packing) {
         debug_assert_eq!(packing.heads as u64, self.heads);
         self.packing = Some(packing);
     }
 
     /// Whether `stored` is an object that can be wanted by now.
     #[must_use]
-    pub fn is_known(&self, stored: u64) -> bool {
+    pub(crate) fn is_known(&self, stored: u64) -> bool {
         stored < self.packing.as_ref().map_or(self.heads, Packing::stored_objects)
     }
 
@@ -153,7 +153,7 @@ impl Lacked {
     /// only. Then unicast is cheaper, unless others lack them as well: it is used while less than a quarter of the
     /// bundle, or one part in as many as there are `receivers`, is lacked, for at most `scattered_bytes` in all, which
     /// is reduced by what is used.
-    pub fn want(&mut self, ranges: &[Range<u64>], receivers: u32, scattered_bytes: &mut u64) -> Ways {
+    pub(crate) fn want(&mut self, ranges: &[Range<u64>], receivers: u32, scattered_bytes: &mut u64) -> Ways {
         let mut ways = Ways::default();
         for stored in ranges.iter().cloned().flatten() {
             self.stored.insert(stored);
@@ -195,7 +195,7 @@ impl Lacked {
     }
 
     /// `stored` is here. Returns its object of the session if nothing of that is lacked any more.
-    pub fn have(&mut self, stored: u64) -> Option<u64> {
+    pub(crate) fn have(&mut self, stored: u64) -> Option<u64> {
         self.otherwise.remove(stored);
         if !self.stored.remove(stored) {
             return None;
@@ -207,26 +207,26 @@ impl Lacked {
     }
 
     /// Notes that `stored` is being got otherwise; false if it is already, or not lacked.
-    pub fn get_otherwise(&mut self, stored: u64) -> bool {
+    pub(crate) fn get_otherwise(&mut self, stored: u64) -> bool {
         self.stored.contains(stored) && self.otherwise.insert(stored)
     }
 
     /// Whether `stored` is lacked.
     #[must_use]
-    pub fn contains(&self, stored: u64) -> bool {
+    pub(crate) fn contains(&self, stored: u64) -> bool {
         self.stored.contains(stored)
     }
 
     /// How many are lacked, and how many of these the session is to bring.
     #[must_use]
-    pub fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         (self.stored.len(), self.stored.len() - self.otherwise.len())
     }
 
     /// What is lacked of the session's object `object`, which has come in `bytes` bytes: stored objects and their
     /// places in it. `None` if it has another length.
     #[must_use]
-    pub fn parts(&self, object: u64, bytes: usize) -> Option<Vec<(u64, Range<usize>)>> {
+    pub(crate) fn parts(&self, object: u64, bytes: usize) -> Option<Vec<(u64, Range<usize>)>> {
         let Some(packing) = &self.packing else { return Some(vec![(object, 0..bytes)]) };
         (packing.bytes(object) as usize == bytes)
             .then(|| packing.parts(object).filter(|(stored, _)| self.stored.contains(*stored)).collect())
@@ -234,13 +234,13 @@ impl Lacked {
 
     /// All stored objects in `object` of the session.
     #[must_use]
-    pub fn stored(&self, object: u64) -> Range<u64> {
+    pub(crate) fn stored(&self, object: u64) -> Range<u64> {
         self.packing.as_ref().map_or(object..object + 1, |packing| packing.stored(object))
     }
 
     /// The session's object that holds `stored`, which is known.
     #[must_use]
-    pub fn object_of(&self, stored: u64) -> u64 {
+    pub(crate) fn object_of(&self, stored: u64) -> u64 {
         self.packing.as_ref().map_or(stored, |packing| packing.object_of(stored))
     }
 }

@@ -13,7 +13,7 @@ use crate::interface::Interface;
 use crate::waker::Waker;
 
 /// Default of [`ReceiveOptions::scattered_bytes_max`]: what a server gives by the way.
-pub const SCATTERED_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const SCATTERED_BYTES_MAX: u64 = 16 << 20;
 
 /// How a session is received.
 #[derive(Debug, Clone)]

@@ -15,6 +15,7 @@ mod session;
 use base::Digest;
 
 use crate::api::Key;
+pub(crate) use consumer::SCATTERED_BYTES_MAX;
 
 /// Bytes of Ethernet (with its checksum), IP and UDP headers around a packet: what a rate cap counts besides it.
 fn overhead_bytes(ipv4: bool) -> u16 {

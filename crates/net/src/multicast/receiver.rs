@@ -21,9 +21,7 @@ use proto::multicast::{
 
 use super::buffers::Buffers;
 use super::bundle::{BUNDLE_BLOCKS_MAX, Lacked, Packing};
-pub use super::consumer::{
-    Accept, Consumer, End, Heard, ReceiveOptions, Received, SCATTERED_BYTES_MAX, Wish,
-};
+pub use super::consumer::{Accept, Consumer, End, Heard, ReceiveOptions, Received, Wish};
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};

@@ -21,22 +21,16 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::interface::Interface;
 use offload::OffloadSocket;
-pub use offload::{Arrivals, RUN_BYTES_MAX, Sent};
+pub use offload::{Arrivals, Sent};
 
 /// Send buffer asked for by default, in bytes. The kernel grants twice that and counts its own overhead, so a few
 /// runs fit: enough to keep a link busy between two wake-ups, and about 2 ms at 1 Gbit/s.
-pub const SEND_BUFFER_BYTES: usize = 192 << 10;
+pub(crate) const SEND_BUFFER_BYTES: usize = 192 << 10;
 /// At lower rates the send buffer holds what takes so long, but not less than so many bytes.
 const SEND_BUFFER_MS: u64 = 3;
 const SEND_BUFFER_BYTES_MIN: usize = 16 << 10;
 /// Receive buffer asked for, in bytes: what arrives at 10 Gbit/s while the reader sleeps for 13 ms.
-pub const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
-
-/// Largest packet that UDP carries without fragments under `mtu` bytes of IP packet.
-#[must_use]
-pub fn packet_bytes_max(mtu: u32, group: IpAddr) -> u32 {
-    mtu.saturating_sub(if group.is_ipv4() { 20 + 8 } else { 40 + 8 })
-}
+pub(crate) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
 /// How a [`GroupSender`] sends.
 #[derive(Debug, Clone)]
@@ -148,7 +142,7 @@ impl GroupSender {
 
     /// Lets only so much wait in this machine that it is gone within a few milliseconds at `bits_per_second`: what is
     /// sent later could not overtake it, and it would look like congestion to those who measure delay.
-    pub fn fit_buffer(&self, bits_per_second: u64) {
+    pub(crate) fn fit_buffer(&self, bits_per_second: u64) {
         // The kernel grants twice what it is asked for.
         let bytes = usize::try_from(bits_per_second / 8 * SEND_BUFFER_MS / 1000 / 2).unwrap_or(usize::MAX);
         let _ =
@@ -176,7 +170,7 @@ impl GroupSender {
     }
 
     /// For [`wait`].
-    pub fn drain_errors(&self) {
+    pub(crate) fn drain_errors(&self) {
         self.socket.drain_errors();
     }
 }
@@ -256,7 +250,7 @@ impl AsFd for GroupReceiver {
 }
 
 /// A receiver's socket for its reports and the answers.
-pub struct ReportSocket {
+pub(crate) struct ReportSocket {
     socket: OffloadSocket,
     server: SocketAddr,
 }
@@ -266,7 +260,7 @@ impl ReportSocket {
     ///
     /// # Errors
     /// `Io`.
-    pub fn open(server: SocketAddr, interface: &Interface) -> Result<Self> {
+    pub(crate) fn open(server: SocketAddr, interface: &Interface) -> Result<Self> {
         let server = if needs_scope(server.ip()) { scoped(server, interface.index) } else { server };
         let any =
             if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { IpAddr::from(Ipv6Addr::UNSPECIFIED) };
@@ -284,16 +278,8 @@ impl ReportSocket {
     ///
     /// # Errors
     /// What the system says: no route, mostly.
-    pub fn send(&self, packet: &[u8]) -> io::Result<Sent> {
+    pub(crate) fn send(&self, packet: &[u8]) -> io::Result<Sent> {
         self.socket.send(self.server, packet, packet.len())
-    }
-
-    /// Takes in what has come. False if nothing has.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn receive(&self, arrivals: &mut Arrivals) -> io::Result<bool> {
-        self.socket.receive(arrivals)
     }
 }
 

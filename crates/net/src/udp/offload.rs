@@ -7,7 +7,7 @@ use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::Socket;
 
 /// Bytes that one call sends at most: the largest UDP datagram, in which the kernel carries a run of packets.
-pub const RUN_BYTES_MAX: usize = 65_507 - 60;
+pub(crate) const RUN_BYTES_MAX: usize = 65_507 - 60;
 /// `ENOBUFS`: a queue discipline dropped what was sent.
 const NO_BUFFERS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 

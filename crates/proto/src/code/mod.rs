@@ -45,11 +45,11 @@ use field::Logarithms;
 use kernel::Sums;
 
 /// Most blocks that symbols are coded over; longer objects are repaired by exact resends.
-pub const CODE_BLOCKS_MAX: u32 = FIRST_ROW as u32;
+pub(crate) const CODE_BLOCKS_MAX: u32 = FIRST_ROW as u32;
 /// The element of row 0.
 const FIRST_ROW: u16 = 1024;
 /// Rows of the code, `0..CODE_ROWS_MAX`: as many as leave each row and each block an element of its own.
-pub const CODE_ROWS_MAX: u32 = (1 << 16) - CODE_BLOCKS_MAX;
+pub(crate) const CODE_ROWS_MAX: u32 = (1 << 16) - CODE_BLOCKS_MAX;
 
 /// A symbol that a receiver holds in the place of a block that it lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -78,7 +78,7 @@ impl ObjectSet {
 
     /// The first object at or behind `from` that it does *not* hold; the bound if it holds all.
     #[must_use]
-    pub fn next_gap_from(&self, from: u64) -> u64 {
+    pub(crate) fn next_gap_from(&self, from: u64) -> u64 {
         let mut at = from;
         while at < self.bound {
             let gaps = !self.words[index(at / 64)] & (u64::MAX << (at % 64));

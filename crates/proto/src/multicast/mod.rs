@@ -26,7 +26,7 @@ pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
 pub use server::{Gathering, Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use wire::header::{
-    BLOCK_HEADER_BYTES, BlockHeader, COMING_MAX, ObjectRange, ReceiverId, Reject, Shape, block_bytes_for,
+    BLOCK_HEADER_BYTES, BlockHeader, ObjectRange, ReceiverId, Reject, Shape, block_bytes_for,
 };
 pub use wire::open::{open_downstream, open_train, open_upstream, peek_receiver};
 pub use wire::report::{

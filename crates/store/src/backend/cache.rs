@@ -26,8 +26,6 @@ use crate::record;
 const SHELVES: usize = 16;
 /// The least size of a cache in bytes: a shelf takes the largest object then.
 pub const CACHE_BYTES_MIN: u64 = (SHELVES as u64) * (20 << 20);
-/// The size of a cache if nobody says another.
-pub const CACHE_BYTES_DEFAULT: u64 = 4 << 30;
 /// A full shelf is emptied by this share of what it may hold, and looked through again after a process has put as much
 /// there, since others put theirs. So the cache may grow beyond its bound by this share for each process that puts.
 const SHARE: u64 = 8;

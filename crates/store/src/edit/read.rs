@@ -33,7 +33,7 @@ impl Repository {
     }
 
     /// The version of `manifest`, to be read.
-    pub fn snapshot_of(&self, manifest: Manifest) -> Result<Snapshot<'_>> {
+    pub(crate) fn snapshot_of(&self, manifest: Manifest) -> Result<Snapshot<'_>> {
         let layout = manifest.layout();
         let layout =
             layout.map_err(|error| error.within(format!("read `{}@{}`", manifest.image, manifest.number)))?;

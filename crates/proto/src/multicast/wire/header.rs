@@ -15,7 +15,7 @@ pub(crate) const CRITICAL_FLAGS: u16 = 0xff00;
 /// Flag of BLOCK: a repair (a resend of single blocks, or a symbol), not part of a pass over the whole object.
 pub(crate) const FLAG_REPAIR: u16 = 1;
 /// Largest [`BlockHeader::coming`], which lies in the seven flags above [`FLAG_REPAIR`].
-pub const COMING_MAX: u8 = 127;
+pub(crate) const COMING_MAX: u8 = 127;
 
 pub(in crate::multicast) const PREFIX_BYTES: usize = 16;
 
@@ -89,7 +89,7 @@ impl Shape {
     /// Whether repair symbols are coded over an object of `object_bytes` bytes. Others are repaired by exact resends:
     /// single blocks, of which a symbol would be a copy, and objects that take too long to decode.
     #[must_use]
-    pub const fn is_coded(&self, object_bytes: u32) -> bool {
+    pub(crate) const fn is_coded(&self, object_bytes: u32) -> bool {
         are_coded(self.blocks(object_bytes))
     }
 
