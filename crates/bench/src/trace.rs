@@ -8,10 +8,11 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use disk::Geometry;
 use mirror::{Durability, Served, Space, StatusRun};
+use parking_lot::Mutex;
 
 use crate::Result;
 
@@ -96,11 +97,11 @@ impl Recorder {
 
     /// What was asked for so far.
     pub(crate) fn trace(&self) -> Trace {
-        Trace(self.seen.lock().unwrap_or_else(PoisonError::into_inner).events.clone())
+        Trace(self.seen.lock().events.clone())
     }
 
     fn book<T>(&self, kind: Kind, offset: u64, bytes: u64, ask: impl FnOnce() -> T) -> T {
-        let lock = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.seen.lock();
         {
             let mut seen = lock();
             seen.in_flight[kind as usize] += 1;

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use image::chunk::PlainHasher;
 use image::{ChunkExtents, ChunkSize, Encoder, Leaf, ObjectRef, ObjectSink, TreeBuilder};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore as _, PutMode, PutOptions};
+use parking_lot::Mutex;
 use store::{Changes, ImageName, Location, Reference, Repository, Shape, Stamp};
 
 use crate::context::{Context, said};
@@ -64,7 +64,7 @@ impl ObjectSink for Once<'_> {
     }
 
     fn put(&self, object: &ObjectRef, bytes: bytes::Bytes) -> base::Result<()> {
-        let new = self.seen.lock().expect("no thread panics with this lock").insert(object.digest);
+        let new = self.seen.lock().insert(object.digest);
         if new { self.to.put(object, bytes) } else { Ok(()) }
     }
 }

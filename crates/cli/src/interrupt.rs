@@ -2,9 +2,10 @@
 //! in its own way. Ending at once is safe: objects are written once, versions appear whole, targets are resumed. What
 //! would not be safe is done before ([`at_last`]).
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
+use parking_lot::{Condvar, Mutex};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -32,7 +33,7 @@ pub(crate) fn watch(output: Output) -> Result<()> {
                 LAST.get().into_iter().for_each(|act| act());
                 std::process::exit(Exit::Interrupted as i32);
             }
-            let _guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = CHANGE.0.lock();
             STOP.store(true, Ordering::SeqCst);
             CHANGE.1.notify_all();
         }
@@ -71,9 +72,9 @@ pub(crate) fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
 /// Returns when a signal has come.
 pub(crate) fn wait() {
     COOPERATIVE.store(true, Ordering::SeqCst);
-    let mut guard = CHANGE.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut guard = CHANGE.0.lock();
     while !STOP.load(Ordering::SeqCst) {
-        guard = CHANGE.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        CHANGE.1.wait(&mut guard);
     }
 }
 

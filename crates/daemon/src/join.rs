@@ -2,11 +2,11 @@
 //! months.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use net::token::{Fingerprint, JoinToken, Standing};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::authority::{Authority, Claims, Right};
 use crate::clock;
@@ -91,7 +91,7 @@ impl Join {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

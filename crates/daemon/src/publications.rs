@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Most publications that are remembered; a client asks again within minutes.
 const REMEMBERED_MAX: usize = 1024;
@@ -19,7 +21,7 @@ pub(crate) struct Publications(Mutex<(HashMap<Key, Slot>, VecDeque<Key>)>);
 impl Publications {
     /// The place of this publication; the same for equal keys.
     pub(crate) fn slot(&self, image: &str, key: Vec<u8>) -> Slot {
-        let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.0.lock();
         let (slots, order) = &mut *guard;
         let key = (image.to_owned(), key);
         if let Some(slot) = slots.get(&key) {
@@ -50,6 +52,6 @@ mod tests {
             publications.slot("web", format!("k{key}").into_bytes());
         }
         assert_eq!(*publications.slot("web", b"1".to_vec()).try_lock().unwrap(), None);
-        assert!(publications.0.lock().unwrap().0.len() <= REMEMBERED_MAX);
+        assert!(publications.0.lock().0.len() <= REMEMBERED_MAX);
     }
 }

@@ -2,12 +2,12 @@
 //! order. Kept in memory only, bounded, and forgotten when nobody asked for a while. formats/api.md, "Boot profiles".
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::limits::PROFILE_CHUNKS_MAX;
 use net::profile::{
     ANSWER_CHUNKS_MAX, Cursor, EXCHANGE_CHUNKS_MAX, ExchangeAnswer, ExchangeRequest, chunks_of, runs_of,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 /// Most versions at once; the one that was quiet for longest goes.
 const TELLINGS_MAX: usize = 64;
@@ -60,7 +60,7 @@ impl Reads {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Takes what a machine tells at `now`, in seconds, and answers with what others told. `None` if nothing is known

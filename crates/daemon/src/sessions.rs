@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{Digest, Error};
 use image::{Catalogue, Manifest, ObjectRef, Sealed};
@@ -15,6 +15,7 @@ use net::multicast::order::{NODES_MAX, order};
 use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
 use net::profile::runs_of;
 use net::udp::SendOptions;
+use parking_lot::Mutex;
 use store::Repository;
 
 use crate::api::Failure;
@@ -119,7 +120,7 @@ impl Sessions {
         let attached = request.attached;
         let key = Key { reference: reference.clone(), interface: interface.index, ipv4, attached };
         let slot = self.slot(key.clone())?;
-        let mut running = lock(&slot);
+        let mut running = slot.lock();
         if running.as_ref().is_none_or(SessionServer::is_over) {
             self.retire(running.take());
             let session = self.start(&key, version, options, interface)?;
@@ -133,8 +134,8 @@ impl Sessions {
     }
 
     fn slot(&self, key: Key) -> Result<Slot, Failure> {
-        let mut slots = lock(&self.slots);
-        if lock(&self.past).closed {
+        let mut slots = self.slots.lock();
+        if self.past.lock().closed {
             return Err(Failure::new(ProblemKind::Unavailable, "the server is ending"));
         }
         if slots.len() >= SESSIONS_MAX && !slots.contains_key(&key) {
@@ -156,7 +157,7 @@ impl Sessions {
             false => (catalogue.objects().to_vec(), None),
         };
         let number = {
-            let mut past = lock(&self.past);
+            let mut past = self.past.lock();
             past.started += 1;
             past.started
         };
@@ -175,7 +176,7 @@ impl Sessions {
             let (objects, source) = (objects.clone(), self.repository.clone());
             match SessionServer::start(config, objects, catalogue.heads(), source) {
                 Ok(session) => {
-                    lock(&self.unicast).insert(session.id(), 0);
+                    self.unicast.lock().insert(session.id(), 0);
                     (self.log)(&Event::SessionStarted { reference: key.reference.clone(), group });
                     return Ok(session);
                 }
@@ -212,17 +213,17 @@ impl Sessions {
 
     /// Notices sessions that have ended by themselves. To be called now and then.
     pub(crate) fn sweep(&self) {
-        let slots: Vec<_> = lock(&self.slots).iter().map(|(key, slot)| (key.clone(), slot.clone())).collect();
+        let slots: Vec<_> = self.slots.lock().iter().map(|(key, slot)| (key.clone(), slot.clone())).collect();
         for (key, slot) in slots {
             // A slot that is locked is being joined, and not over.
-            let Ok(mut running) = slot.try_lock() else { continue };
+            let Some(mut running) = slot.try_lock() else { continue };
             if running.as_ref().is_some_and(SessionServer::is_over) {
                 self.retire(running.take());
             }
             drop(running);
-            let mut slots = lock(&self.slots);
+            let mut slots = self.slots.lock();
             // Two holders, the map and this: nobody is about to join.
-            if Arc::strong_count(&slot) == 2 && lock(&slot).is_none() {
+            if Arc::strong_count(&slot) == 2 && slot.lock().is_none() {
                 slots.remove(&key);
             }
         }
@@ -231,7 +232,7 @@ impl Sessions {
     /// Logs what each session does that has sent something since the last time. Blocks.
     pub(crate) fn log_running(&self) {
         for session in self.running() {
-            let before = lock(&self.past).logged.insert(session.session, session.payload_bytes);
+            let before = self.past.lock().logged.insert(session.session, session.payload_bytes);
             if before != Some(session.payload_bytes) {
                 (self.log)(&Event::SessionRuns {
                     receivers: session.receivers.iter().filter(|receiver| !receiver.left).count() as u64,
@@ -246,21 +247,21 @@ impl Sessions {
 
     /// Ends all sessions with a farewell, and lets none begin.
     pub(crate) fn end(&self) {
-        lock(&self.past).closed = true;
-        let slots: Vec<_> = lock(&self.slots).drain().map(|(_, slot)| slot).collect();
-        slots.iter().for_each(|slot| self.retire(lock(slot).take()));
+        self.past.lock().closed = true;
+        let slots: Vec<_> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
+        slots.iter().for_each(|slot| self.retire(slot.lock().take()));
     }
 
     fn retire(&self, session: Option<SessionServer>) {
         let Some(session) = session else { return };
         let statistics = self.with_unicast(session.stop());
         {
-            let mut past = lock(&self.past);
+            let mut past = self.past.lock();
             past.totals.add(&statistics);
             past.logged.remove(&statistics.session);
             let kept = past.ended.len().min(ENDED_MAX - 1);
             for forgotten in past.ended.drain(kept..) {
-                lock(&self.unicast).remove(&forgotten.session);
+                self.unicast.lock().remove(&forgotten.session);
             }
             past.ended.push_front(statistics.clone());
         }
@@ -270,32 +271,32 @@ impl Sessions {
     /// Statistics of sessions that run, then of those that ended, the last one first. Blocks.
     pub(crate) fn statistics(&self) -> Vec<SessionStatistics> {
         let mut all = self.running();
-        all.extend(lock(&self.past).ended.iter().cloned());
+        all.extend(self.past.lock().ended.iter().cloned());
         all.into_iter().map(|session| self.with_unicast(session)).collect()
     }
 
     /// A client that takes or took part in `session` got so many bytes by unicast.
     pub(crate) fn sent_beside(&self, session: &SessionId, bytes: u64) {
-        if let Some(sum) = lock(&self.unicast).get_mut(session) {
+        if let Some(sum) = self.unicast.lock().get_mut(session) {
             *sum += bytes;
         }
     }
 
     /// Receivers go on by unicast also after a session has ended.
     fn with_unicast(&self, session: SessionStatistics) -> SessionStatistics {
-        let unicast_bytes = lock(&self.unicast).get(&session.session).copied().unwrap_or(0);
+        let unicast_bytes = self.unicast.lock().get(&session.session).copied().unwrap_or(0);
         SessionStatistics { unicast_bytes, ..session }
     }
 
     fn running(&self) -> Vec<SessionStatistics> {
-        let slots: Vec<_> = lock(&self.slots).values().cloned().collect();
-        slots.iter().filter_map(|slot| lock(slot).as_ref().map(SessionServer::statistics)).collect()
+        let slots: Vec<_> = self.slots.lock().values().cloned().collect();
+        slots.iter().filter_map(|slot| slot.lock().as_ref().map(SessionServer::statistics)).collect()
     }
 
     /// What all sessions did. Blocks.
     pub(crate) fn totals(&self) -> SessionTotals {
         let running = self.running();
-        let mut totals = lock(&self.past).totals;
+        let mut totals = self.past.lock().totals;
         running.iter().for_each(|session| totals.add(session));
         totals
     }
@@ -356,10 +357,6 @@ fn unavailable(error: &Error) -> Failure {
 fn is_taken(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|io| io.kind() == std::io::ErrorKind::AddrInUse)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

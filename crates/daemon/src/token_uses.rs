@@ -2,9 +2,9 @@
 //! used no longer when it ends, so what is counted here are clients that will stop working.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use net::token::WARNING_SECONDS;
+use parking_lot::Mutex;
 
 use crate::authority::Claims;
 
@@ -28,7 +28,7 @@ struct Use {
 impl TokenUses {
     /// The token of `claims` is shown at `now`. True once for each that ends within a day.
     pub(crate) fn shown(&self, secret: &str, claims: &Claims, now: u64) -> bool {
-        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uses = self.uses.lock();
         let name = blake3::hash(secret.as_bytes());
         if uses.len() >= TOKENS_MAX && !uses.contains_key(&name) {
             uses.retain(|_, known| known.last + IN_USE_SECONDS > now && known.expires > now);
@@ -43,7 +43,7 @@ impl TokenUses {
 
     /// How many tokens are in use at `now`, and how many of these end within a day, or have ended.
     pub(crate) fn count(&self, now: u64) -> (u64, u64) {
-        let uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        let uses = self.uses.lock();
         let in_use = || uses.values().filter(|known| known.last + IN_USE_SECONDS > now);
         let ending = in_use().filter(|known| ends_soon(known.expires, now));
         (in_use().count() as u64, ending.count() as u64)

@@ -2,12 +2,13 @@
 //! in time and says so where that fails. formats/api.md, "Tokens".
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use net::client::{Client, Credential};
 use net::token::{JoinToken, Standing, Term};
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -84,7 +85,7 @@ impl Place {
         // Without a file for what it was renewed to, only another token that is given is news.
         let again = move || {
             let given = (this.given)().ok()?;
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = last.lock();
             if memory && *last == given {
                 return None;
             }
@@ -290,7 +291,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         // The thread may be waiting for a server that says nothing: it ends behind that, and whoever drops this does
         // not wait.
-        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.shared.ended.lock() = true;
         self.shared.changed.notify_all();
     }
 }
@@ -309,9 +310,9 @@ impl Shared {
             let now = clock::unix_seconds();
             let pause = self.servers.iter().map(|server| server.course().pause(now)).min();
             let pause = pause.unwrap_or(LOOK_MAX);
-            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-            let wait = self.changed.wait_timeout_while(ended, pause, |ended| !*ended);
-            if *wait.unwrap_or_else(PoisonError::into_inner).0 {
+            let mut ended = self.ended.lock();
+            self.changed.wait_while_for(&mut ended, |ended| !*ended, pause);
+            if *ended {
                 return;
             }
         }
@@ -319,8 +320,8 @@ impl Shared {
 }
 
 impl Tended {
-    fn course(&self) -> std::sync::MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    fn course(&self) -> parking_lot::MutexGuard<'_, Course> {
+        self.course.lock()
     }
 
     fn look(&self, now: u64) {

@@ -1,8 +1,9 @@
 //! Uploads under way: the writer of each, so that no prune deletes what its client has sent and not published yet.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::Result;
+use parking_lot::{Mutex, MutexGuard};
 use store::{Repository, Stamp, Writer};
 
 use crate::clock;
@@ -62,6 +63,6 @@ impl Uploads {
     }
 
     fn uploads(&self) -> MutexGuard<'_, Vec<Upload>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

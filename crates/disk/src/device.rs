@@ -1,9 +1,8 @@
 //! The two seams through which everything reads and writes disks; the disk in memory that tests use, and the target
 //! that keeps nothing, for measurements.
 
-use std::sync::{PoisonError, RwLock};
-
 use base::{Error, ErrorKind, Result};
+use parking_lot::RwLock;
 
 /// Size and sector sizes of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl MemoryDisk {
     /// A copy of what it holds.
     #[must_use]
     pub fn contents(&self) -> Vec<u8> {
-        self.bytes.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.bytes.read().clone()
     }
 
     fn range(&self, offset: u64, len: u64) -> Result<std::ops::Range<usize>> {
@@ -104,7 +103,7 @@ impl MemoryDisk {
 
     fn fill(&self, offset: u64, len: u64, byte: u8) -> Result<()> {
         let range = self.range(offset, len)?;
-        self.bytes.write().unwrap_or_else(PoisonError::into_inner)[range].fill(byte);
+        self.bytes.write()[range].fill(byte);
         Ok(())
     }
 }
@@ -116,7 +115,7 @@ impl ReadAt for MemoryDisk {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let range = self.range(offset, buf.len() as u64)?;
-        buf.copy_from_slice(&self.bytes.read().unwrap_or_else(PoisonError::into_inner)[range]);
+        buf.copy_from_slice(&self.bytes.read()[range]);
         Ok(())
     }
 
@@ -128,7 +127,7 @@ impl ReadAt for MemoryDisk {
 impl WriteAt for MemoryDisk {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let range = self.range(offset, buf.len() as u64)?;
-        self.bytes.write().unwrap_or_else(PoisonError::into_inner)[range].copy_from_slice(buf);
+        self.bytes.write()[range].copy_from_slice(buf);
         Ok(())
     }
 

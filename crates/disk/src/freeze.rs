@@ -2,9 +2,9 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use base::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::file::{Identity, identify, io_error};
@@ -34,7 +34,7 @@ impl Freezer {
         check(place, needed)?;
         let file = File::open(place).map_err(|e| io_error("open", place, e))?;
         // Whoever thaws waits for this: a freeze that is under way would otherwise outlive its thaw.
-        let mut frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frozen = self.0.lock();
         if frozen.is_over {
             return Err(refused(place, "is not frozen any more"));
         }
@@ -53,7 +53,7 @@ impl Freezer {
 
     /// Thaws all, and freezes no more. Tries each, whatever becomes of the others; the first error comes back. `Io`.
     pub fn thaw(&self) -> Result<()> {
-        let mut frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frozen = self.0.lock();
         frozen.is_over = true;
         let mut outcome = Ok(());
         for (file, place) in frozen.places.drain(..) {

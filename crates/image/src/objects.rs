@@ -1,10 +1,10 @@
 //! The two seams through which objects come and go: a source and a sink, and both in memory.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
+use parking_lot::RwLock;
 
 use crate::cipher::Cipher;
 use crate::object::{ObjectRef, Verified};
@@ -58,20 +58,20 @@ impl MemoryObjects {
     /// How many objects it holds.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.objects.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.objects.read().len()
     }
 
     /// How many bytes its objects have together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.objects.read();
         objects.values().map(|bytes| bytes.len() as u64).sum()
     }
 
     /// Puts `bytes` under the name of `object` even if they are not what it names, for tests of bad input. `None`
     /// takes the object away.
     pub fn tamper(&self, object: &ObjectRef, bytes: Option<Bytes>) {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects.write();
         match bytes {
             Some(bytes) => objects.insert(object.digest, bytes),
             None => objects.remove(&object.digest),
@@ -81,7 +81,7 @@ impl MemoryObjects {
 
 impl ObjectSource for MemoryObjects {
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.objects.read();
         let found = objects.get(&object.digest).cloned();
         found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{object} is not in memory")))
     }
@@ -89,12 +89,12 @@ impl ObjectSource for MemoryObjects {
 
 impl ObjectSink for MemoryObjects {
     fn contains(&self, object: &ObjectRef) -> Result<bool> {
-        Ok(self.objects.read().unwrap_or_else(PoisonError::into_inner).contains_key(&object.digest))
+        Ok(self.objects.read().contains_key(&object.digest))
     }
 
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         debug_assert!(object.verify(&bytes).is_ok());
-        self.objects.write().unwrap_or_else(PoisonError::into_inner).entry(object.digest).or_insert(bytes);
+        self.objects.write().entry(object.digest).or_insert(bytes);
         Ok(())
     }
 }

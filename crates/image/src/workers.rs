@@ -2,9 +2,9 @@
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use base::Error;
+use parking_lot::Mutex;
 
 /// How many threads to run: `asked`, or twice the cores if that is 0, so that some compute while others wait for a
 /// disk; never more than fit `memory_bytes` at `bytes_each`, but at least one.
@@ -35,17 +35,17 @@ impl FirstError {
 
     /// Keeps `error` if it is the first, and asks all to stop.
     pub(crate) fn fail(&self, error: Error) {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.error.lock().get_or_insert(error);
         self.stop();
     }
 
     /// The first error once more.
     pub(crate) fn restated(&self) -> Option<Error> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Error::restated)
+        self.error.lock().as_ref().map(Error::restated)
     }
 
     /// The first error itself.
     pub(crate) fn take(&self) -> Option<Error> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.error.lock().take()
     }
 }

@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use base::{ErrorKind, Extent, ExtentSet, Result};
 use common::disks::{Fault, FaultyDisk, map};
@@ -16,6 +16,7 @@ use image::{
     CaptureOptions, Catalogue, FreeSpace, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
     capture, install, old_signatures,
 };
+use parking_lot::Mutex;
 
 const SECTORS: u64 = 16 << 11;
 const SWAP: (u64, &[u8]) = (4086, b"SWAPSPACE2");
@@ -137,12 +138,12 @@ impl ReadAt for Noting {
 
 impl WriteAt for Noting {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.log.lock().unwrap().push((offset, buf.len() as u64));
+        self.log.lock().push((offset, buf.len() as u64));
         self.disk.write_all_at(buf, offset)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.log.lock().unwrap().push((offset, len));
+        self.log.lock().push((offset, len));
         self.disk.write_zeroes(offset, len)
     }
 
@@ -151,7 +152,7 @@ impl WriteAt for Noting {
     }
 
     fn sync(&self) -> Result<()> {
-        self.log.lock().unwrap().push(SYNC);
+        self.log.lock().push(SYNC);
         self.disk.sync()
     }
 
@@ -169,7 +170,7 @@ fn signatures_are_gone_for_good_before_the_first_chunk_is_written() {
     put(&mut before, at, BTRFS.1);
     let target = Arc::new(Noting { disk: MemoryDisk::new(before), log: Mutex::new(Vec::new()) });
     install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress)).unwrap();
-    let log = target.log.lock().unwrap();
+    let log = target.log.lock();
     assert_eq!(log[..2], [(at / 512 * 512, 512), SYNC]);
     let free = |offset: u64| offset >= 2112 * 512;
     assert!(log[2..].iter().all(|&entry| entry == SYNC || !free(entry.0)), "erased once");

@@ -149,8 +149,8 @@ fn sixty_four_tebibytes_with_little_in_them_are_quick() {
     for _ in 0..40 {
         let (number, mut page) = (chance.below(size / 4096), [0; 4096]);
         chance.fill(&mut page);
-        source.pages.write().unwrap().insert(number, page);
-        target.pages.write().unwrap().insert(chance.below(size / 4096), page);
+        source.pages.write().insert(number, page);
+        target.pages.write().insert(chance.below(size / 4096), page);
     }
     let sectors = size / 512;
     let map = map(sectors, 4096, ExtentSet::of(Extent::new(0, sectors)));
@@ -164,8 +164,8 @@ fn sixty_four_tebibytes_with_little_in_them_are_quick() {
             .unwrap();
     assert_eq!((report.verified_bytes, report.past_cache), (size, false));
     let zeros = |_: &u64, page: &mut [u8; 4096]| page.iter().any(|&byte| byte != 0);
-    target.pages.write().unwrap().retain(zeros);
-    assert!(*source.pages.read().unwrap() == *target.pages.read().unwrap(), "the disks differ");
+    target.pages.write().retain(zeros);
+    assert!(*source.pages.read() == *target.pages.read(), "the disks differ");
 }
 
 #[test]

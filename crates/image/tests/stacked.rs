@@ -17,12 +17,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Chance;
 use disk::{SurveyOptions, TargetOptions, open_source, open_target, survey};
 use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, capture, install};
+use parking_lot::Mutex;
 use stack::{Stacker, Templates};
 use tools::{Bench, have, is_root, output};
 
@@ -80,13 +81,13 @@ fn copies_of_stacked_disks_are_seen_as_their_sources() {
                     Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end)
                 {
                     if let Err(difference) = try_seed(&bench, &templates, seed) {
-                        failures.lock().unwrap().push((seed, difference));
+                        failures.lock().push((seed, difference));
                     }
                 }
             });
         }
     });
-    let mut failures = failures.into_inner().unwrap();
+    let mut failures = failures.into_inner();
     failures.sort();
     let numbers: Vec<_> = failures.iter().map(|(seed, _)| *seed).collect();
     if let Some((seed, difference)) = failures.first() {
@@ -157,7 +158,7 @@ impl Side {
         use std::os::unix::fs::MetadataExt;
         let at = self.0.join("mount");
         let is_btrfs = kind == "btrfs";
-        let _one_at_a_time = is_btrfs.then(|| MOUNTING.lock().unwrap_or_else(PoisonError::into_inner));
+        let _one_at_a_time = is_btrfs.then(|| MOUNTING.lock());
         let mounted = output(&format!("mount -t {kind} -o {how}"), &[&file, &at]);
         if !mounted.status.success() {
             return "not mounted\n".to_owned();

@@ -6,7 +6,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use base::{Chance, Error, ErrorKind, Result};
@@ -20,6 +20,7 @@ use net::multicast::bundle::BUNDLE_BLOCKS_ATTACHED;
 use net::multicast::order::order;
 use net::multicast::server::{SessionConfig, SessionServer};
 use net::udp::SendOptions;
+use parking_lot::Mutex;
 use store::Repository;
 
 const SIZE: u64 = 24 << 20;
@@ -108,7 +109,7 @@ impl Room {
         let room = Arc::clone(self);
         let join = move |request: &SessionRequest| {
             let gone = || Error::new(ErrorKind::Unreachable, "the server is gone");
-            let server = room.server.lock().unwrap();
+            let server = room.server.lock();
             server.as_ref().ok_or_else(gone)?.admit(request).map(change)
         };
         mirror.cast(self.options(Arc::new(join))).unwrap();
@@ -145,11 +146,11 @@ impl Room {
             mtu: 65536,
             attached: true,
         };
-        self.server.lock().unwrap().as_ref().unwrap().admit(&request).unwrap();
+        self.server.lock().as_ref().unwrap().admit(&request).unwrap();
     }
 
     fn sent(&self) -> SessionStatistics {
-        self.server.lock().unwrap().as_ref().unwrap().statistics()
+        self.server.lock().as_ref().unwrap().statistics()
     }
 
     fn unicast_bytes(&self) -> u64 {
@@ -224,7 +225,7 @@ fn when_the_server_of_the_session_dies_reads_go_on() {
     while mirror.counters().arrived_bytes == 0 {
         thread::yield_now();
     }
-    drop(room.server.lock().unwrap().take());
+    drop(room.server.lock().take());
     room.boot(&mirror);
 }
 

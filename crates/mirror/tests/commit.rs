@@ -6,12 +6,12 @@
 mod common;
 
 use std::cell::Cell;
-use std::sync::Mutex;
 
 use base::{Chance, Error, ErrorKind, Result};
 use common::far::{Breaks, Far};
 use common::{CHUNK, Place, all, options, stamp};
 use mirror::{CommitOptions, Durability, Mirror, Onto, Served};
+use parking_lot::Mutex;
 use store::{ImageName, Reference, Stamp};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
@@ -203,7 +203,7 @@ fn a_version_that_nobody_told_it_of_is_known_again() {
         assert_eq!((commit.is_base, all(&mirror) == before), (onto == Onto::Base, true));
         // Again, and this time it is written on before somebody asks.
         mirror.write(7 * CHUNK, &[8; 512], Durability::Cached).unwrap();
-        *far.breaks.lock().unwrap() = Breaks::BehindIt;
+        *far.breaks.lock() = Breaks::BehindIt;
         mirror.commit(&far, &image, &options).unwrap_err();
         mirror.write(3 * CHUNK + 1024, &[9; 512], Durability::Cached).unwrap();
         mirror = again(mirror, &place, "m");

@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use mirror::{BootProfiles, Mirror, MirrorOptions, ReadReport, ReadUpdate, Served, Source};
 use net::clock::Clock;
 use net::profile::Cursor;
+use parking_lot::Mutex;
 use store::{Location, Repository, Shape, Stamp};
 
 const CHUNK: u64 = 256 << 10;
@@ -131,12 +132,12 @@ impl BootProfiles for Teller {
     }
 
     fn share_reads(&self, _: &str, told: ReadReport<'_>) -> Result<Option<ReadUpdate>> {
-        let mut failures = self.failures.lock().unwrap();
+        let mut failures = self.failures.lock();
         if *failures < 2 {
             *failures += 1;
             return Err(Error::new(ErrorKind::Unreachable, "not now"));
         }
-        self.told.lock().unwrap().extend(told.chunks);
+        self.told.lock().extend(told.chunks);
         // Some of them on no disk.
         let chunks = if told.cursor.at == 0 { vec![50, 51, 1 << 40] } else { Vec::new() };
         Ok(Some(ReadUpdate { cursor: Cursor { telling: 1, at: 3 }, chunks, pause: Duration::from_millis(1) }))
@@ -154,11 +155,11 @@ fn what_is_read_is_told_once_and_what_is_heard_is_prefetched() {
     let mirror = disk(&repository, &folder.path().join("disk"));
     mirror.follow(Arc::clone(&teller) as Arc<dyn BootProfiles>, &stamp()).unwrap();
     read(&mirror, [9, 3, 7]);
-    until(|| teller.told.lock().unwrap().len() >= 3);
+    until(|| teller.told.lock().len() >= 3);
     until(|| 2 * mirror.counters().expected_bytes > encoded(&repository, 3));
     read(&mirror, [50, 51, 4]);
-    until(|| teller.told.lock().unwrap().len() >= 6);
+    until(|| teller.told.lock().len() >= 6);
     mirror.close().unwrap();
-    assert_eq!(*teller.told.lock().unwrap(), [9, 3, 7, 50, 51, 4]);
+    assert_eq!(*teller.told.lock(), [9, 3, 7, 50, 51, 4]);
     assert_eq!(mirror.counters().expected_used_bytes, mirror.counters().expected_bytes);
 }

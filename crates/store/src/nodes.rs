@@ -1,12 +1,12 @@
 //! Tree nodes, through a cache of those that were read or written lately.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Digest, Result};
 use bytes::Bytes;
 use image::tree::NodeSource;
 use image::{Cipher, ObjectRef, ObjectSource, Verified};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::repository::Repository;
 
@@ -42,7 +42,7 @@ impl NodeCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

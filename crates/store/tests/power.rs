@@ -275,13 +275,13 @@ fn what_writers_of_one_image_were_told_survives_a_power_cut() {
     let Some(mounted) = Mounted::ext4(512 << 20, &files.path().join("disk")) else { return };
     let folder = mounted.folder.path().join("repository");
     make_shared(&folder);
-    let reported = std::sync::Mutex::new(Vec::new());
+    let reported = parking_lot::Mutex::new(Vec::new());
     for round in 0..4usize {
         let repository = Repository::open(&Location::Folder(folder.clone())).unwrap();
-        let before = reported.lock().unwrap().len();
+        let before = reported.lock().len();
         let (enough, reached) = std::sync::mpsc::channel();
         let say = |version| {
-            let mut reported = reported.lock().unwrap();
+            let mut reported = reported.lock();
             reported.push(version);
             if reported.len() == before + 10 * (round + 1) {
                 enough.send(()).unwrap();
@@ -295,7 +295,7 @@ fn what_writers_of_one_image_were_told_survives_a_power_cut() {
             writers.join().unwrap();
         });
         mounted.power_on(repository);
-        assert_image_holds("shared", &folder, &reported.lock().unwrap());
+        assert_image_holds("shared", &folder, &reported.lock());
     }
 }
 

@@ -1,12 +1,12 @@
 //! How far a command is: a bar on stderr if that is a terminal, lines of JSON with --json, else nothing.
 
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use image::{Progress, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use parking_lot::Mutex;
 
 use crate::clock;
 use crate::ui::output::Output;
@@ -36,7 +36,7 @@ impl Meter {
 
     /// Runs `print` with the bar off the screen.
     pub(crate) fn suspend(&self, print: impl FnOnce()) {
-        match &*self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.stage.lock() {
             Some(running) => running.bar.suspend(print),
             None => print(),
         }
@@ -44,7 +44,7 @@ impl Meter {
 
     /// Takes the bar off the screen.
     pub(crate) fn finish(&self) {
-        if let Some(running) = self.stage.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(running) = self.stage.lock().take() {
             running.bar.finish_and_clear();
         }
     }
@@ -71,11 +71,11 @@ impl Progress for Meter {
             ProgressBar::with_draw_target(Some(bytes), target).with_style(style()).with_message(word(stage));
         let now = clock::now();
         let running = Running { stage, bar, began: now, reported: now };
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *self.stage.lock() = Some(running);
     }
 
     fn advance(&self, stage: Stage, bytes: u64) {
-        let mut running = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.stage.lock();
         let Some(running) = running.as_mut().filter(|running| running.stage == stage) else { return };
         running.bar.inc(bytes);
         let now = clock::now();

@@ -5,9 +5,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::common::{Bench, Served};
@@ -31,8 +32,7 @@ impl Attached {
         assert_eq!(record["type"], "attached", "{first}");
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines_so_far = Arc::clone(&log);
-        let take =
-            move || lines.map_while(Result::ok).for_each(|line| lines_so_far.lock().unwrap().push(line));
+        let take = move || lines.map_while(Result::ok).for_each(|line| lines_so_far.lock().push(line));
         let logs = Some(std::thread::spawn(take));
         Self { child, uri: record["nbd"][0].as_str().unwrap().to_owned(), log, logs }
     }
@@ -90,7 +90,7 @@ impl Attached {
     }
 
     fn so_far(&self) -> Vec<Value> {
-        self.log.lock().unwrap().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.log.lock().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 

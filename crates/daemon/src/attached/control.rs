@@ -3,13 +3,14 @@
 use std::io::BufReader;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use net::clock::Stop;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::protocol::{Answer, Request, receive, send};
@@ -48,7 +49,7 @@ impl Asker {
     }
 
     fn send(&self, answer: &Answer) -> std::io::Result<()> {
-        send(&mut self.stream.lock().unwrap_or_else(PoisonError::into_inner), answer)
+        send(&mut self.stream.lock(), answer)
     }
 
     /// Says when whoever asked has gone: a signal ended it, say. It is looked for inside of [`Self::while_here`].
@@ -69,15 +70,15 @@ impl Asker {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let (this, is_over) = (Arc::clone(self), Arc::clone(&over));
         let look = move || {
-            let mut over = is_over.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut over = is_over.0.lock();
             while !*over && !this.look() {
-                over = is_over.1.wait_timeout(over, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                is_over.1.wait_for(&mut over, LOOK);
             }
         };
         // Without a thread nobody looks.
         let looks = std::thread::Builder::new().name("control".into()).spawn(look).ok();
         let done = work();
-        *over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *over.0.lock() = true;
         over.1.notify_all();
         // It only looks.
         let _ = looks.map(JoinHandle::join);
@@ -86,7 +87,7 @@ impl Asker {
 
     /// Whether the other end was closed, both ways: who only has nothing more to ask still waits for the answer.
     fn has_gone(&self) -> bool {
-        let Ok(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).try_clone() else {
+        let Ok(stream) = self.stream.lock().try_clone() else {
             return false;
         };
         let mut watched = [PollFd::new(&stream, PollFlags::empty())];
@@ -118,7 +119,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         // Wakes who accepts. Nothing else can be done about it.
         let _ = rustix::net::shutdown(self.listener.as_fd(), rustix::net::Shutdown::Both);
-        if let Some(door) = self.door.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(door) = self.door.lock().take() {
             // One that panicked has said so.
             let _ = door.join();
         }

@@ -19,7 +19,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
@@ -28,6 +28,7 @@ use mirror::nbd::Server;
 use mirror::{BootProfiles, CastOptions, Images, Mirror, MirrorOptions, Served, Source};
 use net::client::Client;
 use net::clock::Stop;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use store::Stamp;
 
 use crate::tokens::{Keeper, Place};
@@ -261,12 +262,12 @@ impl Attached {
     /// Waits until the disk was detached or left.
     #[must_use]
     pub fn wait(&self) -> End {
-        let mut phase = self.disk.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut phase = self.disk.phase.lock();
         loop {
             if let Phase::Over(end) = *phase {
                 return end;
             }
-            phase = self.disk.changed.wait(phase).unwrap_or_else(PoisonError::into_inner);
+            self.disk.changed.wait(&mut phase);
         }
     }
 }
@@ -319,12 +320,12 @@ impl Disk {
 
     /// Takes the right to end the disk; false if it ends already.
     fn begin_end(&self) -> bool {
-        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut phase = self.phase.lock();
         *phase == Phase::Runs && std::mem::replace(&mut *phase, Phase::Ends) == Phase::Runs
     }
 
     fn set_phase(&self, phase: Phase) {
-        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+        *self.phase.lock() = phase;
         self.changed.notify_all();
     }
 
@@ -376,11 +377,7 @@ impl Disk {
 impl Disk {
     /// The right to commit, or to end without breaking off a commit.
     fn idle(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.committing.try_lock() {
-            Ok(idle) => Some(idle),
-            Err(TryLockError::Poisoned(idle)) => Some(idle.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.committing.try_lock()
     }
 
     fn refusal(&self, why: &str) -> Error {
@@ -391,15 +388,15 @@ impl Disk {
     /// its end is waited for.
     fn turn(&self, asker: &Arc<Asker>) -> Result<MutexGuard<'_, ()>> {
         let turn = self.idle().or_else(|| {
-            let runs = self.asker.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            let runs = self.asker.lock().upgrade();
             runs.filter(|asker| asker.look()).map(|_| {
                 let message = "waiting for the end of a commit that was called off".to_owned();
                 asker.tell(&Answer::Waits { message });
-                self.committing.lock().unwrap_or_else(PoisonError::into_inner)
+                self.committing.lock()
             })
         });
         let turn = turn.ok_or_else(|| self.refusal("is being committed"))?;
-        *self.asker.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(asker);
+        *self.asker.lock() = Arc::downgrade(asker);
         Ok(turn)
     }
 
@@ -433,8 +430,8 @@ impl Disk {
     }
 
     fn unless_ending(&self, moment: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        let _moment = self.moment.lock().unwrap_or_else(PoisonError::into_inner);
-        if *self.phase.lock().unwrap_or_else(PoisonError::into_inner) != Phase::Runs {
+        let _moment = self.moment.lock();
+        if *self.phase.lock() != Phase::Runs {
             return Err(self.refusal("is about to end"));
         }
         moment()
@@ -451,7 +448,7 @@ impl Rule for Disk {
     }
 
     fn answered(&self) {
-        let closed = *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == Phase::Closed;
+        let closed = *self.phase.lock() == Phase::Closed;
         if closed {
             self.set_phase(Phase::Over(End::Detached));
         }

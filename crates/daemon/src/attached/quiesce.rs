@@ -268,9 +268,10 @@ fn fsfreeze(action: &str, path: &Path, limit: Duration) -> Result<()> {
 mod tests {
     use std::io::BufRead as _;
     use std::os::unix::net::UnixListener;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use super::*;
+    use parking_lot::Mutex;
 
     /// An agent that answers what it is told to, `None` being silence, and the commands that it got.
     fn agent(path: &Path, answer: fn(&str) -> Option<Value>) -> Arc<Mutex<Vec<String>>> {
@@ -290,7 +291,7 @@ mod tests {
                     let reply = match command {
                         "guest-sync-delimited" => Some(json!({ "return": request["arguments"]["id"] })),
                         command => {
-                            log.lock().unwrap().push(command.to_owned());
+                            log.lock().push(command.to_owned());
                             answer(command)
                         }
                     };
@@ -316,23 +317,23 @@ mod tests {
         let heard = agent(&socket, |_| Some(json!({ "return": 1 })));
         let quiesce = Quiesce::Agent(socket);
         let mut moment = || {
-            heard.lock().unwrap().push("moment".into());
+            heard.lock().push("moment".into());
             Ok(())
         };
         quiesce.around(Duration::from_secs(10), &mut moment).unwrap();
-        assert_eq!(*heard.lock().unwrap(), [FREEZE, "moment", THAW]);
+        assert_eq!(*heard.lock(), [FREEZE, "moment", THAW]);
 
-        heard.lock().unwrap().clear();
+        heard.lock().clear();
         let failed = Error::new(ErrorKind::Io, "no room");
         let mut failed = Some(failed);
         let error = quiesce.around(Duration::from_secs(10), &mut || Err(failed.take().unwrap())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
-        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW]);
+        assert_eq!(*heard.lock(), [FREEZE, THAW]);
 
-        heard.lock().unwrap().clear();
+        heard.lock().clear();
         let panics = std::panic::AssertUnwindSafe(|| quiesce.around(LIMIT, &mut || panic!("on purpose")));
         assert!(std::panic::catch_unwind(panics).is_err());
-        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW]);
+        assert_eq!(*heard.lock(), [FREEZE, THAW]);
     }
 
     #[test]
@@ -344,13 +345,13 @@ mod tests {
             agent(&socket, |_| Some(json!({ "error": { "class": "GenericError", "desc": "disabled" } })));
         let error = Quiesce::Agent(socket).around(Duration::from_secs(10), never).unwrap_err();
         assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("disabled"), "{error}");
-        assert_eq!(*heard.lock().unwrap(), [FREEZE]);
+        assert_eq!(*heard.lock(), [FREEZE]);
 
         let socket = folder.path().join("silent");
         let heard = agent(&socket, |command| (command == THAW).then(|| json!({ "return": 1 })));
         let error = Quiesce::Agent(socket).around(LIMIT, never).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
-        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW]);
+        assert_eq!(*heard.lock(), [FREEZE, THAW]);
 
         let error = Quiesce::Agent(folder.path().join("nobody")).around(LIMIT, never).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused);
@@ -363,7 +364,7 @@ mod tests {
         let heard = agent(&socket, |command| (command == FREEZE).then(|| json!({ "return": 1 })));
         let error = Quiesce::Agent(socket).around(LIMIT, &mut || Ok(())).unwrap_err();
         assert!(error.to_string().contains("may be frozen"), "{error}");
-        assert_eq!(*heard.lock().unwrap(), [FREEZE, THAW, THAW, THAW]);
+        assert_eq!(*heard.lock(), [FREEZE, THAW, THAW, THAW]);
     }
 
     #[test]

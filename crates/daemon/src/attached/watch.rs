@@ -2,12 +2,13 @@
 //! machine that hangs should not be the first to say so.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use mirror::{Damage, Mirror, Waiting};
+use parking_lot::{Condvar, Mutex};
 
 use super::event::{Event, Log};
 
@@ -71,11 +72,12 @@ impl Watcher {
         let work = move || {
             let mut watch = Watch::default();
             loop {
-                let is_over = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
-                let wait = ends.1.wait_timeout_while(is_over, LOOK, |over| !*over);
-                if *wait.unwrap_or_else(PoisonError::into_inner).0 {
+                let mut is_over = ends.0.lock();
+                ends.1.wait_while_for(&mut is_over, |over| !*over, LOOK);
+                if *is_over {
                     return;
                 }
+                drop(is_over);
                 watch.look(mirror.waiting(), mirror.damage()).iter().for_each(|event| log(event));
             }
         };
@@ -87,7 +89,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        *self.ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.ended.0.lock() = true;
         self.ended.1.notify_all();
         if let Some(thread) = self.thread.take() {
             // One that panicked has said so.

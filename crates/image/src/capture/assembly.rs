@@ -1,9 +1,9 @@
 //! Where chunks that were encoded in parallel get back into order and become a tree.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use base::Result;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::manifest::Statistics;
 use crate::tree::{LeafRun, Root, TreeBuilder};
@@ -37,7 +37,7 @@ impl<'a> Assembly<'a> {
     pub(super) fn deliver(&self, ticket: u64, run: LeafRun, group: &FirstError) -> Result<()> {
         let mut state = self.lock();
         while ticket >= state.next + AHEAD_MAX && !group.is_stopped() {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.moved.wait(&mut state);
         }
         state.waiting.insert(ticket, run);
         let before = state.next;
@@ -56,7 +56,7 @@ impl<'a> Assembly<'a> {
 
     /// The tree and the statistics, once all was delivered.
     pub(super) fn finish(self) -> Result<(Root, Statistics)> {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.into_inner();
         assert!(state.waiting.is_empty(), "every ticket was delivered");
         let (root, mut statistics) = (state.builder.finish()?, state.statistics);
         // Free chunks were passed over.
@@ -65,7 +65,7 @@ impl<'a> Assembly<'a> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<'a>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -7,11 +7,11 @@ mod assembly;
 mod plan;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use base::limits::{CHUNK_BYTES_DEFAULT, DISK_SECTORS_MAX, PIPELINE_BYTES_DEFAULT};
 use base::{Digest, Error, ErrorKind, Extent, Result};
 use disk::{DiskMap, ReadAt};
+use parking_lot::Mutex;
 
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
@@ -182,7 +182,7 @@ impl Job<'_> {
     fn encode_all(&self) -> Result<()> {
         let mut worker = Worker::new(self.layout.chunk, self.options.level, self.sink.cipher())?;
         while !self.group.is_stopped() {
-            let next = self.plan.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = self.plan.lock().next();
             let Some((ticket, planned)) = next else { break };
             let bytes = planned.count * u64::from(planned.extents.len_bytes());
             let run = worker.run(self, planned)?;

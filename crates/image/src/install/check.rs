@@ -1,12 +1,11 @@
 //! Reading a target: what is right before an install is kept, what is wrong after one is an error.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
 use crossbeam_channel::Receiver;
+use parking_lot::Mutex;
 
 use crate::buffer::AlignedBuffer;
 use crate::chunk::is_zero;
@@ -69,7 +68,7 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
         Ok(())
     };
     let wrong = Mutex::new(Vec::new());
-    let note = |offsets: Vec<u64>| wrong.lock().unwrap_or_else(PoisonError::into_inner).extend(offsets);
+    let note = |offsets: Vec<u64>| wrong.lock().extend(offsets);
     for_each_chunk(shared, threads, |writer, _, chunk| {
         note(writer.wrong_places(shared, chunk, read)?);
         shared.counters.verified.fetch_add(chunk.bytes(), Ordering::Relaxed);
@@ -77,7 +76,7 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
         Ok(())
     })?;
     verify_zeros(shared, threads, read, note)?;
-    let mut wrong = wrong.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut wrong = wrong.into_inner();
     if wrong.is_empty() {
         return Ok(());
     }

@@ -189,8 +189,8 @@ impl Installer {
     pub fn pull(&self, source: &dyn ObjectSource) -> Result<()> {
         let shared = &*self.shared;
         let missing = shared.missing();
-        let ids = std::sync::Mutex::new(missing.into_iter().flatten());
-        let next = || ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+        let ids = parking_lot::Mutex::new(missing.into_iter().flatten());
+        let next = || ids.lock().next();
         let work = || -> Result<()> {
             let mut writer = self.options.decode.then(|| Writer::new(shared)).transpose()?;
             while !shared.group.is_stopped() {

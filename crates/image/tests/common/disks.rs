@@ -1,12 +1,12 @@
 //! Random disks, and disks that fail.
 
 use std::collections::BTreeMap;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Chance, Error, ErrorKind, Extent, ExtentSet, Result};
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, ReadAt, TableKind, WriteAt};
+use parking_lot::RwLock;
 
 /// A disk with some content, and a map of what is allocated of it.
 pub(crate) struct Sample {
@@ -166,7 +166,7 @@ impl ReadAt for SparseDisk {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let pages = self.pages.read().unwrap();
+        let pages = self.pages.read();
         for (number, page) in (offset / 4096..).zip(buf.chunks_mut(4096)) {
             page.copy_from_slice(pages.get(&number).unwrap_or(&[0; 4096]));
         }
@@ -178,7 +178,7 @@ impl ReadAt for SparseDisk {
     }
 
     fn next_data(&self, offset: u64) -> u64 {
-        let pages = self.pages.read().unwrap();
+        let pages = self.pages.read();
         let next = pages.range(offset / 4096..).next();
         next.map_or(self.size_bytes, |(number, _)| offset.max(number * 4096))
     }
@@ -186,7 +186,7 @@ impl ReadAt for SparseDisk {
 
 impl WriteAt for SparseDisk {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let mut pages = self.pages.write().unwrap();
+        let mut pages = self.pages.write();
         for (number, page) in (offset / 4096..).zip(buf.as_chunks::<4096>().0) {
             pages.insert(number, *page);
         }
@@ -194,7 +194,7 @@ impl WriteAt for SparseDisk {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let mut pages = self.pages.write().unwrap();
+        let mut pages = self.pages.write();
         let gone: Vec<u64> =
             pages.range(offset / 4096..(offset + len) / 4096).map(|(number, _)| *number).collect();
         gone.iter().for_each(|number| pages.remove(number).map_or((), |_| ()));

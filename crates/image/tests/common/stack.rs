@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::Chance;
+use parking_lot::Mutex;
 
 use crate::tools::{Bench, output, run};
 
@@ -38,7 +39,7 @@ const FILESYSTEMS: &[(&str, usize, usize)] = &[
 
 impl Templates {
     fn get(&self, bench: &Bench, command: &'static str, bytes: usize) -> Arc<Vec<u8>> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.0.lock();
         let made = made.entry((command, bytes)).or_insert_with(|| {
             let path = bench.sparse_file("template", bytes as u64);
             let tree = bench.tree("tree");

@@ -3,11 +3,11 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Error, ErrorKind, Result};
 use disk::{ReadAt, Target, TargetOptions, WriteAt, open_target};
 use image::{Layout, Manifest};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::machine::{Cut, Held, Record, Sectors};
 use crate::state::{self, BootId, Lineage, Promise, Recovered};
@@ -156,11 +156,11 @@ impl Local {
     /// Held by who writes a chunk. A file system lets one write to a file at a time, and those that wait for it in the
     /// kernel keep their processors busy meanwhile.
     pub(super) fn fill_turn(&self) -> MutexGuard<'_, ()> {
-        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.filling.lock()
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.journal.lock()
     }
 
     /// Appends a record; where the journal ends then.
@@ -217,7 +217,7 @@ impl Local {
         let mut bytes = vec![0; usize::try_from(count).expect("writes fit memory")];
         self.data.read_exact_at(&mut bytes, offset).map_err(|error| error.within("copy aside"))?;
         let path = self.folder.join("side");
-        let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut side = self.side.lock();
         if side.is_none() {
             let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
             *side = Some(options.map_err(|error| failed("create", &path, error))?);
@@ -229,14 +229,14 @@ impl Local {
     /// Reads sectors that were copied.
     pub(super) fn read_side(&self, range: &Sectors, into: &mut [u8]) -> Result<()> {
         let path = self.folder.join("side");
-        let side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
+        let side = self.side.lock();
         let file = side.as_ref().expect("something was copied");
         file.read_exact_at(into, bytes_of(range).0).map_err(|error| failed("read", &path, error))
     }
 
     /// The commit is over: what was copied is worth nothing.
     pub(super) fn drop_side(&self) {
-        if self.side.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+        if self.side.lock().take().is_some() {
             let _ = std::fs::remove_file(self.folder.join("side"));
         }
     }

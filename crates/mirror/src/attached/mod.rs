@@ -13,7 +13,7 @@ mod tree;
 mod trouble;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Result};
 use disk::{Geometry, ReadAt, WriteAt};
 use image::{Leaf, Manifest};
+use parking_lot::Mutex;
 use store::Stamp;
 
 use crate::images::BootProfiles;
@@ -148,12 +149,12 @@ impl Mirror {
     pub fn cast(&self, options: CastOptions) -> Result<()> {
         self.leave_cast();
         let cast = Cast::start(Arc::clone(&self.shared), options)?;
-        *self.cast.lock().unwrap_or_else(PoisonError::into_inner) = Some(cast);
+        *self.cast.lock() = Some(cast);
         Ok(())
     }
 
     fn leave_cast(&self) {
-        let cast = self.cast.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let cast = self.cast.lock().take();
         cast.into_iter().for_each(Cast::end);
     }
 
@@ -206,7 +207,7 @@ impl Mirror {
         };
         let spawned = std::thread::Builder::new().name("mirror-guide".into()).spawn(run);
         let thread = spawned.map_err(|error| Error::from_source(ErrorKind::Io, "follow a guide", error))?;
-        *self.follower.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *self.follower.lock() = Some(thread);
         Ok(())
     }
 
@@ -396,7 +397,7 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop();
         self.leave_cast();
-        let follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let follower = self.follower.lock().take();
         for thread in self.threads.drain(..).chain(follower) {
             // One that panicked has said so.
             let _ = thread.join();

@@ -1,12 +1,13 @@
 //! What the threads of a mirror share: the core behind one lock, who waits for it, and the threads that fetch.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{Error, ErrorKind, Instant};
 use image::{Layout, Manifest};
 use net::clock::Clock;
 use net::waker::Waker;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::local::{Local, Of};
 use super::tree::Tree;
@@ -108,7 +109,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -164,7 +165,7 @@ impl Shared {
         let signal = Arc::new(Condvar::new());
         state.sleepers.insert(id, Arc::clone(&signal));
         while !state.woken.remove(&id) {
-            state = signal.wait(state).unwrap_or_else(PoisonError::into_inner);
+            signal.wait(&mut state);
         }
         state.sleepers.remove(&id);
         state
@@ -253,7 +254,7 @@ impl Shared {
             // What is left may wait for its time.
             self.pass_on(&mut state);
             state.idle_workers += 1;
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.work.wait(&mut state);
             state.idle_workers -= 1;
         }
         self.idle.notify_all();
@@ -298,7 +299,7 @@ impl Shared {
             self.pass_on(&mut state);
             let pause = state.wakes_at.map_or(CLOCK_STEP, |at| at.since(now).min(CLOCK_STEP));
             let pause = pause.max(std::time::Duration::from_millis(1));
-            (state, _) = self.time.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
+            self.time.wait_for(&mut state, pause);
         }
     }
 
@@ -312,7 +313,7 @@ impl Shared {
         state.core.give_up_all();
         self.pass_on(&mut state);
         while state.requests > 0 {
-            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.idle.wait(&mut state);
         }
         true
     }
@@ -327,9 +328,9 @@ impl Shared {
 
     /// Lets time pass for who follows a guide, unless the end has come.
     pub(super) fn pause_guide(&self, pause: std::time::Duration) {
-        let state = self.lock();
+        let mut state = self.lock();
         if state.ends().is_none() {
-            drop(self.guide.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
+            self.guide.wait_for(&mut state, pause);
         }
     }
 
@@ -338,7 +339,7 @@ impl Shared {
         let mut state = self.lock();
         state.parting = true;
         self.guide.notify_all();
-        drop(self.guide.wait_timeout_while(state, limit, |state| state.follows));
+        self.guide.wait_while_for(&mut state, |state| state.follows, limit);
     }
 
     /// Nobody follows a guide any more.
@@ -358,7 +359,7 @@ impl Shared {
     pub(super) fn wait_for_workers(&self) {
         let mut state = self.lock();
         while state.busy_workers > 0 {
-            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.idle.wait(&mut state);
         }
     }
 }

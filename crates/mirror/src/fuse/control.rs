@@ -2,9 +2,9 @@
 //! users.
 
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
 
 use base::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use store::{ImageName, Reference};
 
 use super::disks::{DiskName, Disks};
@@ -87,7 +87,7 @@ impl Control {
 
     /// The last answer to anybody, a line; empty before the first.
     pub(super) fn answer(&self) -> String {
-        self.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.answer.lock().clone()
     }
 
     /// Carries out a line, and returns its answer, which is remembered, too; so is why it failed.
@@ -135,7 +135,7 @@ impl Control {
             }
             Err(error) => format!("failed: {}", base::chain(error)),
         };
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = format!("{answer}\n");
+        *self.answer.lock() = format!("{answer}\n");
         done
     }
 

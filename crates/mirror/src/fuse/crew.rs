@@ -2,7 +2,9 @@
 //! the kernel hands them over, so that others are answered meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Most threads, and so requests that wait at once.
 const THREADS_MAX: usize = 64;
@@ -32,7 +34,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn work(&self) {
@@ -47,7 +49,7 @@ impl Shared {
                 return;
             } else {
                 state.idle += 1;
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.work.wait(&mut state);
                 state.idle -= 1;
             }
         }

@@ -14,13 +14,14 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use base::{Error, ErrorKind, Result};
 use fuser::BackingId;
 use image::Manifest;
+use parking_lot::Mutex;
 use store::{ImageName, Reference};
 
 use super::bytes::ByteDisk;
@@ -118,10 +119,6 @@ pub(super) struct Disks {
     _lock: File,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     Error::from_io(format!("{what} `{}`", path.display()), error)
 }
@@ -198,11 +195,11 @@ impl Disks {
     /// The manifest of a version.
     pub(super) fn manifest(&self, image: &ImageName, number: u64) -> Result<Arc<Manifest>> {
         let key = (image.clone(), number);
-        if let Some(found) = lock(&self.manifests).get(&key) {
+        if let Some(found) = self.manifests.lock().get(&key) {
             return Ok(Arc::clone(found));
         }
         let found = Arc::new(self.origin.resolve(&Reference::Version(image.clone(), number))?);
-        let mut manifests = lock(&self.manifests);
+        let mut manifests = self.manifests.lock();
         if manifests.len() >= MANIFESTS_MAX {
             manifests.clear();
         }
@@ -211,14 +208,14 @@ impl Disks {
     }
 
     fn slot(&self, name: &DiskName) -> Arc<Slot> {
-        Arc::clone(lock(&self.slots).entry(name.clone()).or_default())
+        Arc::clone(self.slots.lock().entry(name.clone()).or_default())
     }
 
     /// Forgets a slot that nobody uses or is about to.
     fn tidy(&self, name: &DiskName, slot: &Arc<Slot>) {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         // One is the map's, one the caller's; others come to it by the map alone, which is locked.
-        if Arc::strong_count(slot) == 2 && lock(&slot.open).is_none() {
+        if Arc::strong_count(slot) == 2 && slot.open.lock().is_none() {
             slots.remove(name);
         }
     }
@@ -231,7 +228,7 @@ impl Disks {
     ) -> Result<OpenDisk> {
         let slot = self.slot(name);
         let opened = {
-            let mut slot_open = lock(&slot.open);
+            let mut slot_open = slot.open.lock();
             let opened = match &*slot_open {
                 Some(open) => Ok(open.clone()),
                 None => self.open_first(name, back),
@@ -295,7 +292,7 @@ impl Disks {
     /// Closes the disk if nobody uses it.
     pub(super) fn settle(&self, name: &DiskName) {
         let slot = self.slot(name);
-        let closed = self.close_unused(name, &slot, &mut lock(&slot.open));
+        let closed = self.close_unused(name, &slot, &mut slot.open.lock());
         self.tidy(name, &slot);
         if closed && matches!(name, DiskName::Version(..)) {
             self.bound();
@@ -322,9 +319,9 @@ impl Disks {
     /// Closes all disks, in use or not: the mount ends.
     pub(super) fn close_all(&self) {
         let all: Vec<_> =
-            lock(&self.slots).iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
+            self.slots.lock().iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
         for (name, slot) in all {
-            let open = lock(&slot.open).clone();
+            let open = slot.open.lock().clone();
             if let Some(open) = open {
                 self.close(&name, &open);
             }
@@ -334,9 +331,9 @@ impl Disks {
     /// Disks in use, with the number of users.
     pub(super) fn in_use(&self) -> Vec<(DiskName, OpenDisk, u64)> {
         let all: Vec<_> =
-            lock(&self.slots).iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
+            self.slots.lock().iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
         let each = all.into_iter().filter_map(|(name, slot)| {
-            let open = slot.open.try_lock().ok()?.clone()?;
+            let open = slot.open.try_lock()?.clone()?;
             Some((name, open, slot.users.load(Ordering::Acquire)))
         });
         each.collect()
@@ -352,7 +349,7 @@ impl Disks {
                 return;
             }
             let slot = self.slot(&name);
-            if let Ok(open) = slot.open.try_lock()
+            if let Some(open) = slot.open.try_lock()
                 && open.is_none()
             {
                 match std::fs::remove_dir_all(self.folder_of(&name)) {
@@ -420,7 +417,7 @@ impl Disks {
         let disk = DiskName::Clone(name.clone());
         let slot = self.slot(&disk);
         let made = {
-            let _open = lock(&slot.open);
+            let _open = slot.open.lock();
             let folder = self.folder_of(&disk);
             let made = Mirror::create(&folder, &manifest, self.sources.clone(), &self.settings.mirror);
             made.and_then(|mirror| mirror.close())
@@ -496,7 +493,7 @@ impl Disks {
         let renamed = {
             // In the order of their names, so that two who rename each the other's do not wait for one another.
             let (first, second) = if name < new { (0, 1) } else { (1, 0) };
-            let (mut one, mut other) = (lock(&slots[first].open), lock(&slots[second].open));
+            let (mut one, mut other) = (slots[first].open.lock(), slots[second].open.lock());
             let open = if first == 0 { &mut *one } else { &mut *other };
             self.close_unused(&from, &slots[0], open);
             match (&open, self.clone_file(new)) {
@@ -523,7 +520,7 @@ impl Disks {
         let disk = DiskName::Clone(name.clone());
         let slot = self.slot(&disk);
         let removed = {
-            let mut open = lock(&slot.open);
+            let mut open = slot.open.lock();
             self.close_unused(&disk, &slot, &mut open);
             if open.is_some() {
                 Err(Error::new(ErrorKind::Refused, format!("clone `{name}` is in use")))

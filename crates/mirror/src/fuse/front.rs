@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use base::{Error, ErrorKind, Result};
 use fuser::{
@@ -14,6 +14,7 @@ use fuser::{
     LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, WriteFlags,
 };
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::bytes::Sought;
@@ -65,16 +66,16 @@ pub(super) struct Handles {
 impl Handles {
     fn insert(&self, handle: Handle) -> FileHandle {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(handle));
+        self.open.write().insert(number, Arc::new(handle));
         FileHandle(number)
     }
 
     fn get(&self, number: FileHandle) -> Option<Arc<Handle>> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&number.0).cloned()
+        self.open.read().get(&number.0).cloned()
     }
 
     fn remove(&self, number: FileHandle) -> Option<Arc<Handle>> {
-        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&number.0)
+        self.open.write().remove(&number.0)
     }
 }
 
@@ -227,7 +228,7 @@ impl Shared {
     fn command(&self, text: &Mutex<String>, line: &[u8], reply: ReplyWrite) {
         let count = u32::try_from(line.len()).expect("lines are bounded");
         let done = self.control.line(&String::from_utf8_lossy(line));
-        *text.lock().unwrap_or_else(PoisonError::into_inner) = self.control.answer();
+        *text.lock() = self.control.answer();
         match done {
             Ok(_) => reply.written(count),
             Err(error) => reply.error(errno(&error)),
@@ -363,7 +364,7 @@ impl Filesystem for Front {
         let (name, open) = match handle.as_deref() {
             Some(Handle::Disk(name, open)) => (name, open),
             Some(Handle::Text(text)) => {
-                let text = text.lock().unwrap_or_else(PoisonError::into_inner);
+                let text = text.lock();
                 return reply.data(part(&text, offset, count));
             }
             _ => return reply.error(Errno::EBADF),

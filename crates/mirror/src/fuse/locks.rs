@@ -5,7 +5,8 @@
 //! others, so nobody starves and nothing waits in a circle.
 
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// See the module. Ranges are bytes, in whole sectors.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ impl SectorLocks {
         let id = queue.last;
         queue.claims.push(Claim { id, all, alone });
         while queue.waits(id) {
-            queue = self.freed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.freed.wait(&mut queue);
         }
         Claimed { locks: self, id }
     }
@@ -67,7 +68,7 @@ impl SectorLocks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

@@ -12,11 +12,12 @@
 //! when something is opened: what is open stays the version that it was, whatever becomes `latest`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base::{Digest, Error, ErrorKind, Result};
 use fuser::{FileAttr, FileType, INodeNo};
+use parking_lot::{Mutex, MutexGuard};
 use store::{ImageName, Reference, TagName};
 
 use super::disks::{DiskName, Disks};
@@ -123,7 +124,7 @@ impl Names {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<INodeNo, (Place, u64)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// The place of a number that the kernel was told.

@@ -7,11 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base::{Error, ErrorKind, Result};
 use fuser::{Config, MountOption, Session, SessionACL};
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -107,7 +108,7 @@ pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOpti
         served.disks.close_all();
         // Whoever is told may want the folder of the disks at once.
         drop(served);
-        *told.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *told.result.lock() = Some(result);
         told.change.notify_all();
     };
     let spawned = std::thread::Builder::new().name("fuse-session".into()).spawn(serve);
@@ -202,9 +203,9 @@ impl Mounted {
     /// # Errors
     /// `Io` if the kernel's connection broke.
     pub fn wait(&self) -> Result<()> {
-        let mut result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut result = self.end.result.lock();
         while result.is_none() {
-            result = self.end.change.wait(result).unwrap_or_else(PoisonError::into_inner);
+            self.end.change.wait(&mut result);
         }
         match result.as_mut().map(|result| std::mem::replace(result, Ok(()))) {
             Some(Err(error)) => Err(failed(&self.at, error)),
@@ -213,7 +214,7 @@ impl Mounted {
     }
 
     fn has_ended(&self) -> bool {
-        self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.end.result.lock().is_some()
     }
 
     /// Unmounts it and closes its disks; all that was written is durable then. Whoever still has a file open gets
@@ -232,10 +233,10 @@ impl Mounted {
             // Ends it for those who still have a file open. It fails where nobody has: there it is over already.
             let _ = abort.write_all(b"1");
         }
-        let result = self.end.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut result = self.end.result.lock();
         // Where it can't be ended, without fusectl for example, it ends with the process.
-        let waited = self.end.change.wait_timeout_while(result, END_TIME_MAX, |result| result.is_none());
-        drop(waited);
+        self.end.change.wait_while_for(&mut result, |result| result.is_none(), END_TIME_MAX);
+        drop(result);
         gone.map_err(|error| failed(&self.at, error))
     }
 }

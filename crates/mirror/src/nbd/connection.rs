@@ -6,11 +6,12 @@
 //! no request is ever queued or copied. Threads are started when nobody waits for the lead, up to a bound.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 
 use crate::Durability;
 use crate::nbd::batch::Batch;
@@ -130,7 +131,7 @@ impl Connection {
     /// Waits for the lead and leads until there is a job. None if the connection ends.
     fn next(self: &Arc<Self>, memory: &mut Memory) -> Option<Job> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut lead = self.lead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lead = self.lead.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if lead.ended {
             return None;

@@ -1,9 +1,10 @@
 //! What a server offers: disks by name.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
+use parking_lot::RwLock;
 
 use crate::Served;
 
@@ -39,7 +40,7 @@ impl ExportTable {
             let text = format!("a name of {} bytes for a disk, where 1 to {NAME_BYTES_MAX} fit", name.len());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.write();
         if table.contains_key(name) {
             return Err(Error::new(ErrorKind::Exists, format!("a disk `{name}` is served already")));
         }
@@ -49,18 +50,18 @@ impl ExportTable {
 
     /// Offers a disk no longer, and returns it. Connections that have it keep it.
     pub fn remove(&self, name: &str) -> Option<Export> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(name)
+        self.0.write().remove(name)
     }
 }
 
 impl Exports for ExportTable {
     fn list(&self) -> Vec<(String, String)> {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.read();
         table.iter().map(|(name, export)| (name.clone(), export.description.clone())).collect()
     }
 
     fn find(&self, name: &str) -> Result<Export> {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.read();
         let alone = || table.values().next().filter(|_| name.is_empty() && table.len() == 1);
         let export = table.get(name).or_else(alone);
         export.cloned().ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no disk `{name}` is served")))

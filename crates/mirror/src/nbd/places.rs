@@ -1,9 +1,11 @@
 //! The places of a server's clients: how many there are, and who has them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::nbd::event::Log;
 use crate::nbd::exports::Exports;
@@ -43,7 +45,7 @@ impl Places {
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.places.lock()
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -80,7 +82,7 @@ impl Shared {
 
     pub(super) fn pause(&self) {
         let stays = |_: &mut Places| !self.is_stopping();
-        drop(self.changed.wait_timeout_while(self.lock(), ACCEPT_PAUSE, stays));
+        self.changed.wait_while_for(&mut self.lock(), stays, ACCEPT_PAUSE);
     }
 }
 

@@ -4,12 +4,13 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+use parking_lot::{Condvar, Mutex};
 
 use crate::nbd::connection::{Connection, negotiate};
 use crate::nbd::event::{Event, Log};
@@ -58,7 +59,7 @@ impl Server {
         let thread = thread
             .spawn(move || shared.accept_all(&door))
             .map_err(|error| Error::from_source(ErrorKind::Io, "start a thread for NBD clients", error))?;
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner).push((listener, thread));
+        self.doors.lock().push((listener, thread));
         Ok(())
     }
 
@@ -71,10 +72,8 @@ impl Server {
         }
         self.close_doors();
         let busy = |places: &mut Places| places.transports().next().is_some();
-        let (places, _) = shared
-            .changed
-            .wait_timeout_while(shared.lock(), grace, busy)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut places = shared.lock();
+        shared.changed.wait_while_for(&mut places, busy, grace);
         let left = places.transports().count();
         places.transports().for_each(|transport| transport.cut());
         left
@@ -93,7 +92,7 @@ impl Server {
     }
 
     fn close_doors(&self) {
-        for (listener, thread) in self.doors.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for (listener, thread) in self.doors.lock().drain(..) {
             listener.close();
             // A door that panicked is closed, too.
             let _ = thread.join();

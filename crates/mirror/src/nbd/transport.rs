@@ -3,10 +3,11 @@
 use std::io::{self, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use net::clock::Clock;
+use parking_lot::{Mutex, MutexGuard};
 use rustls::{ServerConfig, ServerConnection};
 
 /// Ciphertext is received in pieces of at most this, enough for four records.
@@ -121,14 +122,14 @@ impl Transport {
 
     /// Takes the turn to send; others wait until it is dropped.
     pub(super) fn turn(&self) -> Turn<'_> {
-        Turn { transport: self, sealed: lock(&self.turn) }
+        Turn { transport: self, sealed: self.turn.lock() }
     }
 
     /// Lets TLS begin, with this machine as its server.
     pub(super) fn start_tls(&self, config: &Arc<ServerConfig>, deadline: &Deadline) -> io::Result<()> {
         let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let tls = Tls { connection: Mutex::new(connection), ciphertext: Mutex::default() };
-        lock(&tls.connection).complete_io(&mut Duplex { socket: &self.socket, deadline })?;
+        tls.connection.lock().complete_io(&mut Duplex { socket: &self.socket, deadline })?;
         self.tls.set(tls).expect("TLS begins once");
         Ok(())
     }
@@ -149,9 +150,9 @@ impl Transport {
     }
 
     fn receive_private(&self, tls: &Tls, into: &mut [u8]) -> io::Result<usize> {
-        let mut ciphertext = lock(&tls.ciphertext);
+        let mut ciphertext = tls.ciphertext.lock();
         loop {
-            let mut connection = lock(&tls.connection);
+            let mut connection = tls.connection.lock();
             match connection.reader().read(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 received => return received,
@@ -191,7 +192,7 @@ impl Turn<'_> {
     /// Ends the connection; a peer under TLS is told so, if it still listens.
     pub(super) fn finish(&mut self) {
         if let Some(tls) = self.transport.tls.get() {
-            lock(&tls.connection).send_close_notify();
+            tls.connection.lock().send_close_notify();
             // It fails where the peer has gone already, or takes nothing.
             let _ =
                 self.transport.hurry(Some(&Deadline::after(FAREWELL_TIME_MAX))).and_then(|()| self.send(&[]));
@@ -213,7 +214,7 @@ impl Tls {
         loop {
             sealed.clear();
             {
-                let mut connection = lock(&self.connection);
+                let mut connection = self.connection.lock();
                 let taken = connection.writer().write(bytes)?;
                 bytes = &bytes[taken..];
                 while connection.wants_write() {
@@ -292,8 +293,4 @@ impl Write for Duplex<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

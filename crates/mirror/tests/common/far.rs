@@ -1,6 +1,6 @@
 //! A repository to which the way breaks once: before a version is published, or after that.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -8,6 +8,7 @@ use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed};
 use mirror::images::Tell;
 use mirror::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Written};
 use net::clock::Stop;
+use parking_lot::Mutex;
 use store::{ImageName, Reference, Shape, Stamp, TagName};
 
 use super::Place;
@@ -92,7 +93,7 @@ impl Images for Far<'_> {
         stamp: &Stamp,
         work: &mut dyn FnMut(&dyn Addition) -> Result<Manifest>,
     ) -> Result<Manifest> {
-        let breaks = std::mem::replace(&mut *self.breaks.lock().unwrap(), Breaks::Never);
+        let breaks = std::mem::replace(&mut *self.breaks.lock(), Breaks::Never);
         self.place.repository.add_version(stamp, &mut |addition| work(&Broken(addition, breaks)))
     }
 

@@ -8,13 +8,14 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use disk::Geometry;
 use mirror::nbd::{Event, Export, ExportTable, Server};
 use mirror::{Durability, RawDisk, Served, Space, StatusRun};
+use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -47,12 +48,12 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn set_closed(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
+        *self.closed.lock() = closed;
         self.changed.notify_all();
     }
 
     fn pass(&self) {
-        drop(self.changed.wait_while(self.closed.lock().unwrap(), |closed| *closed).unwrap());
+        self.changed.wait_while(&mut self.closed.lock(), |closed| *closed);
     }
 }
 

@@ -195,7 +195,7 @@ impl Client {
 
     /// 32 hexadecimal digits that nobody else has drawn.
     pub(super) fn new_key(&self) -> String {
-        let mut chance = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut chance = self.chance.lock();
         format!("{:016x}{:016x}", chance.u64(), chance.u64())
     }
 }

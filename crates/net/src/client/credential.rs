@@ -1,8 +1,9 @@
 //! What a client shows a server: a token, which may be replaced while clients use it. Clients of one server share one.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use reqwest::header::HeaderValue;
 
 use crate::token::{Fingerprint, JoinToken};
@@ -47,7 +48,7 @@ impl Credential {
     /// The token as it is now.
     #[must_use]
     pub fn token(&self) -> JoinToken {
-        self.held.read().unwrap_or_else(PoisonError::into_inner).token.clone()
+        self.held.read().token.clone()
     }
 
     /// Looks for the token where it came from. Whether another is held now.
@@ -58,7 +59,7 @@ impl Credential {
     /// Holds `token` from now on. False if it is the one that is held, or one for another way to speak: with TLS or
     /// without.
     pub fn replace(&self, token: JoinToken) -> bool {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.write();
         if held.token == token || held.token.fingerprint.is_some() != token.fingerprint.is_some() {
             return false;
         }
@@ -67,12 +68,12 @@ impl Credential {
     }
 
     pub(super) fn authorization(&self) -> HeaderValue {
-        self.held.read().unwrap_or_else(PoisonError::into_inner).authorization.clone()
+        self.held.read().authorization.clone()
     }
 
     /// Of the server's certificate. Without TLS none is right.
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.read();
         held.token.fingerprint.unwrap_or(Fingerprint([0; 32]))
     }
 }

@@ -17,13 +17,14 @@ mod tokens;
 mod watch;
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{Chance, Error, ErrorKind, Result, limits};
 use bytes::Bytes;
 use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
+use parking_lot::Mutex;
 use reqwest::blocking::{RequestBuilder, Response};
 use reqwest::{Method, Url, header};
 use serde::de::DeserializeOwned;
@@ -246,12 +247,12 @@ impl Client {
     pub fn join_session(&self, request: &SessionRequest) -> Result<SessionGrant> {
         let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
         let grant: SessionGrant = self.json(Method::POST, &api::path::sessions(), body)?;
-        *self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(grant.session);
+        *self.session.lock() = Some(grant.session);
         Ok(grant)
     }
 
     fn beside(&self) -> Option<api::SessionId> {
-        *self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        *self.session.lock()
     }
 
     /// Statistics of the server's sessions.
@@ -376,7 +377,7 @@ impl Client {
             self.told.failed(&self.server, &self.options, &failure, left);
             // Between half of the pause and all of it, so that machines which failed together come back apart.
             let half = u64::try_from(pause.min(left).as_micros() / 2).unwrap_or(u64::MAX);
-            let extra = self.chance.lock().unwrap_or_else(std::sync::PoisonError::into_inner).below(half);
+            let extra = self.chance.lock().below(half);
             self.options.stop.pause(Duration::from_micros(half + extra));
             pause = (pause * 2).min(PAUSE_MAX);
         }

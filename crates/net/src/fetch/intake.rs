@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use base::limits::{CHUNK_OVERHEAD_MAX, NODE_BYTES_MAX};
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Catalogue, CatalogueBuilder, InstallReport, Installer, ObjectRef, ObjectSource, Offer, Sealed};
+use parking_lot::Mutex;
 
 use super::aside::Aside;
 use crate::api::SessionGrant;
@@ -361,11 +361,11 @@ fn pull_chunks(
         let got = get(id);
         let goes_on = got.is_ok();
         if let Err(error) = got {
-            lock(&failed).get_or_insert(error);
+            failed.lock().get_or_insert(error);
         }
         goes_on
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    failed.into_inner().map_or(Ok(()), Err)
 }
 
 /// Fetches `objects`, several at a time, until one fails or it is to stop.
@@ -378,31 +378,27 @@ fn fetch_all(
     at_once(NODES_AT_ONCE.min(objects.len()), objects.iter(), |(id, object)| {
         let bytes = source.fetch(object);
         let goes_on = bytes.is_ok() && !stop.is_stopped();
-        lock(&fetched).push((*id, bytes));
+        fetched.lock().push((*id, bytes));
         goes_on
     });
-    fetched.into_inner().unwrap_or_else(PoisonError::into_inner)
+    fetched.into_inner()
 }
 
 /// Does `work` on all of `items`, by `threads` threads, until one of them says not to go on.
 fn at_once<T>(threads: usize, items: impl Iterator<Item = T> + Send, work: impl Fn(T) -> bool + Sync) {
     let items = Mutex::new(Some(items));
-    let next = || lock(&items).as_mut()?.next();
+    let next = || items.lock().as_mut()?.next();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(item) = next() {
                     if !work(item) {
-                        *lock(&items) = None;
+                        *items.lock() = None;
                     }
                 }
             });
         }
     });
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ascending numbers as runs.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use base::{Chance, Extent, ExtentSet};
@@ -11,6 +10,7 @@ use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, TableKind, WriteAt};
 use image::manifest::{DiskRecord, FORMAT, Origin};
 use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, capture};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::api::ProblemKind;
@@ -116,10 +116,6 @@ struct State {
     requests: Mutex<HashMap<String, u32>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap()
-}
-
 /// A server on loopback without TLS.
 struct TestServer {
     state: Arc<State>,
@@ -155,7 +151,7 @@ impl TestServer {
     }
 
     fn requests(&self, kind: &str) -> u32 {
-        lock(&self.state.requests).get(kind).copied().unwrap_or(0)
+        self.state.requests.lock().get(kind).copied().unwrap_or(0)
     }
 }
 
@@ -192,9 +188,9 @@ impl State {
     fn answer(&self, path: &str, body: &[u8]) -> Option<std::result::Result<Bytes, ProblemKind>> {
         let path = path.split('?').next().unwrap();
         let parts: Vec<_> = path.split('/').skip(3).collect();
-        *lock(&self.requests).entry(parts[0].to_owned()).or_default() += 1;
-        if lock(&self.faults).mute > 0 {
-            lock(&self.faults).mute -= 1;
+        *self.requests.lock().entry(parts[0].to_owned()).or_default() += 1;
+        if self.faults.lock().mute > 0 {
+            self.faults.lock().mute -= 1;
             return None;
         }
         Some(match parts[..] {
@@ -210,14 +206,14 @@ impl State {
     }
 
     fn admit(&self, request: &SessionRequest) -> std::result::Result<Bytes, ProblemKind> {
-        if lock(&self.faults).no_sessions {
+        if self.faults.lock().no_sessions {
             return Err(ProblemKind::Refused);
         }
-        let mut session = lock(&self.session);
+        let mut session = self.session.lock();
         let running = session.take().filter(|session| !session.is_over());
         let server = running.unwrap_or_else(|| self.new_session());
         let mut grant = server.admit(request).map_err(|_| ProblemKind::Unavailable)?;
-        let mut faults = lock(&self.faults);
+        let mut faults = self.faults.lock();
         if faults.dead_groups > 0 {
             faults.dead_groups -= 1;
             grant.group.set_port(9);
@@ -230,11 +226,11 @@ impl State {
     fn new_session(&self) -> SessionServer {
         let catalogue = Catalogue::load(&self.version.sealed.manifest, &self.version.objects).unwrap();
         let send = SendOptions::on(interface::choose("lo").unwrap());
-        let mut epoch = lock(&self.epoch);
+        let mut epoch = self.epoch.lock();
         *epoch += 1;
         let source: Arc<dyn ObjectSource> = Arc::clone(&self.version) as Arc<dyn ObjectSource>;
         let mut config = SessionConfig::new("noise@1", *epoch, self.group, send);
-        config.budget = Budget::new(lock(&self.faults).rate, RATE_FLOOR);
+        config.budget = Budget::new(self.faults.lock().rate, RATE_FLOOR);
         SessionServer::start(config, catalogue.objects().to_vec(), catalogue.heads(), source).unwrap()
     }
 }
@@ -313,7 +309,7 @@ fn where_multicast_does_not_work_unicast_does_and_says_why() {
 fn break_sessions(server: &TestServer, times: u32) {
     for _ in 0..times {
         loop {
-            let mut session = lock(&server.state.session);
+            let mut session = server.state.session.lock();
             if session.as_ref().is_some_and(|session| session.statistics().payload_bytes > 3 << 20) {
                 drop(session.take());
                 break;

@@ -10,8 +10,10 @@
 //! a ceiling for all, has none.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// How often a session that sends says what it could use.
 pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
@@ -103,7 +105,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, Claims> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock()
     }
 }
 

@@ -3,9 +3,10 @@
 //! A new buffer of some hundred KiB costs more than what is copied into it: the kernel clears its pages and takes them
 //! away again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use proto::multicast::Slot;
 
 /// Bytes that unused buffers may keep. The last used goes first: it may still be in the processor's cache.
@@ -83,14 +84,14 @@ impl Buffers {
 
 impl Unused {
     fn take(&self) -> Vec<u8> {
-        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = self.0.lock();
         let buffer = shelf.buffers.pop().unwrap_or_default();
         shelf.bytes -= buffer.capacity();
         buffer
     }
 
     fn put(&self, buffer: Vec<u8>) {
-        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = self.0.lock();
         if shelf.bytes + buffer.capacity() <= UNUSED_BYTES_MAX {
             shelf.bytes += buffer.capacity();
             shelf.buffers.push(buffer);
@@ -143,6 +144,6 @@ mod tests {
             buffers.begin(Slot(slot), 1 << 20, 1 << 20);
         }
         (0..40).for_each(|slot| buffers.drop(Slot(slot)));
-        assert!(buffers.unused.0.lock().unwrap().bytes <= UNUSED_BYTES_MAX);
+        assert!(buffers.unused.0.lock().bytes <= UNUSED_BYTES_MAX);
     }
 }

@@ -19,7 +19,7 @@ use crate::api::{ReceiverStatistics, SessionStatistics};
 use crate::clock::Clock;
 use crate::udp::{self, Arrivals, GroupSender, Sent};
 
-use super::session::{Command, RATE_MAX, Shared, lock, milliseconds};
+use super::session::{Command, RATE_MAX, Shared, milliseconds};
 
 /// Longest wait of the driving thread, so that it notices what nobody tells it.
 const WAIT_MAX: Duration = Duration::from_millis(200);
@@ -126,7 +126,7 @@ impl Driver {
             }
         }
         self.shared.over.store(true, Ordering::Release);
-        *lock(&self.shared.last) = Some(self.statistics());
+        *self.shared.last.lock() = Some(self.statistics());
     }
 
     fn is_done(&self) -> bool {
@@ -188,7 +188,7 @@ impl Driver {
 
     fn end_if_deserted(&mut self) {
         let Some((since, admitted)) = self.deserted else { return };
-        let admitted_now = lock(&self.shared.names).len();
+        let admitted_now = self.shared.names.lock().len();
         if admitted_now > admitted {
             self.deserted = Some((self.clock.now(), admitted_now));
         } else if self.clock.now().since(since) > self.shared.config.deserted_after {
@@ -230,7 +230,7 @@ impl Driver {
                     self.gone.insert(gone.receiver, gone);
                 }
                 ServerEvent::Deserted => {
-                    self.deserted = Some((self.clock.now(), lock(&self.shared.names).len()));
+                    self.deserted = Some((self.clock.now(), self.shared.names.lock().len()));
                 }
             }
         }
@@ -302,7 +302,7 @@ impl Driver {
     }
 
     fn show_receiver(&self, of: &proto::multicast::ReceiverStatistics, left: bool) -> ReceiverStatistics {
-        let name = lock(&self.shared.names).get(of.receiver.0 as usize).cloned().unwrap_or_default();
+        let name = self.shared.names.lock().get(of.receiver.0 as usize).cloned().unwrap_or_default();
         let runtime = of.runtime.as_secs_f64();
         ReceiverStatistics {
             receiver: of.receiver.0,

@@ -3,8 +3,8 @@
 //! An object of a session is a bundle of stored objects: they are read and verified one by one. What could not be read
 //! goes out as zeros, in which no receiver will find the right digest; the rest of the bundle is none the worse for it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use base::{Error, ErrorKind, Result};
 use bytes::{Bytes, BytesMut};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use image::{ObjectRef, ObjectSource};
+use parking_lot::Mutex;
 
 use super::bundle::Packing;
 use crate::clock::Clock;
@@ -134,8 +135,7 @@ impl Job {
         let bytes = self.source.verified(object).ok().map(|object| object.bytes().clone());
         let nanoseconds = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let len = u64::from(object.len);
-        let again =
-            std::mem::replace(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner)[index], true);
+        let again = std::mem::replace(&mut self.seen.lock()[index], true);
         let counters = &self.counters;
         counters.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
         counters.bytes.fetch_add(len, Ordering::Relaxed);

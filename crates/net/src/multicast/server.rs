@@ -1,8 +1,8 @@
 //! Sessions of a server: begun, joined, asked for statistics, ended. `driver` drives each.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use base::limits;
 use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
+use parking_lot::Mutex;
 use proto::multicast::{Gathering, ReceiverId, Server, ServerConfig, Shape, TAG_BYTES, block_bytes_for};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::bundle::Packing;
 use super::driver::Driver;
 use super::readahead::ReadAhead;
-use super::session::{Command, Shared, lock, rate_of, unscoped};
+use super::session::{Command, Shared, rate_of, unscoped};
 pub use super::session::{RATE_FLOOR, SessionConfig};
 use super::{overhead_bytes, receiver_key};
 use crate::api::{Key, SessionGrant, SessionId, SessionRequest, SessionStatistics};
@@ -113,7 +114,7 @@ impl SessionServer {
         if block_bytes_max < shared.shape.block_bytes {
             return refused(format!("the session's packets do not fit an MTU of {} bytes", request.mtu));
         }
-        let mut names = lock(&shared.names);
+        let mut names = shared.names.lock();
         if names.len() >= limits::SESSION_RECEIVERS_MAX {
             return refused(format!("session {} has had {} receivers", shared.session, names.len()));
         }
@@ -161,7 +162,7 @@ impl SessionServer {
                 return statistics;
             }
         }
-        lock(&self.shared.last).clone().unwrap_or_else(|| self.shared.empty_statistics())
+        self.shared.last.lock().clone().unwrap_or_else(|| self.shared.empty_statistics())
     }
 
     /// Whether it has ended: nobody can join any more.

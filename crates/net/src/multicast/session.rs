@@ -1,12 +1,13 @@
 //! What a session is made of, and what its threads and its owner share.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::limits;
 use crossbeam_channel::Sender;
+use parking_lot::Mutex;
 use proto::multicast::{RateConfig, ReceiverId, Reject, Shape, Upstream, open_upstream, peek_receiver};
 
 use super::budget::Budget;
@@ -106,7 +107,7 @@ impl Shared {
     /// A report as its sender's key confirms it.
     pub(super) fn open(&self, packet: &[u8]) -> std::result::Result<Upstream, Reject> {
         let receiver = peek_receiver(packet).ok_or(Reject::Length)?;
-        if receiver.0 as usize >= lock(&self.names).len() {
+        if receiver.0 as usize >= self.names.lock().len() {
             return Err(Reject::Tag);
         }
         open_upstream(&receiver_key(&self.secret, receiver.0).into(), &self.shape, packet)
@@ -145,11 +146,6 @@ impl Shared {
             receivers: Vec::new(),
         }
     }
-}
-
-/// Locks, also after a panic of another thread.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The bounds of the rate that the budget leaves.

@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(packet, b"need");
         sender.send_to(from, b"answer").unwrap();
         assert!(wait(&[&report], None, PATIENCE).unwrap());
-        assert!(report.receive(&mut arrivals).unwrap());
+        assert!(report.socket.receive(&mut arrivals).unwrap());
         assert_eq!(arrivals.packets().next().unwrap().1, b"answer");
     }
 
@@ -455,7 +455,5 @@ mod tests {
     fn link_local_addresses_name_their_interface() {
         assert_eq!(scoped("[ff12::1]:5".parse().unwrap(), 3), "[ff12::1%3]:5".parse().unwrap());
         assert_eq!(scoped("[ff18::1]:5".parse().unwrap(), 3), "[ff18::1]:5".parse().unwrap());
-        assert_eq!(packet_bytes_max(1500, "239.0.0.1".parse().unwrap()), 1472);
-        assert_eq!(packet_bytes_max(1500, "ff12::1".parse().unwrap()), 1452);
     }
 }

@@ -1,10 +1,11 @@
 //! The store that all actors share, and the order in which they get at it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::Chance;
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Violation;
 use crate::prune::PruneOutcome;
@@ -214,7 +215,7 @@ impl World {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -237,7 +238,7 @@ impl Stage {
         self.world.pass_on(&mut state);
         while state.chosen != Some(self.actor) {
             let turn = &self.world.turns[self.actor];
-            state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            turn.wait(&mut state);
         }
         state.chosen = None;
         state.souls[self.actor].mood = Mood::Busy;

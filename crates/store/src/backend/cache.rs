@@ -12,12 +12,12 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use base::limits::OBJECT_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 use image::{ObjectKind, ObjectRef, Verified};
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::record;
@@ -156,7 +156,7 @@ impl Cache {
 
     /// Makes sure that `bytes` more fit on a shelf, as far as this process knows.
     fn make_room(&self, shelf: usize, bytes: u64) -> std::io::Result<()> {
-        let mut known = self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.shelves[shelf].lock();
         known.put += bytes;
         let is_news = known.put > self.shelf_bytes_max / SHARE;
         if !is_news && known.seen.is_some_and(|seen| seen + known.put <= self.shelf_bytes_max) {

@@ -1,8 +1,7 @@
 //! One flush for all who wait for one: a flush makes durable whatever was put before it began, whoever put it.
 
-use std::sync::{Condvar, Mutex, PoisonError};
-
 use base::Result;
+use parking_lot::{Condvar, Mutex};
 
 /// Joins flushes that are asked for at the same time.
 #[derive(Debug, Default)]
@@ -23,10 +22,10 @@ impl SharedFlush {
     /// Returns after a `flush` that began after this call and succeeded, whoever made it; or with the error of one that
     /// this thread made.
     pub(crate) fn flush(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let needed = state.begun + 1;
         while state.running && state.succeeded < needed {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.moved.wait(&mut state);
         }
         if state.succeeded >= needed {
             return Ok(());
@@ -36,7 +35,7 @@ impl SharedFlush {
         let this = state.begun;
         drop(state);
         let result = flush();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.running = false;
         if result.is_ok() {
             state.succeeded = this;

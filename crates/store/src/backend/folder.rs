@@ -15,10 +15,11 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use base::{Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -190,7 +191,7 @@ impl Folder {
     }
 
     fn flusher(&self) -> MutexGuard<'_, Option<JoinHandle<Result<()>>>> {
-        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flusher.lock()
     }
 }
 
@@ -222,7 +223,7 @@ impl Shared {
 
     /// Flushes everything that waits and gives it its names.
     fn name_batch(&self) -> Result<()> {
-        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.flushing.lock();
         let batch = {
             let mut intake = self.intake();
             if intake.lost {
@@ -274,7 +275,7 @@ impl Shared {
     }
 
     fn intake(&self) -> MutexGuard<'_, Intake> {
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+        self.intake.lock()
     }
 }
 

@@ -4,11 +4,12 @@
 //! do".
 
 use std::collections::HashSet;
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::Barrier;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::path::Path;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, Created};
@@ -92,7 +93,7 @@ impl Proof {
 
     /// Makes sure that the store was proved: by a record of it, or else now. `Unsupported` says what it can't do.
     pub(crate) fn require(&self, backend: &Backend) -> Result<()> {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.given.lock();
         if !*given {
             let known = newest(backend)?.is_some_and(|(_, probe)| probe.place == self.place);
             if !known {

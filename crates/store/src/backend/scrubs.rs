@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use base::Digest;
 use image::ObjectRef;
+use parking_lot::{Mutex, MutexGuard};
 
 /// How long a check counts. A medium that loses bits without a write is noticed after this time.
 const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -103,7 +104,7 @@ impl Scrubs {
     }
 
     fn fresh(&self) -> MutexGuard<'_, HashMap<Key, Check>> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fresh.lock()
     }
 
     /// Writes the log anew: what was known and what is fresh. A process that writes at the same moment wins or loses as

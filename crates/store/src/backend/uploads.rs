@@ -2,12 +2,13 @@
 //! [`Uploads::settle`]. What waits can be read meanwhile.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{Error, Result};
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{ObjectStore, PutOptions};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::backend::executor::Executor;
 use crate::error::from_store;
@@ -67,7 +68,7 @@ impl Uploads {
             if state.sending == 0 {
                 self.send_failed(&mut state);
             }
-            state = self.shared.wait(state);
+            self.shared.changed.wait(&mut state);
         }
         state.bytes += bytes.len();
         state.waiting.insert(path.clone(), bytes.clone());
@@ -87,7 +88,7 @@ impl Uploads {
         state.error = None;
         self.send_failed(&mut state);
         while state.sending > 0 {
-            state = self.shared.wait(state);
+            self.shared.changed.wait(&mut state);
         }
         state.error.take().map_or(Ok(()), Err)
     }
@@ -111,11 +112,7 @@ impl Uploads {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn done(&self, path: Path, sent: object_store::Result<()>) {

@@ -1,13 +1,14 @@
 //! How what is written becomes a version: chunks go up in parallel, over the version that was newest then; when the
 //! turn comes they go onto the version that is newest now. formats/repository.md, "Writing".
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::manifest::Statistics;
 use image::{Layout, Manifest, Root, TreeEditor};
+use parking_lot::MutexGuard;
 
 use super::apply::{Edit, Leafs};
 use super::compose::Content;

@@ -1,13 +1,13 @@
 //! One chunk: what it holds, and what it becomes when bytes are written over it.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use base::{Error, limits::SECTOR_BYTES};
 use base::{ErrorKind, Result};
 use image::capture::LEVEL_DEFAULT;
 use image::chunk::{PlainHasher, is_zero};
 use image::{ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, Layout, Leaf, ObjectSink, ObjectSource, Run};
+use parking_lot::Mutex;
 
 use super::ranges::bytes_of;
 use super::touched::Touched;
@@ -214,7 +214,7 @@ pub(crate) struct Lent<'a> {
 impl Benches {
     /// A bench for what is kept by `cipher`, always the same one.
     pub(crate) fn lend<'a>(&'a self, cipher: &'a Cipher) -> Lent<'a> {
-        Lent { benches: self, cipher, bench: self.0.lock().unwrap_or_else(PoisonError::into_inner).pop() }
+        Lent { benches: self, cipher, bench: self.0.lock().pop() }
     }
 }
 
@@ -235,7 +235,7 @@ impl Lent<'_> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        let mut benches = self.benches.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut benches = self.benches.0.lock();
         if benches.len() < BENCHES_MAX {
             benches.extend(self.bench.take());
         }

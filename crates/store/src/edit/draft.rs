@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::limits::SECTOR_BYTES;
 use base::{Digest, Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use image::manifest::Parent;
 use image::{
     Cipher, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Sealed,
 };
+use parking_lot::Mutex;
 
 use super::apply::Edit;
 use super::blob::Changes;
@@ -224,7 +224,7 @@ impl<'a> Nodes<'a> {
 
     /// Stores those that wait.
     fn store(&self) -> Result<()> {
-        let (made, _) = std::mem::take(&mut *lock(&self.made));
+        let (made, _) = std::mem::take(&mut *self.made.lock());
         let put = |(): &mut (), (object, bytes): &(ObjectRef, Bytes)| {
             if self.sink.contains(object)? {
                 return Ok(());
@@ -236,17 +236,13 @@ impl<'a> Nodes<'a> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ObjectSource for Nodes<'_> {
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
-        if let Some(bytes) = lock(&self.read).0.get(&object.digest) {
+        if let Some(bytes) = self.read.lock().0.get(&object.digest) {
             return Ok(bytes.clone());
         }
         let bytes = self.source.fetch(object)?;
-        let mut read = lock(&self.read);
+        let mut read = self.read.lock();
         if read.1 > NODE_BYTES_MAX {
             *read = Default::default();
         }
@@ -268,7 +264,7 @@ impl ObjectSink for Nodes<'_> {
 
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         debug_assert_eq!(object.kind, ObjectKind::Node, "chunks go elsewhere");
-        let mut made = lock(&self.made);
+        let mut made = self.made.lock();
         made.1 += bytes.len();
         made.0.push((*object, bytes));
         let is_full = made.1 > NODE_BYTES_MAX;

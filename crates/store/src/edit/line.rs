@@ -3,10 +3,11 @@
 //! only another process can take a number away, and then all that was built behind it is built again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::{Digest, Result};
 use image::{Layout, Manifest};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::backend::Created;
 use crate::names::ImageName;
@@ -32,7 +33,7 @@ pub(crate) struct Lines(Mutex<HashMap<ImageName, Arc<Line>>>);
 
 impl Lines {
     pub(super) fn of(&self, image: &ImageName) -> Arc<Line> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.len() >= LINES_MAX && !lines.contains_key(image) {
             lines.retain(|_, line| Arc::strong_count(line) > 1);
         }
@@ -95,16 +96,16 @@ pub(super) enum Outcome {
 
 impl Line {
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<Arc<Tip>>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     /// Waits until nobody else builds a version.
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {
-        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+        self.head.lock()
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turns.lock()
     }
 
     /// The version to build on as far as this process knows, and whether others are yet to be published before.
@@ -141,7 +142,7 @@ impl Turn<'_> {
     pub(super) fn publish(mut self, create: impl FnOnce() -> Result<Created>) -> Result<Outcome> {
         let mut turns = self.line.turns();
         while turns.epoch == self.epoch && turns.next != self.place {
-            turns = self.line.moved.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            self.line.moved.wait(&mut turns);
         }
         if turns.epoch != self.epoch {
             self.done = true;

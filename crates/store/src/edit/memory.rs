@@ -1,6 +1,8 @@
 //! What writers of one process share.
 
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
+
+use parking_lot::Mutex;
 
 use super::compose::Benches;
 use super::line::Lines;

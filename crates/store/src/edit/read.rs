@@ -2,10 +2,10 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 use image::{Layout, Leaf, LeafRun, Leaves, Manifest};
+use parking_lot::Mutex;
 
 use super::ranges::bytes_of;
 use crate::names::Reference;
@@ -94,7 +94,7 @@ impl Snapshot<'_> {
             &items,
             || benches.lend(self.repository.cipher()),
             |lent, (part, from, leaf)| {
-                let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut part = part.lock();
                 let whole = lent.bench()?.open(self.repository, self.layout.chunk, leaf)?;
                 let bytes = &whole[*from..*from + part.len()];
                 part.copy_from_slice(bytes);

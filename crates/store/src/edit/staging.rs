@@ -1,11 +1,11 @@
 //! The nodes of a tree that is not stored yet.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Digest, Result};
 use bytes::Bytes;
 use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::upload::Upload;
 use crate::nodes::Nodes;
@@ -43,7 +43,7 @@ impl<'a> Staging<'a> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Staged> {
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.staged.lock()
     }
 }
 

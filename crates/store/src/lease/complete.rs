@@ -1,11 +1,10 @@
 //! Whether a draft that somebody sent has all that it needs. What it shares with its parent is here already: only what
 //! differs is looked at.
 
-use std::sync::{Mutex, PoisonError};
-
 use base::{Error, ErrorKind, Result};
 use image::tree::NodeSource;
 use image::{Child, Differences, Leaf, LeafRun, Manifest, ObjectRef, Root, Verified};
+use parking_lot::Mutex;
 
 use crate::lease::writer::Writer;
 use crate::names::{ImageName, Reference};
@@ -40,7 +39,7 @@ impl Writer {
                 self.check_held(&chunk.object())?;
             }
         }
-        let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let seen = seen.into_inner();
         seen.iter().try_for_each(|node| self.check_held(node))
     }
 
@@ -75,7 +74,7 @@ struct Noting<'a> {
 
 impl NodeSource for Noting<'_> {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(*object);
+        self.seen.lock().push(*object);
         self.nodes.node(object)
     }
 }

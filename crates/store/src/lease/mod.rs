@@ -6,8 +6,8 @@ pub(crate) mod epoch;
 pub(crate) mod filter;
 pub(crate) mod writer;
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use base::limits::MANIFEST_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{ChunkSize, Root, Sealed};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
@@ -328,7 +329,7 @@ impl Lease {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 }
 

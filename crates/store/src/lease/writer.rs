@@ -2,11 +2,12 @@
 //! formats/repository.md, "Versions" and "Pruning".
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Cipher, Manifest, ObjectRef, ObjectSink};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::backend::Created;
 use crate::layout;
@@ -69,7 +70,7 @@ impl Good {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<[u8; 16]>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -123,7 +124,7 @@ impl Writer {
         shared: &Mutex<Weak<Self>>,
         stamp: &Stamp,
     ) -> Result<Arc<Self>> {
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = shared.lock();
         if let Some(writer) = shared.upgrade()
             && writer.lease.is_open()
             && !repository.backend.exists(&layout::prune_begin(writer.lease.epoch() + 1))?

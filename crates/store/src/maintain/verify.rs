@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::limits::{OBJECT_BYTES_MAX, TREE_HEIGHT_MAX};
 use base::{Digest, Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use image::{
     Child, ChunkExtents, ChunkRef, ChunkSize, Decoder, Leaf, ObjectKind, ObjectRef, Progress, PublicKey,
     Root, Signed, Stage,
 };
+use parking_lot::Mutex;
 
 use crate::layout;
 pub use crate::maintain::findings::{Damage, Scope, Signer, VerifyReport, Why};
@@ -311,10 +311,10 @@ impl<'a> Run<'a> {
         });
         let slot = found.as_ref().map_or(layout::SLOTS, |(slot, _)| *slot);
         if slot > 0 {
-            lock(&self.looked_at).insert(object.digest, slot);
+            self.looked_at.lock().insert(object.digest, slot);
         }
         let (_, found) = found?;
-        lock(&self.spoilt).append(&mut bad);
+        self.spoilt.lock().append(&mut bad);
         self.count(found.bytes().len() as u64);
         Ok(found)
     }
@@ -334,7 +334,7 @@ impl<'a> Run<'a> {
             }
             Err(error) => error,
         };
-        lock(&self.spoilt).push(damage_of_copy(object, *slot, &read));
+        self.spoilt.lock().push(damage_of_copy(object, *slot, &read));
     }
 
     fn open(&self, kind: ObjectKind, object: &image::Verified) -> Result<image::Verified> {
@@ -367,7 +367,7 @@ impl<'a> Run<'a> {
 
     fn damage_of(&self, why: Why, path: String, error: &Error, versions: Vec<Reference>) {
         let damage = Damage { path: path.clone(), why, text: base::chain(error), versions };
-        lock(&self.damaged).entry(path).or_insert(damage);
+        self.damaged.lock().entry(path).or_insert(damage);
     }
 
     /// Holds the objects that no version names, and the copies that nobody looked at yet, against their names, in
@@ -385,7 +385,7 @@ impl<'a> Run<'a> {
         };
         let is_looked_at = |digest: &Digest, slot: u8| {
             seen.contains(digest.first_half())
-                && (slot == 0 || lock(&this.looked_at).get(digest).is_some_and(|&last| slot <= last))
+                && (slot == 0 || this.looked_at.lock().get(digest).is_some_and(|&last| slot <= last))
         };
         this.repository.backend.for_each(&layout::objects(kind), &mut |found| {
             match layout::object_at(kind, &found.location) {
@@ -408,8 +408,8 @@ impl<'a> Run<'a> {
     }
 
     fn report(self) -> Result<VerifyReport> {
-        let mut damaged = self.damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let spoilt = self.spoilt.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut damaged = self.damaged.into_inner();
+        let spoilt = self.spoilt.into_inner();
         if !damaged.is_empty() {
             for (image, number, root, size) in &self.roots {
                 let concerned = Reference::Version(image.clone(), *number);
@@ -487,10 +487,6 @@ fn why(error: &Error) -> Why {
         ErrorKind::Corrupt => Why::Corrupt,
         _ => Why::Unreadable,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn key(chunk: &ChunkRef) -> ChunkKey {

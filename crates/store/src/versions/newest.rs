@@ -5,10 +5,10 @@
 //! some time is known, looking for the one behind it is quicker than any list.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::Result;
 use object_store::path::Path;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::layout;
 use crate::names::ImageName;
@@ -39,7 +39,7 @@ struct Seen(Mutex<HashMap<ImageName, Newest>>);
 
 impl Seen {
     fn lock(&self) -> MutexGuard<'_, HashMap<ImageName, Newest>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

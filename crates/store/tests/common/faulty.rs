@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 
 /// What goes wrong with an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +55,13 @@ impl Faulty {
 
     /// What goes wrong from now on.
     pub(crate) fn set(&self, plan: Plan) {
-        *self.plan.lock().unwrap() = plan;
+        *self.plan.lock() = plan;
         self.count.store(0, Relaxed);
-        self.young.lock().unwrap().clear();
+        self.young.lock().clear();
     }
 
     fn trouble(&self, operation: &'static str, path: &Path) -> Option<Trouble> {
-        (self.plan.lock().unwrap())(operation, path, self.count.fetch_add(1, Relaxed))
+        (self.plan.lock())(operation, path, self.count.fetch_add(1, Relaxed))
     }
 }
 
@@ -88,7 +89,7 @@ fn spoil(bytes: &Bytes, trouble: Trouble) -> Bytes {
 #[async_trait]
 impl ObjectStore for Faulty {
     async fn put_opts(&self, path: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
-        self.young.lock().unwrap().insert(path.clone());
+        self.young.lock().insert(path.clone());
         match self.trouble("put", path) {
             None | Some(Trouble::Lagging) => self.inner.put_opts(path, payload, options).await,
             Some(Trouble::Throttled) => Err(failed("503 Slow Down")),
@@ -142,7 +143,7 @@ impl ObjectStore for Faulty {
         match self.trouble("list", prefix.unwrap_or(&Path::default())) {
             None => self.inner.list(prefix),
             Some(Trouble::Lagging) => {
-                let young = self.young.lock().unwrap().clone();
+                let young = self.young.lock().clone();
                 let old = move |found: &Result<ObjectMeta>| {
                     let old = found.as_ref().map_or(true, |found| !young.contains(&found.location));
                     std::future::ready(old)
@@ -158,7 +159,7 @@ impl ObjectStore for Faulty {
             None => self.inner.list_with_delimiter(prefix).await,
             Some(Trouble::Lagging) => {
                 let mut found = self.inner.list_with_delimiter(prefix).await?;
-                let young = self.young.lock().unwrap();
+                let young = self.young.lock();
                 found.objects.retain(|found| !young.contains(&found.location));
                 Ok(found)
             }

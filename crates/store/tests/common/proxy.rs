@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 /// What happens to a request or to its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +95,7 @@ impl Proxy {
 
     /// What happens from now on.
     pub(crate) fn set(&self, plan: Plan) {
-        *self.shared.plan.lock().unwrap() = plan;
+        *self.shared.plan.lock() = plan;
         self.shared.count.store(0, Relaxed);
     }
 
@@ -122,7 +124,7 @@ impl Shared {
             let mut words = request.head.split(' ');
             let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
             let asked = Asked { method, target };
-            let fate = (self.plan.lock().unwrap())(&asked, self.count.fetch_add(1, Relaxed));
+            let fate = (self.plan.lock())(&asked, self.count.fetch_add(1, Relaxed));
             let answer = match fate {
                 Some(Fate::Throttled) => slow_down(),
                 Some(Fate::Dropped) => return client.shutdown(Shutdown::Both),
@@ -160,7 +162,7 @@ impl Shared {
 
     /// The listing that the client sees, and keeps the one of now for later.
     fn listing(&self, target: &str, now: Message, fate: Option<Fate>) -> Message {
-        let before = self.listings.lock().unwrap().insert(target.to_owned(), now.clone());
+        let before = self.listings.lock().insert(target.to_owned(), now.clone());
         match (fate, before) {
             (Some(Fate::Lagging), Some(before)) => before,
             (Some(Fate::Lagging), None) => {
