@@ -11,8 +11,8 @@ use image::chunk::PlainHasher;
 use image::manifest::{DiskRecord, Manifest, Origin, Statistics};
 use image::node::Node;
 use image::{
-    CatalogueBuilder, Child, ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, Leaf, MemoryObjects,
-    ObjectKind, ObjectRef, ObjectSink, ObjectSource, Root, SealKey, TreeBuilder,
+    CatalogueBuilder, Child, ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, EncryptionKey, Leaf,
+    MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Root, TreeBuilder,
 };
 
 use crate::Target;
@@ -140,17 +140,17 @@ fn take_manifest(input: &[u8]) {
 }
 
 fn cipher() -> Cipher {
-    Cipher::Key(SealKey::from_bytes([7; 32]))
+    Cipher::Key(EncryptionKey::from_bytes([7; 32]))
 }
 
 /// A chunk, a node, a manifest and a record, all of them sealed.
 fn sealed() -> Vec<Vec<u8>> {
-    let object = |kind, plain| cipher().seal_object(kind, plain).expect("there is a key").to_vec();
+    let object = |kind, plain| cipher().encrypt_object(kind, plain).expect("there is a key").to_vec();
     let mut all: Vec<_> = chunks().into_iter().map(|plain| object(ObjectKind::Chunk, plain)).collect();
     all.extend(nodes().into_iter().map(|plain| object(ObjectKind::Node, plain)));
-    let manifest = |plain: Vec<u8>| cipher().seal_manifest(plain.into()).expect("there is a key").to_vec();
+    let manifest = |plain: Vec<u8>| cipher().encrypt_manifest(plain.into()).expect("there is a key").to_vec();
     all.extend(manifests().into_iter().map(manifest));
-    let record = cipher().seal_record(&Bytes::from_static(b"{}")).expect("there is a key");
+    let record = cipher().encrypt_record(&Bytes::from_static(b"{}")).expect("there is a key");
     all.extend(record.map(String::into_bytes));
     all
 }
@@ -158,18 +158,18 @@ fn sealed() -> Vec<Vec<u8>> {
 fn take_sealed(input: &[u8]) {
     for kind in [ObjectKind::Chunk, ObjectKind::Node] {
         if let Ok(object) = named(kind, input) {
-            let _ = cipher().open_object(kind, &object);
+            let _ = cipher().decrypt_object(kind, &object);
         }
     }
     let body = &input[..input.len().saturating_sub(base::Digest::BYTES)];
-    let _ = cipher().open_manifest(&[body, &base::Digest::of(body).0].concat().into());
+    let _ = cipher().decrypt_manifest(&[body, &base::Digest::of(body).0].concat().into());
     if let Ok(hex) = std::str::from_utf8(input) {
-        let _ = cipher().open_record(hex);
+        let _ = cipher().decrypt_record(hex);
     }
     // What somebody who holds the key could have sealed.
-    let sealed = cipher().seal_object(ObjectKind::Node, input.to_vec()).expect("there is a key");
+    let sealed = cipher().encrypt_object(ObjectKind::Node, input.to_vec()).expect("there is a key");
     let stored = named(ObjectKind::Node, &sealed).expect("named as it is");
-    let plain = cipher().open_object(ObjectKind::Node, &stored).expect("just sealed");
+    let plain = cipher().decrypt_object(ObjectKind::Node, &stored).expect("just sealed");
     assert_eq!(plain.bytes(), input, "opening gives back what was sealed");
 }
 

@@ -1,7 +1,7 @@
 //! The journal of an attached disk, as it may lie there after a crash.
 
 use mirror::machine::{Cut, Held, Record};
-use mirror::state::{Lineage, Promise, TOKEN_BYTES, barrier, encode, recover, snapshot};
+use mirror::state::{InDoubt, Lineage, TOKEN_BYTES, barrier, encode, recover, snapshot};
 
 use crate::Target;
 
@@ -15,8 +15,8 @@ fn seeds() -> Vec<Vec<u8>> {
     (0..40).for_each(|at| held.dirty.insert(at * 100..at * 100 + 8));
     held.clean.insert(60..900);
     held.free(4000..4008);
-    let promise = Some(Promise { token: [7; TOKEN_BYTES], image: "web".to_owned() });
-    let lineage = Lineage { base: b"a manifest".to_vec(), landed: Some(b"others".to_vec()), promise };
+    let in_doubt = Some(InDoubt { token: [7; TOKEN_BYTES], image: "web".to_owned() });
+    let lineage = Lineage { base: b"a manifest".to_vec(), landed: Some(b"others".to_vec()), in_doubt };
     let mut bytes = snapshot(&BOOTS[0], &cut, &lineage, &held);
     let first = bytes.clone();
     let dirty = |start: u64| Record::Dirty(std::iter::once(start..start + 600).collect());

@@ -55,7 +55,7 @@ impl Overseer for Hasty<'_> {
 
 fn prune(repository: &Repository, overseer: &Hasty<'_>) -> base::Result<()> {
     let options = PruneOptions { looks: 1, pause: Duration::ZERO, window: 1 };
-    repository.prune_still(&options, &stamp(), overseer).map(drop)
+    repository.prune_without_heartbeat(&options, &stamp(), overseer).map(drop)
 }
 
 /// A repository with every kind of record, in which a prune was killed.
@@ -75,7 +75,7 @@ fn base() -> &'static InMemory {
             repository.remove(&victim, &stamp()).expect("nothing holds it");
         }
         prune(&repository, &Hasty::default()).expect("nobody is in the way");
-        let idle = Writer::begin_still(&repository, &stamp()).expect("memory takes it");
+        let idle = Writer::begin_without_heartbeat(&repository, &stamp()).expect("memory takes it");
         idle.beat().expect("nobody took it for dead");
         blob.append(&[2; 512], &stamp()).expect("there is room");
         for boot in [[0, 1, 2, 7], [0, 2, 1, 9]] {
@@ -114,7 +114,7 @@ fn with(input: &[u8]) -> Option<Repository> {
 
 fn take_pruning(input: &[u8]) {
     let Some(repository) = with(input) else { return };
-    let _ = Writer::begin_still(&repository, &stamp());
+    let _ = Writer::begin_without_heartbeat(&repository, &stamp());
     let _ = prune(&repository, &Hasty::default());
 }
 

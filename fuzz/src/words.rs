@@ -1,7 +1,7 @@
 //! Texts that people and programs hand in: names of images, join tokens, records of tags, keys; and bodies of commits.
 
 use bytes::Bytes;
-use image::{Cipher, PublicKey, SealKey, SigningKey, Trust};
+use image::{Cipher, EncryptionKey, PublicKey, SigningKey, Trust};
 use net::pieces::Pieces;
 use store::{Keys, Location, Repository, Stamp};
 
@@ -40,8 +40,8 @@ pub(crate) const TOKEN: Target = Target {
 pub(crate) const TAG: Target = Target {
     name: "tag",
     seeds: || {
-        let (sign, seal) = (Some(SigningKey::from_bytes(&[7; 32])), Some(SealKey::from_bytes([7; 32])));
-        [Keys::default(), Keys { sign, ..Keys::default() }, Keys { seal, ..Keys::default() }]
+        let (sign, seal) = (Some(SigningKey::from_bytes(&[7; 32])), Some(EncryptionKey::from_bytes([7; 32])));
+        [Keys::default(), Keys { sign, ..Keys::default() }, Keys { encryption: seal, ..Keys::default() }]
             .map(tag_record)
             .into()
     },
@@ -78,14 +78,14 @@ pub(crate) const PIECES: Target = Target {
 
 fn take_tag(record: &[u8]) {
     let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
-    for cipher in [Cipher::None, Cipher::Key(SealKey::from_bytes([7; 32]))] {
+    for cipher in [Cipher::None, Cipher::Key(EncryptionKey::from_bytes([7; 32]))] {
         let record = Bytes::copy_from_slice(record);
         let _ = store::read_tag(&image, &tag, record, &cipher, &Trust::default());
     }
 }
 
 fn tag_record(keys: Keys) -> Vec<u8> {
-    let repository = match &keys.seal {
+    let repository = match &keys.encryption {
         Some(key) => Repository::create_sealed(&Location::Memory, key),
         None => Repository::create(&Location::Memory),
     };

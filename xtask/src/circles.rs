@@ -14,7 +14,7 @@ const CRATES: &[&str] = &["base", "disk", "image", "proto", "store", "net", "mir
 const EXCUSED: &[(&str, &[&str], &str)] = &[
     (
         "store",
-        &["backend", "backend::probe"],
+        &["backend", "backend::capabilities"],
         "a store is tried by its own operations before it is first written to",
     ),
     (

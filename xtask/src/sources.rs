@@ -11,7 +11,10 @@ const FILE_LINES_MAX: usize = 500;
 const LONG_FILES: &[(&str, &str)] = &[
     ("crates/cli/tests/attach.rs", "one story of one disk: each step builds on the one before"),
     ("crates/daemon/src/attached/mod.rs", "the life of one disk, from attach to detach"),
-    ("crates/mirror/src/attached/cast.rs", "a session's member and its consumer, which share their state"),
+    (
+        "crates/mirror/src/attached/multicast.rs",
+        "a session's member and its consumer, which share their state",
+    ),
     ("crates/mirror/src/fuse/disks.rs", "one table of disks, whose locks are argued in one place"),
     ("crates/mirror/src/fuse/front.rs", "one method for each call of the kernel"),
     ("crates/mirror/src/nbd/handshake.rs", "one state machine and its tests"),

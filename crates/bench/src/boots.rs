@@ -8,7 +8,7 @@ use std::time::Instant;
 use image::{Cipher, Manifest};
 use mirror::machine::Counters;
 use mirror::nbd::{Export, ExportTable, Server};
-use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
+use mirror::{Mirror, MirrorOptions, MulticastOptions, Served, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde_json::json;
@@ -88,7 +88,7 @@ fn boot(start: &Start, folder: &Path) -> Result<Counters> {
     let sources = vec![Source::server("server", Arc::clone(&client))];
     let mirror = Mirror::create(&folder.join("attached"), &manifest, sources, &MirrorOptions::default())?;
     let mirror = Arc::new(mirror);
-    mirror.cast(CastOptions::of(&client, Some("eth0"), "machine")?)?;
+    mirror.join_multicast(MulticastOptions::of(&client, Some("eth0"), "machine")?)?;
     mirror.expect_reads(&start.order);
     let socket = folder.join("socket");
     let table = Arc::new(ExportTable::default());

@@ -167,7 +167,7 @@ fn boots(program: &Path) -> Result<(Figure, Figure)> {
         let local = cloud(program, machines, "here", &[])?;
         for storage in [50, 1] {
             for (way, name) in
-                [("demand", "on demand"), ("profile", "profile"), ("cast", "profile by multicast")]
+                [("demand", "on demand"), ("profile", "profile"), ("multicast", "profile by multicast")]
             {
                 let outcome = cloud(program, machines, way, &[("--storage", storage)])?;
                 if (machines, storage, way) == (150, 50, "profile") {
@@ -179,9 +179,9 @@ fn boots(program: &Path) -> Result<(Figure, Figure)> {
                 }));
             }
         }
-        let (tree, cast) = (tree_of_copies(machines), ENCODED_BYTES * CAST_SHARE);
+        let (tree, multicast) = (tree_of_copies(machines), ENCODED_BYTES * CAST_SHARE);
         rows.push(copied(machines, "full copy by a tree", tree, DATA_BYTES * machines as f64, &local));
-        rows.push(copied(machines, "full copy by multicast", link_seconds(cast), cast, &local));
+        rows.push(copied(machines, "full copy by multicast", link_seconds(multicast), multicast, &local));
     }
     let (ours, local) = bar.ok_or("the bar's row was not run")?;
     let tree = tree_of_copies(150);

@@ -38,7 +38,7 @@ fn fill(context: &Context) -> Result<std::path::PathBuf> {
         writer.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), Bytes::from(bytes))?;
     }
     drop(writer);
-    repository.settle()?;
+    repository.flush()?;
     Ok(folder)
 }
 

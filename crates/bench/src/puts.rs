@@ -105,6 +105,6 @@ fn by_repository(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let repository = Repository::create(&Location::Folder(folder.to_owned()))?;
     let start = Instant::now();
     each(objects, THREADS, |(object, bytes)| repository.put(object, bytes.clone()))?;
-    repository.settle()?;
+    repository.flush()?;
     Ok(start.elapsed().as_secs_f64())
 }

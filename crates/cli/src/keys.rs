@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use image::signature::signing_key_from_text;
-use image::{PublicKey, SealKey, Signed, SigningKey, Trust};
+use image::{EncryptionKey, PublicKey, Signed, SigningKey, Trust};
 use net::client::Client;
 use store::Repository;
 
@@ -19,18 +19,18 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn of_repository(options: &Keys) -> Result<store::Keys> {
     let sign = options.sign_key.as_deref().map(signing).transpose()?;
     let trust = if options.allow_untrusted { None } else { trust(options)? };
-    Ok(store::Keys { sign, seal: sealing(options)?, trust })
+    Ok(store::Keys { sign, encryption: encryption_key(options)?, trust })
 }
 
 /// The key of the repository, if the options name one.
-pub(crate) fn sealing(options: &Keys) -> Result<Option<SealKey>> {
-    options.encryption_key.as_deref().map(sealing_in).transpose()
+pub(crate) fn encryption_key(options: &Keys) -> Result<Option<EncryptionKey>> {
+    options.encryption_key.as_deref().map(encryption_key_in).transpose()
 }
 
 /// The key of a repository in the file at `path`.
-pub(crate) fn sealing_in(path: &Path) -> Result<SealKey> {
+pub(crate) fn encryption_key_in(path: &Path) -> Result<EncryptionKey> {
     let bytes = daemon::state::read_private(path)?;
-    let key = SealKey::from_text(&String::from_utf8_lossy(&bytes));
+    let key = EncryptionKey::from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn signing(path: &Path) -> Result<SigningKey> {
 
 /// Refuses before anything is sent if the server's repository is encrypted by another key, or not at all.
 pub(crate) fn check_server(options: &Keys, client: &Client) -> Result<()> {
-    let (key, summary) = (sealing(options)?, client.repository()?);
+    let (key, summary) = (encryption_key(options)?, client.repository()?);
     let refused = |why: &str, hint: &str| Err(Failure::new(Exit::Refused, why).hint(hint));
     match (key, summary.key_check) {
         (None, None) => Ok(()),

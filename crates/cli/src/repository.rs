@@ -61,7 +61,7 @@ pub(crate) fn open_or_create(global: &Global) -> Result<Repository> {
     open(global)
 }
 
-/// How it is reached, what is kept here of it, and who does.
+/// How it is reached, what is kept here of it, and the client that reaches it.
 fn setting(global: &Global, location: &Location) -> Result<Setting> {
     let (s3, cache) = match location {
         Location::S3(_) => (Some(S3Access::from_variables(&|name| std::env::var(name).ok())?), cache(global)),
@@ -110,7 +110,7 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 pub(crate) fn create(global: &Global) -> Result<Repository> {
     let location = location(global)?.0;
     let setting = setting(global, &location)?;
-    Ok(match keys::sealing(&global.keys)? {
+    Ok(match keys::encryption_key(&global.keys)? {
         Some(key) => Repository::create_sealed_with(&location, &key, &setting)?,
         None => Repository::create_with(&location, &setting)?,
     })
@@ -128,9 +128,9 @@ pub(crate) fn other(
     let opened = open(&location, &setting(global, &location)?)?;
     let mut keys = keys::of_repository(&global.keys)?;
     match (key, opened.key_check()) {
-        (Some(key), _) => keys.seal = Some(keys::sealing_in(key)?),
+        (Some(key), _) => keys.encryption = Some(keys::encryption_key_in(key)?),
         (None, Some(_)) => {}
-        (None, None) => keys.seal = None,
+        (None, None) => keys.encryption = None,
     }
     Ok(opened.with_keys(keys)?)
 }

@@ -65,7 +65,7 @@ impl Drop for Frozen {
 }
 
 /// A source that is to stay as it is until this is dropped.
-pub(crate) struct Still<'a> {
+pub(crate) struct StableSource<'a> {
     source: &'a Source,
     watch: Watch<'a>,
     frozen: Frozen,
@@ -74,7 +74,7 @@ pub(crate) struct Still<'a> {
     live: Vec<String>,
 }
 
-impl<'a> Still<'a> {
+impl<'a> StableSource<'a> {
     /// Looks who writes to what `options` choose of `source`, freezes what is to be frozen, and begins to watch.
     /// `Refused` if somebody may write to it and that was not allowed.
     pub(crate) fn begin(

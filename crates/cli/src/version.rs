@@ -1,6 +1,6 @@
 //! The version that a name means, signed by a trusted key, if only some are trusted.
 
-use image::Sealed;
+use image::SignedManifest;
 use mirror::Images;
 use store::Reference;
 
@@ -10,10 +10,10 @@ use crate::keys;
 
 /// The version that `images` has for `reference`. Warns where it is used although no trusted key signed it, and where
 /// its disk changed, or may have, while it was captured.
-pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<Sealed> {
+pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<SignedManifest> {
     let version = images.find(reference).map_err(keys::explain)?;
     keys::judge(context, reference, version.signed())?;
-    let Sealed { manifest, .. } = &version;
+    let SignedManifest { manifest, .. } = &version;
     for how in &manifest.disk.live {
         let name = format!("{}@{}", manifest.image, manifest.number);
         context.output.warning(&format!("{name} is of no single moment: its disk {how}"));

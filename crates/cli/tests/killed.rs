@@ -119,7 +119,7 @@ impl Room {
             self.chance.fill(&mut bytes);
             writer.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into()).unwrap();
         }
-        repository.settle().unwrap();
+        repository.flush().unwrap();
     }
 
     /// Starts a deed and kills it after `lives`, if that is given. Keeps what it reported. Whether it did.

@@ -162,7 +162,7 @@ fn a_prune_frees_what_no_version_needs_and_says_for_whom_it_waits() {
     let location = store::Location::Folder(bench.path("repo"));
     let stamp = store::Stamp { created: "2026-11-21T12:00:00Z".into(), creator: "ann@lab".into() };
     let repository = store::Repository::open(&location).unwrap();
-    std::mem::forget(store::Writer::begin_still(&repository, &stamp).unwrap());
+    std::mem::forget(store::Writer::begin_without_heartbeat(&repository, &stamp).unwrap());
     assert_eq!(
         bench.see("prune --patience 1s").replace(&plan["freed_objects"].to_string(), "SOME"),
         format!(

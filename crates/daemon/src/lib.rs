@@ -8,6 +8,7 @@
 mod api;
 pub mod attached;
 pub mod authority;
+mod boot_exchange;
 mod clock;
 pub mod event;
 pub mod identity;
@@ -15,7 +16,6 @@ mod join;
 mod listener;
 pub mod metrics;
 mod publications;
-mod reads;
 mod serve;
 mod sessions;
 pub mod state;

@@ -160,7 +160,7 @@ impl Server {
         }
         runtime.shutdown_timeout(LAST_WORK_TIME_MAX);
         // Objects of a publication that never came: durable for a client that comes back.
-        let _ = self.app.repository.settle();
+        let _ = self.app.repository.flush();
     }
 }
 

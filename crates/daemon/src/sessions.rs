@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use base::{Digest, Error};
-use image::{Catalogue, Manifest, ObjectRef, Sealed};
+use image::{Catalogue, Manifest, ObjectRef, SignedManifest};
 use net::api::{Family, ProblemKind, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
 use net::multicast::budget::Budget;
@@ -104,7 +104,7 @@ impl Sessions {
     pub(crate) fn join(
         &self,
         request: &SessionRequest,
-        version: &Sealed,
+        version: &SignedManifest,
         peer: SocketAddr,
     ) -> Result<SessionGrant, Failure> {
         let options = self.options.as_ref().ok_or_else(|| refused("this server offers no multicast"))?;
@@ -147,7 +147,7 @@ impl Sessions {
     fn start(
         &self,
         key: &Key,
-        version: &Sealed,
+        version: &SignedManifest,
         options: &MulticastOptions,
         interface: Interface,
     ) -> Result<SessionServer, Failure> {

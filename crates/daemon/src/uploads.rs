@@ -51,7 +51,7 @@ impl Uploads {
             oldest.into_iter().for_each(|at| drop(uploads.swap_remove(at)));
         }
         let stamp = Stamp { created: clock::now_rfc3339(), creator: format!("upload {name}") };
-        let writer = Arc::new(Writer::begin_still(repository, &stamp)?);
+        let writer = Arc::new(Writer::begin_without_heartbeat(repository, &stamp)?);
         let name = name.to_owned();
         uploads.push(Upload { name, writer: Arc::clone(&writer), used: now, beaten: now });
         Ok(writer)

@@ -132,7 +132,7 @@ fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
     let guide = Counting { client, told: AtomicUsize::new(0), heard: AtomicUsize::new(0) };
     let guide = Arc::new(guide);
     let stamp = Stamp { created: "2026-11-22T01:00:00Z".into(), creator: "test".into() };
-    mirror.follow(Arc::clone(&guide) as Arc<dyn BootProfiles>, &stamp).unwrap();
+    mirror.follow_boots(Arc::clone(&guide) as Arc<dyn BootProfiles>, &stamp).unwrap();
     (mirror, guide)
 }
 

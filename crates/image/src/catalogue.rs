@@ -185,7 +185,7 @@ impl CatalogueBuilder {
         if slot.bytes.is_some() {
             return Ok(Learned::Known);
         }
-        let node = self.cipher.open_object(slot.object.kind, &slot.object.verified(bytes)?)?;
+        let node = self.cipher.decrypt_object(slot.object.kind, &slot.object.verified(bytes)?)?;
         Node::decode(&node, slot.level, self.layout.chunk)?;
         slot.bytes = Some(node);
         self.expand()?;

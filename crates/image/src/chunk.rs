@@ -94,7 +94,7 @@ impl Encoder {
 
     /// The same, which seals what it makes as `cipher` says: that of the sink that it is for.
     #[must_use]
-    pub fn sealing(self, cipher: Cipher) -> Self {
+    pub fn encrypting(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
@@ -124,7 +124,7 @@ impl Encoder {
         object.extend(extents.len_bytes().to_le_bytes());
         extents.encode(&mut object);
         object.extend_from_slice(payload);
-        let object = self.cipher.seal_object(ObjectKind::Chunk, object)?;
+        let object = self.cipher.encrypt_object(ObjectKind::Chunk, object)?;
         let name = ObjectRef::of(ObjectKind::Chunk, &object);
         Ok((ChunkRef { encoded_len: name.len, encoded: name.digest, plain: digest }, object))
     }
@@ -147,7 +147,7 @@ impl Decoder {
 
     /// The same, which opens what it decodes as `cipher` says: that of the source that it is from.
     #[must_use]
-    pub fn opening(self, cipher: Cipher) -> Self {
+    pub fn decrypting(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
@@ -161,7 +161,7 @@ impl Decoder {
         digest: Digest,
         plain: &mut [u8],
     ) -> Result<()> {
-        let object = self.cipher.open_object(ObjectKind::Chunk, object)?;
+        let object = self.cipher.decrypt_object(ObjectKind::Chunk, object)?;
         let (codec, payload) = open(object.bytes(), extents)?;
         if codec == CODEC_RAW {
             if payload.len() != plain.len() {

@@ -41,7 +41,7 @@ const FILE_WORD: &str = "diskcast-encryption-key-1";
 
 /// The key of an encrypted repository. `Debug` does not show it.
 #[derive(Clone)]
-pub struct SealKey(Arc<Inner>);
+pub struct EncryptionKey(Arc<Inner>);
 
 struct Inner {
     secret: [u8; 32],
@@ -49,13 +49,13 @@ struct Inner {
     nonces: [u8; 32],
 }
 
-impl fmt::Debug for SealKey {
+impl fmt::Debug for EncryptionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SealKey(..)")
+        f.write_str("EncryptionKey(..)")
     }
 }
 
-impl SealKey {
+impl EncryptionKey {
     /// The key of these 32 random bytes.
     #[must_use]
     pub fn from_bytes(secret: [u8; 32]) -> Self {
@@ -130,7 +130,7 @@ pub enum Cipher {
     /// Sealed, by a key that is not here: what is stored can be passed on and checked, and not be read.
     Locked,
     /// Sealed by this key.
-    Key(SealKey),
+    Key(EncryptionKey),
 }
 
 impl Cipher {
@@ -154,12 +154,12 @@ impl Cipher {
     }
 
     /// An object as it is stored, from what it says. `Refused` without the key.
-    pub fn seal_object(&self, kind: ObjectKind, plain: Vec<u8>) -> Result<Bytes> {
+    pub fn encrypt_object(&self, kind: ObjectKind, plain: Vec<u8>) -> Result<Bytes> {
         self.seal(head_of(kind), plain)
     }
 
     /// What an object says. `Corrupt` if it was not sealed with this key; `Refused` without the key.
-    pub fn open_object(&self, kind: ObjectKind, object: &Verified) -> Result<Verified> {
+    pub fn decrypt_object(&self, kind: ObjectKind, object: &Verified) -> Result<Verified> {
         match self {
             Self::None => Ok(object.clone()),
             _ => self.open(head_of(kind), what_of(kind), object.bytes()).map(Verified::opened),
@@ -173,7 +173,7 @@ impl Cipher {
     }
 
     /// A manifest's envelope as it is stored. `Refused` without the key.
-    pub fn seal_manifest(&self, envelope: Bytes) -> Result<Bytes> {
+    pub fn encrypt_manifest(&self, envelope: Bytes) -> Result<Bytes> {
         if let Self::None = self {
             return Ok(envelope);
         }
@@ -185,7 +185,7 @@ impl Cipher {
 
     /// A manifest's envelope. `Corrupt` if the bytes decayed or were not sealed with this key; `Refused` without the
     /// key.
-    pub fn open_manifest(&self, stored: &Bytes) -> Result<Bytes> {
+    pub fn decrypt_manifest(&self, stored: &Bytes) -> Result<Bytes> {
         const WHAT: &str = "a manifest";
         match self {
             Self::None if stored.starts_with(&MANIFEST) => Err(key_needed(WHAT)),
@@ -195,7 +195,7 @@ impl Cipher {
     }
 
     /// The text of a record in hexadecimal, sealed; `None` if records stay as they are. `Refused` without the key.
-    pub fn seal_record(&self, text: &Bytes) -> Result<Option<String>> {
+    pub fn encrypt_record(&self, text: &Bytes) -> Result<Option<String>> {
         if let Self::None = self {
             return Ok(None);
         }
@@ -203,8 +203,9 @@ impl Cipher {
         Ok(Some(sealed.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// The text of a record that [`Self::seal_record`] made. `Corrupt` if this key did not; `Refused` without the key.
-    pub fn open_record(&self, hex: &str) -> Result<Vec<u8>> {
+    /// The text of a record that [`Self::encrypt_record`] made. `Corrupt` if another key made it; `Refused` without a
+    /// key.
+    pub fn decrypt_record(&self, hex: &str) -> Result<Vec<u8>> {
         const WHAT: &str = "a record";
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let sealed: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
@@ -264,7 +265,7 @@ mod tests {
     use crate::object::ObjectRef;
 
     fn cipher(seed: u8) -> Cipher {
-        Cipher::Key(SealKey::from_bytes([seed; 32]))
+        Cipher::Key(EncryptionKey::from_bytes([seed; 32]))
     }
 
     fn object(kind: ObjectKind, bytes: &Bytes) -> Verified {
@@ -274,14 +275,14 @@ mod tests {
     #[test]
     fn equal_content_is_sealed_alike_and_opens_with_its_key_only() {
         let plain = b"some content, some content, some content".to_vec();
-        let sealed = cipher(1).seal_object(ObjectKind::Chunk, plain.clone()).unwrap();
-        assert_eq!(sealed, cipher(1).seal_object(ObjectKind::Chunk, plain.clone()).unwrap());
-        assert_ne!(sealed, cipher(2).seal_object(ObjectKind::Chunk, plain.clone()).unwrap());
+        let sealed = cipher(1).encrypt_object(ObjectKind::Chunk, plain.clone()).unwrap();
+        assert_eq!(sealed, cipher(1).encrypt_object(ObjectKind::Chunk, plain.clone()).unwrap());
+        assert_ne!(sealed, cipher(2).encrypt_object(ObjectKind::Chunk, plain.clone()).unwrap());
         assert_eq!(sealed.len(), plain.len() + SEALED_BYTES_MORE as usize);
         assert!(!sealed.windows(12).any(|window| plain.windows(12).any(|other| other == window)));
         let stored = object(ObjectKind::Chunk, &sealed);
-        assert_eq!(cipher(1).open_object(ObjectKind::Chunk, &stored).unwrap().bytes(), &plain);
-        let kind = |cipher: Cipher, kind| cipher.open_object(kind, &stored).map(drop).unwrap_err().kind();
+        assert_eq!(cipher(1).decrypt_object(ObjectKind::Chunk, &stored).unwrap().bytes(), &plain);
+        let kind = |cipher: Cipher, kind| cipher.decrypt_object(kind, &stored).map(drop).unwrap_err().kind();
         assert_eq!(kind(cipher(2), ObjectKind::Chunk), ErrorKind::Corrupt);
         assert_eq!(kind(cipher(1), ObjectKind::Node), ErrorKind::Corrupt);
         assert_eq!(kind(Cipher::Locked, ObjectKind::Chunk), ErrorKind::Refused);
@@ -290,18 +291,18 @@ mod tests {
     #[test]
     fn every_flipped_bit_and_every_cut_of_what_is_sealed_is_noticed() {
         let key = cipher(1);
-        let chunk = key.seal_object(ObjectKind::Chunk, vec![7; 40]).unwrap();
-        let manifest = key.seal_manifest(vec![8; 40].into()).unwrap();
-        let record = key.seal_record(&vec![9; 40].into()).unwrap().unwrap();
+        let chunk = key.encrypt_object(ObjectKind::Chunk, vec![7; 40]).unwrap();
+        let manifest = key.encrypt_manifest(vec![8; 40].into()).unwrap();
+        let record = key.encrypt_record(&vec![9; 40].into()).unwrap().unwrap();
         type Case<'a> = (&'a [u8], &'a dyn Fn(&[u8]) -> bool);
         let opens: [Case<'_>; 3] = [
             (&chunk, &|bytes| {
                 let object = object(ObjectKind::Chunk, &Bytes::copy_from_slice(bytes));
-                key.open_object(ObjectKind::Chunk, &object).is_ok()
+                key.decrypt_object(ObjectKind::Chunk, &object).is_ok()
             }),
-            (&manifest, &|bytes| key.open_manifest(&Bytes::copy_from_slice(bytes)).is_ok()),
+            (&manifest, &|bytes| key.decrypt_manifest(&Bytes::copy_from_slice(bytes)).is_ok()),
             (record.as_bytes(), &|bytes| {
-                std::str::from_utf8(bytes).is_ok_and(|hex| key.open_record(hex).is_ok())
+                std::str::from_utf8(bytes).is_ok_and(|hex| key.decrypt_record(hex).is_ok())
             }),
         ];
         for (good, opens) in opens {
@@ -321,20 +322,20 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             let checksum = Digest::of(&bad);
             bad.extend(checksum.0);
-            assert!(key.open_manifest(&bad.into()).is_err(), "bit {bit}");
+            assert!(key.decrypt_manifest(&bad.into()).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn keys_come_back_from_text_and_are_never_shown() {
-        let key = SealKey::from_bytes([7; 32]);
-        let again = SealKey::from_text(&key.to_text()).unwrap();
+        let key = EncryptionKey::from_bytes([7; 32]);
+        let again = EncryptionKey::from_text(&key.to_text()).unwrap();
         assert_eq!(again.check("id"), key.check("id"));
         assert_ne!(key.check("id"), key.check("other"));
-        assert_ne!(key.check("id"), SealKey::from_bytes([8; 32]).check("id"));
+        assert_ne!(key.check("id"), EncryptionKey::from_bytes([8; 32]).check("id"));
         assert!(!format!("{key:?}{:?}", cipher(7)).contains("07"));
         for bad in ["", "diskcast-encryption-key-1", "0707", &key.to_text().replace('1', "2")] {
-            let error = SealKey::from_text(bad).unwrap_err();
+            let error = EncryptionKey::from_text(bad).unwrap_err();
             assert!(!base::chain(&error).contains("0707"), "{bad}");
         }
     }

@@ -19,13 +19,13 @@ const CONTEXT: &str = "diskcast image v1: manifest";
 
 /// A manifest as it was read, with the digest that names it and the keys that signed it.
 #[derive(Debug, Clone)]
-pub struct Sealed {
+pub struct SignedManifest {
     /// The manifest.
     pub manifest: Manifest,
     signed: Signed,
 }
 
-impl Sealed {
+impl SignedManifest {
     /// Reads a manifest. `Corrupt` if the bytes are none or decayed; `Unsupported` if they are of a newer format.
     pub fn open(bytes: &[u8]) -> Result<Self> {
         let cut = |_| Error::corrupt("a manifest ends early");
@@ -124,8 +124,8 @@ impl Manifest {
         seal(&body, key.as_slice())
     }
 
-    /// Reads a manifest. Signatures are not looked at: see [`Sealed`].
+    /// Reads a manifest. Signatures are not looked at: see [`SignedManifest`].
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        Sealed::open(bytes).map(|sealed| sealed.manifest)
+        SignedManifest::open(bytes).map(|sealed| sealed.manifest)
     }
 }

@@ -30,8 +30,8 @@ pub use buffer::AlignedBuffer;
 pub use capture::{CaptureOptions, Captured, KnownChunks, capture};
 pub use catalogue::{Catalogue, CatalogueBuilder};
 pub use chunk::{ChunkRef, Decoder, Encoder};
-pub use cipher::{Cipher, SealKey};
-pub use envelope::Sealed;
+pub use cipher::{Cipher, EncryptionKey};
+pub use envelope::SignedManifest;
 pub use extents::{ChunkExtents, ChunkSize, Run};
 pub use install::{
     FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, install, old_signatures,

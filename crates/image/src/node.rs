@@ -216,7 +216,7 @@ impl NodeBuilder {
             return Ok((if count == 0 { Child::Free } else { Child::Zero }, None));
         }
         self.bytes[COUNT_AT..COUNT_AT + 2].copy_from_slice(&count.to_le_bytes());
-        let bytes = cipher.seal_object(ObjectKind::Node, self.bytes.clone())?;
+        let bytes = cipher.encrypt_object(ObjectKind::Node, self.bytes.clone())?;
         self.bytes.truncate(HEADER_BYTES);
         let object = ObjectRef::of(ObjectKind::Node, &bytes);
         Ok((Child::Node { len: object.len, digest: object.digest }, Some(bytes)))

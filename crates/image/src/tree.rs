@@ -164,7 +164,7 @@ pub trait NodeSource {
 
 impl<S: ObjectSource + ?Sized> NodeSource for &S {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
-        self.cipher().open_object(object.kind, &self.verified(object)?)
+        self.cipher().decrypt_object(object.kind, &self.verified(object)?)
     }
 }
 

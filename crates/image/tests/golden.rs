@@ -13,8 +13,8 @@ use bytes::Bytes;
 use common::{build, manifest, random_extents, small};
 use image::node::Node;
 use image::{
-    ChunkExtents, ChunkRef, Cipher, Decoder, Leaf, Manifest, MemoryObjects, ObjectKind, ObjectRef,
-    ObjectSource, PublicKey, Run, SealKey, Sealed, SigningKey, SourceRecord, Verified,
+    ChunkExtents, ChunkRef, Cipher, Decoder, EncryptionKey, Leaf, Manifest, MemoryObjects, ObjectKind,
+    ObjectRef, ObjectSource, PublicKey, Run, SignedManifest, SigningKey, SourceRecord, Verified,
 };
 
 fn path(name: &str) -> PathBuf {
@@ -138,7 +138,7 @@ fn sealed() -> Bytes {
 #[test]
 fn manifests_are_read_as_ever() {
     let stored = golden("manifest-v1", &sealed());
-    let read = Sealed::open(&stored).unwrap();
+    let read = SignedManifest::open(&stored).unwrap();
     assert_eq!(read.manifest, sample());
     assert_eq!(read.signed().signers().unwrap(), [PublicKey::from(&SigningKey::from_bytes(&[7; 32]))]);
 }
@@ -164,38 +164,38 @@ fn manifests_of_live_disks_are_read_as_ever() {
 }
 
 fn cipher() -> Cipher {
-    Cipher::Key(SealKey::from_bytes([9; 32]))
+    Cipher::Key(EncryptionKey::from_bytes([9; 32]))
 }
 
 #[test]
 fn what_is_sealed_is_written_and_opened_as_ever() {
-    let other = Cipher::Key(SealKey::from_bytes([8; 32]));
+    let other = Cipher::Key(EncryptionKey::from_bytes([8; 32]));
     let objects = [("chunk-full-zstd-v1", ObjectKind::Chunk), ("node-level0-v1", ObjectKind::Node)];
     for (from, kind) in objects {
         let plain = std::fs::read(path(from)).unwrap();
-        let made = cipher().seal_object(kind, plain.clone()).unwrap();
+        let made = cipher().encrypt_object(kind, plain.clone()).unwrap();
         let stored = golden(&format!("sealed-{from}"), &made);
         assert_eq!(stored, made, "{from} is sealed otherwise than in version 1");
         let object = verified(kind, &stored);
-        assert_eq!(cipher().open_object(kind, &object).unwrap().bytes(), &plain);
-        assert_eq!(other.open_object(kind, &object).unwrap_err().kind(), ErrorKind::Corrupt, "{from}");
+        assert_eq!(cipher().decrypt_object(kind, &object).unwrap().bytes(), &plain);
+        assert_eq!(other.decrypt_object(kind, &object).unwrap_err().kind(), ErrorKind::Corrupt, "{from}");
         assert_eq!(
-            Cipher::Locked.open_object(kind, &object).unwrap_err().kind(),
+            Cipher::Locked.decrypt_object(kind, &object).unwrap_err().kind(),
             ErrorKind::Refused,
             "{from}"
         );
     }
     let plain = Bytes::from(std::fs::read(path("manifest-v1")).unwrap());
-    let made = cipher().seal_manifest(plain.clone()).unwrap();
+    let made = cipher().encrypt_manifest(plain.clone()).unwrap();
     let stored = Bytes::from(golden("sealed-manifest-v1", &made));
     assert_eq!(stored, made, "a manifest is sealed otherwise than in version 1");
-    assert_eq!(cipher().open_manifest(&stored).unwrap(), plain);
-    assert_eq!(other.open_manifest(&stored).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(cipher().decrypt_manifest(&stored).unwrap(), plain);
+    assert_eq!(other.decrypt_manifest(&stored).unwrap_err().kind(), ErrorKind::Corrupt);
     for keyless in [Cipher::None, Cipher::Locked] {
-        assert_eq!(keyless.open_manifest(&stored).unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(keyless.decrypt_manifest(&stored).unwrap_err().kind(), ErrorKind::Refused);
     }
     // Who has a key means to read nothing that somebody else could have written.
-    assert_eq!(cipher().open_manifest(&plain).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(cipher().decrypt_manifest(&plain).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 /// Puts `change` into the golden file `name` and, where that is a manifest, its checksum right again.

@@ -4,7 +4,7 @@ mod common;
 
 use base::ErrorKind;
 use common::{manifest, small};
-use image::{Child, Manifest, PublicKey, Root, Sealed, SigningKey};
+use image::{Child, Manifest, PublicKey, Root, SignedManifest, SigningKey};
 
 fn sample() -> Manifest {
     let digest = base::Digest::of(b"root");
@@ -15,11 +15,11 @@ fn sample() -> Manifest {
 fn comes_back_and_knows_who_signed_it() {
     let (key, other) = (SigningKey::from_bytes(&[7; 32]), SigningKey::from_bytes(&[8; 32]));
     let bytes = sample().encode(Some(&key)).unwrap();
-    let sealed = Sealed::open(&bytes).unwrap();
+    let sealed = SignedManifest::open(&bytes).unwrap();
     assert_eq!(sealed.manifest, sample());
     assert_eq!(sealed.signed().signers().unwrap(), [PublicKey::from(&key)]);
     assert_ne!(PublicKey::from(&key), PublicKey::from(&other));
-    let unsigned = Sealed::open(&sample().encode(None).unwrap()).unwrap();
+    let unsigned = SignedManifest::open(&sample().encode(None).unwrap()).unwrap();
     assert_eq!(unsigned.digest(), sealed.digest());
     assert_eq!(unsigned.signed().signers().unwrap(), []);
     for child in [Child::Free, Child::Zero] {
@@ -39,7 +39,7 @@ fn a_signature_of_something_else_is_none() {
     let mut forged = bytes[..at(&bytes)].to_vec();
     forged.extend(&donor[at(&donor)..donor.len() - 32]);
     forged.extend(base::Digest::of(&forged.clone()).0);
-    let sealed = Sealed::open(&forged).unwrap();
+    let sealed = SignedManifest::open(&forged).unwrap();
     assert_eq!(sealed.signed().claims().next(), Some(PublicKey::from(&key)));
     assert_eq!(sealed.signed().signers().unwrap_err().kind(), ErrorKind::Corrupt);
 }

@@ -16,7 +16,7 @@ mod source;
 pub mod state;
 
 pub use attached::{
-    CastOptions, Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, Moment, Onto, Waiting,
+    Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, MulticastOptions, Onto, QuiesceHook, Waiting,
 };
 pub use images::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Written};
 pub use raw::RawDisk;

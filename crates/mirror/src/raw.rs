@@ -34,7 +34,7 @@ impl RawDisk {
         check_range(&self.target.geometry(), offset, bytes)
     }
 
-    fn settle(&self, done: Result<()>, durability: Durability) -> Result<()> {
+    fn complete(&self, done: Result<()>, durability: Durability) -> Result<()> {
         let done = done.and_then(|()| match durability {
             Durability::Cached => Ok(()),
             Durability::Durable => self.target.sync(),
@@ -50,7 +50,7 @@ impl Served for RawDisk {
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.check(offset, into.len() as u64)?;
-        self.settle(self.target.read_exact_at(into, offset), Durability::Cached)
+        self.complete(self.target.read_exact_at(into, offset), Durability::Cached)
     }
 
     fn read_now(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
@@ -60,12 +60,12 @@ impl Served for RawDisk {
 
     fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
         self.check(offset, bytes.len() as u64)?;
-        self.settle(self.target.write_all_at(bytes, offset), durability)
+        self.complete(self.target.write_all_at(bytes, offset), durability)
     }
 
     fn flush(&self) -> Result<()> {
         self.check(0, 0)?;
-        self.settle(Ok(()), Durability::Durable)
+        self.complete(Ok(()), Durability::Durable)
     }
 
     fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> Result<()> {
@@ -73,7 +73,7 @@ impl Served for RawDisk {
         match self.target.discard(offset, bytes) {
             // A medium that cannot forget keeps what it has.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
-            done => self.settle(done, durability),
+            done => self.complete(done, durability),
         }
     }
 
@@ -83,7 +83,7 @@ impl Served for RawDisk {
             Space::Free => self.target.write_zeroes(offset, bytes),
             Space::Keep => self.target.allocate_zeroes(offset, bytes),
         };
-        self.settle(done, durability)
+        self.complete(done, durability)
     }
 
     fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>> {

@@ -137,14 +137,14 @@ fn the_moment_of_a_commit_is_inside_of_what_is_done_around_it() {
     let mirror = disk(&place, "m", "disk");
     mirror.write(0, &[1; 512], Durability::Cached).unwrap();
     let refused = |_: &mut dyn FnMut() -> Result<()>| Err(Error::new(ErrorKind::Refused, "no guest agent"));
-    let options = CommitOptions { moment: Some(&refused), ..CommitOptions::new(&stamp) };
+    let options = CommitOptions { quiesce: Some(&refused), ..CommitOptions::new(&stamp) };
     assert_eq!(mirror.commit(&*place.repository, &image, &options).unwrap_err().kind(), ErrorKind::Refused);
     // It fails behind the moment: the guest could not be thawed.
     let stuck = |freeze: &mut dyn FnMut() -> Result<()>| {
         freeze()?;
         Err(Error::new(ErrorKind::Io, "the guest stays frozen"))
     };
-    let options = CommitOptions { moment: Some(&stuck), ..CommitOptions::new(&stamp) };
+    let options = CommitOptions { quiesce: Some(&stuck), ..CommitOptions::new(&stamp) };
     assert_eq!(mirror.commit(&*place.repository, &image, &options).unwrap_err().kind(), ErrorKind::Io);
     let steps = Cell::new(0);
     let around = |freeze: &mut dyn FnMut() -> Result<()>| {
@@ -154,7 +154,7 @@ fn the_moment_of_a_commit_is_inside_of_what_is_done_around_it() {
         freeze()?;
         mirror.write(1024, &[3; 512], Durability::Cached)
     };
-    let options = CommitOptions { moment: Some(&around), ..CommitOptions::new(&stamp) };
+    let options = CommitOptions { quiesce: Some(&around), ..CommitOptions::new(&stamp) };
     let commit = mirror.commit(&*place.repository, &image, &options).unwrap().unwrap();
     assert_eq!((steps.get(), commit.dirty_bytes, mirror.dirty_bytes()), (1, 1024, 512));
     let bytes = place.read("moment");

@@ -9,7 +9,7 @@ pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Option<(Cloud, B
     let way = match words.next()?.as_str() {
         "demand" => Way::Demand,
         "profile" => Way::Profile,
-        "cast" => Way::Cast,
+        "multicast" => Way::Multicast,
         "here" => Way::Here,
         _ => return None,
     };

@@ -20,7 +20,7 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
                     [--seed N] [--json] [--verbose]
        diskcast-sim --prune [--seed N] [--count N]
        diskcast-sim --until-broken [--mirror | --prune] [--first N] [--count N]
-       diskcast-sim --cloud MACHINES demand|profile|cast|here [--storage N] [--copies N] [--round-trip-us N]
+       diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]";
 
 struct Arguments {

@@ -16,7 +16,7 @@ fn each_machine_fetches_what_its_boot_touches_and_a_multicast_brings_it_once() {
     let nodes = 64 * 20_000 + 20_000;
     for (way, least, most) in [
         (Way::Here, 0, 0),
-        (Way::Cast, bytes, bytes + 2 * nodes * MACHINES as u64),
+        (Way::Multicast, bytes, bytes + 2 * nodes * MACHINES as u64),
         (Way::Demand, bytes * MACHINES as u64, (bytes + nodes) * MACHINES as u64),
         (Way::Profile, bytes * MACHINES as u64, (bytes + nodes) * MACHINES as u64),
     ] {
@@ -30,7 +30,7 @@ fn each_machine_fetches_what_its_boot_touches_and_a_multicast_brings_it_once() {
 fn no_way_beats_the_links_nor_the_local_disk() {
     let boot = Boot::recorded();
     let local = cloud(Way::Here).run(&boot).mean_boot();
-    for way in [Way::Demand, Way::Profile, Way::Cast] {
+    for way in [Way::Demand, Way::Profile, Way::Multicast] {
         for storage in [1, 50] {
             let cloud = Cloud { storage, ..cloud(way) };
             let outcome = cloud.run(&boot);

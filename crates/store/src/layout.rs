@@ -140,7 +140,7 @@ pub(crate) fn probes() -> Path {
     Path::from(PROBES)
 }
 
-pub(crate) fn probe(number: u64) -> Path {
+pub(crate) fn capabilities(number: u64) -> Path {
     numbered(probes(), number)
 }
 

@@ -26,8 +26,8 @@ mod versions;
 
 pub use backend::access::S3Access;
 pub use backend::cache::{CACHE_BYTES_MIN, Cache, CacheSetting};
+pub use backend::capabilities::{Capabilities, Replaces};
 pub use backend::location::{Bucket, Location};
-pub use backend::probe::{Probe, Replaces};
 pub use backend::scrubs::ScrubSetting;
 pub use edit::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent, Shape, Snapshot};
 pub use lease::writer::Writer;

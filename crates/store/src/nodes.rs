@@ -74,6 +74,6 @@ impl ObjectSource for Nodes<'_> {
 
 impl NodeSource for Nodes<'_> {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
-        self.0.cipher().open_object(object.kind, &self.verified(object)?)
+        self.0.cipher().decrypt_object(object.kind, &self.verified(object)?)
     }
 }

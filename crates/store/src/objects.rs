@@ -34,7 +34,7 @@ impl ObjectSink for Repository {
         self.is_good(object)
     }
 
-    /// Takes in the object; it is durable once a version is published or [`Repository::settle`] was called. `Refused`
+    /// Takes in the object; it is durable once a version is published or [`Repository::flush`] was called. `Refused`
     /// if the repository is encrypted and the object is not.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.put_in(object, 0, bytes)
@@ -195,7 +195,7 @@ mod tests {
         let object = ObjectRef::of(ObjectKind::Chunk, &good);
         let repository = open(now);
         repository.put_in(&object, 0, good).unwrap();
-        repository.settle().unwrap();
+        repository.flush().unwrap();
         assert!(repository.is_good(&object).unwrap());
         let path = layout::object_in(object.kind, &object.digest, 0);
         let file = folder.path().join("repo").join(path.as_ref());

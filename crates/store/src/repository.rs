@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use image::cipher::CIPHER_NAME;
-use image::{Cipher, SealKey, Signed, SigningKey, Trust};
+use image::{Cipher, EncryptionKey, Signed, SigningKey, Trust};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::access::S3Access;
 use crate::backend::cache::{Cache, CacheSetting};
+use crate::backend::capabilities::{Capabilities, CapabilityCheck};
 use crate::backend::folder::Folder;
 use crate::backend::location::Location;
-use crate::backend::probe::{Probe, Proof};
 use crate::backend::scrubs::{ScrubSetting, Scrubs};
 use crate::backend::{Backend, Created, s3};
 use crate::error::from_store;
@@ -42,7 +42,7 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    fn new(id: String, key: Option<&SealKey>) -> Self {
+    fn new(id: String, key: Option<&EncryptionKey>) -> Self {
         let key_check = key.map(|key| key.check(&id).to_hex());
         let critical = key.map(|_| record::CIPHER.to_owned()).into_iter().collect();
         Self { id, critical, cipher: key.map(|_| CIPHER_NAME.to_owned()), key_check }
@@ -71,7 +71,7 @@ pub struct Keys {
     /// Signs every version and every move of a tag that is made.
     pub sign: Option<SigningKey>,
     /// Opens and seals what an encrypted repository holds.
-    pub seal: Option<SealKey>,
+    pub encryption: Option<EncryptionKey>,
     /// If there is a list, versions and tags resolve only where one of its keys, or `sign`, signed them.
     pub trust: Option<Trust>,
 }
@@ -118,12 +118,12 @@ impl Repository {
     }
 
     /// The same, encrypted by `key`: all that is put there is sealed, and can be read with that key only.
-    pub fn create_sealed(location: &Location, key: &SealKey) -> Result<Self> {
+    pub fn create_sealed(location: &Location, key: &EncryptionKey) -> Result<Self> {
         Self::create_sealed_with(location, key, &Setting::default())
     }
 
     /// [`Self::create_sealed`] with a setting.
-    pub fn create_sealed_with(location: &Location, key: &SealKey, setting: &Setting) -> Result<Self> {
+    pub fn create_sealed_with(location: &Location, key: &EncryptionKey, setting: &Setting) -> Result<Self> {
         Self::create_at(location, setting, Some(key))
     }
 
@@ -151,7 +151,7 @@ impl Repository {
         let created = match Self::open_with(location, setting) {
             Err(error) if error.kind() == ErrorKind::NotFound => Self::create_with(location, setting),
             Err(error) => return Err(error),
-            Ok(repository) => return repository.backend.prove().map(|()| repository),
+            Ok(repository) => return repository.backend.ensure_supported().map(|()| repository),
         };
         match created {
             // Another process made it at this moment.
@@ -169,23 +169,23 @@ impl Repository {
 
     /// [`Self::over`] with a setting.
     pub fn over_with(store: Arc<dyn ObjectStore>, name: &str, setting: &Setting) -> Result<Self> {
-        let backend = Backend::any(store, Proof::new(name.to_owned(), setting.stamp.clone()))?;
+        let backend = Backend::any(store, CapabilityCheck::new(name.to_owned(), setting.stamp.clone()))?;
         if backend.size(&layout::format())?.is_none() {
             return Self::create_on(backend, name.to_owned(), None);
         }
         let repository = Self::open_on(backend, name.to_owned())?;
-        repository.backend.prove().map(|()| repository)
+        repository.backend.ensure_supported().map(|()| repository)
     }
 
-    /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.seal`, or not at
-    /// all: whoever gives a key means to write nothing that others can read.
+    /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.encryption`, or
+    /// not at all: a caller with a key means to write nothing that others can read.
     pub fn with_keys(self, keys: Keys) -> Result<Self> {
         let mut keys = keys;
         if let (Some(trust), Some(own)) = (&mut keys.trust, &keys.sign) {
             trust.add(own.into(), "this program's own key");
         }
         let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", self.name)));
-        let cipher = match (&self.key_check, &keys.seal) {
+        let cipher = match (&self.key_check, &keys.encryption) {
             (None, None) => Cipher::None,
             (Some(_), None) => Cipher::Locked,
             (Some(check), Some(key)) if *check == key.check(&self.id).to_hex() => Cipher::Key(key.clone()),
@@ -218,7 +218,7 @@ impl Repository {
         &self.cipher
     }
 
-    /// If it is encrypted, the value by which [`SealKey::check`] tells its key.
+    /// If it is encrypted, the value by which [`EncryptionKey::check`] tells its key.
     #[must_use]
     pub fn key_check(&self) -> Option<&str> {
         self.key_check.as_deref()
@@ -250,18 +250,18 @@ impl Repository {
     }
 
     /// Makes every object that was put through this value durable. Publishing does it first.
-    pub fn settle(&self) -> Result<()> {
-        self.backend.settle()
+    pub fn flush(&self) -> Result<()> {
+        self.backend.flush()
     }
 
     /// What was last found about the store, by whoever first wrote here. `None` if nothing was kept.
-    pub fn known_probe(&self) -> Result<Option<Probe>> {
-        Ok(crate::backend::probe::newest(&self.backend)?.map(|(_, probe)| probe))
+    pub fn known_capabilities(&self) -> Result<Option<Capabilities>> {
+        Ok(crate::backend::capabilities::newest(&self.backend)?.map(|(_, probe)| probe))
     }
 
     /// Tries again what the store can do, and keeps it. `Unsupported` says what it can't do.
-    pub fn probe(&self) -> Result<Probe> {
-        self.backend.probe()
+    pub fn capabilities(&self) -> Result<Capabilities> {
+        self.backend.capabilities()
     }
 
     /// How many bytes the cache holds, and where; none if there is no cache.
@@ -279,7 +279,7 @@ impl Repository {
         is_dead: Arc<dyn Fn(&Process) -> bool + Send + Sync>,
     ) -> Result<Self> {
         const NAME: &str = "simulated";
-        let backend = Backend::here(store, Proof::given());
+        let backend = Backend::here(store, CapabilityCheck::given());
         let repository = match backend.size(&layout::format())? {
             None => Self::create_on(backend, NAME.to_owned(), None)?,
             Some(_) => Self::open_on(backend, NAME.to_owned())?,
@@ -294,7 +294,7 @@ impl Repository {
         Ok(self)
     }
 
-    fn create_at(location: &Location, setting: &Setting, key: Option<&SealKey>) -> Result<Self> {
+    fn create_at(location: &Location, setting: &Setting, key: Option<&EncryptionKey>) -> Result<Self> {
         if let Location::Folder(path) = location {
             std::fs::create_dir_all(path)
                 .map_err(|error| Error::from_io(format!("create folder `{location}`"), error))?;
@@ -302,14 +302,14 @@ impl Repository {
         Self::create_on(backend(location, setting)?, location.to_string(), key)?.cached(setting)
     }
 
-    pub(crate) fn create_on(backend: Backend, name: String, key: Option<&SealKey>) -> Result<Self> {
+    pub(crate) fn create_on(backend: Backend, name: String, key: Option<&EncryptionKey>) -> Result<Self> {
         let exists = || Error::new(ErrorKind::Exists, format!("`{name}` is a repository already"));
         if backend.size(&layout::format())?.is_some() {
             return Err(exists());
         }
-        backend.prove()?;
+        backend.ensure_supported()?;
         let format = Format::new(record::nonce()?, key);
-        if backend.create(&layout::format(), &record::seal(FORMAT, &format))? == Created::Taken {
+        if backend.create(&layout::format(), &record::encode(FORMAT, &format))? == Created::Taken {
             return Err(exists());
         }
         let cipher = key.cloned().map_or(Cipher::None, Cipher::Key);
@@ -350,27 +350,27 @@ impl Repository {
 
 /// What the record `format` says.
 pub(crate) fn read_format(backend: &Backend) -> Result<Format> {
-    record::unseal(FORMAT, layout::FORMAT, &backend.read_record(&layout::format(), RECORD_BYTES_MAX)?)
+    record::decode(FORMAT, layout::FORMAT, &backend.read_record(&layout::format(), RECORD_BYTES_MAX)?)
 }
 
 fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
-    let proof = |place: String| Proof::new(place, setting.stamp.clone());
+    let check = |place: String| CapabilityCheck::new(place, setting.stamp.clone());
     match location {
-        Location::Memory => Ok(Backend::here(Arc::new(InMemory::new()), proof("memory".to_owned()))),
+        Location::Memory => Ok(Backend::here(Arc::new(InMemory::new()), check("memory".to_owned()))),
         Location::Folder(path) => {
             let folder = Folder::open(path)?;
             let store = LocalFileSystem::new_with_prefix(path)
                 .map_err(|error| from_store(format!("open folder `{location}`"), error))?;
             // Wherever it is moved to.
-            let proof = proof("a folder".to_owned());
-            Ok(Backend::folder(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), folder, proof))
+            let check = check("a folder".to_owned());
+            Ok(Backend::folder(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), folder, check))
         }
         Location::S3(bucket) => {
             let access = setting.s3.as_ref().ok_or_else(|| {
                 let text = format!("`{location}` needs an endpoint or a region, and credentials");
                 Error::new(ErrorKind::Invalid, text)
             })?;
-            Backend::network(s3::connect(bucket, access)?, proof(s3::place(bucket, access)))
+            Backend::network(s3::connect(bucket, access)?, check(s3::place(bucket, access)))
         }
     }
 }
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn the_format_is_still_written_as_it_was() {
-        let format: Format = record::unseal(FORMAT, "golden", GOLDEN.as_bytes()).unwrap();
-        assert_eq!(record::seal(FORMAT, &format), GOLDEN);
+        let format: Format = record::decode(FORMAT, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::encode(FORMAT, &format), GOLDEN);
     }
 }

@@ -334,7 +334,7 @@ fn a_clone_is_one_record_and_goes_its_own_way() {
     let copy = place.repository.blob(&image("copy"));
     let cloned = copy.clone_from(&reference("disk@2"), &stamp()).unwrap();
     assert_eq!(files(), before + 1);
-    let (original, _) = place.repository.sealed(&reference("disk@2")).unwrap();
+    let (original, _) = place.repository.signed_manifest(&reference("disk@2")).unwrap();
     let parent = cloned.parent.unwrap();
     assert_eq!((parent.image.as_str(), parent.number, parent.digest), ("disk", 2, original.digest()));
     let done = copy.write(40 << 40, b"BE", &stamp()).unwrap();

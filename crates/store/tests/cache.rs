@@ -99,7 +99,7 @@ fn without_room_or_rights_reading_goes_on() {
     let repository = Repository::create_with(&bucket(), &setting).unwrap();
     publish(&repository, "debian", 1);
     let (_, chunks) = put_image(&repository, 1, 7);
-    repository.settle().unwrap();
+    repository.flush().unwrap();
     std::fs::remove_dir_all(folder.path().join("objects")).unwrap();
     std::fs::write(folder.path().join("objects"), "a file where the cache was").unwrap();
     for chunk in &chunks {
@@ -148,7 +148,7 @@ fn processes_share_it_and_die_at_any_moment() {
         let (name, bytes) = object(seed);
         repository.put(&name, bytes).unwrap();
     }
-    repository.settle().unwrap();
+    repository.flush().unwrap();
     let most = CACHE_BYTES_MIN + 2 * CACHE_BYTES_MIN / 8 + 2 * OBJECT_BYTES as u64;
     for round in 0..6 {
         let (mut first, mut first_read) = start_reader(gateway.address(), folder.path());

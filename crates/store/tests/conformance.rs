@@ -90,7 +90,7 @@ fn objects_come_back_as_they_went(place: &Place) {
             let bytes: Bytes = (0..len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into();
             let object = ObjectRef::of(kind, &bytes);
             place.repository.put(&object, bytes.clone()).unwrap();
-            place.repository.settle().unwrap();
+            place.repository.flush().unwrap();
             assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
         }
     }
@@ -103,7 +103,7 @@ fn an_object_is_there_from_its_put_on(place: &Place) {
     assert!(place.repository.contains(&object).unwrap());
     assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
     place.repository.put(&object, bytes).unwrap();
-    place.repository.settle().unwrap();
+    place.repository.flush().unwrap();
     assert!(place.repository.contains(&object).unwrap());
 }
 
@@ -131,14 +131,14 @@ fn readers_find_what_writers_put_at_any_moment(place: &Place) {
 fn the_wrong_length_is_no_object(place: &Place) {
     let (object, bytes) = chunk(b"nine bytes");
     place.repository.put(&object, bytes.slice(..4)).unwrap();
-    place.repository.settle().unwrap();
+    place.repository.flush().unwrap();
     assert!(!place.repository.contains(&object).unwrap());
     assert_eq!(place.repository.fetch(&object).unwrap_err().kind(), ErrorKind::Corrupt);
     let longer = ObjectRef { len: 2, ..object };
     assert_eq!(place.repository.fetch(&longer).unwrap_err().kind(), ErrorKind::Corrupt);
     // Whoever has the right bytes heals it.
     place.repository.put(&object, bytes.clone()).unwrap();
-    place.repository.settle().unwrap();
+    place.repository.flush().unwrap();
     assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
 }
 
@@ -182,8 +182,8 @@ fn published_is_what_is_resolved(place: &Place) {
     for text in ["debian", "debian@1", "debian:latest"] {
         assert_eq!(place.repository.resolve(&reference(text)).unwrap(), published);
     }
-    let (sealed, bytes) = place.repository.sealed(&reference("debian")).unwrap();
-    assert_eq!(image::Sealed::open(&bytes).unwrap().digest(), sealed.digest());
+    let (sealed, bytes) = place.repository.signed_manifest(&reference("debian")).unwrap();
+    assert_eq!(image::SignedManifest::open(&bytes).unwrap().digest(), sealed.digest());
 }
 
 fn a_draft_without_its_tree_is_refused(place: &Place) {
@@ -295,7 +295,7 @@ fn race<R: Send>(place: &Place, count: usize, work: impl Fn(usize, &Repository) 
 fn writers_race_for_numbers_and_all_win_one(place: &Place) {
     let (draft, _) = put_image(&place.repository, 1, 7);
     // Other handles see objects only once they are durable.
-    place.repository.settle().unwrap();
+    place.repository.flush().unwrap();
     // Drafts are equal to the last byte: only the nonce tells whose record is whose.
     let numbers = race(place, 16, |_, repository| {
         (0..4)
@@ -341,8 +341,8 @@ fn a_prune_leaves_what_versions_need(place: &Place) {
     // As a capture leaves it that was given up, and one of whom nobody knows whether it lives.
     let (orphan, bytes) = chunk(b"no version needs this");
     repository.put(&orphan, bytes).unwrap();
-    repository.settle().unwrap();
-    let idle = Writer::begin_still(repository, &stamp()).unwrap();
+    repository.flush().unwrap();
+    let idle = Writer::begin_without_heartbeat(repository, &stamp()).unwrap();
     let before = repository.verify(&Scope::All, &NoProgress).unwrap();
     assert!(before.unreferenced > 0);
     let options = PruneOptions { looks: 1, pause: Duration::ZERO, ..PruneOptions::default() };

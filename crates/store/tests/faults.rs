@@ -182,7 +182,7 @@ fn a_store_that_ignores_conditions_is_refused(inner: Inner) {
     assert!(refused.to_string().contains("`elsewhere` can't hold a repository: 8 writers"), "{refused}");
     store.set(no_trouble());
     Repository::over_with(store.clone(), "elsewhere", &setting()).unwrap();
-    let probe = repository.known_probe().unwrap().unwrap();
+    let probe = repository.known_capabilities().unwrap().unwrap();
     assert_eq!(
         (probe.place.as_str(), probe.replaces),
         (

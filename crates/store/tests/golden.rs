@@ -10,7 +10,8 @@ use std::time::Duration;
 use base::ErrorKind;
 use common::{chunk_size, copy_all, image, reference, stamp};
 use image::{
-    Cipher, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, PublicKey, SealKey, Sealed, SigningKey, Trust,
+    Cipher, EncryptionKey, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, PublicKey, SignedManifest,
+    SigningKey, Trust,
 };
 use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Writer};
 
@@ -70,11 +71,11 @@ fn what_is_below_a_floor_is_removed() {
 fn manifests_are_still_written_as_they_were() {
     let repository = open("good");
     for (name, key) in [("debian@1", None), ("debian@3", Some(key())), ("alpine@1", None)] {
-        let (sealed, bytes) = repository.sealed(&reference(name)).unwrap();
+        let (sealed, bytes) = repository.signed_manifest(&reference(name)).unwrap();
         assert_eq!(sealed.manifest.encode(key.as_ref()).unwrap(), bytes, "{name}");
         let signers: Vec<_> = key.iter().map(PublicKey::from).collect();
         assert_eq!(sealed.signed().signers().unwrap(), signers, "{name}");
-        assert_eq!(Sealed::open(&bytes).unwrap().digest(), sealed.digest());
+        assert_eq!(SignedManifest::open(&bytes).unwrap().digest(), sealed.digest());
     }
 }
 
@@ -145,7 +146,7 @@ fn signed_records_are_read_and_written_as_they_were() {
     let repository =
         open("signed").with_keys(Keys { trust: Some(trust.clone()), ..Keys::default() }).unwrap();
     let stable = reference("debian:stable");
-    let (sealed, bytes) = repository.sealed(&stable).unwrap();
+    let (sealed, bytes) = repository.signed_manifest(&stable).unwrap();
     assert_eq!(sealed.manifest.encode(Some(&key())).unwrap(), bytes);
     let record = std::fs::read(folder.join("tags/debian/stable/00000000000000000001")).unwrap();
     let tag = "stable".parse().unwrap();
@@ -181,22 +182,22 @@ fn make_signed() {
     std::fs::write(golden("signed.txt"), report("signed")).unwrap();
 }
 
-fn seal_key() -> SealKey {
-    SealKey::from_bytes([2; 32])
+fn seal_key() -> EncryptionKey {
+    EncryptionKey::from_bytes([2; 32])
 }
 
 #[test]
 fn the_encrypted_repository_opens_with_its_key_as_it_did() {
-    let keys = Keys { seal: Some(seal_key()), ..Keys::default() };
+    let keys = Keys { encryption: Some(seal_key()), ..Keys::default() };
     let repository = open("sealed").with_keys(keys).unwrap();
     for name in ["debian@1", "debian:stable"] {
         let manifest = repository.resolve(&reference(name)).unwrap();
         assert_eq!((manifest.number, manifest.cipher.as_str()), (1, "aes-256-gcm-siv"));
     }
     let (sealed, bytes) = repository.look(&reference("debian@1")).unwrap();
-    let again = repository.cipher().seal_manifest(sealed.manifest.encode(None).unwrap()).unwrap();
+    let again = repository.cipher().encrypt_manifest(sealed.manifest.encode(None).unwrap()).unwrap();
     assert_eq!(again, bytes, "manifests are sealed otherwise than in version 1");
-    let other = Keys { seal: Some(SealKey::from_bytes([3; 32])), ..Keys::default() };
+    let other = Keys { encryption: Some(EncryptionKey::from_bytes([3; 32])), ..Keys::default() };
     assert_eq!(open("sealed").with_keys(other).unwrap_err().kind(), ErrorKind::Refused);
     let words = |repository: Repository| {
         let report = repository.verify(&Scope::All, &NoProgress).unwrap();
@@ -250,7 +251,7 @@ fn a_prune_that_was_killed_is_ended_as_it_was() {
     let repository = Repository::open(&Location::Folder(folder.path().to_owned())).unwrap();
     assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 4]);
     // What that prune may still delete is stored anew, in another slot.
-    let writer = Writer::begin_still(&repository, &stamp()).unwrap();
+    let writer = Writer::begin_without_heartbeat(&repository, &stamp()).unwrap();
     let (draft, chunks) = common::put_little(&writer, 3, 300);
     assert_eq!(writer.publish(&image("debian"), draft).unwrap().number, 5);
     let in_slot_1 = |chunk: &&ObjectRef| {
@@ -281,7 +282,7 @@ fn make_pruned() {
     repository.remove(&reference("debian@2"), &stamp()).unwrap();
     repository.prune(&hasty(), &stamp(), &killed(None)).unwrap();
     publish(4);
-    let idle = Writer::begin_still(&repository, &stamp()).unwrap();
+    let idle = Writer::begin_without_heartbeat(&repository, &stamp()).unwrap();
     idle.beat().unwrap();
     repository.remove(&reference("debian@3"), &stamp()).unwrap();
     repository.prune(&hasty(), &stamp(), &killed(Some(&golden("pruned")))).unwrap();
@@ -334,7 +335,7 @@ fn make_damaged() {
     repository.tag(&image("debian"), &"stable".parse().unwrap(), 7, &stamp()).unwrap();
     let unreferenced = ObjectRef::of(ObjectKind::Chunk, b"no version names this");
     repository.put(&unreferenced, b"no version names this".as_slice().into()).unwrap();
-    repository.settle().unwrap();
+    repository.flush().unwrap();
 
     let path = |object: &ObjectRef| {
         let hex = object.digest.to_hex();

@@ -127,7 +127,7 @@ fn reachable(repository: &Repository, name: &str) -> (HashMap<base::Digest, u64>
     let mut objects = HashMap::new();
     let mut manifests = 0;
     for number in repository.versions(&image(name)).unwrap() {
-        let (sealed, bytes) = repository.sealed(&reference(&format!("{name}@{number}"))).unwrap();
+        let (sealed, bytes) = repository.signed_manifest(&reference(&format!("{name}@{number}"))).unwrap();
         manifests += bytes.len() as u64;
         let mut nodes = vec![(sealed.manifest.root.child, sealed.manifest.root.height)];
         let size = sealed.manifest.layout().unwrap().chunk;

@@ -60,7 +60,7 @@ fn whatever_the_network_does_what_was_published_is_there_and_once() {
 fn a_create_whose_every_reply_is_lost_is_found_to_be_done() {
     let Some(far) = far() else { return };
     let (draft, _) = put_image(&far.repository, 1, 7);
-    far.repository.settle().unwrap();
+    far.repository.flush().unwrap();
     far.proxy.set(every(1, Fate::ReplyLost, |asked| asked.method == "PUT"));
     let published = far.repository.publish(&image("debian"), draft).unwrap();
     far.proxy.set(Box::new(|_, _| None));
@@ -105,7 +105,7 @@ fn a_large_object_comes_in_parts_and_is_whole() {
     Chance::from_seed(1).fill(&mut bytes);
     let object = ObjectRef::of(ObjectKind::Chunk, &bytes);
     far.repository.put(&object, Bytes::from(bytes)).unwrap();
-    far.repository.settle().unwrap();
+    far.repository.flush().unwrap();
     far.proxy.set(every(4, Fate::CutShort, |asked| asked.method == "GET"));
     object.verified(far.repository.fetch(&object).unwrap()).unwrap();
     assert!(far.proxy.count() >= 5, "five parts of 2 MiB, and what was cut short again");
@@ -128,7 +128,7 @@ fn listings_of_many_pages_are_whole_though_answers_are_cut() {
             object
         })
         .collect();
-    far.repository.settle().unwrap();
+    far.repository.flush().unwrap();
     far.proxy.set(every(2, Fate::CutShort, |asked| asked.is_list()));
     let report = far.repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!((report.unreferenced, report.damaged.len()), (objects.len() as u64, 0));
@@ -137,10 +137,10 @@ fn listings_of_many_pages_are_whole_though_answers_are_cut() {
 #[test]
 fn listings_that_lag_are_refused_by_the_probe() {
     let Some(far) = far() else { return };
-    let probe = far.repository.known_probe().unwrap().unwrap();
+    let probe = far.repository.known_capabilities().unwrap().unwrap();
     assert_eq!((probe.replaces, probe.creator.as_str()), (Replaces::OnCondition, "test"));
     far.proxy.set(every(1, Fate::Lagging, |asked| asked.is_list()));
-    let refused = far.repository.probe().unwrap_err();
+    let refused = far.repository.capabilities().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("not listed"), "{refused}");
 }
@@ -181,6 +181,6 @@ fn a_store_is_tried_once_and_again_where_it_was_copied_to() {
     assert!(far.proxy.count() <= 4, "format, a list of probes and the newest of them");
     // The same bucket by another name is another store for all that anybody knows.
     let near = Repository::open_or_create_with(&bucket(), &s3_setting(far.gateway.address())).unwrap();
-    let probe = near.known_probe().unwrap().unwrap();
+    let probe = near.known_capabilities().unwrap().unwrap();
     assert_eq!(probe.place, format!("s3://images/lab/first at http://{}", far.gateway.address()));
 }

@@ -313,7 +313,7 @@ fn a_full_disk_is_called_full_and_harms_nothing() {
     let full = full.expect("9 MB do not fit 4 MiB");
     assert_eq!(full.kind(), ErrorKind::Full, "{full:?}");
     // What was put before it was full takes the rest of the room; a version needs some, too.
-    if let Err(error) = repository.settle() {
+    if let Err(error) = repository.flush() {
         assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
     }
     let report = Repository::open(&location).unwrap().verify(&Scope::All, &NoProgress).unwrap();

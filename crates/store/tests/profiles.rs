@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::ErrorKind;
 use bytes::Bytes;
 use common::{Records, image, kind, publish, put_little, reference, stamp};
-use image::SealKey;
+use image::EncryptionKey;
 use store::{Copier, Keys, Overseer, Profile, PruneEvent, PruneOptions, Repository};
 
 struct Quiet;
@@ -140,7 +140,7 @@ fn a_copy_takes_the_profile_along() {
     publish(&one, "web", 1);
     publish(&one, "web", 2);
     add(&one, "web", 2, &[3, 1]);
-    let key = Keys { seal: Some(SealKey::from_bytes([1; 32])), ..Keys::default() };
+    let key = Keys { encryption: Some(EncryptionKey::from_bytes([1; 32])), ..Keys::default() };
     for to in [other.open(Keys::default()), sealed(&key)] {
         let name = image("copy");
         Copier::new(&one, &to, &name).unwrap().copy(&reference("web@1")).unwrap();
@@ -155,7 +155,7 @@ fn a_copy_takes_the_profile_along() {
 }
 
 fn sealed(keys: &Keys) -> Repository {
-    let key = keys.seal.as_ref().unwrap();
+    let key = keys.encryption.as_ref().unwrap();
     Repository::create_sealed(&store::Location::Memory, key).unwrap().with_keys(keys.clone()).unwrap()
 }
 
@@ -163,7 +163,7 @@ fn sealed(keys: &Keys) -> Repository {
 fn profiles_are_sealed_where_everything_is() {
     let folder = tempfile::tempdir().unwrap();
     let location = store::Location::Folder(folder.path().to_owned());
-    let key = SealKey::from_bytes([1; 32]);
+    let key = EncryptionKey::from_bytes([1; 32]);
     let repository = Repository::create_sealed(&location, &key).unwrap();
     publish(&repository, "web", 1);
     add(&repository, "web", 1, &[1, 2, 3]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::{Chance, Result};
 use common::{Records, image, put_image, reference, setting, stamp};
 use futures::executor::block_on;
-use image::{Manifest, NoProgress, SealKey};
+use image::{EncryptionKey, Manifest, NoProgress};
 use object_store::ObjectStoreExt as _;
 use object_store::memory::InMemory;
 use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Scope, Writer};
@@ -61,7 +61,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(key: Option<SealKey>) -> Self {
+    fn new(key: Option<EncryptionKey>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (alive, killed) = (folder.path().join("alive"), folder.path().join("killed"));
         let location = Location::Folder(alive.clone());
@@ -72,7 +72,7 @@ impl Fixture {
         fill(&repository, &alive, &killed);
         let records = Records::default();
         common::each_file(&killed, &mut |path, bytes| records.write(path, bytes));
-        let keys = Keys { seal: key, ..Keys::default() };
+        let keys = Keys { encryption: key, ..Keys::default() };
         let mut fixture = Self { records, keys, contents: Vec::new() };
         let repository = fixture.open(&fixture.records.0);
         assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, []);
@@ -105,7 +105,7 @@ fn fill(repository: &Repository, alive: &Path, killed: &Path) {
     repository.remove(&reference("old@1"), &stamp()).unwrap();
     repository.prune(&hasty(), &stamp(), &Killed(alive, None)).unwrap();
     repository.add_profile(&image("web"), 5, &[0, 1, 2], &stamp()).unwrap();
-    let idle = Writer::begin_still(repository, &stamp()).unwrap();
+    let idle = Writer::begin_without_heartbeat(repository, &stamp()).unwrap();
     idle.beat().unwrap();
     std::mem::forget(idle);
     publish(repository, "db", 7).unwrap();
@@ -189,7 +189,7 @@ fn seed() -> u64 {
     std::env::var("ROT_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-fn one_bit_stops_nobody(key: Option<SealKey>) {
+fn one_bit_stops_nobody(key: Option<EncryptionKey>) {
     let fixture = Fixture::new(key);
     let mut chance = Chance::from_seed(seed());
     each_bit(&fixture, &mut chance, &mut |path, what, store| {
@@ -216,7 +216,7 @@ fn one_bit_of_any_record_stops_nobody() {
 
 #[test]
 fn one_bit_of_any_sealed_record_stops_nobody() {
-    one_bit_stops_nobody(Some(SealKey::from_bytes([5; 32])));
+    one_bit_stops_nobody(Some(EncryptionKey::from_bytes([5; 32])));
 }
 
 /// Of which records nobody can tell what they said once more of them is damaged: only another copy of the repository

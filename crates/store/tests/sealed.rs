@@ -11,7 +11,9 @@ use bytes::Bytes;
 use common::{Records, image, kind, publish, put_image, reference, stamp, version};
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
-use image::{Catalogue, MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, SealKey, Trust};
+use image::{
+    Catalogue, EncryptionKey, MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, Trust,
+};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{
@@ -19,12 +21,12 @@ use store::{
     read_tag,
 };
 
-fn key(seed: u8) -> SealKey {
-    SealKey::from_bytes([seed; 32])
+fn key(seed: u8) -> EncryptionKey {
+    EncryptionKey::from_bytes([seed; 32])
 }
 
 fn keys(seed: u8) -> Keys {
-    Keys { seal: Some(key(seed)), ..Keys::default() }
+    Keys { encryption: Some(key(seed)), ..Keys::default() }
 }
 
 /// An encrypted repository with a version of `debian` and one of `web`, a tag, and a tombstone.
@@ -199,7 +201,7 @@ fn a_prune_needs_the_key_and_its_records_say_nothing() {
     publish(&repository, "web", 4);
     repository.remove(&reference("web@3"), &stamp()).unwrap();
     // Neither while it is at work, when its records and those of a writer are there, nor afterwards.
-    let _idle = Writer::begin_still(&repository, &who).unwrap();
+    let _idle = Writer::begin_without_heartbeat(&repository, &who).unwrap();
     let report = repository.prune(&options, &who, &Hasty(Some(&bucket))).unwrap();
     assert!(report.deleted.objects > 0 && report.revoked == 1, "{report:?}");
     bucket.says_nothing_of(&[b"somebody", b"2026-", b"begin", b"debian"]);

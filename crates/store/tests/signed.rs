@@ -33,10 +33,10 @@ fn a_signature_covers_the_number() {
     publish(&records.open(Keys::default()), "debian", 1);
     let published = publish(&signing(&records, 3), "debian", 1);
     let anybody = records.open(Keys::default());
-    let (sealed, _) = anybody.sealed(&reference("debian@2")).unwrap();
+    let (sealed, _) = anybody.signed_manifest(&reference("debian@2")).unwrap();
     assert_eq!(sealed.manifest, published);
     assert_eq!(sealed.signed().signers().unwrap(), [PublicKey::from(&key(3))]);
-    let (unsigned, _) = anybody.sealed(&reference("debian@1")).unwrap();
+    let (unsigned, _) = anybody.signed_manifest(&reference("debian@1")).unwrap();
     assert_eq!(unsigned.signed().signers().unwrap(), []);
 }
 

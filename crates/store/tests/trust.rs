@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base::{ErrorKind, Result};
 use common::{Place, chunk_size, image, in_folder, in_s3, kind, put_image, reference, stamp};
-use image::{MemoryObjects, NoProgress, ObjectRef, ObjectSink, ObjectSource as _, SealKey};
+use image::{EncryptionKey, MemoryObjects, NoProgress, ObjectRef, ObjectSink, ObjectSource as _};
 use lab::Engine;
 use store::{Changes, Copier, Damage, Keys, Location, Piece, Repository, Scope, Shape, Why, Writer};
 
@@ -128,9 +128,9 @@ fn what_rotted_is_written_anew_by_who_captures_the_same() {
 
 #[test]
 fn what_rotted_in_an_encrypted_repository_is_sealed_anew() {
-    let (folder, key) = (tempfile::tempdir().unwrap(), SealKey::from_bytes([7; 32]));
+    let (folder, key) = (tempfile::tempdir().unwrap(), EncryptionKey::from_bytes([7; 32]));
     let location = Location::Folder(folder.path().join("repository"));
-    let keys = Keys { seal: Some(key.clone()), ..Keys::default() };
+    let keys = Keys { encryption: Some(key.clone()), ..Keys::default() };
     let repository = Repository::create_sealed(&location, &key).unwrap().with_keys(keys).unwrap();
     decays_and_heals(&repository, &folder.path().join("repository"), &DECAYS);
 }

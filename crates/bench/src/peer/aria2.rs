@@ -22,7 +22,7 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     let mut seeder = aria2(job, 0);
     crew.start(seeder.arg("--dir").arg(seed).arg("--bt-seed-unverified=true").arg(&torrent))?;
     job.await_port(0, 6881)?;
-    job.settle(&mut crew);
+    job.flush(&mut crew);
     let (mut done, mut copies) = (vec![], vec![]);
     let start = wall_clock();
     for host in job.receivers() {

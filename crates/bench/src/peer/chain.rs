@@ -33,7 +33,7 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
         let mut command = host.command("bash");
         hosts.push(crew.start(command.args(["-c", &check]))?);
     }
-    job.settle(&mut crew);
+    job.flush(&mut crew);
     let first = job.star.host(1).ipv4();
     let mut command = job.star.host(0).command("socat");
     let source = format!("FILE:{}", job.file());

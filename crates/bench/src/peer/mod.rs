@@ -158,7 +158,7 @@ impl Job<'_> {
     }
 
     /// Gives programs that do not say when they are ready the time to be so.
-    fn settle(&self, crew: &mut Crew) {
+    fn flush(&self, crew: &mut Crew) {
         crew.restart_clock();
         crew.wait_until(Duration::from_millis(700));
         crew.restart_clock();

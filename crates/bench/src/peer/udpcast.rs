@@ -26,7 +26,7 @@ fn run(job: &Job<'_>, options: &[&str]) -> Result<Vec<Option<f64>>> {
         command.args(["--exit-wait", "50", "--mcast-rdv-address", RENDEZVOUS]);
         receivers.push(crew.start(&mut command)?);
     }
-    job.settle(&mut crew);
+    job.flush(&mut crew);
     let mut command = job.star.host(0).command("udp-sender");
     command.args(["--interface", "eth0", "--file", &job.file(), "--nokbd", "--no-progress"]);
     // One receiver in sixteen misses a single hello at 1 % loss, and the sender would go without it.

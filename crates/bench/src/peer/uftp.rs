@@ -29,7 +29,7 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
         done.push(end);
         names.push(name);
     }
-    job.settle(&mut crew);
+    job.flush(&mut crew);
     let kilobits = (job.rate_bits_per_second / 1000 * 95 / 100).to_string();
     let mut command = job.star.host(0).command("uftp");
     command.args(["-I", "eth0", "-R", &kilobits, "-B", "8388608", "-b", "1428", "-x", "1"]);

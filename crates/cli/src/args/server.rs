@@ -11,12 +11,12 @@ pub(crate) struct There {
     #[arg(long, value_name = "SERVER")]
     pub to: Option<String>,
     #[command(flatten)]
-    pub reach: Reach,
+    pub access: ServerAccess,
 }
 
 /// How a server is reached. Its token never comes from an argument, which every user of the machine could read.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Reach {
+pub(crate) struct ServerAccess {
     /// File with the server's token, `-` for standard input [or the token itself in DISKCAST_TOKEN]
     #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,

@@ -10,7 +10,7 @@ use daemon::attached::{
 };
 use daemon::tokens::{Place, kept_in};
 use image::Manifest;
-use mirror::{BootProfiles, CastOptions, Images, Source};
+use mirror::{BootProfiles, Images, MulticastOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde_json::json;
@@ -19,9 +19,9 @@ use store::{Reference, Repository};
 use super::Context;
 use super::disks::folder_of;
 use crate::args::parse::{parse_background, parse_lifetime};
-use crate::args::{DisksFolder, Global, Keys, Reach};
+use crate::args::{DisksFolder, Global, Keys, ServerAccess};
 use crate::exit::{Exit, Failure, Result};
-use crate::{interrupt, notify, reach, repository, target, version};
+use crate::{connect, interrupt, notify, repository, target, version};
 
 /// Attach a disk: run a machine from an image that is still being fetched
 ///
@@ -117,25 +117,28 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // From here on what was kept counts, not what this process was started with.
     let context = &Context { global: global(&context.global, &settings), output: context.output };
     let stop = Stop::new();
-    let reached = Reached::new(context, &settings, &folder, &stop)?;
+    let connected = Connected::new(context, &settings, &folder, &stop)?;
     let begin =
-        if exists(&folder) { None } else { Some(begin(context, &settings, &reached, args.onto_source)?) };
+        if exists(&folder) { None } else { Some(begin(context, &settings, &connected, args.onto_source)?) };
     if context.global.dry_run {
         return plan(context, &settings, &folder, begin.as_ref());
     }
     let output = context.output;
     let log = Arc::new(move |event: &Event| output.event(event));
-    let cast = cast(context, &settings, &reached);
-    let commit_to = reached.commit_to(context, &settings)?;
-    let Reached { sources, boot_profiles, doors, .. } = reached;
-    let tokens = doors.into_iter().map(|door| (door.url, door.client, door.place)).collect();
+    let multicast = multicast(context, &settings, &connected);
+    let commit_to = connected.commit_to(context, &settings)?;
+    let Connected { sources, boot_profiles, connections, .. } = connected;
+    let tokens = connections
+        .into_iter()
+        .map(|connection| (connection.url, connection.client, connection.place))
+        .collect();
     let options = AttachOptions {
         folder: folder.clone(),
         settings,
         begin,
         sources,
         boot_profiles,
-        cast,
+        multicast,
         commit_to,
         tokens,
         stamp: Arc::new(repository::stamp),
@@ -267,7 +270,7 @@ fn global(here: &Global, settings: &Settings) -> Global {
 }
 
 /// A server.
-struct Door {
+struct Connection {
     url: String,
     /// Where its token comes from.
     place: Place,
@@ -276,40 +279,40 @@ struct Door {
 }
 
 /// Who can be asked.
-struct Reached {
+struct Connected {
     sources: Vec<Source>,
     /// The servers.
-    doors: Vec<Door>,
+    connections: Vec<Connection>,
     repository: Option<Arc<Repository>>,
     /// Where it is known what other machines read: a server rather than a repository, since through it they also tell
     /// each other.
     boot_profiles: Option<Arc<dyn BootProfiles>>,
 }
 
-impl Reached {
+impl Connected {
     /// The repository; else the first server, whose token may or may not allow it.
     fn commit_to(&self, context: &Context, settings: &Settings) -> Result<Option<Arc<dyn Images>>> {
         if let Some(repository) = &self.repository {
             return Ok(Some(Arc::clone(repository) as Arc<dyn Images>));
         }
-        let Some(door) = self.doors.first() else { return Ok(None) };
-        Ok(Some(Arc::new(patient(context, settings, door)?)))
+        let Some(connection) = self.connections.first() else { return Ok(None) };
+        Ok(Some(Arc::new(patient(context, settings, connection)?)))
     }
 
     /// A repository is opened, a server is asked nothing yet.
     fn new(context: &Context, settings: &Settings, folder: &Path, stop: &Stop) -> Result<Self> {
-        let (mut sources, mut doors) = (Vec::new(), Vec::<Door>::new());
+        let (mut sources, mut connections) = (Vec::new(), Vec::<Connection>::new());
         let cache = repository::chosen_cache(&context.global)?;
         for server in &settings.servers {
             let (url, keys) = (&server.url, &context.global.keys);
-            let place = reach::place(&reach(settings, server), Some(kept_in(folder, url)))?;
-            let client = Arc::new(reach::hasty_by(url, place.credential()?, keys, stop.clone())?);
+            let place = connect::place(&access(settings, server), Some(kept_in(folder, url)))?;
+            let client = Arc::new(connect::quick_by(url, place.credential()?, keys, stop.clone())?);
             let source = Source::server(url, Arc::clone(&client));
             sources.push(match &cache {
                 Some(cache) => source.cached(Arc::clone(cache)),
                 None => source,
             });
-            doors.push(Door { url: url.clone(), place, client });
+            connections.push(Connection { url: url.clone(), place, client });
         }
         let repository = match &settings.repository {
             None => None,
@@ -323,7 +326,8 @@ impl Reached {
                 Err(failure) => return Err(failure),
             },
         };
-        let mut boot_profiles = doors.first().map(|door| Arc::clone(&door.client) as Arc<dyn BootProfiles>);
+        let mut boot_profiles =
+            connections.first().map(|connection| Arc::clone(&connection.client) as Arc<dyn BootProfiles>);
         if let Some(repository) = &repository {
             let source = Source::repository(Arc::clone(repository));
             boot_profiles.get_or_insert_with(|| Arc::clone(repository) as Arc<dyn BootProfiles>);
@@ -331,16 +335,18 @@ impl Reached {
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
-        Ok(Self { sources, doors, repository, boot_profiles })
+        Ok(Self { sources, connections, repository, boot_profiles })
     }
 }
 
 /// How the disk takes part in multicast. Without an interface for it, it does not.
-fn cast(context: &Context, settings: &Settings, reached: &Reached) -> Option<CastOptions> {
-    let server = &reached.doors.first().filter(|_| !settings.no_multicast)?.client;
+fn multicast(context: &Context, settings: &Settings, connected: &Connected) -> Option<MulticastOptions> {
+    let server = &connected.connections.first().filter(|_| !settings.no_multicast)?.client;
     let output = context.output;
-    match CastOptions::of(server, settings.interface.as_deref(), &settings.name) {
-        Ok(cast) => Some(CastOptions { tell: Arc::new(move |words| output.note(words)), ..cast }),
+    match MulticastOptions::of(server, settings.interface.as_deref(), &settings.name) {
+        Ok(multicast) => {
+            Some(MulticastOptions { tell: Arc::new(move |words| output.note(words)), ..multicast })
+        }
         Err(error) => {
             output.warning(&format!("goes on without multicast: {}", base::chain(&error)));
             None
@@ -348,22 +354,27 @@ fn cast(context: &Context, settings: &Settings, reached: &Reached) -> Option<Cas
     }
 }
 
-fn reach(settings: &Settings, server: &ServerSettings) -> Reach {
+fn access(settings: &Settings, server: &ServerSettings) -> ServerAccess {
     let wait = Duration::from_secs(settings.wait_seconds);
-    Reach { token_file: server.token_file.clone(), wait }
+    ServerAccess { token_file: server.token_file.clone(), wait }
 }
 
 /// A client of the same server that waits, and says so.
-fn patient(context: &Context, settings: &Settings, door: &Door) -> Result<Client> {
-    let (credential, keys) = (Arc::clone(door.client.credential()), &context.global.keys);
+fn patient(context: &Context, settings: &Settings, connection: &Connection) -> Result<Client> {
+    let (credential, keys) = (Arc::clone(connection.client.credential()), &context.global.keys);
     let wait = Duration::from_secs(settings.wait_seconds);
-    reach::client_by(&door.url, credential, wait, keys, Stop::new(), context.output)
+    connect::client_by(&connection.url, credential, wait, keys, Stop::new(), context.output)
 }
 
 /// The version that a new disk begins as: of the first that has it, in the order in which sources are asked.
-fn begin(context: &Context, settings: &Settings, reached: &Reached, onto_source: bool) -> Result<Manifest> {
+fn begin(
+    context: &Context,
+    settings: &Settings,
+    connected: &Connected,
+    onto_source: bool,
+) -> Result<Manifest> {
     let reference = repository::reference(&settings.image)?;
-    let manifest = first_that_has(context, settings, reached, &reference)?;
+    let manifest = first_that_has(context, settings, connected, &reference)?;
     if let Some(device) = &settings.device {
         target::check_device(device, &manifest, onto_source)?;
         if !context.global.dry_run {
@@ -376,21 +387,21 @@ fn begin(context: &Context, settings: &Settings, reached: &Reached, onto_source:
 fn first_that_has(
     context: &Context,
     settings: &Settings,
-    reached: &Reached,
+    connected: &Connected,
     reference: &Reference,
 ) -> Result<Manifest> {
     let from_repository = || {
-        let repository = reached.repository.as_ref()?;
+        let repository = connected.repository.as_ref()?;
         Some(version::find(context, &**repository, reference))
     };
     let is_here = match &settings.repository {
         Some(_) => repository::absolute_location(&context.global)?.1,
         None => false,
     };
-    let from_servers = reached
-        .doors
+    let from_servers = connected
+        .connections
         .iter()
-        .map(|door| version::find(context, &patient(context, settings, door)?, reference));
+        .map(|connection| version::find(context, &patient(context, settings, connection)?, reference));
     let before = is_here.then(from_repository).flatten();
     let behind = std::iter::once_with(|| if is_here { None } else { from_repository() }).flatten();
     let mut first = None;

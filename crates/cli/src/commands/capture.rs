@@ -13,12 +13,12 @@ use store::{ImageName, Reference, Repository, Writer};
 
 use super::Context;
 use crate::args::parse::{parse_chunk_bytes, parse_label};
-use crate::args::{Effort, Reach, Taking};
+use crate::args::{Effort, ServerAccess, Taking};
 use crate::clock;
 use crate::exit::Result;
-use crate::source::{self, Still};
+use crate::source::{self, StableSource};
 use crate::ui::progress::Meter;
-use crate::{reach, repository};
+use crate::{connect, repository};
 
 /// Capture a disk as a new version of an image
 ///
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SERVER")]
     pub to: Option<String>,
     #[command(flatten)]
-    pub reach: Reach,
+    pub access: ServerAccess,
     /// Logical size of a chunk, a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_chunk_bytes, default_value = "256K")]
     pub chunk: u32,
@@ -72,9 +72,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     source::check_form(&source, args.taking.format)?;
     let options = SurveyOptions { raw: args.raw, partition: args.partition, skip: args.skip.clone() };
     let written = source::written_meanwhile(context, args.to.is_some())?;
-    let still = Still::begin(context, &source, &options, &args.taking, &written)?;
-    let done = read(context, args, image, (&source, &options), &still);
-    let released = still.release();
+    let stable = StableSource::begin(context, &source, &options, &args.taking, &written)?;
+    let done = read(context, args, image, (&source, &options), &stable);
+    let released = stable.release();
     done.and(released)
 }
 
@@ -83,12 +83,12 @@ fn read(
     args: &Args,
     image: ImageName,
     (source, options): (&disk::Source, &SurveyOptions),
-    still: &Still<'_>,
+    stable: &StableSource<'_>,
 ) -> Result<()> {
     let map = disk::survey(source, options)?;
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
     context.output.note(&describe(source.name(), &map));
-    let job = Job { context, args, image, source, still, map };
+    let job = Job { context, args, image, source, stable, map };
     match (&args.to, context.global.dry_run) {
         (_, true) => job.show_plan(),
         (Some(server), false) => job.to_server(server),
@@ -101,7 +101,7 @@ struct Job<'a> {
     args: &'a Args,
     image: ImageName,
     source: &'a disk::Source,
-    still: &'a Still<'a>,
+    stable: &'a StableSource<'a>,
     map: DiskMap,
 }
 
@@ -134,7 +134,7 @@ impl Job<'_> {
     }
 
     fn to_server(&self, server: &str) -> Result<()> {
-        let client = reach::writer(server, &self.args.reach, self.context, true)?;
+        let client = connect::writer(server, &self.args.access, self.context, true)?;
         // Whoever may not write there learns it before the disk is read.
         match client.recent(self.image.as_str()) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
@@ -167,7 +167,7 @@ impl Job<'_> {
         let captured = image::capture(self.source, &self.map, sink, &options, &meter);
         meter.finish();
         let mut draft = self.draft(&captured?)?;
-        draft.disk.live = self.still.end()?;
+        draft.disk.live = self.stable.end()?;
         draft.disk.live.iter().for_each(|how| {
             let name = self.source.name();
             self.context.output.warning(&format!("{name} {how}: the version is marked"));

@@ -19,7 +19,7 @@ use super::running::{self, What};
 use crate::args::parse::{parse_range, parse_size};
 use crate::args::{RunningDisk, SourceForm, There};
 use crate::exit::{Exit, Failure, Result};
-use crate::{clock, reach, repository, source};
+use crate::{clock, connect, repository, source};
 
 /// Store the changes of a disk as a new version of its image
 ///
@@ -167,7 +167,7 @@ impl Job<'_> {
         };
         let images: Box<dyn Images> = match &repository {
             Some(repository) => Box::new(repository.clone()),
-            None => reach::images(self.context, there)?,
+            None => connect::images(self.context, there)?,
         };
         let newest = Reference::Newest(self.image.clone());
         let began = clock::now();

@@ -10,7 +10,7 @@ use super::Context;
 use crate::args::There;
 use crate::args::parse::{parse_chunk_bytes, parse_size};
 use crate::exit::Result;
-use crate::{reach, repository};
+use crate::{connect, repository};
 
 /// Create an empty image, to be written with `commit`
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let number = match (&args.there.to, context.global.dry_run) {
         (_, true) => 1,
         (Some(_), false) => {
-            reach::images(context, &args.there)?.create_image(&image, &shape, &repository::stamp())?
+            connect::images(context, &args.there)?.create_image(&image, &shape, &repository::stamp())?
         }
         (None, false) => {
             repository::open_or_create(&context.global)?.create_image(&image, &shape, &repository::stamp())?

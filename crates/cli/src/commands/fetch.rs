@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
-use image::{Catalogue, Installer, Sealed};
+use image::{Catalogue, Installer, SignedManifest};
 use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
@@ -14,10 +14,10 @@ use super::Context;
 use super::capture::show_rate;
 use super::install::{GO_ON, explain, report_record, sentence};
 use crate::args::parse::parse_buffer;
-use crate::args::{Effort, Reach, Transport, Writing};
+use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Result};
 use crate::ui::progress::Meter;
-use crate::{interrupt, reach, repository, target, version};
+use crate::{connect, interrupt, repository, target, version};
 
 /// Fetch an image from a server and write it to a disk or a file
 ///
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Block device, or file to create or overwrite; `null:` receives and verifies, but writes nothing
     pub target: PathBuf,
     #[command(flatten)]
-    pub reach: Reach,
+    pub access: ServerAccess,
     /// How to fetch the data
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
@@ -58,9 +58,9 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.name)?;
     let stop = Stop::new();
-    let client = Arc::new(reach::client(
+    let client = Arc::new(connect::client(
         &args.server,
-        &args.reach,
+        &args.access,
         &context.global.keys,
         stop.clone(),
         context.output,
@@ -89,7 +89,7 @@ fn fetch(
     context: &Context,
     args: &Args,
     client: &Arc<Client>,
-    version: &Sealed,
+    version: &SignedManifest,
     stop: Stop,
 ) -> Result<FetchReport> {
     let disk = target::open(&args.target, &version.manifest, &args.writing)?;

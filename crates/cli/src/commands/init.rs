@@ -19,7 +19,7 @@ pub(crate) struct Args {}
 
 pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
     if context.global.dry_run {
-        let encrypted = keys::sealing(&context.global.keys)?.is_some();
+        let encrypted = keys::encryption_key(&context.global.keys)?.is_some();
         let record = json!({ "type": "plan", "encrypted": encrypted });
         return context
             .output

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use image::signature::signing_key_to_text;
-use image::{PublicKey, SealKey, SigningKey};
+use image::{EncryptionKey, PublicKey, SigningKey};
 use serde_json::json;
 
 use super::Context;
@@ -76,7 +76,7 @@ fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
 }
 
 fn new_encryption(context: &Context, file: &Path) -> Result<()> {
-    let key = SealKey::from_bytes(random()?);
+    let key = EncryptionKey::from_bytes(random()?);
     if !context.global.dry_run {
         daemon::state::make_private(file, key.to_text().as_bytes())?;
     }

@@ -1,7 +1,7 @@
 //! `diskcast log`: the versions of an image, newest first, and what each was made from.
 
 use base::units::show_bytes;
-use image::Sealed;
+use image::SignedManifest;
 use serde_json::json;
 
 use super::Context;
@@ -62,8 +62,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 }
 
 /// What a version was made from, as short as that can be said.
-fn parent(sealed: &Sealed) -> String {
-    let Sealed { manifest, .. } = sealed;
+fn parent(sealed: &SignedManifest) -> String {
+    let SignedManifest { manifest, .. } = sealed;
     match (&manifest.parent, &manifest.copied) {
         (Some(parent), _) if parent.image == manifest.image => format!("@{}", parent.number),
         (Some(parent), _) => format!("{}@{}", parent.image, parent.number),

@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Context;
-use crate::args::Reach;
+use crate::args::ServerAccess;
 use crate::args::parse::{parse_lifetime, parse_owner, parse_rate, parse_size};
 use crate::exit::{Failure, Result};
-use crate::{clock, interrupt, notify, reach, repository};
+use crate::{clock, connect, interrupt, notify, repository};
 
 /// Mount all versions as files in a folder, and make writable disks from them
 ///
@@ -75,9 +75,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Some(folder) => std::path::absolute(folder)?,
         None => repository::default_mount_folder()?,
     };
-    let reached = Reached::new(context, args, &folder)?;
+    let connected = Connected::new(context, args, &folder)?;
     if context.global.dry_run {
-        return plan(context, args, &reached);
+        return plan(context, args, &connected);
     }
     let output = context.output;
     let options = MountOptions {
@@ -86,7 +86,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(clock::unix_seconds()),
         log: Arc::new(move |event| output.event(&Happened { text: event.to_string() })),
     };
-    let Reached { origin, sources, names, tokens } = reached;
+    let Connected { origin, sources, names, tokens } = connected;
     let tell = Box::new(move |server: &str, news| {
         output.event(&Happened { text: daemon::attached::Event::of_token(server, news).to_string() });
     });
@@ -134,14 +134,14 @@ fn explain(error: Error) -> Failure {
     Failure::from(error).hint(hint)
 }
 
-fn plan(context: &Context, args: &Args, reached: &Reached) -> Result<()> {
-    let images = reached.origin.images()?.len();
-    let record = json!({ "type": "plan", "dir": args.dir, "from": reached.names, "images": images });
+fn plan(context: &Context, args: &Args, connected: &Connected) -> Result<()> {
+    let images = connected.origin.images()?.len();
+    let record = json!({ "type": "plan", "dir": args.dir, "from": connected.names, "images": images });
     context.output.result(&record, || {
         format!(
             "{}mount {images} images of {} at {}\n",
             context.would(),
-            reached.names.join(" "),
+            connected.names.join(" "),
             args.dir.display()
         )
     })
@@ -161,7 +161,7 @@ impl std::fmt::Display for Happened {
 }
 
 /// Who can be asked.
-struct Reached {
+struct Connected {
     origin: Origin,
     sources: Vec<Source>,
     names: Vec<String>,
@@ -169,20 +169,20 @@ struct Reached {
     tokens: Vec<(String, Arc<Client>, Place)>,
 }
 
-impl Reached {
+impl Connected {
     fn new(context: &Context, args: &Args, folder: &Path) -> Result<Self> {
-        let reach = Reach { token_file: args.token_file.clone(), wait: args.wait };
+        let access = ServerAccess { token_file: args.token_file.clone(), wait: args.wait };
         let mut places: Vec<Arc<dyn Images>> = Vec::new();
         let (mut sources, mut names, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         for server in &args.from {
             let (keys, output) = (&context.global.keys, context.output);
-            let place = reach::place(&reach, Some(kept_in(folder, server)))?;
+            let place = connect::place(&access, Some(kept_in(folder, server)))?;
             let credential = place.credential()?;
             // The first answer may take its time, others not: whoever lists a folder waits for them.
             let first =
-                reach::client_by(server, Arc::clone(&credential), args.wait, keys, Stop::new(), output)?;
+                connect::client_by(server, Arc::clone(&credential), args.wait, keys, Stop::new(), output)?;
             first.repository()?;
-            let client = Arc::new(reach::hasty_by(server, credential, keys, Stop::new())?);
+            let client = Arc::new(connect::quick_by(server, credential, keys, Stop::new())?);
             sources.push(Source::server(server, Arc::clone(&client)));
             tokens.push((server.clone(), Arc::clone(&client), place));
             places.push(client);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use base::units::show_bytes;
 use serde_json::json;
-use store::{Probe, Replaces, Repository};
+use store::{Capabilities, Replaces, Repository};
 
 use super::Context;
 use crate::exit::Result;
@@ -31,8 +31,8 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let probe = match args.probe && !context.global.dry_run {
-        true => Some(repository.probe()?),
-        false => repository.known_probe()?,
+        true => Some(repository.capabilities()?),
+        false => repository.known_capabilities()?,
     };
     let images = repository.images()?.len();
     let record = json!({
@@ -47,7 +47,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.answer(&record, || text(&repository, images, probe.as_ref(), cache_bytes_max))
 }
 
-fn text(repository: &Repository, images: usize, probe: Option<&Probe>, cache_bytes_max: u64) -> String {
+fn text(
+    repository: &Repository,
+    images: usize,
+    probe: Option<&Capabilities>,
+    cache_bytes_max: u64,
+) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         writeln!(text, "{name:<11} {}", printable(value)).expect("a string takes everything");
@@ -58,7 +63,7 @@ fn text(repository: &Repository, images: usize, probe: Option<&Probe>, cache_byt
     match probe {
         None => line("store", "not tried yet: the first who writes does, or `diskcast repository --probe`"),
         Some(probe) => {
-            let Probe { place, program, created, creator, verdict, .. } = probe;
+            let Capabilities { place, program, created, creator, verdict, .. } = probe;
             line("store", place);
             line("tried", &format!("{} by {creator} with {program}", clock::short(created)));
             line("verdict", verdict);

@@ -8,12 +8,12 @@ use tokio::sync::Semaphore;
 
 use super::problem::Failure;
 use crate::authority::Authority;
+use crate::boot_exchange::Reads;
 use crate::clock;
 use crate::event::Log;
 use crate::join::Join;
 use crate::metrics::Metrics;
 use crate::publications::Publications;
-use crate::reads::Reads;
 use crate::sessions::Sessions;
 use crate::token_uses::TokenUses;
 use crate::uploads::Uploads;

@@ -102,7 +102,7 @@ pub(super) async fn manifest(
 ) -> Result<Response, Failure> {
     let reference: Reference = reference.parse()?;
     access.needs(Right::Read, reference.image().as_str())?;
-    let (sealed, bytes) = app.blocking(move |app| app.repository.sealed(&reference)).await?;
+    let (sealed, bytes) = app.blocking(move |app| app.repository.signed_manifest(&reference)).await?;
     Ok(answer(StatusCode::OK, &sealed.digest().to_hex(), bytes))
 }
 
@@ -153,7 +153,7 @@ fn publish_draft(
 ) -> Result<Manifest, Failure> {
     let repository: &Repository = &app.repository;
     let writer = app.uploads.writer(repository, &upload.name)?;
-    let draft = Manifest::decode(&repository.cipher().open_manifest(draft)?)?;
+    let draft = Manifest::decode(&repository.cipher().decrypt_manifest(draft)?)?;
     writer.check_complete(&draft)?;
     let published = match expect {
         Some(expected) => writer.publish_onto(name, draft, expected),

@@ -50,7 +50,7 @@ pub(super) async fn join(
     access.needs(Right::Read, reference.image().as_str())?;
     request.receiver = printable(&request.receiver);
     let grant = app.blocking(move |app| -> Result<_, Failure> {
-        let (version, _) = app.repository.sealed(&reference)?;
+        let (version, _) = app.repository.signed_manifest(&reference)?;
         let knows_root = request.attached && request.manifest.is_empty();
         if !knows_root && version.digest().to_hex() != request.manifest {
             return Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")));

@@ -12,7 +12,7 @@ use super::protocol::{Answer, CommitRequest, Committed};
 use super::settings::of_disk;
 
 /// Does what it is given, once, and something around it.
-pub(super) type Around<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
+pub(super) type WithGuard<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
 /// A disk and where its commits go.
 pub(super) struct Committer<'a> {
@@ -25,7 +25,7 @@ pub(super) struct Committer<'a> {
     /// Whose, and of when.
     pub stamp: &'a Stamp,
     /// Does what it is given if the disk is not about to end; it ends behind that then.
-    pub unless_ending: Around<'a>,
+    pub unless_ending: WithGuard<'a>,
 }
 
 impl Committer<'_> {
@@ -39,7 +39,7 @@ impl Committer<'_> {
         }
         let moment = |freeze: &mut dyn FnMut() -> Result<()>| self.moment(request, freeze, tell);
         let onto = if request.merge { Onto::Newest } else { Onto::Base };
-        let options = CommitOptions { stamp: self.stamp, onto, moment: Some(&moment) };
+        let options = CommitOptions { stamp: self.stamp, onto, quiesce: Some(&moment) };
         let done = self.mirror.commit(self.to, &image, &options).map_err(of_disk(self.name))?;
         if let Some(done) = done {
             return Ok(Committed {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use image::Manifest;
 use mirror::nbd::Server;
-use mirror::{BootProfiles, CastOptions, Images, Mirror, MirrorOptions, Served, Source};
+use mirror::{BootProfiles, Images, Mirror, MirrorOptions, MulticastOptions, Served, Source};
 use net::client::Client;
 use net::clock::Stop;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -70,7 +70,7 @@ pub struct AttachOptions {
     /// Where it is known what other machines read when they start, unless the disk's settings are without.
     pub boot_profiles: Option<Arc<dyn BootProfiles>>,
     /// How it takes part in multicast, if it does.
-    pub cast: Option<CastOptions>,
+    pub multicast: Option<MulticastOptions>,
     /// Where commits go; nowhere if there is none.
     pub commit_to: Option<Arc<dyn Images>>,
     /// Clients of its servers by name, in a hurry, and where the token of each comes from: they are renewed in time.
@@ -193,7 +193,7 @@ impl Attached {
             settings,
             sources,
             boot_profiles,
-            cast,
+            multicast,
             commit_to,
             stamp,
             stop,
@@ -202,10 +202,10 @@ impl Attached {
             ..
         } = options;
         if let Some(profiles) = boot_profiles.filter(|_| !settings.without_profile) {
-            mirror.follow(profiles, &stamp()).map_err(of_disk(&settings.name))?;
+            mirror.follow_boots(profiles, &stamp()).map_err(of_disk(&settings.name))?;
         }
-        if let Some(cast) = cast.filter(|_| !mirror.is_complete()) {
-            mirror.cast(cast).map_err(of_disk(&settings.name))?;
+        if let Some(multicast) = multicast.filter(|_| !mirror.is_complete()) {
+            mirror.join_multicast(multicast).map_err(of_disk(&settings.name))?;
         }
         let names = sources.into_iter().map(|source| source.name).collect();
         let clients = Arc::new(AtomicU64::new(0));

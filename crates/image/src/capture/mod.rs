@@ -217,7 +217,7 @@ struct Worker {
 impl Worker {
     fn new(chunk: ChunkSize, level: i32, cipher: Cipher) -> Result<Self> {
         let buffer = AlignedBuffer::new(chunk.bytes() as usize);
-        Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)?.sealing(cipher) })
+        Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)?.encrypting(cipher) })
     }
 
     /// The leaves of a part of the plan; their objects are in the sink afterwards.

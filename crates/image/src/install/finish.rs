@@ -15,7 +15,7 @@ const SHOWN: usize = 8;
 
 /// Moves the backup of the GPT, unless it is to stay; then looks for signatures once more, also in partitions that the
 /// table on the target has and the manifest lacks. `Verification` if one can't be erased.
-pub(super) fn settle(shared: &Shared, options: &InstallOptions) -> Result<()> {
+pub(super) fn finalize(shared: &Shared, options: &InstallOptions) -> Result<()> {
     let moved = if options.keep_gpt { None } else { move_backup(shared)? };
     shared.counters.moved_gpt.store(moved.is_some(), Ordering::Relaxed);
     if options.keep_signatures {

@@ -230,7 +230,7 @@ impl Installer {
             check::verify(shared, self.threads)?;
         }
         if self.options.decode {
-            finish::settle(shared, &self.options)?;
+            finish::finalize(shared, &self.options)?;
         }
         Ok(self.report())
     }

@@ -18,7 +18,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(shared: &Shared) -> Result<Self> {
         let buffer = AlignedBuffer::new(shared.plan.layout.chunk.bytes() as usize);
-        let decoder = Decoder::new()?.opening(shared.catalogue.cipher().clone());
+        let decoder = Decoder::new()?.decrypting(shared.catalogue.cipher().clone());
         Ok(Self { decoder, buffer })
     }
 

@@ -8,8 +8,8 @@ use base::{Chance, Digest, Result};
 use bytes::Bytes;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{
-    ChunkExtents, ChunkRef, ChunkSize, Cipher, Leaf, LeafRun, Manifest, MemoryObjects, ObjectRef, ObjectSink,
-    ObjectSource, Root, Run, SealKey, TreeBuilder,
+    ChunkExtents, ChunkRef, ChunkSize, Cipher, EncryptionKey, Leaf, LeafRun, Manifest, MemoryObjects,
+    ObjectRef, ObjectSink, ObjectSource, Root, Run, TreeBuilder,
 };
 
 /// A manifest around a tree.
@@ -45,7 +45,7 @@ pub(crate) struct Sealing(pub MemoryObjects);
 
 impl Sealing {
     fn key() -> Cipher {
-        Cipher::Key(SealKey::from_bytes([5; 32]))
+        Cipher::Key(EncryptionKey::from_bytes([5; 32]))
     }
 }
 

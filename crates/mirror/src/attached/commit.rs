@@ -9,14 +9,14 @@ use std::ops::Range;
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Result};
 use image::manifest::Parent;
-use image::{Manifest, Sealed};
+use image::{Manifest, SignedManifest};
 use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
 
 use super::Mirror;
 use super::local::bytes_of;
 use crate::images::{Addition, Images, if_found};
 use crate::machine::{Done, Ending, Failure, Io, Request, RunSet};
-use crate::state::{Promise, TOKEN_BYTES};
+use crate::state::{InDoubt, TOKEN_BYTES};
 
 /// How often a merge is made anew, since somebody else published meanwhile.
 const MERGES_MAX: u32 = 16;
@@ -36,7 +36,7 @@ pub enum Onto {
 
 /// What is done around the one moment of a commit: it calls what it is given, once, and nothing must change the disk in
 /// between that the version should not have. A guest's file systems are frozen before and thawed behind.
-pub type Moment<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
+pub type QuiesceHook<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
 /// How a commit is made.
 #[derive(Clone, Copy)]
@@ -46,14 +46,14 @@ pub struct CommitOptions<'a> {
     /// What it goes onto.
     pub onto: Onto,
     /// What is done around its moment; nothing if there is none.
-    pub moment: Option<Moment<'a>>,
+    pub quiesce: Option<QuiesceHook<'a>>,
 }
 
 impl<'a> CommitOptions<'a> {
     /// A child of the base, with nothing around it.
     #[must_use]
     pub fn new(stamp: &'a Stamp) -> Self {
-        Self { stamp, onto: Onto::Base, moment: None }
+        Self { stamp, onto: Onto::Base, quiesce: None }
     }
 }
 
@@ -87,9 +87,9 @@ impl Mirror {
         options: &CommitOptions<'_>,
     ) -> Result<Option<Commit>> {
         let _alone = Alone::new(self)?;
-        let was_known = self.keep_promise(to, image)?;
-        self.promise(image)?;
-        self.freeze(options.moment)?;
+        let was_known = self.resolve_in_doubt(to, image)?;
+        self.in_doubt(image)?;
+        self.freeze(options.quiesce)?;
         let published = self.publish_frozen(to, image, options, was_known);
         let ending = match &published {
             Ok(Some(commit)) => {
@@ -131,30 +131,30 @@ impl Mirror {
     }
 
     /// Draws what the next version of `image` is known by, unless a commit there is in doubt: it has the same.
-    fn promise(&self, image: &ImageName) -> Result<()> {
+    fn in_doubt(&self, image: &ImageName) -> Result<()> {
         let mut state = self.shared.lock();
-        if state.promise.as_ref().is_none_or(|promise| promise.image != image.as_str()) {
+        if state.in_doubt.as_ref().is_none_or(|in_doubt| in_doubt.image != image.as_str()) {
             let mut token = [0; TOKEN_BYTES];
             let drawn = rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty());
             drawn.map_err(|error| Error::from_source(ErrorKind::Io, "draw random bytes", error))?;
-            state.promise = Some(Promise { token, image: image.to_string() });
+            state.in_doubt = Some(InDoubt { token, image: image.to_string() });
         }
         Ok(())
     }
 
     /// If a commit to `image` is in doubt: finds out whether it was published. If it was, that version is the base from
     /// now on, and what is dirty stays so. Whether it was.
-    fn keep_promise(&self, to: &dyn Images, image: &ImageName) -> Result<bool> {
-        let (promise, base, landed) = {
+    fn resolve_in_doubt(&self, to: &dyn Images, image: &ImageName) -> Result<bool> {
+        let (in_doubt, base, landed) = {
             let state = self.shared.lock();
-            (state.promise.clone(), state.manifest.clone(), state.landed.clone())
+            (state.in_doubt.clone(), state.manifest.clone(), state.landed.clone())
         };
-        let Some(promise) = promise.filter(|promise| promise.image == image.as_str()) else {
+        let Some(in_doubt) = in_doubt.filter(|in_doubt| in_doubt.image == image.as_str()) else {
             return Ok(false);
         };
         let last = landed.as_ref().unwrap_or(&base);
         let above = if last.image == image.as_str() { last.number } else { 0 };
-        let Some(found) = find(to, image, above, &token_text(&promise))? else { return Ok(false) };
+        let Some(found) = find(to, image, above, &token_text(&in_doubt))? else { return Ok(false) };
         let named = |parent: &Parent| (parent.image == base.image) && parent.number == base.number;
         let is_child = found.parent.as_ref().is_some_and(named);
         self.shared.lock().next = Some(found);
@@ -170,7 +170,7 @@ impl Mirror {
     }
 
     /// Begins a generation inside of `moment`. If that fails there is none.
-    fn freeze(&self, moment: Option<Moment<'_>>) -> Result<()> {
+    fn freeze(&self, moment: Option<QuiesceHook<'_>>) -> Result<()> {
         let Some(moment) = moment else { return self.ask(Request::Freeze) };
         let mut frozen = None;
         let around = moment(&mut || {
@@ -194,11 +194,11 @@ impl Mirror {
         options: &CommitOptions<'_>,
         was_known: bool,
     ) -> Result<Commit> {
-        let (promise, landed) = {
+        let (in_doubt, landed) = {
             let state = self.shared.lock();
-            (state.promise.clone(), state.landed.clone())
+            (state.in_doubt.clone(), state.landed.clone())
         };
-        let token = promise.as_ref().map(token_text);
+        let token = in_doubt.as_ref().map(token_text);
         let base = as_known(to, &self.base())?;
         let ranges = changes.written.iter().chain(changes.freed);
         let dirty_bytes = ranges.map(|range| range.end - range.start).sum();
@@ -253,7 +253,7 @@ impl Mirror {
         let start = range.start;
         let mut is_here = false;
         self.shared.request(Request::ReadFrozen(range), &mut |task| {
-            let Io::ReadFrozen { aside, here } = task else { return Done::Failed(Failure::Local) };
+            let Io::ReadFrozen { copied, here } = task else { return Done::Failed(Failure::Local) };
             is_here = true;
             let place = |part: &Range<u64>| {
                 let (offset, bytes) = bytes_of(&(part.start - start..part.end - start));
@@ -261,7 +261,7 @@ impl Mirror {
                 at(offset)..at(offset + bytes)
             };
             let copied =
-                aside.iter().all(|part| self.shared.local.read_side(part, &mut into[place(part)]).is_ok());
+                copied.iter().all(|part| self.shared.local.read_side(part, &mut into[place(part)]).is_ok());
             let read = here.iter().all(|part| self.read_data(part, &mut into[place(part)]).is_ok());
             if copied && read { Done::Well } else { Done::Failed(Failure::Local) }
         })?;
@@ -287,14 +287,14 @@ impl Drop for Alone<'_> {
     }
 }
 
-fn token_text(promise: &Promise) -> String {
-    promise.token.iter().map(|byte| format!("{byte:02x}")).collect()
+fn token_text(in_doubt: &InDoubt) -> String {
+    in_doubt.token.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The version of `image` that carries `token`, if one above number `above` does.
 fn find(to: &dyn Images, image: &ImageName, above: u64, token: &str) -> Result<Option<Manifest>> {
     let Some(newest) = if_found(to.find(&Reference::Newest(image.clone())))? else { return Ok(None) };
-    let is_it = |found: &Sealed| found.manifest.commit.as_deref() == Some(token);
+    let is_it = |found: &SignedManifest| found.manifest.commit.as_deref() == Some(token);
     let last = newest.manifest.number;
     if is_it(&newest) {
         return Ok(Some(newest.manifest));
@@ -309,7 +309,7 @@ fn find(to: &dyn Images, image: &ImageName, above: u64, token: &str) -> Result<O
 }
 
 /// `version`, which the disk is of, as `to` has it.
-fn as_known(to: &dyn Images, version: &Manifest) -> Result<Sealed> {
+fn as_known(to: &dyn Images, version: &Manifest) -> Result<SignedManifest> {
     let name = version.image.parse::<ImageName>();
     let name = name.map_err(|error| error.within("commit the disk"))?;
     let reference = Reference::Version(name, version.number);
@@ -333,14 +333,14 @@ enum Over {
     /// The base is the image's newest version.
     Base,
     /// What others wrote.
-    Other(Box<Sealed>),
+    Other(Box<SignedManifest>),
 }
 
 /// `seen` is the version of the image that this disk's own last merge made.
 fn goes_onto(
-    base: &Sealed,
+    base: &SignedManifest,
     seen: Option<&Manifest>,
-    newest: Option<Sealed>,
+    newest: Option<SignedManifest>,
     image: &ImageName,
     onto: Onto,
 ) -> Result<Over> {
@@ -372,7 +372,7 @@ fn goes_onto(
 
 fn draft(
     addition: &dyn Addition,
-    base: &Sealed,
+    base: &SignedManifest,
     over: &Over,
     changes: &Changes<'_>,
     stamp: &Stamp,

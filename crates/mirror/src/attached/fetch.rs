@@ -31,14 +31,14 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self> {
-        let decoder = |source: &crate::Source| Ok(Decoder::new()?.opening(source.objects.cipher()));
+        let decoder = |source: &crate::Source| Ok(Decoder::new()?.decrypting(source.objects.cipher()));
         let decoders = shared.sources.iter().map(decoder).collect::<Result<_>>()?;
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
     /// One that takes what comes by itself, kept as `cipher` says.
     pub(super) fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> Result<Self> {
-        let decoders = vec![Decoder::new()?.opening(cipher)];
+        let decoders = vec![Decoder::new()?.decrypting(cipher)];
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
@@ -58,7 +58,7 @@ impl Worker {
     }
 
     /// Takes all nodes of `catalogue`, unless the disk has another tree by now.
-    pub(super) fn plant(&mut self, catalogue: &Catalogue) {
+    pub(super) fn load_tree(&mut self, catalogue: &Catalogue) {
         let shared = Arc::clone(&self.shared);
         let height = shared.lock().core.cut().height;
         let mut places = vec![NodePlace { level: height - 1, number: 0 }];
@@ -120,7 +120,7 @@ impl Worker {
         let (what, name) = (item.to_string(), &self.shared.sources[source].name);
         let failure = match error.kind() {
             ErrorKind::NotFound => Failure::Missing,
-            ErrorKind::Corrupt | ErrorKind::Verification => Failure::Lies,
+            ErrorKind::Corrupt | ErrorKind::Verification => Failure::Damaged,
             _ => Failure::Dead,
         };
         let why = base::chain(error);
@@ -183,7 +183,7 @@ impl Worker {
         };
         let objects = &self.shared.sources[source].objects;
         let verified: Verified = objects.verified(&object)?;
-        let opened = objects.cipher().open_object(object.kind, &verified)?;
+        let opened = objects.cipher().decrypt_object(object.kind, &verified)?;
         let mut state = self.shared.lock();
         let (node, empty) = state.tree.open(place, &opened)?;
         if state.tree.epoch != epoch {

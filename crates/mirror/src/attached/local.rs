@@ -10,7 +10,7 @@ use image::{Layout, Manifest};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::machine::{Cut, Held, Record, Sectors};
-use crate::state::{self, BootId, Lineage, Promise, Recovered};
+use crate::state::{self, BootId, InDoubt, Lineage, Recovered};
 
 /// Longest journal that is read: many times what it is rewritten at.
 const JOURNAL_BYTES_MAX: u64 = 1 << 30;
@@ -39,14 +39,14 @@ struct Journal {
 pub(super) struct Of {
     pub base: Manifest,
     pub landed: Option<Manifest>,
-    pub promise: Option<Promise>,
+    pub in_doubt: Option<InDoubt>,
 }
 
 impl Of {
     fn read(folder: &Path, lineage: &Lineage) -> Result<Self> {
         let read = |bytes: &Vec<u8>| Manifest::decode(bytes).map_err(|error| corrupt(folder, error));
         let landed = lineage.landed.as_ref().map(read).transpose()?;
-        Ok(Self { base: read(&lineage.base)?, landed, promise: lineage.promise.clone() })
+        Ok(Self { base: read(&lineage.base)?, landed, in_doubt: lineage.in_doubt.clone() })
     }
 
     fn lineage(&self, folder: &Path) -> Result<Lineage> {
@@ -55,7 +55,7 @@ impl Of {
             Ok(bytes.to_vec())
         };
         let landed = self.landed.as_ref().map(write).transpose()?;
-        Ok(Lineage { base: write(&self.base)?, landed, promise: self.promise.clone() })
+        Ok(Lineage { base: write(&self.base)?, landed, in_doubt: self.in_doubt.clone() })
     }
 }
 
@@ -97,7 +97,7 @@ impl Local {
         let target = open_data(folder, data, &layout)?;
         let zeroed = target.write_zeroes(0, layout.size_bytes());
         zeroed.and_then(|()| target.sync()).map_err(|error| error.within("clear a new disk"))?;
-        let of = Of { base: manifest.clone(), landed: None, promise: None };
+        let of = Of { base: manifest.clone(), landed: None, in_doubt: None };
         Self::begin(folder, target, lock, (of, layout, cut, Held::default()))
     }
 
@@ -215,7 +215,7 @@ impl Local {
     pub(super) fn copy_out(&self, range: &Sectors) -> Result<()> {
         let (offset, count) = bytes_of(range);
         let mut bytes = vec![0; usize::try_from(count).expect("writes fit memory")];
-        self.data.read_exact_at(&mut bytes, offset).map_err(|error| error.within("copy aside"))?;
+        self.data.read_exact_at(&mut bytes, offset).map_err(|error| error.within("copy frozen sectors"))?;
         let path = self.folder.join("side");
         let mut side = self.side.lock();
         if side.is_none() {

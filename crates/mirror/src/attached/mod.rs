@@ -3,11 +3,11 @@
 //! The core decides; here are threads that do what it says. Requests run on the threads of who makes them, fetches on
 //! workers, as many as may be in flight; one more thread lets time pass.
 
-mod cast;
+mod boot_recorder;
 mod commit;
 mod fetch;
-mod guide;
 mod local;
+mod multicast;
 mod shared;
 mod tree;
 mod trouble;
@@ -28,14 +28,14 @@ use crate::images::BootProfiles;
 use crate::machine::{Config, Core, Counters, Done, Failure, Io, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
 use crate::{Durability, Served, Source, Space, Status, StatusRun};
-use cast::Cast;
+use boot_recorder::BootRecorder;
 use fetch::Worker;
-use guide::Follower;
 use local::{Local, Opened, bytes_of};
+use multicast::Membership;
 use shared::{Shared, State};
 
-pub use cast::{CastOptions, Join};
-pub use commit::{Commit, CommitOptions, Moment, Onto};
+pub use commit::{Commit, CommitOptions, Onto, QuiesceHook};
+pub use multicast::{Join, MulticastOptions};
 pub use trouble::{Damage, Waiting};
 
 /// Most fetches in flight, and so many workers.
@@ -74,8 +74,8 @@ pub struct Mirror {
     shared: Arc<Shared>,
     geometry: Geometry,
     threads: Vec<JoinHandle<()>>,
-    cast: Mutex<Option<Cast>>,
-    follower: Mutex<Option<JoinHandle<()>>>,
+    multicast: Mutex<Option<Membership>>,
+    recorder: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Mirror {
@@ -126,7 +126,7 @@ impl Mirror {
         }
         let timed = Arc::clone(&shared);
         threads.push(std::thread::spawn(move || timed.pass_time()));
-        Ok(Self { shared, geometry, threads, cast: Mutex::default(), follower: Mutex::default() })
+        Ok(Self { shared, geometry, threads, multicast: Mutex::default(), recorder: Mutex::default() })
     }
 
     /// The version that the disk began as, or was last committed as.
@@ -146,16 +146,16 @@ impl Mirror {
     ///
     /// # Errors
     /// `Io` if no thread can be started.
-    pub fn cast(&self, options: CastOptions) -> Result<()> {
+    pub fn join_multicast(&self, options: MulticastOptions) -> Result<()> {
         self.leave_cast();
-        let cast = Cast::start(Arc::clone(&self.shared), options)?;
-        *self.cast.lock() = Some(cast);
+        let multicast = Membership::start(Arc::clone(&self.shared), options)?;
+        *self.multicast.lock() = Some(multicast);
         Ok(())
     }
 
     fn leave_cast(&self) {
-        let cast = self.cast.lock().take();
-        cast.into_iter().for_each(Cast::end);
+        let multicast = self.multicast.lock().take();
+        multicast.into_iter().for_each(Membership::end);
     }
 
     /// Bytes that were written since the base version.
@@ -192,27 +192,28 @@ impl Mirror {
         self.shared.expect_reads(chunks);
     }
 
-    /// Prefetches what `guide` knows, and tells it what is read, until the machine is up: then, or when the disk is
-    /// closed, the guide keeps what was read if the disk was as new. To be called once, before anything is read.
+    /// Prefetches what `profiles` knows, and reports what is read, until the machine is up. Then, or when the disk is
+    /// closed, the boot is recorded if the disk was new. To be called once, before anything is read.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
-    pub fn follow(&self, guide: Arc<dyn BootProfiles>, stamp: &Stamp) -> Result<()> {
-        let follower = Follower::new(Arc::clone(&self.shared), guide, stamp.clone());
+    pub fn follow_boots(&self, profiles: Arc<dyn BootProfiles>, stamp: &Stamp) -> Result<()> {
+        let recorder = BootRecorder::new(Arc::clone(&self.shared), profiles, stamp.clone());
         let shared = Arc::clone(&self.shared);
         shared.lock().follows = true;
         let run = move || {
-            follower.run();
+            recorder.run();
             shared.parted();
         };
-        let spawned = std::thread::Builder::new().name("mirror-guide".into()).spawn(run);
-        let thread = spawned.map_err(|error| Error::from_source(ErrorKind::Io, "follow a guide", error))?;
-        *self.follower.lock() = Some(thread);
+        let spawned = std::thread::Builder::new().name("mirror-boots".into()).spawn(run);
+        let thread =
+            spawned.map_err(|error| Error::from_source(ErrorKind::Io, "follow boot profiles", error))?;
+        *self.recorder.lock() = Some(thread);
         Ok(())
     }
 
-    /// Follows its guide no longer: what was read until now is kept as when the disk is closed, while whatever the
-    /// guide needs is still there. Waits for that at most `limit`.
+    /// Ends the recording of the boot: what was read until now is recorded as when the disk is closed, while the
+    /// network that this needs is still there. Waits for that at most `limit`.
     pub fn part(&self, limit: Duration) {
         self.shared.part(limit);
     }
@@ -397,8 +398,8 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop();
         self.leave_cast();
-        let follower = self.follower.lock().take();
-        for thread in self.threads.drain(..).chain(follower) {
+        let recorder = self.recorder.lock().take();
+        for thread in self.threads.drain(..).chain(recorder) {
             // One that panicked has said so.
             let _ = thread.join();
         }

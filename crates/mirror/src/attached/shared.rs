@@ -12,8 +12,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::local::{Local, Of};
 use super::tree::Tree;
 use crate::Source;
-use crate::machine::{Core, Done, Failure, Io, Item, OpId, Record, Reliance, Request, Step};
-use crate::state::Promise;
+use crate::machine::{Core, Done, Expectation, Failure, Io, Item, OpId, Record, Request, Step};
+use crate::state::InDoubt;
 
 /// The clock's thread looks at least so often.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
@@ -30,8 +30,8 @@ pub(super) struct Shared {
     time: Condvar,
     /// Who closes waits for requests to end.
     idle: Condvar,
-    /// The thread that follows a guide, and who waits for its end.
-    guide: Condvar,
+    /// The thread that records the boot, and who waits for its end.
+    profiles: Condvar,
 }
 
 pub(super) struct State {
@@ -41,11 +41,11 @@ pub(super) struct State {
     /// A version that was published, until the journal says so.
     pub next: Option<Manifest>,
     /// Wakes who takes part in a multicast session, if anybody does.
-    pub cast: Option<Arc<Waker>>,
+    pub multicast: Option<Arc<Waker>>,
     /// The version of others onto which what is dirty was committed last.
     pub landed: Option<Manifest>,
     /// A commit of which nobody knows how it ended, or that is under way.
-    pub promise: Option<Promise>,
+    pub in_doubt: Option<InDoubt>,
     /// A commit is under way.
     pub committing: bool,
     /// What went wrong last on the way to something that was wanted.
@@ -53,7 +53,7 @@ pub(super) struct State {
     /// What sources have damaged, or lack, by item and number of the source.
     pub damage: BTreeMap<(Item, usize), String>,
     pub closed: bool,
-    /// A thread follows a guide.
+    /// A thread records the boot.
     pub follows: bool,
     /// It is to end as if the disk were closed.
     parting: bool,
@@ -77,9 +77,9 @@ impl Shared {
             tree: Tree::new(&of.base, layout),
             manifest: of.base,
             next: None,
-            cast: None,
+            multicast: None,
             landed: of.landed,
-            promise: of.promise,
+            in_doubt: of.in_doubt,
             committing: false,
             complaint: None,
             damage: BTreeMap::new(),
@@ -104,7 +104,7 @@ impl Shared {
             work: Condvar::new(),
             time: Condvar::new(),
             idle: Condvar::new(),
-            guide: Condvar::new(),
+            profiles: Condvar::new(),
         }
     }
 
@@ -187,10 +187,10 @@ impl Shared {
             state.begun.push_back(id);
             self.work.notify_one();
         }
-        if let Some(cast) = &state.cast
+        if let Some(multicast) = &state.multicast
             && state.core.has_wishes()
         {
-            cast.wake();
+            multicast.wake();
         }
         if let Some(at) = state.core.poll_timeout()
             && state.wakes_at.is_none_or(|wakes_at| at < wakes_at)
@@ -213,8 +213,8 @@ impl Shared {
                 appended(self.local.append(record, &bytes))
             }
             Io::Append(Record::Frozen) => {
-                let promise = self.lock().promise.as_ref().map(Promise::encode).unwrap_or_default();
-                appended(self.local.append(&Record::Frozen, &promise))
+                let in_doubt = self.lock().in_doubt.as_ref().map(InDoubt::encode).unwrap_or_default();
+                appended(self.local.append(&Record::Frozen, &in_doubt))
             }
             Io::Append(record) => appended(self.local.append(record, &[])),
             Io::SyncData => well(disk::WriteAt::sync(self.local.data()).is_ok()),
@@ -275,10 +275,10 @@ impl Shared {
         }
     }
 
-    /// Tells the core how far to rely on what comes by itself.
-    pub(super) fn rely(&self, reliance: Reliance) {
+    /// Tells the core how far it can rely on what comes by itself.
+    pub(super) fn expect_multicast(&self, expectation: Expectation) {
         let mut state = self.lock();
-        state.core.rely(reliance);
+        state.core.expect_multicast(expectation);
         self.pass_on(&mut state);
     }
 
@@ -323,29 +323,29 @@ impl Shared {
         self.lock().stopping = true;
         self.work.notify_all();
         self.time.notify_all();
-        self.guide.notify_all();
+        self.profiles.notify_all();
     }
 
-    /// Lets time pass for who follows a guide, unless the end has come.
-    pub(super) fn pause_guide(&self, pause: std::time::Duration) {
+    /// Lets time pass for the thread that records the boot, unless the end has come.
+    pub(super) fn pause_recorder(&self, pause: std::time::Duration) {
         let mut state = self.lock();
         if state.ends().is_none() {
-            self.guide.wait_for(&mut state, pause);
+            self.profiles.wait_for(&mut state, pause);
         }
     }
 
-    /// Ends who follows a guide, and waits for that at most so long.
+    /// Ends the thread that records the boot, and waits for that at most `limit`.
     pub(super) fn part(&self, limit: std::time::Duration) {
         let mut state = self.lock();
         state.parting = true;
-        self.guide.notify_all();
-        self.guide.wait_while_for(&mut state, |state| state.follows, limit);
+        self.profiles.notify_all();
+        self.profiles.wait_while_for(&mut state, |state| state.follows, limit);
     }
 
-    /// Nobody follows a guide any more.
+    /// No thread records the boot any more.
     pub(super) fn parted(&self) {
         self.lock().follows = false;
-        self.guide.notify_all();
+        self.profiles.notify_all();
     }
 
     /// See [`Core::expect_reads`].
@@ -371,14 +371,14 @@ impl State {
     }
 
     fn of(&self) -> Of {
-        Of { base: self.manifest.clone(), landed: self.landed.clone(), promise: self.promise.clone() }
+        Of { base: self.manifest.clone(), landed: self.landed.clone(), in_doubt: self.in_doubt.clone() }
     }
 
     /// What a record says about versions holds from the moment that it stands in the journal.
     fn appended(&mut self, record: &Record) {
         let changes = matches!(record, Record::Committed | Record::Landed | Record::Rebased);
         let Some(next) = self.next.take_if(|_| changes) else { return };
-        self.promise = None;
+        self.in_doubt = None;
         if *record == Record::Landed {
             self.landed = Some(next);
             return;
@@ -392,7 +392,7 @@ impl State {
 fn describe(failure: Failure, state: &State) -> Error {
     let (kind, text) = match failure {
         Failure::Local => (ErrorKind::Io, "the local disk failed"),
-        Failure::Lies => (ErrorKind::Corrupt, "no source has it undamaged"),
+        Failure::Damaged => (ErrorKind::Corrupt, "no source has it undamaged"),
         Failure::Missing => (ErrorKind::NotFound, "no source has it"),
         Failure::Dead => (ErrorKind::Unreachable, "no source can be reached"),
         Failure::Busy => (ErrorKind::Refused, "a commit is under way"),

@@ -92,7 +92,7 @@ impl Control {
 
     /// Carries out a line, and returns its answer, which is remembered, too; so is why it failed.
     pub(super) fn line(&self, line: &str) -> Result<String> {
-        self.settle(line.parse().and_then(|command| self.carry_out(command)))
+        self.conclude(line.parse().and_then(|command| self.carry_out(command)))
     }
 
     /// Why a file or folder of the mount gets no other name by `rename(2)`, remembered as an answer. The kernel would
@@ -108,13 +108,13 @@ impl Control {
             _ => Error::new(ErrorKind::Refused, "images, versions and tags are not renamed in a mount"),
         };
         // The error goes to who asked, by number; here are its words.
-        let _ = self.settle(Err(Error::new(error.kind(), error.to_string())));
+        let _ = self.conclude(Err(Error::new(error.kind(), error.to_string())));
         error
     }
 
     /// Carries out an ioctl on a disk.
     pub(super) fn ioctl(&self, disk: &DiskName, number: u32, argument: &str) -> Result<String> {
-        self.settle(self.command(disk, number, argument).and_then(|command| self.carry_out(command)))
+        self.conclude(self.command(disk, number, argument).and_then(|command| self.carry_out(command)))
     }
 
     fn command(&self, disk: &DiskName, number: u32, argument: &str) -> Result<Command> {
@@ -127,7 +127,7 @@ impl Control {
         line.parse()
     }
 
-    fn settle(&self, done: Result<String>) -> Result<String> {
+    fn conclude(&self, done: Result<String>) -> Result<String> {
         let answer = match &done {
             Ok(answer) => {
                 (self.disks.log)(&Event::Done { answer: answer.clone() });

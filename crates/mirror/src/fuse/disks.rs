@@ -284,13 +284,13 @@ impl Disks {
         Mirror::create(folder, &manifest, sources.clone(), options)
     }
 
-    /// One user less. The disk is closed by [`Self::settle`], which takes longer.
+    /// One user less. The disk is closed by [`Self::close_if_unused`], which takes longer.
     pub(super) fn leave(&self, name: &DiskName) {
         self.slot(name).users.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Closes the disk if nobody uses it.
-    pub(super) fn settle(&self, name: &DiskName) {
+    pub(super) fn close_if_unused(&self, name: &DiskName) {
         let slot = self.slot(name);
         let closed = self.close_unused(name, &slot, &mut slot.open.lock());
         self.tidy(name, &slot);
@@ -459,7 +459,7 @@ impl Disks {
         let open = self.open(&disk, &|_| Err(io::ErrorKind::Unsupported.into()))?;
         let done = self.commit_open(&disk, &open.mirror, image);
         self.leave(&disk);
-        self.settle(&disk);
+        self.close_if_unused(&disk);
         done
     }
 

@@ -1,5 +1,5 @@
 //! The mount as the kernel asks for it: each request is answered at once if that waits for nothing, and handed to the
-//! [`Crew`] if it may. fuse(4); the kernel's `Documentation/filesystems/fuse/`.
+//! [`ThreadPool`] if it may. fuse(4); the kernel's `Documentation/filesystems/fuse/`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,9 +19,9 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::bytes::Sought;
 use super::control::{Control, IOCTL_CLONE, IOCTL_COMMIT, LINE_BYTES_MAX};
-use super::crew::Crew;
 use super::disks::{DiskName, Disks, OpenDisk};
 use super::names::{Names, Place};
+use super::thread_pool::ThreadPool;
 use crate::{Durability, Space};
 
 /// Longest write of one request; reads follow the kernel's own bound.
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     pub names: Names,
     pub disks: Arc<Disks>,
     pub control: Control,
-    pub crew: Crew,
+    pub pool: ThreadPool,
     pub handles: Handles,
 }
 
@@ -93,7 +93,7 @@ impl Front {
 
     fn hand_over(&self, job: impl FnOnce(&Shared, &mut Vec<u8>) + Send + 'static) {
         let shared = Arc::clone(&self.shared);
-        self.shared.crew.hand_over(Box::new(move |memory| job(&shared, memory)));
+        self.shared.pool.hand_over(Box::new(move |memory| job(&shared, memory)));
     }
 
     fn disk(&self, handle: FileHandle) -> std::result::Result<(DiskName, OpenDisk), Errno> {
@@ -138,7 +138,7 @@ impl Shared {
         errno(error)
     }
 
-    fn settle(&self, name: &DiskName, done: Result<()>, reply: ReplyEmpty) {
+    fn reply_to(&self, name: &DiskName, done: Result<()>, reply: ReplyEmpty) {
         match done {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.failed(name, &error)),
@@ -452,7 +452,7 @@ impl Filesystem for Front {
         self.shared.disks.leave(&name);
         self.hand_over(move |shared, _| {
             drop(removed);
-            shared.disks.settle(&name);
+            shared.disks.close_if_unused(&name);
             reply.ok();
         });
     }
@@ -460,7 +460,7 @@ impl Filesystem for Front {
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         match self.disk(handle) {
             Ok((name, open)) => {
-                self.hand_over(move |shared, _| shared.settle(&name, open.bytes.flush(), reply))
+                self.hand_over(move |shared, _| shared.reply_to(&name, open.bytes.flush(), reply))
             }
             Err(Errno::EINVAL) => reply.ok(),
             Err(error) => reply.error(error),
@@ -564,7 +564,7 @@ impl Filesystem for Front {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         self.hand_over(move |shared, _| {
-            shared.settle(&name, open.bytes.zero(offset, count, space), reply);
+            shared.reply_to(&name, open.bytes.zero(offset, count, space), reply);
         });
     }
 

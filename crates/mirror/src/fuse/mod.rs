@@ -5,7 +5,6 @@
 
 mod bytes;
 mod control;
-mod crew;
 mod disks;
 mod event;
 mod front;
@@ -13,6 +12,7 @@ mod locks;
 mod names;
 mod origin;
 mod session;
+mod thread_pool;
 
 pub use control::{IOCTL_CLONE, IOCTL_COMMIT, LINE_BYTES_MAX};
 pub use disks::{DiskSettings, MountCounters};

@@ -17,12 +17,12 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::control::Control;
-use super::crew::Crew;
 use super::disks::{DiskSettings, Disks, MountCounters};
 use super::event::Log;
 use super::front::{Front, Handles, Shared};
 use super::names::Names;
 use super::origin::Origin;
+use super::thread_pool::ThreadPool;
 use crate::Source;
 
 /// Threads that read requests from the kernel; what waits for anything waits elsewhere.
@@ -94,7 +94,7 @@ pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOpti
         names: Names::new(Arc::clone(&disks), owner, now),
         control: Control::new(Arc::clone(&disks)),
         disks,
-        crew: Crew::default(),
+        pool: ThreadPool::default(),
         handles: Handles::default(),
     });
     // Without it a mount that was killed fails at once all the same, and stands there until the next one clears it.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ErrorKind, Result};
-use image::{Manifest, ObjectSink, ObjectSource, Sealed};
+use image::{Manifest, ObjectSink, ObjectSource, SignedManifest};
 use net::clock::Stop;
 use net::profile::Cursor;
 use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
@@ -27,7 +27,7 @@ pub trait Images: BootProfiles {
 
     /// The version that `reference` names, signed by a trusted key if only some are trusted. `NotFound` if there is no
     /// such version or image.
-    fn find(&self, reference: &Reference) -> Result<Sealed>;
+    fn find(&self, reference: &Reference) -> Result<SignedManifest>;
 
     /// Makes an empty image. The number of its version.
     fn create_image(&self, image: &ImageName, shape: &Shape, stamp: &Stamp) -> Result<u64>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::Result;
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed, Verified};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest, Verified};
 use net::clock::Stop;
 use store::{Changes, Committed, Content, ImageName, Reference, Repository, Shape, Stamp, TagName, Writer};
 
@@ -23,8 +23,8 @@ impl Images for Repository {
         Ok(self.tags(image)?.into_iter().map(|tag| tag.name).collect())
     }
 
-    fn find(&self, reference: &Reference) -> Result<Sealed> {
-        self.sealed(reference).map(|(sealed, _)| sealed)
+    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
+        self.signed_manifest(reference).map(|(sealed, _)| sealed)
     }
 
     fn create_image(&self, image: &ImageName, shape: &Shape, stamp: &Stamp) -> Result<u64> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::limits::PROFILE_CHUNKS_MAX;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed, Trust};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest, Trust};
 use net::api::CreateRequest;
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
@@ -36,7 +36,7 @@ impl Images for Client {
 
     /// Where only some keys are trusted, the tag has to be signed as well: else the server could answer with any
     /// version that was ever signed.
-    fn find(&self, reference: &Reference) -> Result<Sealed> {
+    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
         let Some(trust) = &self.options().trust else {
             return net::fetch::manifest(self, &reference.to_string());
         };
@@ -124,7 +124,7 @@ impl BootProfiles for Client {
 }
 
 /// The version on which a trusted key put `tag`.
-fn tagged(client: &Client, image: &ImageName, tag: &TagName, trust: &Trust) -> Result<Sealed> {
+fn tagged(client: &Client, image: &ImageName, tag: &TagName, trust: &Trust) -> Result<SignedManifest> {
     let record = client.tag(image.as_str(), tag.as_str())?;
     let (number, digest) = store::read_tag(image, tag, record, &ObjectSource::cipher(client), trust)?;
     let version = net::fetch::manifest(client, &format!("{image}@{number}"))?;

@@ -76,7 +76,7 @@ impl Core {
             (FetchPhase::Over, _) => Step::Over(Ok(())),
             (FetchPhase::Check, Item::Chunk(chunk)) => Step::Do(Io::Check(chunk)),
             (FetchPhase::Check | FetchPhase::Get, item) => Step::Do(Io::Fetch { item, source: fetch.source }),
-            (FetchPhase::Settle, _) => self.settle(now, id, fetch),
+            (FetchPhase::Lock, _) => self.lock_range(now, id, fetch),
             (FetchPhase::Fill, Item::Chunk(chunk)) => {
                 let parts = self.fill_parts(chunk);
                 if parts.is_empty() {
@@ -88,7 +88,7 @@ impl Core {
             (FetchPhase::Fill | FetchPhase::Record, _) => {
                 let clean = self.became_clean(fetch);
                 if clean.is_empty() {
-                    self.settled(id, fetch);
+                    self.landed(id, fetch);
                     return Step::Over(Ok(()));
                 }
                 if self.exclusive.holds_records() {
@@ -129,10 +129,10 @@ impl Core {
     }
 
     /// Lets writes to what is about to become clean end, and keeps others out.
-    fn settle(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {
+    fn lock_range(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {
         let sectors = self.sectors_of(fetch.item);
-        if !self.settling.iter().any(|(settling, _)| *settling == id) {
-            self.settling.push((id, sectors.clone()));
+        if !self.locked.iter().any(|(locked, _)| *locked == id) {
+            self.locked.push((id, sectors.clone()));
         }
         if self.writing.iter().any(|(_, range)| overlaps(range, &sectors)) {
             return self.wait_blocked(id);
@@ -166,21 +166,21 @@ impl Core {
                 if fetch.priority == Priority::Demand {
                     self.neighbours.took(time);
                 }
-                (fetch.bytes, fetch.phase) = (bytes, FetchPhase::Settle);
+                (fetch.bytes, fetch.phase) = (bytes, FetchPhase::Lock);
             }
             (FetchPhase::Get, Done::Node { empty, bytes }) => {
                 self.answered(now, fetch.source, Ok(()));
-                (fetch.bytes, fetch.empty, fetch.phase) = (bytes, empty, FetchPhase::Settle);
+                (fetch.bytes, fetch.empty, fetch.phase) = (bytes, empty, FetchPhase::Lock);
             }
             (FetchPhase::Check, done) => self.checked(id, fetch, done == Done::Checked(true)),
             (FetchPhase::Fill, Done::Well) => fetch.phase = FetchPhase::Record,
             (FetchPhase::Record, Done::Appended(_)) => {
-                self.settled(id, fetch);
+                self.landed(id, fetch);
                 fetch.phase = FetchPhase::Over;
             }
             // The local file or the journal failed.
             (_, _) => {
-                self.unsettle(id);
+                self.unlock(id);
                 self.not_kept(fetch.item, fetch.priority);
                 fetch.phase = FetchPhase::Over;
             }
@@ -199,19 +199,19 @@ impl Core {
             // Suspect it stays until it is filled: as an absent chunk it would count as zeros where the version has
             // zeros.
             self.wrong.insert(chunk..chunk + 1);
-            self.unsettle(id);
+            self.unlock(id);
             self.failed(fetch.item, fetch.priority, NOBODY, Failure::Missing);
             fetch.phase = FetchPhase::Over;
         }
     }
 
-    fn unsettle(&mut self, id: OpId) {
-        self.settling.retain(|(settling, _)| *settling != id);
+    fn unlock(&mut self, id: OpId) {
+        self.locked.retain(|(locked, _)| *locked != id);
         self.unblock();
     }
 
     /// What was fetched is here.
-    fn settled(&mut self, id: OpId, fetch: &Fetch) {
+    fn landed(&mut self, id: OpId, fetch: &Fetch) {
         for run in self.became_clean(fetch) {
             let sectors = self.cut.sectors_of(run.clone());
             self.held.kept.remove(sectors);
@@ -230,7 +230,7 @@ impl Core {
             }
         }
         self.fetched(fetch.item, fetch.priority);
-        self.unsettle(id);
+        self.unlock(id);
     }
 
     fn book(&mut self, fetch: &Fetch) {

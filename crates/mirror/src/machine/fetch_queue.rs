@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base::{Duration, Instant};
 
-use crate::machine::multicast_wishes::Cast;
+use crate::machine::multicast_wishes::MulticastWishes;
 use crate::machine::prefetch::expected::Expected;
 use crate::machine::prefetch::window::Window;
 use crate::machine::runs::RunSet;
@@ -105,7 +105,7 @@ pub(in crate::machine) struct Supply {
     /// Nodes that were opened.
     pub(in crate::machine) known: HashSet<NodePlace>,
     /// What comes by itself.
-    pub(in crate::machine) cast: Cast,
+    pub(in crate::machine) multicast: MulticastWishes,
     /// Nodes of this tree that were asked for ahead.
     pub(in crate::machine) nodes_ahead: u32,
     /// Chunks that hold nothing but zeros in the base version.
@@ -154,7 +154,7 @@ impl Supply {
             running_demand: 0,
             window: Window::default(),
             known: HashSet::new(),
-            cast: Cast::default(),
+            multicast: MulticastWishes::default(),
             nodes_ahead: 0,
             empty: RunSet::new(),
             expected: Expected::default(),
@@ -389,7 +389,7 @@ impl Supply {
                 let rest = REST_MIN * 2u32.saturating_pow(source.failures.min(8) - 1);
                 source.rests_until = now + rest.min(REST_MAX);
             }
-            Err(Failure::Lies) => {
+            Err(Failure::Damaged) => {
                 source.lies += 1;
                 if source.lies >= LIES_MAX {
                     source.rests_until = now + LIAR_REST;

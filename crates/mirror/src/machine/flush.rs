@@ -202,12 +202,12 @@ impl Core {
             return Step::Over(Ok(()));
         }
         self.frozen_reading.push((id, read.range.clone()));
-        let aside: Vec<Sectors> = self.copied.within(read.range.clone()).collect();
-        let here = aside.iter().cloned().collect::<RunSet>().gaps(read.range.clone()).collect();
-        Step::Do(Io::ReadFrozen { aside, here })
+        let copied: Vec<Sectors> = self.copied.within(read.range.clone()).collect();
+        let here = copied.iter().cloned().collect::<RunSet>().gaps(read.range.clone()).collect();
+        Step::Do(Io::ReadFrozen { copied, here })
     }
 
-    /// Whether all of `range` is as it was when the generation began, here or copied aside.
+    /// Whether all of `range` is as it was when the generation began, in place or copied.
     fn is_as_frozen(&self, range: &Sectors) -> bool {
         let others = self.held.frozen.gaps(range.clone());
         others.into_iter().all(|run| self.held.is_here(&self.cut, &run) && !self.held.dirty.touches(&run))
@@ -271,15 +271,15 @@ mod tests {
         let freeze = core.submit(Request::Freeze);
         assert_eq!(core.step(NOW, freeze), Step::Do(Io::Append(Record::Frozen)));
         assert_eq!(go_on(&mut core, freeze, Done::Appended(300)), Step::Over(Ok(())));
-        let settle = core.submit(Request::Flush);
-        assert_eq!(core.step(NOW, settle), Step::Wait);
+        let flush = core.submit(Request::Flush);
+        assert_eq!(core.step(NOW, flush), Step::Wait);
         assert_eq!(go_on(&mut core, first, Done::Well), Step::Do(Io::Barrier(200)));
         assert_eq!(go_on(&mut core, first, Done::Appended(400)), Step::Over(Ok(())));
         // The round that ran does not know of the generation.
-        assert_eq!(core.poll_wake(), Some(settle));
-        assert_eq!(core.step(NOW, settle), Step::Do(Io::SyncData));
-        assert_eq!(go_on(&mut core, settle, Done::Well), Step::Do(Io::Barrier(400)));
-        assert_eq!(go_on(&mut core, settle, Done::Appended(500)), Step::Over(Ok(())));
+        assert_eq!(core.poll_wake(), Some(flush));
+        assert_eq!(core.step(NOW, flush), Step::Do(Io::SyncData));
+        assert_eq!(go_on(&mut core, flush, Done::Well), Step::Do(Io::Barrier(400)));
+        assert_eq!(go_on(&mut core, flush, Done::Appended(500)), Step::Over(Ok(())));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! sector   dirty    written since the base version; lies in the local file
-//!          frozen   dirty when a commit began; copied aside before it is overwritten
+//!          frozen   dirty when a commit began; copied before it is overwritten
 //!          kept     committed since, in a chunk that is not here as a whole
 //!          other    as its chunk is
 //! chunk    clean    all of it that is not dirty equals the base version, zeros where that is free
@@ -37,7 +37,7 @@ mod types;
 mod write;
 
 pub use held::Held;
-pub use multicast_wishes::{ChunkWish, Reliance};
+pub use multicast_wishes::{ChunkWish, Expectation};
 pub use runs::RunSet;
 pub use state::Core;
 pub use types::{

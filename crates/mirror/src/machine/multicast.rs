@@ -4,7 +4,7 @@
 use base::Instant;
 
 use crate::machine::fetch_queue::{Priority, State, Supply};
-use crate::machine::multicast_wishes::{ChunkWish, Reliance};
+use crate::machine::multicast_wishes::{ChunkWish, Expectation};
 use crate::machine::operations::Fetch;
 use crate::machine::state::{Core, Op};
 use crate::machine::types::{Done, Item, OpId};
@@ -12,7 +12,7 @@ use crate::machine::types::{Done, Item, OpId};
 impl Supply {
     /// Until when `item`, whose turn to be fetched has come, is left to come by itself: once, for a bounded time.
     pub(in crate::machine) fn left_until(&mut self, now: Instant, item: Item) -> Option<Instant> {
-        let Reliance::Everything(patience) = self.cast.reliance else { return None };
+        let Expectation::Everything(patience) = self.multicast.expectation else { return None };
         let want = self.wants.get_mut(&item)?;
         (!std::mem::replace(&mut want.left, true)).then_some(now + patience)
     }
@@ -23,7 +23,7 @@ impl Supply {
             && want.state != State::Running
             && !want.urged
         {
-            want.urged = self.cast.wish(chunk, true);
+            want.urged = self.multicast.wish(chunk, true);
         }
     }
 
@@ -62,11 +62,11 @@ impl Supply {
 impl Core {
     /// From now on the core relies on what comes by itself so far. What was left to come, and is not relied on any
     /// more, is fetched at once; [`Self::poll_begin`] says what.
-    pub fn rely(&mut self, reliance: Reliance) {
-        let before = std::mem::replace(&mut self.supply.cast.reliance, reliance);
-        match (before, reliance) {
-            (Reliance::Everything(_), Reliance::Everything(_)) => {}
-            (_, Reliance::Everything(_)) => {
+    pub fn expect_multicast(&mut self, expectation: Expectation) {
+        let before = std::mem::replace(&mut self.supply.multicast.expectation, expectation);
+        match (before, expectation) {
+            (Expectation::Everything(_), Expectation::Everything(_)) => {}
+            (_, Expectation::Everything(_)) => {
                 let wanted = self.supply.wants.iter().filter(|(_, want)| want.state != State::Running);
                 let chunks = wanted.filter_map(|(item, want)| match item {
                     Item::Chunk(chunk) => Some((want.priority, want.order, *chunk)),
@@ -75,11 +75,11 @@ impl Core {
                 let mut chunks: Vec<_> = chunks.collect();
                 chunks.sort_unstable();
                 chunks.iter().for_each(|&(priority, _, chunk)| {
-                    self.supply.cast.wish(chunk, priority <= Priority::Ahead);
+                    self.supply.multicast.wish(chunk, priority <= Priority::Ahead);
                 });
             }
-            (Reliance::Everything(_), _) => {
-                self.supply.cast.wishes.clear();
+            (Expectation::Everything(_), _) => {
+                self.supply.multicast.wishes.clear();
                 self.supply.release_left();
             }
             _ => {}
@@ -88,12 +88,12 @@ impl Core {
 
     /// What is expected to be read is to come by itself, too.
     pub(in crate::machine) fn wish_expected(&mut self, now: Instant) {
-        while matches!(self.supply.cast.reliance, Reliance::Everything(_))
-            && self.supply.cast.has_room()
+        while matches!(self.supply.multicast.expectation, Expectation::Everything(_))
+            && self.supply.multicast.has_room()
             && let Some(chunk) = self.supply.expected.next(now)
         {
             if !self.is_chunk_here(chunk) {
-                self.supply.cast.wish(chunk, false);
+                self.supply.multicast.wish(chunk, false);
             }
         }
     }
@@ -117,13 +117,13 @@ impl Core {
 
     /// The next chunk that is to come by itself.
     pub fn poll_wish(&mut self) -> Option<ChunkWish> {
-        self.supply.cast.wishes.pop_front()
+        self.supply.multicast.wishes.pop_front()
     }
 
     /// Whether [`Self::poll_wish`] has something to say.
     #[must_use]
     pub(crate) fn has_wishes(&self) -> bool {
-        !self.supply.cast.wishes.is_empty()
+        !self.supply.multicast.wishes.is_empty()
     }
 
     /// Whether the node of this place was opened.

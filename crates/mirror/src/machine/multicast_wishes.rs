@@ -9,7 +9,7 @@ const WISHES_MAX: usize = 1024;
 
 /// How far the core relies on what comes by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reliance {
+pub enum Expectation {
     /// Nothing does: everything is fetched.
     #[default]
     Nothing,
@@ -30,15 +30,15 @@ pub struct ChunkWish {
 
 /// What is left to come by itself.
 #[derive(Debug, Default)]
-pub(in crate::machine) struct Cast {
-    pub(in crate::machine) reliance: Reliance,
+pub(in crate::machine) struct MulticastWishes {
+    pub(in crate::machine) expectation: Expectation,
     pub(in crate::machine) wishes: VecDeque<ChunkWish>,
 }
 
-impl Cast {
+impl MulticastWishes {
     /// Whether what nobody waits for is not to be fetched.
     pub(in crate::machine) fn holds_back(&self) -> bool {
-        self.reliance != Reliance::Nothing
+        self.expectation != Expectation::Nothing
     }
 
     pub(in crate::machine) fn has_room(&self) -> bool {
@@ -47,7 +47,7 @@ impl Cast {
 
     /// A chunk is wanted. False if it has to be fetched.
     pub(in crate::machine) fn wish(&mut self, chunk: u64, urgent: bool) -> bool {
-        let comes = matches!(self.reliance, Reliance::Everything(_)) && self.has_room();
+        let comes = matches!(self.expectation, Expectation::Everything(_)) && self.has_room();
         if comes {
             self.wishes.push_back(ChunkWish { chunk, urgent });
         }

@@ -69,7 +69,7 @@ pub(in crate::machine) const ITSELF: usize = usize::MAX - 1;
 pub(in crate::machine) enum FetchPhase {
     Get,
     /// Writes to the chunk end first, and others wait.
-    Settle,
+    Lock,
     /// What the local file has is held against the leaf.
     Check,
     Fill,
@@ -85,7 +85,7 @@ impl Fetch {
         priority: Priority,
         tree: u64,
     ) -> Self {
-        let phase = if source == NOBODY { FetchPhase::Settle } else { FetchPhase::Get };
+        let phase = if source == NOBODY { FetchPhase::Lock } else { FetchPhase::Get };
         Self { began, item, source, priority, phase, bytes: 0, empty: Vec::new(), tree }
     }
 
@@ -98,7 +98,7 @@ impl Fetch {
         empty: Vec<bool>,
     ) -> Self {
         Self {
-            phase: FetchPhase::Settle,
+            phase: FetchPhase::Lock,
             bytes,
             empty,
             ..Self::new(Instant::ZERO, item, ITSELF, priority, tree)
@@ -113,7 +113,7 @@ pub(in crate::machine) struct Write {
     pub(in crate::machine) zeros: Option<Zeros>,
     pub(in crate::machine) durable: bool,
     pub(in crate::machine) phase: WritePhase,
-    /// Parts that are still to be copied aside or, after a failure, to be cleared; last first.
+    /// Parts that are still to be copied or, after a failure, to be cleared; last first.
     pub(in crate::machine) parts: Vec<Sectors>,
     /// What is being recorded.
     pub(in crate::machine) recording: Vec<Sectors>,

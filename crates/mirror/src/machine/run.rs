@@ -35,7 +35,7 @@ impl Core {
             frozen_reading: Vec::new(),
             wrong: RunSet::new(),
             appending: Vec::new(),
-            settling: Vec::new(),
+            locked: Vec::new(),
             blocked: Vec::new(),
             rounds: Rounds::new(journal_end),
             exclusive: Exclusive::default(),

@@ -52,7 +52,7 @@ impl Core {
     fn feed(&mut self, now: Instant) {
         self.judge_expected(now);
         self.place_bets(now);
-        if self.supply.cast.holds_back() {
+        if self.supply.multicast.holds_back() {
             self.supply.background_waits = false;
             return self.wish_expected(now);
         }
@@ -171,7 +171,7 @@ impl Core {
     pub(in crate::machine) fn answered(&mut self, now: Instant, source: usize, result: Result<(), Failure>) {
         self.supply.judge(now, source, result);
         match result {
-            Err(Failure::Lies) => {
+            Err(Failure::Damaged) => {
                 (self.counters.lies, self.counters.retries) =
                     (self.counters.lies + 1, self.counters.retries + 1)
             }
@@ -237,7 +237,7 @@ impl Core {
         want.failure = Some(failure);
         if source < 64 {
             want.tried |= 1 << source;
-            if matches!(failure, Failure::Lies | Failure::Missing) {
+            if matches!(failure, Failure::Damaged | Failure::Missing) {
                 want.spoilt |= 1 << source;
             }
         }

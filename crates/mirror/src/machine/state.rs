@@ -45,7 +45,7 @@ pub struct Core {
     /// Operations whose record is on its way to the journal.
     pub(in crate::machine) appending: Vec<OpId>,
     /// Sectors whose chunks are about to become clean: writes wait.
-    pub(in crate::machine) settling: Vec<(OpId, Sectors)>,
+    pub(in crate::machine) locked: Vec<(OpId, Sectors)>,
     /// Who waits for a write, a fill, or a generation to get out of the way.
     pub(in crate::machine) blocked: Vec<OpId>,
     pub(in crate::machine) rounds: Rounds,

@@ -135,7 +135,7 @@ pub enum Io {
     /// Reads these sectors into the request's buffer: first those of the side file, then those of the local file.
     ReadFrozen {
         /// Frozen sectors that were copied out.
-        aside: Vec<Sectors>,
+        copied: Vec<Sectors>,
         /// Those that were not.
         here: Vec<Sectors>,
     },
@@ -206,7 +206,7 @@ pub enum Failure {
     /// The local medium failed.
     Local,
     /// A source had something else than it should have.
-    Lies,
+    Damaged,
     /// A source has no such object.
     Missing,
     /// A source could not be reached.
@@ -298,7 +298,7 @@ pub struct Counters {
     pub retries: u64,
     /// Objects that were not what their name says.
     pub lies: u64,
-    /// Sectors copied aside while a commit ran.
+    /// Sectors copied while a commit ran.
     pub copied_sectors: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Writes and zeroing: what was frozen is copied aside, the journal and the data come in the right order.
+//! Writes and zeroing: what was frozen is copied first, the journal and the data come in the right order.
 
 use crate::machine::operations::{Write, WritePhase};
 use crate::machine::runs::RunSet;
@@ -123,7 +123,7 @@ impl Core {
         let meets = |busy: &[(OpId, Sectors)]| busy.iter().any(|(_, other)| overlaps(other, range));
         self.exclusive.holds_writes()
             || meets(&self.writing)
-            || meets(&self.settling)
+            || meets(&self.locked)
             || meets(&self.frozen_reading)
     }
 

@@ -70,7 +70,7 @@ impl Service {
             Job::Request(Request { cookie, command }) => (cookie, command),
             Job::Write { cookie, range, durability, earlier } => {
                 let done = self.write(range, durability, earlier, memory);
-                return self.settle(cookie, done);
+                return self.reply_to(cookie, done);
             }
         };
         let done = match command {
@@ -91,7 +91,7 @@ impl Service {
             }
             Command::Write { .. } | Command::Disconnect => unreachable!("no jobs of this shape"),
         };
-        self.settle(cookie, done)
+        self.reply_to(cookie, done)
     }
 
     /// The bytes of an error's reply.
@@ -118,7 +118,7 @@ impl Service {
         if durability == Durability::Durable { disk.flush() } else { Ok(()) }
     }
 
-    fn settle(&self, cookie: Cookie, done: Result<()>) -> io::Result<()> {
+    fn reply_to(&self, cookie: Cookie, done: Result<()>) -> io::Result<()> {
         match done {
             Ok(()) => self.transport.turn().send(&reply::simple(cookie, None)),
             Err(error) => self.fail(cookie, &error),

@@ -32,7 +32,7 @@ const BARRIER: u8 = 7;
 const CLOSED: u8 = 8;
 const KEPT: u8 = 9;
 const SUSPECT: u8 = 10;
-const PROMISE: u8 = 11;
+const IN_DOUBT: u8 = 11;
 const LANDED: u8 = 12;
 const FREED: u8 = 13;
 /// Length of what tells a commit from all others.
@@ -48,14 +48,14 @@ fn corrupt(text: impl Into<String>) -> Error {
 /// What a commit is to be published as. It is written down before, so that the version is known again if the process
 /// dies before it is told that it was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promise {
+pub struct InDoubt {
     /// Random bytes, other for each base of each disk; the version carries them.
     pub token: [u8; TOKEN_BYTES],
     /// The image.
     pub image: String,
 }
 
-impl Promise {
+impl InDoubt {
     /// As a record has it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -63,8 +63,9 @@ impl Promise {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let (token, image) = bytes.split_first_chunk().ok_or_else(|| corrupt("a promise ends early"))?;
-        let image = std::str::from_utf8(image).map_err(|_| corrupt("a promise names no image"))?;
+        let (token, image) =
+            bytes.split_first_chunk().ok_or_else(|| corrupt("a token in doubt ends early"))?;
+        let image = std::str::from_utf8(image).map_err(|_| corrupt("a token in doubt names no image"))?;
         Ok(Self { token: *token, image: image.to_owned() })
     }
 }
@@ -77,7 +78,7 @@ pub struct Lineage {
     /// The version of others onto which what is dirty was committed last.
     pub landed: Option<Vec<u8>>,
     /// A commit of which nobody knows how it ended.
-    pub promise: Option<Promise>,
+    pub in_doubt: Option<InDoubt>,
 }
 
 /// One record as it stands at offset `at` of the journal.
@@ -104,7 +105,7 @@ fn runs(runs: impl IntoIterator<Item = Range<u64>>) -> Vec<u8> {
 }
 
 /// `record` as it is appended at offset `at`. `added` is the manifest of the version for [`Record::Committed`],
-/// [`Record::Landed`] and [`Record::Rebased`], the [`Promise`] for [`Record::Frozen`].
+/// [`Record::Landed`] and [`Record::Rebased`], the [`InDoubt`] for [`Record::Frozen`].
 #[must_use]
 pub fn encode(at: u64, record: &Record, added: &[u8]) -> Vec<u8> {
     match record {
@@ -147,13 +148,13 @@ pub fn snapshot(boot: &BootId, cut: &Cut, lineage: &Lineage, held: &Held) -> Vec
     add_set(&mut bytes, CLEAN, &held.clean);
     add_set(&mut bytes, SUSPECT, &held.suspect);
     add_set(&mut bytes, KEPT, &held.kept);
-    let promise = lineage.promise.as_ref().map(Promise::encode);
+    let in_doubt = lineage.in_doubt.as_ref().map(InDoubt::encode);
     if !held.frozen.is_empty() {
         add_set(&mut bytes, DIRTY, &held.frozen);
         add_set(&mut bytes, FREED, &held.frozen_freed);
         add(&mut bytes, FROZEN, &[]);
     }
-    promise.iter().for_each(|promise| add(&mut bytes, PROMISE, promise));
+    in_doubt.iter().for_each(|in_doubt| add(&mut bytes, IN_DOUBT, in_doubt));
     add_set(&mut bytes, DIRTY, &held.dirty);
     add_set(&mut bytes, FREED, &held.freed);
     let at = bytes.len() as u64;
@@ -208,8 +209,8 @@ mod tests {
             clean: set(3..5),
             suspect: set(6..7),
         };
-        let promise = Some(Promise { token: [7; TOKEN_BYTES], image: "web".to_owned() });
-        let lineage = Lineage { base: b"base".to_vec(), landed: Some(b"theirs".to_vec()), promise };
+        let in_doubt = Some(InDoubt { token: [7; TOKEN_BYTES], image: "web".to_owned() });
+        let lineage = Lineage { base: b"base".to_vec(), landed: Some(b"theirs".to_vec()), in_doubt };
         let bytes = snapshot(&BOOT, &CUT, &lineage, &held);
         let found = recovered(&bytes, &BOOT);
         assert_eq!((found.held, found.lineage, found.cut), (held, lineage, CUT));
@@ -276,15 +277,15 @@ mod tests {
         let mut bytes = snapshot(&BOOT, &CUT, &base(), &Held::default());
         append(&mut bytes, &Record::Dirty(vec![0..600]));
         append(&mut bytes, &Record::Frozen);
-        let promise = Some(Promise { token: *b"next and some mo", image: "re".to_owned() });
-        assert_eq!(recovered(&bytes, &BOOT).lineage.promise, promise);
+        let in_doubt = Some(InDoubt { token: *b"next and some mo", image: "re".to_owned() });
+        assert_eq!(recovered(&bytes, &BOOT).lineage.in_doubt, in_doubt);
         append(&mut bytes, &Record::Abandoned);
-        assert_eq!(recovered(&bytes, &BOOT).lineage.promise, promise, "who gave up knows nothing");
+        assert_eq!(recovered(&bytes, &BOOT).lineage.in_doubt, in_doubt, "who gave up knows nothing");
         let (mut landed, mut rebased) = (bytes.clone(), bytes);
         append(&mut landed, &Record::Landed);
         let found = recovered(&landed, &BOOT);
         assert_eq!(found.held.dirty, set(0..600));
-        assert_eq!((found.lineage.base, found.lineage.promise), (b"base".to_vec(), None));
+        assert_eq!((found.lineage.base, found.lineage.in_doubt), (b"base".to_vec(), None));
         assert_eq!(found.lineage.landed.unwrap(), b"next and some more");
         append(&mut rebased, &Record::Rebased);
         let found = recovered(&rebased, &BOOT);

@@ -7,7 +7,7 @@ use base::{Error, ErrorKind, Result};
 
 use super::{
     ABANDONED, BARRIER, BASE, BootId, CHECK_BYTES, CLEAN, CLOSED, COMMITTED, DIRTY, FREED, FROZEN,
-    HEAD_BYTES, HEADER_BYTES, KEPT, LANDED, Lineage, MAGIC, PAYLOAD_BYTES_MAX, PROMISE, Promise, SUSPECT,
+    HEAD_BYTES, HEADER_BYTES, IN_DOUBT, InDoubt, KEPT, LANDED, Lineage, MAGIC, PAYLOAD_BYTES_MAX, SUSPECT,
     VERSION, check, corrupt,
 };
 use crate::machine::{Cut, Held, RunSet, Sectors};
@@ -166,14 +166,14 @@ fn apply(record: &Entry<'_>, cut: &Cut, held: &mut Held, lineage: &mut Lineage) 
         FROZEN => {
             held.freeze();
             if !record.payload.is_empty() {
-                lineage.promise = Some(Promise::decode(record.payload)?);
+                lineage.in_doubt = Some(InDoubt::decode(record.payload)?);
             }
         }
-        PROMISE => lineage.promise = Some(Promise::decode(record.payload)?),
+        IN_DOUBT => lineage.in_doubt = Some(InDoubt::decode(record.payload)?),
         ABANDONED => held.abandon(),
         LANDED => {
             lineage.landed = Some(record.payload.to_vec());
-            lineage.promise = None;
+            lineage.in_doubt = None;
             held.abandon();
         }
         COMMITTED => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, Sealed};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest};
 use mirror::images::Tell;
 use mirror::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Written};
 use net::clock::Stop;
@@ -56,7 +56,7 @@ impl Images for Far<'_> {
         self.place.repository.tag_names(image)
     }
 
-    fn find(&self, reference: &Reference) -> Result<Sealed> {
+    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
         self.place.repository.find(reference)
     }
 

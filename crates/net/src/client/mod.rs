@@ -44,8 +44,8 @@ const JSON_BYTES_MAX: u64 = 16 << 20;
 const TAG_BYTES_MAX: u32 = 16 << 10;
 /// A connection of which a packet was lost before it stood is made again after so long, not after the second that TCP
 /// waits (RFC 6298); so often, since a server may be further away than that.
-const HASTE: Duration = Duration::from_millis(100);
-const HASTY_ATTEMPTS: u32 = 5;
+const QUICK_TIMEOUT: Duration = Duration::from_millis(100);
+const QUICK_ATTEMPTS: u32 = 5;
 /// First and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
@@ -55,9 +55,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub struct Client {
     http: reqwest::blocking::Client,
     /// The same, in a hurry.
-    hasty: reqwest::blocking::Client,
+    quick: reqwest::blocking::Client,
     /// How often that was in vain.
-    hasty_failures: AtomicU32,
+    quick_failures: AtomicU32,
     server: Url,
     credential: Arc<Credential>,
     options: ClientOptions,
@@ -100,15 +100,15 @@ impl Client {
             let tls = tls::pinned(Arc::clone(&credential)).map_err(|error| failed(error.into()))?;
             builder.use_preconfigured_tls(tls).build().map_err(|error| failed(error.into()))
         };
-        let (http, hasty) = (build(options.connect_timeout)?, build(HASTE)?);
-        let hasty_failures = AtomicU32::new(0);
+        let (http, quick) = (build(options.connect_timeout)?, build(QUICK_TIMEOUT)?);
+        let quick_failures = AtomicU32::new(0);
         let (chance, answered) = (Mutex::new(clock::jitter()), AtomicBool::new(false));
         let session = Mutex::default();
         let upload = upload_name();
         Ok(Self {
             http,
-            hasty,
-            hasty_failures,
+            quick,
+            quick_failures,
             server,
             credential,
             options,
@@ -125,8 +125,8 @@ impl Client {
     pub fn with_options(&self, options: ClientOptions) -> Self {
         Self {
             http: self.http.clone(),
-            hasty: self.hasty.clone(),
-            hasty_failures: AtomicU32::new(self.hasty_failures.load(Ordering::Relaxed)),
+            quick: self.quick.clone(),
+            quick_failures: AtomicU32::new(self.quick_failures.load(Ordering::Relaxed)),
             server: self.server.clone(),
             credential: Arc::clone(&self.credential),
             options,
@@ -204,7 +204,7 @@ impl Client {
     }
 
     fn opened(&self, stored: Bytes, reference: &str) -> Result<Bytes> {
-        let opened = self.options.cipher.open_manifest(&stored);
+        let opened = self.options.cipher.decrypt_manifest(&stored);
         opened.map_err(|error| error.within(format!("read the manifest of `{reference}`")))
     }
 
@@ -234,7 +234,7 @@ impl Client {
     }
 
     fn publish_at(&self, path: &str, image: &str, draft: Bytes, key: &str) -> Result<Bytes> {
-        let draft = self.options.cipher.seal_manifest(draft);
+        let draft = self.options.cipher.encrypt_manifest(draft);
         let draft = draft.map_err(|error| error.within(format!("publish `{image}`")))?;
         let body = Body::Keyed { kind: api::OBJECT_TYPE, body: draft, key: key.to_owned() };
         self.opened(self.bytes(Method::POST, path, body, limits::MANIFEST_BYTES_MAX)?, image)
@@ -320,8 +320,8 @@ impl Client {
         limit: Duration,
     ) -> std::result::Result<Response, Failure> {
         let url = self.server.join(path).map_err(|error| Failure::final_from(ErrorKind::Invalid, error))?;
-        let in_haste = self.hasty_failures.load(Ordering::Relaxed) < HASTY_ATTEMPTS;
-        let http = if in_haste { &self.hasty } else { &self.http };
+        let in_haste = self.quick_failures.load(Ordering::Relaxed) < QUICK_ATTEMPTS;
+        let http = if in_haste { &self.quick } else { &self.http };
         let request = http.request(method.clone(), url).timeout(limit);
         let request = body.attach(request.header(header::AUTHORIZATION, self.credential.authorization()));
         let request = match self.beside() {
@@ -334,7 +334,7 @@ impl Client {
         };
         let response = request.send().map_err(|error| {
             let haste = in_haste && error.is_connect();
-            self.hasty_failures.fetch_add(u32::from(haste), Ordering::Relaxed);
+            self.quick_failures.fetch_add(u32::from(haste), Ordering::Relaxed);
             Failure { at_once: haste && error.is_timeout(), ..Failure::of_transport(error) }
         })?;
         self.answered.store(true, Ordering::Relaxed);

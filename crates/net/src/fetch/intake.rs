@@ -9,10 +9,12 @@ use std::time::Duration;
 use base::limits::{CHUNK_OVERHEAD_MAX, NODE_BYTES_MAX};
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Catalogue, CatalogueBuilder, InstallReport, Installer, ObjectRef, ObjectSource, Offer, Sealed};
+use image::{
+    Catalogue, CatalogueBuilder, InstallReport, Installer, ObjectRef, ObjectSource, Offer, SignedManifest,
+};
 use parking_lot::Mutex;
 
-use super::aside::Aside;
+use super::unicast_fallback::UnicastFallback;
 use crate::api::SessionGrant;
 use crate::clock::{Clock, Stop};
 use crate::multicast::receiver::{Accept, Consumer, Wish};
@@ -45,7 +47,7 @@ pub(super) struct Intake {
     early: BTreeMap<u64, Bytes>,
     /// Whether the session has been told which chunks are wanted.
     chunks_wanted: bool,
-    aside: Aside,
+    fallback: UnicastFallback,
     /// Ends the session's wait when there is something to do.
     waker: Arc<Waker>,
     broken: bool,
@@ -65,7 +67,7 @@ enum Stage {
 
 impl Intake {
     /// Takes the version of `sealed`; what damages on its way by multicast comes from `source`.
-    pub(super) fn new(sealed: &Sealed, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
+    pub(super) fn new(sealed: &SignedManifest, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
         let builder = CatalogueBuilder::from_manifest(manifest, source.cipher())
@@ -76,7 +78,7 @@ impl Intake {
         let waker = Waker::new()
             .map_err(|error| Error::from_source(ErrorKind::Io, format!("fetch `{name}`"), error))?;
         let waker = Arc::new(waker);
-        let aside = Aside::new(Arc::clone(&source), Arc::clone(&waker));
+        let fallback = UnicastFallback::new(Arc::clone(&source), Arc::clone(&waker));
         let mut intake = Self {
             name,
             source,
@@ -88,7 +90,7 @@ impl Intake {
             nodes_wanted: 0,
             early: BTreeMap::new(),
             chunks_wanted: false,
-            aside,
+            fallback,
             waker,
             broken: false,
         };
@@ -272,7 +274,7 @@ impl Intake {
             let (id, bytes) = entry.remove_entry();
             match builder.learn(id, bytes) {
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Corrupt => self.aside.order(id, name),
+                Err(error) if error.kind() == ErrorKind::Corrupt => self.fallback.order(id, name),
                 Err(error) => return Err(error.within(format!("read the tree of `{}`", self.name))),
             }
         }
@@ -291,14 +293,14 @@ impl Intake {
     fn take_asides(&mut self) -> Result<Vec<Wish>> {
         let mut here = Vec::new();
         loop {
-            let Some((id, bytes)) = self.aside.next() else { return Ok(here) };
+            let Some((id, bytes)) = self.fallback.next() else { return Ok(here) };
             let context = |name: &str| format!("fetch object {id} of `{name}` by unicast");
             let bytes = bytes.map_err(|error| error.within(context(&self.name)))?;
             match self.accept(id, &bytes)? {
                 Accept::Taken => here.push(Wish::Have(id)),
                 Accept::Bad => return Err(Error::new(ErrorKind::Corrupt, context(&self.name))),
                 Accept::Full => {
-                    self.aside.hold(id, bytes);
+                    self.fallback.hold(id, bytes);
                     return Ok(here);
                 }
             }
@@ -331,7 +333,7 @@ impl Consumer for Intake {
 
     fn get_otherwise(&mut self, object: u64) {
         if let Some(name) = self.object(object) {
-            self.aside.order(object, name);
+            self.fallback.order(object, name);
         }
     }
 }

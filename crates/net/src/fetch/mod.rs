@@ -6,10 +6,10 @@
 //! once is never fetched again: the installer knows what it holds by digest, whichever session, epoch or transport it
 //! came from.
 
-mod aside;
 mod intake;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unicast_fallback;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, chain, limits};
 use bytes::Bytes;
-use image::{Cipher, InstallReport, Manifest, ObjectRef, ObjectSource, Sealed};
+use image::{Cipher, InstallReport, Manifest, ObjectRef, ObjectSource, SignedManifest};
 use proto::multicast::ReceiverCounters;
 
 use crate::api::{Family, SessionGrant, SessionRequest};
@@ -124,10 +124,10 @@ pub struct FetchReport {
 /// # Errors
 /// Those of the client; `Corrupt` if it is of another image or number than was asked for, or no manifest; `Unsupported`
 /// if this program can't read it.
-pub fn manifest(client: &Client, reference: &str) -> Result<Sealed> {
+pub fn manifest(client: &Client, reference: &str) -> Result<SignedManifest> {
     let bytes = client.manifest(reference)?;
-    let sealed =
-        Sealed::open(&bytes).map_err(|error| error.within(format!("read the manifest of `{reference}`")))?;
+    let sealed = SignedManifest::open(&bytes)
+        .map_err(|error| error.within(format!("read the manifest of `{reference}`")))?;
     let Manifest { image, number, .. } = &sealed.manifest;
     let is_right = match reference.split_once('@') {
         Some((name, asked)) => image == name && asked.parse() == Ok(*number),
@@ -146,7 +146,7 @@ pub fn manifest(client: &Client, reference: &str) -> Result<Sealed> {
 /// Those of the client, of the installer, and `Stopped`. `Unreachable` if only multicast was allowed and it failed.
 pub fn fetch(
     client: &Arc<Client>,
-    sealed: &Sealed,
+    sealed: &SignedManifest,
     begin: Begin,
     options: &FetchOptions,
 ) -> Result<FetchReport> {
@@ -191,7 +191,7 @@ pub fn fetch(
 struct Fetch<'a> {
     reference: String,
     client: &'a Arc<Client>,
-    sealed: &'a Sealed,
+    sealed: &'a SignedManifest,
     options: &'a FetchOptions,
     intake: Intake,
     multicast_bytes: u64,

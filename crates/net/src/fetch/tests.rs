@@ -26,7 +26,7 @@ const SECTORS: u64 = 48 << 11;
 /// An image of noise with a gap, in memory.
 struct Version {
     content: Vec<u8>,
-    sealed: Sealed,
+    sealed: SignedManifest,
     encoded: Bytes,
     objects: MemoryObjects,
 }
@@ -78,7 +78,7 @@ impl Version {
             cipher: "none".into(),
         };
         let encoded = manifest.encode(None).unwrap();
-        let sealed = Sealed::open(&encoded).unwrap();
+        let sealed = SignedManifest::open(&encoded).unwrap();
         Arc::new(Self { content, sealed, encoded, objects })
     }
 }

@@ -198,7 +198,7 @@ mod tests {
     const FLOOR: u64 = 1_000_000;
 
     /// What sessions send that could send at `limits`, after some seconds of claims, and before that.
-    fn settle(shares: &[Share], limits: &[u64], rates: &mut [u64]) {
+    fn share_out(shares: &[Share], limits: &[u64], rates: &mut [u64]) {
         for _ in 0..400 {
             for ((share, &limit), rate) in shares.iter().zip(limits).zip(rates.iter_mut()) {
                 let ceiling = share.claim((*rate).min(limit));
@@ -208,9 +208,9 @@ mod tests {
         }
     }
 
-    fn settled(shares: &[Share], limits: &[u64]) -> Vec<u64> {
+    fn shared_out(shares: &[Share], limits: &[u64]) -> Vec<u64> {
         let mut rates = vec![FLOOR; shares.len()];
-        settle(shares, limits, &mut rates);
+        share_out(shares, limits, &mut rates);
         rates
     }
 
@@ -226,27 +226,27 @@ mod tests {
 
     #[test]
     fn sessions_that_can_use_it_get_equal_parts_of_a_ceiling() {
-        assert_eq!(settled(&shares(1, Some(TOTAL)), &[u64::MAX]), [TOTAL]);
-        assert_eq!(settled(&shares(4, Some(TOTAL)), &[u64::MAX; 4]), [TOTAL / 4; 4]);
+        assert_eq!(shared_out(&shares(1, Some(TOTAL)), &[u64::MAX]), [TOTAL]);
+        assert_eq!(shared_out(&shares(4, Some(TOTAL)), &[u64::MAX; 4]), [TOTAL / 4; 4]);
         assert_eq!(shares(1, None)[0].claim(7), u64::MAX);
     }
 
     #[test]
     fn what_one_cannot_use_goes_to_the_others() {
-        let rates = settled(&shares(3, Some(TOTAL)), &[80_000_000, u64::MAX, u64::MAX]);
+        let rates = shared_out(&shares(3, Some(TOTAL)), &[80_000_000, u64::MAX, u64::MAX]);
         assert!(rates[0] == 80_000_000 && is_near(rates[1], 450_000_000) && is_near(rates[2], 450_000_000));
-        let idle = settled(&shares(2, Some(TOTAL)), &[0, u64::MAX]);
+        let idle = shared_out(&shares(2, Some(TOTAL)), &[0, u64::MAX]);
         assert_eq!(idle[1], TOTAL - FLOOR, "who has nothing to send keeps the floor");
     }
 
     #[test]
     fn who_comes_back_or_leaves_is_noticed() {
         let mut shares = shares(2, Some(TOTAL));
-        assert_eq!(settled(&shares, &[0, u64::MAX])[1], TOTAL - FLOOR);
+        assert_eq!(shared_out(&shares, &[0, u64::MAX])[1], TOTAL - FLOOR);
         assert_eq!(shares[0].claim(FLOOR), TOTAL / 2, "it may begin with its part at once");
-        assert_eq!(settled(&shares, &[u64::MAX; 2]), [TOTAL / 2; 2]);
+        assert_eq!(shared_out(&shares, &[u64::MAX; 2]), [TOTAL / 2; 2]);
         shares.pop();
-        assert_eq!(settled(&shares, &[u64::MAX]), [TOTAL]);
+        assert_eq!(shared_out(&shares, &[u64::MAX]), [TOTAL]);
     }
 
     /// Sessions on one link that all cut their rates by a tenth when it is full, and grow by a fiftieth when it is not:
@@ -290,7 +290,7 @@ mod tests {
         fn the_ceiling_holds_and_nobody_gets_more_than_one_who_could_use_more(
             limits in prop::collection::vec(FLOOR..2 * TOTAL, 1..12),
         ) {
-            let rates = settled(&shares(u32::try_from(limits.len()).unwrap(), Some(TOTAL)), &limits);
+            let rates = shared_out(&shares(u32::try_from(limits.len()).unwrap(), Some(TOTAL)), &limits);
             let sum: u64 = rates.iter().sum();
             prop_assert!(sum <= TOTAL + TOTAL / 100, "{sum}");
             let wanted: u64 = limits.iter().sum();

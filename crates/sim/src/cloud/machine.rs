@@ -70,7 +70,7 @@ impl Machine {
             held.clean.insert(0..cut.chunks());
         }
         let mut core = Core::new(cut, config, held, 4096);
-        if matches!(cloud.way, Way::Profile | Way::Cast) {
+        if matches!(cloud.way, Way::Profile | Way::Multicast) {
             let order: Vec<u64> = boot.touches.iter().map(|touch| touch.chunk).collect();
             core.expect_reads(&order);
         }

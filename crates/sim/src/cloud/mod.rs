@@ -23,7 +23,7 @@ pub enum Way {
     /// As it reads it, and what others read first ahead of that.
     Profile,
     /// What others read first comes by one multicast for all.
-    Cast,
+    Multicast,
     /// All of it is here before it starts.
     Here,
 }

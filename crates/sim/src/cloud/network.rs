@@ -66,7 +66,7 @@ impl Network {
     }
 
     /// Multicasts things of these lengths from `from` to all, at half the rate: when each of them is there.
-    pub(super) fn cast(
+    pub(super) fn multicast(
         &mut self,
         now: Instant,
         from: usize,

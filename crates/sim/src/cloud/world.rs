@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use base::limits::TREE_FANOUT;
 use base::{Chance, Duration, Instant};
 use image::Root;
-use mirror::machine::{Cut, Done, Ending, Io, Item, NodePlace, OpId, Reliance, Request, Step, Zeros};
+use mirror::machine::{Cut, Done, Ending, Expectation, Io, Item, NodePlace, OpId, Request, Step, Zeros};
 
 use super::machine::{Commit, Job, Machine, READS_OF_CHUNK, SENDS_MAX};
 use super::network::Network;
@@ -39,7 +39,7 @@ enum Event {
     Done(usize, OpId),
     Timer(usize),
     /// Object `index` of a multicast has come.
-    Cast(usize, usize),
+    Multicast(usize, usize),
     /// A port is asked to send.
     Depart(Parcel),
     /// The first byte is there.
@@ -79,7 +79,7 @@ pub(super) struct World<'a> {
     machines: Vec<Machine>,
     lengths: HashMap<u64, u64>,
     /// What a multicast brings.
-    cast: Vec<Item>,
+    multicast: Vec<Item>,
     empties: HashMap<NodePlace, Vec<bool>>,
     outcome: CloudOutcome,
     thinks: Duration,
@@ -103,7 +103,7 @@ impl<'a> World<'a> {
             booting: machines.len(),
             machines,
             lengths: boot.touches.iter().map(|touch| (touch.chunk, u64::from(touch.bytes))).collect(),
-            cast: Vec::new(),
+            multicast: Vec::new(),
             empties: HashMap::new(),
             outcome: CloudOutcome::default(),
             thinks: cloud.computes / u32::try_from(reads).expect("a boot is short"),
@@ -116,7 +116,7 @@ impl<'a> World<'a> {
         for machine in 0..self.machines.len() {
             self.queue.push(self.machines[machine].started, Event::Start(machine));
         }
-        if self.cloud.way == Way::Cast {
+        if self.cloud.way == Way::Multicast {
             self.begin_cast();
         }
         while let Some(event) = self.queue.pop() {
@@ -133,12 +133,12 @@ impl<'a> World<'a> {
     fn begin_cast(&mut self) {
         let first = self.machines.iter().map(|machine| machine.started).min().unwrap_or(Instant::ZERO);
         let items = self.cast_items();
-        let there = self.network.cast(first + GATHER, 0, items.iter().map(|(_, bytes)| *bytes));
-        self.cast = items.into_iter().map(|(item, _)| item).collect();
+        let there = self.network.multicast(first + GATHER, 0, items.iter().map(|(_, bytes)| *bytes));
+        self.multicast = items.into_iter().map(|(item, _)| item).collect();
         for machine in 0..self.machines.len() {
             let started = self.machines[machine].started;
             for (index, &at) in there.iter().enumerate() {
-                self.queue.push(at.max(started), Event::Cast(machine, index));
+                self.queue.push(at.max(started), Event::Multicast(machine, index));
             }
         }
     }
@@ -165,8 +165,8 @@ impl<'a> World<'a> {
         let now = self.queue.now();
         match *event {
             Event::Start(machine) => {
-                if self.cloud.way == Way::Cast {
-                    self.machines[machine].core.rely(Reliance::Everything(PATIENCE));
+                if self.cloud.way == Way::Multicast {
+                    self.machines[machine].core.expect_multicast(Expectation::Everything(PATIENCE));
                 }
                 self.guest(machine);
                 self.pump(machine);
@@ -188,7 +188,7 @@ impl<'a> World<'a> {
                 self.machines[machine].core.handle_timeout(now);
                 self.pump(machine);
             }
-            Event::Cast(machine, index) => self.cast_arrives(machine, index),
+            Event::Multicast(machine, index) => self.cast_arrives(machine, index),
             Event::Depart(parcel) => {
                 let first = self.network.depart(now, parcel.from, parcel.bytes);
                 self.queue.push(first, Event::Arrive(parcel));
@@ -209,13 +209,13 @@ impl<'a> World<'a> {
     }
 
     fn cast_arrives(&mut self, machine: usize, index: usize) {
-        let item = self.cast[index];
+        let item = self.multicast[index];
         while self.machines[machine].core.poll_wish().is_some() {}
         if let Item::Chunk(chunk) = item
             && !self.machines[machine].core.knows(NodePlace { level: 0, number: chunk / TREE_FANOUT })
         {
             // Its node is still being taken in; a session's member keeps chunks until then.
-            return self.queue.push(self.queue.now() + TAKEN_IN, Event::Cast(machine, index));
+            return self.queue.push(self.queue.now() + TAKEN_IN, Event::Multicast(machine, index));
         }
         let came = self.fetched(item);
         if let Some(op) = self.machines[machine].core.arrived(item, came) {

@@ -20,7 +20,7 @@ struct Written {
 #[derive(Debug)]
 pub(super) struct Model {
     /// What a read finds where nothing is in flight.
-    settled: Vec<Value>,
+    stable: Vec<Value>,
     /// What is on the platter for certain.
     durable: Vec<Value>,
     /// Writes that are not durable for certain, in the order in which they were acknowledged, those in flight last.
@@ -32,7 +32,7 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new(content: Vec<Value>) -> Self {
         let durable = content.clone();
-        Self { settled: content, durable, since: BTreeMap::new(), clock: 0, reads: BTreeMap::new() }
+        Self { stable: content, durable, since: BTreeMap::new(), clock: 0, reads: BTreeMap::new() }
     }
 
     fn flying(&self, sector: u64) -> impl Iterator<Item = Value> + '_ {
@@ -42,7 +42,7 @@ impl Model {
 
     /// What a sector may hold for a reader now.
     pub(super) fn visible(&self, sector: u64) -> Vec<Value> {
-        std::iter::once(self.settled[sector as usize]).chain(self.flying(sector)).collect()
+        std::iter::once(self.stable[sector as usize]).chain(self.flying(sector)).collect()
     }
 
     /// What a sector may hold after a power cut.
@@ -71,7 +71,7 @@ impl Model {
             let at = since.iter().position(|written| written.write == write).expect("it began");
             let mut written = since.remove(at);
             written.acknowledged = Some(self.clock);
-            self.settled[sector as usize] = written.value;
+            self.stable[sector as usize] = written.value;
             let behind = since.iter().take_while(|other| other.acknowledged.is_some()).count();
             since.insert(behind, written);
         }

@@ -2,7 +2,7 @@
 
 use base::Chance;
 use mirror::machine::{Core, Cut, Held};
-use mirror::state::{self, BootId, Lineage, Promise};
+use mirror::state::{self, BootId, InDoubt, Lineage};
 
 use super::medium::{Medium, Value};
 
@@ -33,13 +33,13 @@ pub(super) struct Found {
 pub(super) struct Of {
     pub base: usize,
     pub landed: Option<usize>,
-    pub promise: Option<u64>,
+    pub in_doubt: Option<u64>,
 }
 
 impl Of {
     pub(super) fn lineage(&self) -> Lineage {
-        let promise = self.promise.map(promise);
-        Lineage { base: named(self.base), landed: self.landed.map(named), promise }
+        let in_doubt = self.in_doubt.map(in_doubt);
+        Lineage { base: named(self.base), landed: self.landed.map(named), in_doubt }
     }
 
     fn read(lineage: &Lineage) -> Self {
@@ -47,7 +47,7 @@ impl Of {
         Self {
             base: number(&lineage.base) as usize,
             landed: lineage.landed.as_ref().map(|landed| number(landed) as usize),
-            promise: lineage.promise.as_ref().map(|promise| number(&promise.token)),
+            in_doubt: lineage.in_doubt.as_ref().map(|in_doubt| number(&in_doubt.token)),
         }
     }
 }
@@ -57,11 +57,11 @@ pub(super) fn named(version: usize) -> Vec<u8> {
     (version as u64).to_le_bytes().to_vec()
 }
 
-/// A commit as it is promised.
-pub(super) fn promise(number: u64) -> Promise {
+/// A commit in doubt.
+pub(super) fn in_doubt(number: u64) -> InDoubt {
     let mut token = [0; state::TOKEN_BYTES];
     token[..8].copy_from_slice(&number.to_le_bytes());
-    Promise { token, image: "disk".to_owned() }
+    InDoubt { token, image: "disk".to_owned() }
 }
 
 pub(super) fn boot_id(boot: u64) -> BootId {

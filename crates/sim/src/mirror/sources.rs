@@ -9,7 +9,7 @@ use mirror::machine::{Failure, Item};
 enum Ways {
     Good,
     Dead,
-    Lies,
+    Damaged,
     Lacks,
 }
 
@@ -29,7 +29,7 @@ impl Sources {
     /// One of them is otherwise from now on.
     pub(super) fn turn(&mut self, chance: &mut Chance) {
         let at = chance.below(self.ways.len() as u64) as usize;
-        let ways = [Ways::Good, Ways::Good, Ways::Dead, Ways::Lies, Ways::Lacks];
+        let ways = [Ways::Good, Ways::Good, Ways::Dead, Ways::Damaged, Ways::Lacks];
         self.ways[at] = ways[chance.below(5) as usize];
     }
 
@@ -44,7 +44,7 @@ impl Sources {
         match self.ways[source] {
             Ways::Good => Ok(()),
             Ways::Dead => Err(Failure::Dead),
-            Ways::Lies => Err(Failure::Lies),
+            Ways::Damaged => Err(Failure::Damaged),
             Ways::Lacks => Err(Failure::Missing),
         }
     }
@@ -52,10 +52,11 @@ impl Sources {
     /// Whether a read may have failed so although it waits for sources that are away: there is an item that every
     /// source had damaged, or lacked, when it was asked last.
     pub(super) fn is_spoilt(&self, failure: Failure) -> bool {
-        let bad =
-            |item: Item, source| matches!(self.answers.get(&(item, source)), Some(Ways::Lies | Ways::Lacks));
+        let bad = |item: Item, source| {
+            matches!(self.answers.get(&(item, source)), Some(Ways::Damaged | Ways::Lacks))
+        };
         let spoilt = |item: Item| (0..self.ways.len()).all(|source| bad(item, source));
-        matches!(failure, Failure::Lies | Failure::Missing)
+        matches!(failure, Failure::Damaged | Failure::Missing)
             && self.answers.keys().any(|(item, _)| spoilt(*item))
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Chance, Duration, Instant};
 use mirror::machine::{
-    Core, Done, Ending, Failure, Held, Io, Item, NodePlace, OpId, Record, Reliance, Request, Sectors, Step,
-    Zeros,
+    Core, Done, Ending, Expectation, Failure, Held, Io, Item, NodePlace, OpId, Record, Request, Sectors,
+    Step, Zeros,
 };
 use mirror::state;
 
@@ -84,7 +84,7 @@ struct Version {
     /// The one that it was made from.
     parent: usize,
     /// The commit that it is of; none if somebody else wrote it.
-    promise: Option<u64>,
+    in_doubt: Option<u64>,
 }
 
 pub(super) struct World<'a> {
@@ -127,7 +127,7 @@ impl<'a> World<'a> {
         let mut chance = Chance::from_seed(scenario.seed ^ 0x6D69_7272);
         let cut = scenario.cut;
         let base = image(&mut chance, scenario);
-        let of = Of { base: 0, landed: None, promise: None };
+        let of = Of { base: 0, landed: None, in_doubt: None };
         let journal = state::snapshot(&boot_id(0), &cut, &of.lineage(), &Held::default());
         let core = start(scenario, Held::default(), journal.len() as u64);
         let spread = |count: u32, chance: &mut Chance| {
@@ -140,7 +140,7 @@ impl<'a> World<'a> {
             side: HashMap::new(),
             model: Model::new(base.clone()),
             versions: vec![base],
-            line: vec![Version { parent: 0, promise: None }],
+            line: vec![Version { parent: 0, in_doubt: None }],
             of,
             added: 0,
             core,
@@ -301,9 +301,9 @@ impl<'a> World<'a> {
         let done = done.expect("it was applied");
         match &io {
             Io::Append(Record::Committed | Record::Rebased) => {
-                self.of = Of { base: self.added, landed: None, promise: None };
+                self.of = Of { base: self.added, landed: None, in_doubt: None };
             }
-            Io::Append(Record::Landed) => (self.of.landed, self.of.promise) = (Some(self.added), None),
+            Io::Append(Record::Landed) => (self.of.landed, self.of.in_doubt) = (Some(self.added), None),
             _ => {}
         }
         self.core.done(self.queue.now(), id, done);
@@ -335,7 +335,7 @@ impl<'a> World<'a> {
             Io::Append(record) => {
                 let at = self.medium.journal().len() as u64;
                 let added = match record {
-                    Record::Frozen => self.of.promise.map(|number| recovery::promise(number).encode()),
+                    Record::Frozen => self.of.in_doubt.map(|number| recovery::in_doubt(number).encode()),
                     _ => Some(recovery::named(self.added)),
                 };
                 let record = state::encode(at, record, &added.unwrap_or_default());
@@ -356,7 +356,7 @@ impl<'a> World<'a> {
                 let values = self.medium.read(range);
                 self.side.extend((range.start..).zip(values));
             }
-            Io::ReadFrozen { aside, here } => self.gather_frozen(running, aside, here),
+            Io::ReadFrozen { copied, here } => self.gather_frozen(running, copied, here),
             Io::Fetch { .. } if early => return None,
             Io::Fetch { item, source } => return Some(self.fetch(running, *item, *source)),
             Io::Check(chunk) => {
@@ -395,10 +395,10 @@ impl<'a> World<'a> {
         Some(Done::Appended(running.written as u64))
     }
 
-    fn gather_frozen(&self, running: &mut Running, aside: &[Sectors], here: &[Sectors]) {
+    fn gather_frozen(&self, running: &mut Running, copied: &[Sectors], here: &[Sectors]) {
         let Job::Frozen { range } = &running.job else { unreachable!("only commits read frozen") };
         let mut values = vec![0; (range.end - range.start) as usize];
-        for sector in aside.iter().cloned().flatten() {
+        for sector in copied.iter().cloned().flatten() {
             values[(sector - range.start) as usize] = self.side[&sector];
         }
         for sector in here.iter().cloned().flatten() {
@@ -440,13 +440,13 @@ impl<'a> World<'a> {
     /// A session comes, or goes.
     fn turn_cast(&mut self) {
         let patience = Duration::from_micros(self.cast_chance.below(100_000));
-        let reliance = match self.cast_chance.below(4) {
-            0 => Reliance::Nothing,
-            1 => Reliance::Perhaps,
-            _ => Reliance::Everything(patience),
+        let expectation = match self.cast_chance.below(4) {
+            0 => Expectation::Nothing,
+            1 => Expectation::Perhaps,
+            _ => Expectation::Everything(patience),
         };
-        self.casts = matches!(reliance, Reliance::Everything(_));
-        self.core.rely(reliance);
+        self.casts = matches!(expectation, Expectation::Everything(_));
+        self.core.expect_multicast(expectation);
         // It brings what nobody asked for as well.
         let chunk = self.cast_chance.below(self.scenario.cut.chunks());
         self.answer_wish(chunk);
@@ -568,7 +568,7 @@ impl<'a> World<'a> {
         }
         if self.commit_at.remove(&self.issued) && self.commit.is_none() && !self.freezing {
             self.freezing = true;
-            self.keep_promise();
+            self.resolve_in_doubt();
         }
         if self.scenario.told == Told::Batches && self.chance.hits(30_000) {
             let count = self.chance.below(20);
@@ -639,11 +639,11 @@ impl<'a> World<'a> {
     }
 
     /// A commit begins: is one in doubt, and was it published? Then its version is the base.
-    fn keep_promise(&mut self) {
+    fn resolve_in_doubt(&mut self) {
         let known = self
             .of
-            .promise
-            .and_then(|promise| self.line.iter().position(|version| version.promise == Some(promise)));
+            .in_doubt
+            .and_then(|in_doubt| self.line.iter().position(|version| version.in_doubt == Some(in_doubt)));
         let Some(version) = known else { return self.begin_commit() };
         self.added = version;
         let is_child = self.line[version].parent == self.of.base;
@@ -653,9 +653,9 @@ impl<'a> World<'a> {
     }
 
     fn begin_commit(&mut self) {
-        if self.of.promise.is_none() {
+        if self.of.in_doubt.is_none() {
             self.promises += 1;
-            self.of.promise = Some(self.promises);
+            self.of.in_doubt = Some(self.promises);
         }
         self.submit(Request::Freeze, Job::Freeze);
     }
@@ -698,7 +698,7 @@ impl<'a> World<'a> {
         }
         let newest = self.versions.len() - 1;
         let is_child = newest == self.of.base;
-        let alone = self.line[self.of.base + 1..].iter().all(|version| version.promise.is_some());
+        let alone = self.line[self.of.base + 1..].iter().all(|version| version.in_doubt.is_some());
         if alone && !is_child {
             self.breach("a disk knows its own versions", format!("version {newest} is of this disk"));
         }
@@ -729,7 +729,7 @@ impl<'a> World<'a> {
         }
         let parent = self.versions.len() - 1;
         self.versions.push(content);
-        self.line.push(Version { parent, promise: None });
+        self.line.push(Version { parent, in_doubt: None });
     }
 
     /// What was frozen is a version over version `onto`, as a depot makes it: the rest is that version's.
@@ -752,7 +752,7 @@ impl<'a> World<'a> {
             self.breach("a version is of one moment", wrong);
         }
         self.versions.push(content);
-        self.line.push(Version { parent: onto, promise: self.of.promise });
+        self.line.push(Version { parent: onto, in_doubt: self.of.in_doubt });
         self.outcome.published += 1;
         self.outcome.merged += u32::from(!is_child);
     }
@@ -816,7 +816,7 @@ impl<'a> World<'a> {
         // for that.
         self.issued = self.scenario.requests;
         self.sources.heal();
-        self.settle();
+        self.finish_all();
         (self.outcome.counters, self.outcome.expects) = (self.core.counters(), self.core.expects());
         if self.outcome.violations.is_empty() {
             self.check_clean();
@@ -825,7 +825,7 @@ impl<'a> World<'a> {
         let (read, range) = (self.next, 0..self.scenario.cut.size_sectors);
         self.model.read_begins(read, &range);
         self.submit(Request::Read(range.clone()), Job::Read { read });
-        self.settle();
+        self.finish_all();
         if self.outcome.violations.is_empty() {
             let complete = self.core.is_complete();
             if !complete && self.scenario.config.give_up.is_none() && self.local_faults == 0 {
@@ -835,7 +835,7 @@ impl<'a> World<'a> {
     }
 
     /// Until nothing is under way.
-    fn settle(&mut self) {
+    fn finish_all(&mut self) {
         self.pump();
         while !self.is_quiet() && self.outcome.violations.is_empty() {
             self.outcome.steps += 1;

@@ -48,7 +48,7 @@ pub(super) enum Role {
 type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> Result<()>;
 
 /// The actors of a run.
-pub(super) fn cast(chance: &mut Chance) -> Vec<Actor> {
+pub(super) fn multicast(chance: &mut Chance) -> Vec<Actor> {
     let rounds = |chance: &mut Chance, most| 1 + u32::try_from(chance.below(most)).expect("few");
     let mut actors = Vec::new();
     for _ in 0..1 + chance.below(3) {
@@ -67,7 +67,7 @@ pub(super) fn cast(chance: &mut Chance) -> Vec<Actor> {
 
 /// Makes the repository, with some versions of which some are removed.
 pub(super) fn found(world: &Arc<World>) {
-    world.cast(1);
+    world.multicast(1);
     let stage = world.stage(0);
     let repository = open(&stage).expect("nothing goes wrong yet");
     let mut chance = Chance::from_seed(0);
@@ -125,13 +125,13 @@ impl Actor {
 }
 
 fn publish(repository: &Repository, chance: &mut Chance, seed: u64) -> Result<Manifest> {
-    let writer = Writer::begin_still(repository, &stamp())?;
+    let writer = Writer::begin_without_heartbeat(repository, &stamp())?;
     let draft = fill(&writer, &mut Chance::from_seed(seed))?;
     writer.publish(&image(chance), draft)
 }
 
 fn write(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<()> {
-    let writer = Writer::begin_still(repository, &stamp())?;
+    let writer = Writer::begin_without_heartbeat(repository, &stamp())?;
     for _ in 0..1 + chance.below(2) {
         let draft = fill(&writer, &mut chance.fork())?;
         if chance.hits(300_000) {
@@ -228,7 +228,7 @@ fn any_version(repository: &Repository, chance: &mut Chance) -> Result<Option<Re
 }
 
 fn clone(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<()> {
-    let writer = Writer::begin_still(repository, &stamp())?;
+    let writer = Writer::begin_without_heartbeat(repository, &stamp())?;
     let Some(source) = any_version(repository, chance)? else { return Ok(()) };
     let found = match repository.resolve(&source) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -293,5 +293,5 @@ impl Overseer for Patience<'_> {
 
 fn prune(repository: &Repository, stage: &Stage, looks: u32) -> Result<()> {
     let options = PruneOptions { looks, pause: Duration::ZERO, window: 1 };
-    repository.prune_still(&options, &stamp(), &Patience(stage)).map(drop)
+    repository.prune_without_heartbeat(&options, &stamp(), &Patience(stage)).map(drop)
 }

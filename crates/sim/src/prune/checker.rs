@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use base::{Error, ErrorKind};
 use bytes::Bytes;
 use image::node::Node;
-use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Sealed};
+use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, SignedManifest};
 
 use crate::Violation;
 use crate::prune::world::Copies;
@@ -55,7 +55,7 @@ impl Checker {
         }
         self.prunes += usize::from(path.starts_with("prunes/") && path.ends_with("/begin"));
         let Some(name) = version_at(path, "versions/") else { return };
-        let manifest = Sealed::open(bytes).expect("writers write good manifests").manifest;
+        let manifest = SignedManifest::open(bytes).expect("writers write good manifests").manifest;
         if let Some(before) = self.manifests.get(&name).filter(|before| **before != manifest.nonce) {
             let text = format!("{}@{} was {before}, is {}", name.0, name.1, manifest.nonce);
             self.violate("numbers are not used twice", text);

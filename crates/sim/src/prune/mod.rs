@@ -48,7 +48,7 @@ pub fn run_prunes(seed: u64) -> PruneOutcome {
     actors::found(&world);
     let faults = Faults::draw(&mut chance);
     world.trouble(faults);
-    let actors = actors::cast(&mut chance);
+    let actors = actors::multicast(&mut chance);
     play(&world, &actors);
     // What the dead had asked for arrives when others have cleared up behind them, and stored it anew.
     world.trouble(Faults { deaths_show: faults.deaths_show, ..Faults::NONE });
@@ -64,7 +64,7 @@ pub fn run_prunes(seed: u64) -> PruneOutcome {
 
 /// Lets `actors` act until all have ended.
 fn play(world: &Arc<World>, actors: &[Actor]) {
-    world.cast(actors.len());
+    world.multicast(actors.len());
     std::thread::scope(|scope| {
         for (index, actor) in actors.iter().enumerate() {
             let stage = world.stage(index);

@@ -180,7 +180,7 @@ impl World {
     }
 
     /// Makes room for so many actors, who all begin at once.
-    pub(super) fn cast(&self, actors: usize) {
+    pub(super) fn multicast(&self, actors: usize) {
         let soul = || Soul { mood: Mood::Busy, deletes: false, sleeps_until: 0, is_dead: false };
         let mut state = self.state();
         state.first_soul += state.souls.len();

@@ -156,14 +156,14 @@ impl<'a> World<'a> {
                     self.hosts[host].timer = None;
                 }
                 self.hosts[host].tick(now, &self.image, &mut self.acts);
-                self.settle(host);
+                self.rearm(host);
             }
             Event::Start(host) => {
                 self.server.admit(now, receiver_id(host));
                 self.admitted += 1;
                 let config = self.receiver_config(host);
                 self.hosts[host].start(now, config, &self.image, &mut self.acts);
-                self.settle(host);
+                self.rearm(host);
                 self.drive_server(now);
             }
         }
@@ -242,7 +242,7 @@ impl<'a> World<'a> {
         for host in self.classes[class].hosts.clone() {
             if self.hosts[host].listens() {
                 used |= self.hosts[host].receive(&burst.packets, &at, &self.image, &mut self.acts);
-                self.settle(host);
+                self.rearm(host);
             }
         }
         burst.used.set(burst.used.get() | used);
@@ -254,7 +254,7 @@ impl<'a> World<'a> {
     }
 
     /// Sends what a host wants to send, sets its timer, and notes when it is gone.
-    fn settle(&mut self, host: usize) {
+    fn rearm(&mut self, host: usize) {
         let World { hosts, queue, room, acts, .. } = self;
         let state = &mut hosts[host];
         for (at, mut report) in acts.reports.drain(..) {

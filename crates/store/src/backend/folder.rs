@@ -5,7 +5,7 @@
 //! disk: it is written to a file without a name (`O_TMPFILE`), a batch of such files is flushed by one `syncfs`, and
 //! then they are linked. A process that dies leaves nothing behind. One flush for a batch, not one for each object,
 //! because a flush costs a journal commit: 90 KB objects go in 2 to 3 times as fast (`versions.folder_put` of `make
-//! bench`).
+//! codec`).
 //!
 //! `syncfs` reports lost writes since Linux 5.8; open(2), linkat(2), syncfs(2).
 
@@ -125,7 +125,7 @@ impl Folder {
         self.shared.takes_unnamed
     }
 
-    /// Takes in the object `bytes`, which has its name and is durable after the next [`Self::settle`].
+    /// Takes in the object `bytes`, which has its name and is durable after the next [`Self::flush`].
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if self.shared.take_in(name, bytes)? { self.flush_batch() } else { Ok(()) }
     }
@@ -166,7 +166,7 @@ impl Folder {
     }
 
     /// Makes everything put before durable, under its name. Also what other processes linked into this folder.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         self.name_waiting()?;
         self.shared.flush()
     }
@@ -198,7 +198,7 @@ impl Folder {
 impl Drop for Folder {
     /// Lets go of the folder only when nothing uses it any more.
     fn drop(&mut self) {
-        // What was not settled may be lost: nobody was told otherwise.
+        // What was not flushed may be lost: nobody was told otherwise.
         let _ = join(&mut self.flusher());
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod access;
 pub(crate) mod cache;
+pub(crate) mod capabilities;
 mod executor;
 pub(crate) mod files;
 mod flush;
@@ -10,7 +11,6 @@ pub(crate) mod folder;
 mod http;
 mod listing;
 pub(crate) mod location;
-pub(crate) mod probe;
 pub(crate) mod s3;
 pub(crate) mod scrubs;
 mod uploads;
@@ -28,11 +28,11 @@ use object_store::{
     UpdateVersion,
 };
 
+use crate::backend::capabilities::{Capabilities, CapabilityCheck};
 use crate::backend::executor::Executor;
 use crate::backend::flush::SharedFlush;
 use crate::backend::folder::Folder;
 use crate::backend::http::CutShort;
-use crate::backend::probe::{Probe, Proof};
 use crate::backend::scrubs::FileStamp;
 use crate::backend::uploads::Uploads;
 use crate::error::from_store;
@@ -60,7 +60,7 @@ pub(crate) struct Backend {
     store: Arc<dyn ObjectStore>,
     executor: Executor,
     objects: Objects,
-    proof: Proof,
+    check: CapabilityCheck,
     flush: SharedFlush,
 }
 
@@ -85,30 +85,35 @@ pub(crate) enum Created {
 }
 
 impl Backend {
-    fn new(store: Arc<dyn ObjectStore>, executor: Executor, objects: Objects, proof: Proof) -> Self {
-        Self { store, executor, objects, proof, flush: SharedFlush::default() }
+    fn new(
+        store: Arc<dyn ObjectStore>,
+        executor: Executor,
+        objects: Objects,
+        check: CapabilityCheck,
+    ) -> Self {
+        Self { store, executor, objects, check, flush: SharedFlush::default() }
     }
 
     /// A store whose futures do their work where they are waited for.
-    pub(crate) fn here(store: Arc<dyn ObjectStore>, proof: Proof) -> Self {
-        Self::new(store, Executor::Here, Objects::Direct, proof)
+    pub(crate) fn here(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Self {
+        Self::new(store, Executor::Here, Objects::Direct, check)
     }
 
     /// A folder, as `object_store` sees it and as it takes in objects.
-    pub(crate) fn folder(store: Arc<dyn ObjectStore>, folder: Folder, proof: Proof) -> Self {
-        Self::new(store, Executor::Here, Objects::Folder(folder), proof)
+    pub(crate) fn folder(store: Arc<dyn ObjectStore>, folder: Folder, check: CapabilityCheck) -> Self {
+        Self::new(store, Executor::Here, Objects::Folder(folder), check)
     }
 
     /// Any store that says when a put is done, one object after the other.
-    pub(crate) fn any(store: Arc<dyn ObjectStore>, proof: Proof) -> Result<Self> {
-        Ok(Self::new(store, Executor::network()?, Objects::Direct, proof))
+    pub(crate) fn any(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Result<Self> {
+        Ok(Self::new(store, Executor::network()?, Objects::Direct, check))
     }
 
     /// A store behind a network.
-    pub(crate) fn network(store: Arc<dyn ObjectStore>, proof: Proof) -> Result<Self> {
+    pub(crate) fn network(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Result<Self> {
         let executor = Executor::network()?;
         let uploads = Uploads::new(Arc::clone(&store), executor.clone());
-        Ok(Self::new(store, executor, Objects::Uploads(uploads), proof))
+        Ok(Self::new(store, executor, Objects::Uploads(uploads), check))
     }
 
     /// Whether every call costs a way through a network.
@@ -222,7 +227,7 @@ impl Backend {
         }
     }
 
-    /// Stores the object `bytes` at `path`. It is durable after the next [`Self::settle`].
+    /// Stores the object `bytes` at `path`. It is durable after the next [`Self::flush`].
     pub(crate) fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
         match &self.objects {
             Objects::Folder(folder) if folder.takes_unnamed() => folder.put(path.as_ref(), &bytes),
@@ -270,11 +275,11 @@ impl Backend {
     }
 
     /// Makes everything that was put before durable. Threads that call this at the same time share one flush.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         self.flush.flush(|| match &self.objects {
             Objects::Direct => Ok(()),
-            Objects::Folder(folder) => folder.settle(),
-            Objects::Uploads(uploads) => uploads.settle(),
+            Objects::Folder(folder) => folder.flush(),
+            Objects::Uploads(uploads) => uploads.flush(),
         })
     }
 
@@ -282,18 +287,18 @@ impl Backend {
     /// writer would create there: after an error the record is read back, since the reply may be all that was lost.
     /// `Unsupported` if the store is not fit for a repository.
     pub(crate) fn create(&self, path: &Path, bytes: &Bytes) -> Result<Created> {
-        self.prove()?;
+        self.ensure_supported()?;
         self.create_unproven(path, bytes)
     }
 
     /// Makes sure that the store is fit for a repository, by trying it if nobody has.
-    pub(crate) fn prove(&self) -> Result<()> {
-        self.proof.require(self)
+    pub(crate) fn ensure_supported(&self) -> Result<()> {
+        self.check.require(self)
     }
 
     /// Tries the store, whatever is known of it.
-    pub(crate) fn probe(&self) -> Result<Probe> {
-        self.proof.give(self)
+    pub(crate) fn capabilities(&self) -> Result<Capabilities> {
+        self.check.give(self)
     }
 
     /// [`Self::create`] in a store of which nothing is known yet.
@@ -340,7 +345,7 @@ impl Backend {
         let taken = error.kind() == ErrorKind::Exists;
         match self.read_named(path, bytes.len() as u64) {
             Ok(found) if found == *bytes || mend(&found).as_ref() == Some(bytes) => {
-                self.settle().map(|()| Ok(Created::Ours))
+                self.flush().map(|()| Ok(Created::Ours))
             }
             // It exists, and is another's: it has other bytes, or more of them.
             Ok(_) => Ok(Ok(Created::Taken)),

@@ -1,5 +1,5 @@
 //! Objects on their way to a store in a network: put without waiting, several at once, all there after
-//! [`Uploads::settle`]. What waits can be read meanwhile.
+//! [`Uploads::flush`]. What waits can be read meanwhile.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Uploads {
         Self { shared: Arc::new(shared), executor }
     }
 
-    /// Takes in the object `bytes`, which is in the store after the next [`Self::settle`]. The error may be that of an
+    /// Takes in the object `bytes`, which is in the store after the next [`Self::flush`]. The error may be that of an
     /// earlier object; then this one was not taken in.
     pub(crate) fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
         let mut state = self.shared.state();
@@ -83,7 +83,7 @@ impl Uploads {
 
     /// Waits until everything that was put is in the store. What failed before is sent once more; what fails now stays
     /// for the next call, and this one returns the first error.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.error = None;
         self.send_failed(&mut state);

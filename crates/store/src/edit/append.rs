@@ -62,7 +62,7 @@ impl Blob<'_> {
                 nonce: record::nonce()?,
             };
             let path = layout::append(image, number);
-            let bytes = record::enclose(repository.cipher(), record::seal(APPEND, &record))?;
+            let bytes = record::encrypt(repository.cipher(), record::encode(APPEND, &record))?;
             // If the one before was deleted, then perhaps this one was, too, and others went on behind it: then this
             // place is given up.
             if repository.backend.create(&path, &bytes)? == Created::Ours && self.follows(number)? {
@@ -85,8 +85,8 @@ impl Blob<'_> {
     pub(crate) fn reserved(&self, number: u64) -> Result<u64> {
         let path = layout::append(&self.image, number);
         let bytes = self.repository.backend.read_record(&path, RECORD_BYTES_MAX)?;
-        let bytes = record::disclose(self.repository.cipher(), path.as_ref(), bytes)?;
-        let found: Reservation = record::unseal(APPEND, path.as_ref(), &bytes)?;
+        let bytes = record::decrypt(self.repository.cipher(), path.as_ref(), bytes)?;
+        let found: Reservation = record::decode(APPEND, path.as_ref(), &bytes)?;
         if (found.image.as_str(), found.number) != (self.image.as_str(), number) {
             let text = format!("`{path}` is damaged: it is a reservation of another image or number");
             return Err(Error::new(ErrorKind::Corrupt, text));

@@ -4,8 +4,8 @@ use base::Result;
 use image::manifest::Statistics;
 use image::{Layout, Leaf, ObjectSink, ObjectSource, Root, TreeEditor};
 
-use super::compose::{Benches, Content};
-use super::touched::{Step, Touched};
+use super::compose::{CodecPool, Content};
+use super::dirty_ranges::{DirtyRanges, Step};
 use crate::parallel::parallel_by;
 
 /// Most chunks that are composed in one go: enough for all threads, and little to remember.
@@ -18,9 +18,9 @@ pub(super) type Through<'a> = (&'a dyn ObjectSource, &'a dyn ObjectSink);
 pub(super) struct Edit<'a> {
     pub(super) nodes: Through<'a>,
     pub(super) chunks: Through<'a>,
-    pub(super) benches: &'a Benches,
+    pub(super) codecs: &'a CodecPool,
     pub(super) threads: usize,
-    pub(super) touched: &'a Touched,
+    pub(super) dirty: &'a DirtyRanges,
     pub(super) content: &'a dyn Content,
 }
 
@@ -37,7 +37,7 @@ impl Edit<'_> {
         let mut editor = TreeEditor::new(from, to, layout.chunk, root, statistics);
         editor.grow(layout.chunk_count());
         let mut base = Leafs::new(self.nodes, layout, root);
-        let mut steps = self.touched.steps(layout).peekable();
+        let mut steps = self.dirty.steps(layout).peekable();
         while steps.peek().is_some() {
             let batch: Vec<Step> = steps.by_ref().take(BATCH_CHUNKS_MAX).collect();
             let window = batch.iter().filter_map(|step| match step {
@@ -67,10 +67,10 @@ impl Edit<'_> {
         let composed = parallel_by(
             self.threads,
             window,
-            || self.benches.lend(&cipher),
-            |lent, (index, base)| {
-                let write = (self.touched, self.content, is_known(*index));
-                lent.bench()?.compose(self.chunks, layout, *index, base, write)
+            || self.codecs.borrow(&cipher),
+            |borrowed, (index, base)| {
+                let write = (self.dirty, self.content, is_known(*index));
+                borrowed.codec()?.compose(self.chunks, layout, *index, base, write)
             },
         );
         composed.into_iter().collect()

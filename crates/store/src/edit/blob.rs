@@ -9,10 +9,10 @@ use image::manifest::{DiskRecord, FORMAT, Origin, Statistics};
 use image::{Child, ChunkSize, Layout, Manifest, Root};
 
 use super::commit::{Committed, Write, publish};
+use super::commit_queue::Tip;
 use super::compose::{Content, Moved, Piece};
 use super::describe;
-use super::line::Tip;
-use super::touched::Touched;
+use super::dirty_ranges::DirtyRanges;
 use super::upload::Upload;
 use crate::backend::Created;
 use crate::lease::writer::retry_if_revoked;
@@ -122,7 +122,7 @@ impl Blob<'_> {
     pub fn clone_from(&self, from: &Reference, stamp: &Stamp) -> Result<Manifest> {
         retry_if_revoked(|| {
             let upload = Upload::begin(self.repository, stamp)?;
-            let (sealed, _) = self.repository.sealed(from)?;
+            let (sealed, _) = self.repository.signed_manifest(from)?;
             let digest = sealed.digest();
             let layout = sealed.manifest.layout().map_err(|error| error.within(format!("clone `{from}`")))?;
             let parent = Tip { manifest: sealed.manifest, digest, layout, next: 1 };
@@ -168,11 +168,11 @@ impl Blob<'_> {
     /// the image has a newer one by then. For a disk that runs on a version that is the thing to do; without it, what
     /// others wrote meanwhile stays beside what is written here.
     pub fn commit(&self, changes: &Changes<'_>, expected: Option<u64>, stamp: &Stamp) -> Result<Committed> {
-        let touched = Touched::new(changes.written, changes.freed);
+        let dirty = DirtyRanges::new(changes.written, changes.freed);
         publish(
             self.repository,
             &self.image,
-            &Write { touched, content: changes.content, grows_to: 0, expected, stamp },
+            &Write { dirty, content: changes.content, grows_to: 0, expected, stamp },
         )
     }
 
@@ -207,9 +207,9 @@ impl Blob<'_> {
         stamp: &Stamp,
     ) -> Result<(u64, Committed)> {
         let offset = self.reserve(room, stamp)?;
-        let touched = Touched::new(std::slice::from_ref(&(offset..offset + bytes)), &[]);
+        let dirty = DirtyRanges::new(std::slice::from_ref(&(offset..offset + bytes)), &[]);
         let content = &Moved { content, by: offset };
-        let write = Write { touched, content, grows_to: offset + room, expected: None, stamp };
+        let write = Write { dirty, content, grows_to: offset + room, expected: None, stamp };
         Ok((offset, publish(self.repository, &self.image, &write)?))
     }
 }

@@ -11,12 +11,12 @@ use image::{Layout, Manifest, Root, TreeEditor};
 use parking_lot::MutexGuard;
 
 use super::apply::{Edit, Leafs};
+use super::commit_queue::{CommitQueue, Head, Outcome, Tip, Turn};
 use super::compose::Content;
 use super::describe;
-use super::line::{Head, Line, Outcome, Tip, Turn};
+use super::dirty_ranges::{DirtyRanges, Step};
 use super::ranges::bytes_of;
 use super::staging::Staging;
-use super::touched::{Step, Touched};
 use super::upload::Upload;
 use crate::lease::writer::retry_if_revoked;
 use crate::names::{ImageName, Reference};
@@ -26,7 +26,7 @@ use crate::repository::Repository;
 use crate::versions::newest::Newest;
 use crate::versions::{RACES_MAX, next};
 
-/// How often a line looks whether other processes have come to rest, before it goes on anyway.
+/// How often a queue looks whether other processes have come to rest, before it goes on anyway.
 const LOOKS_MAX: u32 = 64;
 
 /// What came of a write.
@@ -44,7 +44,7 @@ pub struct Committed {
 
 /// What a writer wants.
 pub(super) struct Write<'a> {
-    pub(super) touched: Touched,
+    pub(super) dirty: DirtyRanges,
     pub(super) content: &'a dyn Content,
     /// As far the image reaches afterwards, at least.
     pub(super) grows_to: u64,
@@ -89,17 +89,17 @@ pub(super) fn publish(repository: &Repository, image: &ImageName, write: &Write<
 
 impl<'a> Job<'a> {
     fn run(&self) -> Result<Committed> {
-        let line = self.repository.blobs().lines.of(self.image);
-        let over = self.current(&line, &mut line.head(), false)?;
+        let queue = self.repository.blobs().queues.of(self.image);
+        let over = self.current(&queue, &mut queue.head(), false)?;
         let mut prepared = self.prepare(over)?;
         for retries in 0..RACES_MAX {
-            let (ready, turn) = self.build(&line, &mut prepared)?;
-            self.upload.settle()?;
+            let (ready, turn) = self.build(&queue, &mut prepared)?;
+            self.upload.flush()?;
             let manifest = &ready.tip.manifest;
             match turn.publish(|| self.upload.create(self.image, manifest, &ready.bytes))? {
                 Outcome::Lost => {}
                 Outcome::Published => {
-                    *line.seen() = Some(Arc::clone(&ready.tip));
+                    *queue.seen() = Some(Arc::clone(&ready.tip));
                     let manifest = ready.tip.manifest.clone();
                     let (merged_chunks, stored_bytes) = (prepared.merged_chunks, self.upload.bytes());
                     return Ok(Committed { manifest, retries, merged_chunks, stored_bytes });
@@ -119,8 +119,8 @@ impl<'a> Job<'a> {
 
     /// The version to build on: as this process knows it, if the store has no newer one. If it has, and this version is
     /// `about` to be published, only after others have come to rest: who comes into the middle of them loses to them.
-    fn current(&self, line: &Line, head: &mut MutexGuard<'_, Head>, about: bool) -> Result<Arc<Tip>> {
-        let known = line.tip(head);
+    fn current(&self, queue: &CommitQueue, head: &mut MutexGuard<'_, Head>, about: bool) -> Result<Arc<Tip>> {
+        let known = queue.tip(head);
         if let Some((tip, true)) = known {
             return Ok(tip);
         }
@@ -130,27 +130,27 @@ impl<'a> Job<'a> {
             return Ok(tip);
         }
         for _ in 0..if about { LOOKS_MAX } else { 0 } {
-            self.repository.backend.rest(line.losses())?;
+            self.repository.backend.rest(queue.losses())?;
             if std::mem::replace(&mut found, newest()?) == found {
                 break;
             }
         }
         let tip = self.repository.tip_of(self.image, &found)?;
-        line.refresh(head, Arc::clone(&tip));
+        queue.refresh(head, Arc::clone(&tip));
         Ok(tip)
     }
 
-    /// Builds the version onto the head of the line, and takes the place behind it.
-    fn build<'l>(&self, line: &'l Line, prepared: &mut Prepared<'a>) -> Result<(Ready, Turn<'l>)> {
-        let mut head = line.head();
+    /// Builds the version onto the head of the queue, and takes the place behind it.
+    fn build<'l>(&self, queue: &'l CommitQueue, prepared: &mut Prepared<'a>) -> Result<(Ready, Turn<'l>)> {
+        let mut head = queue.head();
         for _ in 0..RACES_MAX {
-            let tip = self.current(line, &mut head, true)?;
+            let tip = self.current(queue, &mut head, true)?;
             if !Arc::ptr_eq(&prepared.over, &tip) {
                 *prepared = self.move_onto(tip, prepared)?;
             }
             prepared.staging.store().map_err(|error| self.failed(error))?;
             let ready = self.ready(prepared)?;
-            if let Some(turn) = line.queue(&mut head, Arc::clone(&ready.tip)) {
+            if let Some(turn) = queue.queue(&mut head, Arc::clone(&ready.tip)) {
                 return Ok((ready, turn));
             }
         }
@@ -165,7 +165,7 @@ impl<'a> Job<'a> {
             return Err(Error::new(ErrorKind::Refused, text));
         }
         let mut layout = tip.layout;
-        let end = self.write.touched.all.end();
+        let end = self.write.dirty.all.end();
         let unit = u64::from(layout.logical_sector_bytes);
         let reach = self.write.grows_to.next_multiple_of(unit) / SECTOR_BYTES;
         layout.size_sectors = layout.size_sectors.max(reach);
@@ -191,9 +191,9 @@ impl<'a> Job<'a> {
         Edit {
             nodes: (staging, staging),
             chunks: (self.repository, self.upload),
-            benches: &self.repository.blobs().benches,
+            codecs: &self.repository.blobs().codecs,
             threads: cores(),
-            touched: &self.write.touched,
+            dirty: &self.write.dirty,
             content: self.write.content,
         }
     }
@@ -218,8 +218,8 @@ impl<'a> Job<'a> {
             let mut base = Leafs::new((&staging, &staging), &before.layout, &before.manifest.root);
             let through = (&prepared.staging as _, &prepared.staging as _);
             let mut mine = Leafs::new(through, &prepared.layout, &prepared.root);
-            let touched = &self.write.touched;
-            for step in touched.steps(&layout) {
+            let dirty = &self.write.dirty;
+            for step in dirty.steps(&layout) {
                 let index = match step {
                     Step::Compose(index) => index,
                     Step::Free(chunks) => {
@@ -228,7 +228,7 @@ impl<'a> Job<'a> {
                     }
                 };
                 let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
-                let leaf = if theirs == base || touched.all.cover(&bytes_of(layout.chunk_extent(index))) {
+                let leaf = if theirs == base || dirty.all.cover(&bytes_of(layout.chunk_extent(index))) {
                     mine
                 } else {
                     merged_chunks += 1;
@@ -252,7 +252,7 @@ impl<'a> Job<'a> {
             statistics: prepared.statistics,
             ..describe::child(over, self.write.stamp)
         };
-        describe::mark(&mut manifest, &self.write.touched.all, prepared.layout.size_sectors);
+        describe::mark(&mut manifest, &self.write.dirty.all, prepared.layout.size_sectors);
         let (bytes, digest) = self.repository.seal_version(&manifest)?;
         let next = next(manifest.number, self.image)?;
         let tip = Arc::new(Tip { manifest, digest, layout: prepared.layout, next });
@@ -270,17 +270,17 @@ impl Repository {
     fn tip_of(&self, image: &ImageName, newest: &Newest) -> Result<Arc<Tip>> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"));
         let number = newest.live.ok_or_else(missing)?;
-        let line = self.blobs().lines.of(image);
-        let seen = line.seen().clone();
+        let queue = self.blobs().queues.of(image);
+        let seen = queue.seen().clone();
         if let Some(tip) = seen.filter(|tip| tip.is(newest)) {
             return Ok(tip);
         }
-        let (sealed, _) = self.sealed(&Reference::Version(image.clone(), number))?;
+        let (sealed, _) = self.signed_manifest(&Reference::Version(image.clone(), number))?;
         let layout = sealed.manifest.layout();
         let layout = layout.map_err(|error| error.within(format!("read `{image}@{number}`")))?;
         let (digest, next) = (sealed.digest(), next(newest.highest, image)?);
         let tip = Arc::new(Tip { manifest: sealed.manifest, digest, layout, next });
-        *line.seen() = Some(Arc::clone(&tip));
+        *queue.seen() = Some(Arc::clone(&tip));
         Ok(tip)
     }
 }

@@ -11,7 +11,7 @@ use base::{ErrorKind, Result};
 use image::chunk::{PlainHasher, is_zero};
 use image::{AlignedBuffer, ChunkExtents, ChunkRef, Leaf};
 
-use super::compose::{Content, Lent};
+use super::compose::{Borrowed, Content};
 use super::ranges::bytes_of;
 use super::read::Snapshot;
 use crate::parallel::{cores, parallel_by};
@@ -23,7 +23,7 @@ const READERS_FAR: usize = 16;
 
 /// What one thread needs.
 struct Scratch<'a> {
-    lent: Lent<'a>,
+    borrowed: Borrowed<'a>,
     hasher: PlainHasher,
     /// The allocated sectors of it, one run behind the other.
     plain: Vec<u8>,
@@ -37,8 +37,8 @@ impl Snapshot<'_> {
         let (layout, repository) = (self.layout(), self.repository());
         let threads = if repository.backend.is_far() { READERS_FAR } else { cores() };
         let scratch = || {
-            let lent = repository.blobs().benches.lend(repository.cipher());
-            let scratch = Scratch { lent, hasher: PlainHasher::default(), plain: Vec::new() };
+            let borrowed = repository.blobs().codecs.borrow(repository.cipher());
+            let scratch = Scratch { borrowed, hasher: PlainHasher::default(), plain: Vec::new() };
             // A chunk of the disk, which may be read past the page cache.
             (AlignedBuffer::new(layout.chunk.bytes() as usize), scratch)
         };
@@ -96,7 +96,7 @@ impl Snapshot<'_> {
         if is_same {
             return Ok(whole());
         }
-        match scratch.lent.bench()?.open(self.repository(), self.layout().chunk, leaf) {
+        match scratch.borrowed.codec()?.open(self.repository(), self.layout().chunk, leaf) {
             Ok(there) => Ok(unequal(here, there, window.start)),
             Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
                 let beside = unequal(&free_of(here, extents), &[], window.start);

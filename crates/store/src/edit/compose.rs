@@ -9,8 +9,8 @@ use image::chunk::{PlainHasher, is_zero};
 use image::{ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, Layout, Leaf, ObjectSink, ObjectSource, Run};
 use parking_lot::Mutex;
 
+use super::dirty_ranges::DirtyRanges;
 use super::ranges::bytes_of;
-use super::touched::Touched;
 
 /// What a writer writes, by the offset in the image. Read by several threads, once or, if somebody else wrote the same
 /// chunk at the same time, again: it must not change before the write is done.
@@ -64,7 +64,7 @@ impl Content for Moved<'_> {
 }
 
 /// What one thread needs to decode and encode chunks.
-pub(crate) struct Bench {
+pub(crate) struct Codec {
     encoder: Encoder,
     decoder: Decoder,
     hasher: PlainHasher,
@@ -74,10 +74,10 @@ pub(crate) struct Bench {
     plain: Vec<u8>,
 }
 
-impl Bench {
+impl Codec {
     fn new(cipher: &Cipher) -> Result<Self> {
-        let encoder = Encoder::new(LEVEL_DEFAULT)?.sealing(cipher.clone());
-        let decoder = Decoder::new()?.opening(cipher.clone());
+        let encoder = Encoder::new(LEVEL_DEFAULT)?.encrypting(cipher.clone());
+        let decoder = Decoder::new()?.decrypting(cipher.clone());
         Ok(Self { encoder, decoder, hasher: PlainHasher::default(), whole: Vec::new(), plain: Vec::new() })
     }
 
@@ -105,7 +105,7 @@ impl Bench {
         Ok(&mut self.whole)
     }
 
-    /// What chunk `index` becomes when `touched`, of `content` where that is written, goes over `base`; its object, if
+    /// What chunk `index` becomes when `dirty`, of `content` where that is written, goes over `base`; its object, if
     /// it has one, is in `sink` afterwards. Sectors that are written in part are allocated as a whole: the rest of them
     /// is what was there, zeros where they were free. What is freed reads as zeros; sectors that are freed as a whole
     /// are free, others stay what they were. If it `is_known` the writer is asked for all of it first.
@@ -115,14 +115,14 @@ impl Bench {
         layout: &Layout,
         index: u64,
         base: &Leaf,
-        (touched, content, is_known): (&Touched, &dyn Content, bool),
+        (dirty, content, is_known): (&DirtyRanges, &dyn Content, bool),
     ) -> Result<Leaf> {
         let window = bytes_of(layout.chunk_extent(index));
-        let Some(extents) = allocated(layout, &window, base, touched) else { return Ok(Leaf::Free) };
+        let Some(extents) = allocated(layout, &window, base, dirty) else { return Ok(Leaf::Free) };
         // Where it is free it holds zeros, which nobody needs to fetch.
         let sector = |number: u16| window.start + u64::from(number) * SECTOR_BYTES;
         let mut held = base.extents().into_iter().flat_map(ChunkExtents::runs);
-        let base_is_needed = held.any(|run| !touched.all.cover(&(sector(run.start)..sector(run.end()))));
+        let base_is_needed = held.any(|run| !dirty.all.cover(&(sector(run.start)..sector(run.end()))));
         let unread = |offset: u64| {
             move |error| {
                 let text = format!("read what is written at offset {offset}");
@@ -136,10 +136,10 @@ impl Bench {
         };
         if !is_whole {
             self.open(source, layout.chunk, if base_is_needed { base } else { &Leaf::Free })?;
-            for part in touched.freed.within(&window) {
+            for part in dirty.freed.within(&window) {
                 self.whole[place(&part, window.start)].fill(0);
             }
-            for part in touched.written.within(&window) {
+            for part in dirty.written.within(&window) {
                 let place = place(&part, window.start);
                 content.read_at(part.start, &mut self.whole[place]).map_err(unread(part.start))?;
             }
@@ -164,21 +164,21 @@ impl Bench {
     }
 }
 
-/// The sectors that are allocated when `touched` goes over `base`: what was, without the whole logical sectors of what
+/// The sectors that are allocated when `dirty` goes over `base`: what was, without the whole logical sectors of what
 /// is freed, and with all logical sectors of what is written. `None` if there are none.
-fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, touched: &Touched) -> Option<ChunkExtents> {
+fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, dirty: &DirtyRanges) -> Option<ChunkExtents> {
     let unit = u64::from(layout.logical_sector_bytes);
     let sectors = |start: u64, end: u64| base::Extent::between(start / SECTOR_BYTES, end / SECTOR_BYTES);
     let mut set = base::ExtentSet::new();
     for run in base.extents().into_iter().flat_map(ChunkExtents::runs) {
         set.insert(base::Extent::new(run.start.into(), run.count.into()));
     }
-    for part in touched.freed.within(window) {
+    for part in dirty.freed.within(window) {
         let (start, end) = (part.start - window.start, part.end - window.start);
         let (start, end) = (start.next_multiple_of(unit), end / unit * unit);
         set.remove(sectors(start, end.max(start)));
     }
-    for part in touched.written.within(window) {
+    for part in dirty.written.within(window) {
         let (start, end) = (part.start - window.start, part.end - window.start);
         set.insert(sectors(start / unit * unit, end.next_multiple_of(unit)));
     }
@@ -197,47 +197,47 @@ fn span(run: Run) -> Range<usize> {
     at(run.start)..at(run.end())
 }
 
-/// Benches that wait for their next thread: zstd's tables are not made anew for each write.
+/// CodecPool that wait for their next thread: zstd's tables are not made anew for each write.
 #[derive(Default)]
-pub(crate) struct Benches(Mutex<Vec<Bench>>);
+pub(crate) struct CodecPool(Mutex<Vec<Codec>>);
 
 /// Most that wait.
-const BENCHES_MAX: usize = 16;
+const CODECS_MAX: usize = 16;
 
-/// A bench on loan.
-pub(crate) struct Lent<'a> {
-    benches: &'a Benches,
+/// A codec on loan.
+pub(crate) struct Borrowed<'a> {
+    codecs: &'a CodecPool,
     cipher: &'a Cipher,
-    bench: Option<Bench>,
+    codec: Option<Codec>,
 }
 
-impl Benches {
-    /// A bench for what is kept by `cipher`, always the same one.
-    pub(crate) fn lend<'a>(&'a self, cipher: &'a Cipher) -> Lent<'a> {
-        Lent { benches: self, cipher, bench: self.0.lock().pop() }
+impl CodecPool {
+    /// A codec for what is kept by `cipher`, always the same one.
+    pub(crate) fn borrow<'a>(&'a self, cipher: &'a Cipher) -> Borrowed<'a> {
+        Borrowed { codecs: self, cipher, codec: self.0.lock().pop() }
     }
 }
 
-impl std::fmt::Debug for Benches {
+impl std::fmt::Debug for CodecPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Benches")
+        f.write_str("CodecPool")
     }
 }
 
-impl Lent<'_> {
-    pub(crate) fn bench(&mut self) -> Result<&mut Bench> {
-        match &mut self.bench {
-            Some(bench) => Ok(bench),
-            none => Ok(none.insert(Bench::new(self.cipher)?)),
+impl Borrowed<'_> {
+    pub(crate) fn codec(&mut self) -> Result<&mut Codec> {
+        match &mut self.codec {
+            Some(codec) => Ok(codec),
+            none => Ok(none.insert(Codec::new(self.cipher)?)),
         }
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
-        let mut benches = self.benches.0.lock();
-        if benches.len() < BENCHES_MAX {
-            benches.extend(self.bench.take());
+        let mut codecs = self.codecs.0.lock();
+        if codecs.len() < CODECS_MAX {
+            codecs.extend(self.codec.take());
         }
     }
 }

@@ -7,7 +7,7 @@ use base::limits::SECTOR_BYTES;
 use image::Manifest;
 use image::manifest::{DiskRecord, Parent};
 
-use super::line::Tip;
+use super::commit_queue::Tip;
 use super::ranges::Ranges;
 use crate::record::Stamp;
 
@@ -31,30 +31,30 @@ pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manife
     }
 }
 
-/// Marks in `manifest` what `touched` bytes of the image may have made untrue, and gives it the size of `size_sectors`.
-pub(super) fn mark(manifest: &mut Manifest, touched: &Ranges, size_sectors: u64) {
+/// Marks in `manifest` what `dirty` bytes of the image may have made untrue, and gives it the size of `size_sectors`.
+pub(super) fn mark(manifest: &mut Manifest, dirty: &Ranges, size_sectors: u64) {
     let start = manifest.origin.start_sector;
     let grown = size_sectors != manifest.size_sectors;
     manifest.size_sectors = size_sectors;
     manifest.origin.disk_sectors = manifest.origin.disk_sectors.max(start + size_sectors);
     let described = manifest.disk.table != "none" || !manifest.disk.partitions.is_empty();
-    manifest.disk.changed |= described && (grown || outside_partitions(&manifest.disk, start, touched));
+    manifest.disk.changed |= described && (grown || outside_partitions(&manifest.disk, start, dirty));
     for partition in &mut manifest.disk.partitions {
         let bytes = bytes_in_image(start, partition.start_sector, partition.sectors);
         if let Some(filesystem) = &mut partition.filesystem {
-            filesystem.changed |= touched.within(&bytes).next().is_some();
+            filesystem.changed |= dirty.within(&bytes).next().is_some();
         }
     }
 }
 
-/// Whether any of `touched` lies where no partition is: in the table, or in a boot loader behind it.
-fn outside_partitions(disk: &DiskRecord, start: u64, touched: &Ranges) -> bool {
+/// Whether any of `dirty` lies where no partition is: in the table, or in a boot loader behind it.
+fn outside_partitions(disk: &DiskRecord, start: u64, dirty: &Ranges) -> bool {
     let partitions = Ranges::new(
         disk.partitions
             .iter()
             .map(|partition| bytes_in_image(start, partition.start_sector, partition.sectors)),
     );
-    touched.iter().any(|range| !partitions.cover(range))
+    dirty.iter().any(|range| !partitions.cover(range))
 }
 
 /// Sectors of the disk as bytes of the image that begins at sector `start` of it.

@@ -10,16 +10,17 @@ use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::manifest::Parent;
 use image::{
-    Cipher, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Sealed,
+    Cipher, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink, ObjectSource,
+    SignedManifest,
 };
 use parking_lot::Mutex;
 
 use super::apply::Edit;
 use super::blob::Changes;
-use super::compose::Benches;
+use super::compose::CodecPool;
 use super::describe;
+use super::dirty_ranges::DirtyRanges;
 use super::ranges::{Ranges, bytes_of};
-use super::touched::Touched;
 use crate::parallel::parallel_by;
 use crate::record::Stamp;
 
@@ -49,9 +50,9 @@ pub struct Draft {
 
 impl Drafter<'_> {
     /// What `changes` make of the version `over`. Errors are those of source and sink, and `Refused` behind the end.
-    pub fn draft(&self, over: &Sealed, changes: &Changes<'_>, stamp: &Stamp) -> Result<Draft> {
-        let touched = Touched::new(changes.written, changes.freed);
-        self.compose(&Nodes::new(self), over, (&touched, changes), &|_| true, stamp)
+    pub fn draft(&self, over: &SignedManifest, changes: &Changes<'_>, stamp: &Stamp) -> Result<Draft> {
+        let dirty = DirtyRanges::new(changes.written, changes.freed);
+        self.compose(&Nodes::new(self), over, (&dirty, changes), &|_| true, stamp)
     }
 
     /// What `changes`, which were made over the version `base`, make of the version `newest`: both sides' sectors where
@@ -59,59 +60,59 @@ impl Drafter<'_> {
     /// `changes` has any.
     pub fn draft_onto(
         &self,
-        base: &Sealed,
-        newest: &Sealed,
+        base: &SignedManifest,
+        newest: &SignedManifest,
         changes: &Changes<'_>,
         stamp: &Stamp,
     ) -> Result<Draft> {
-        let touched = Touched::new(changes.written, changes.freed);
+        let dirty = DirtyRanges::new(changes.written, changes.freed);
         let nodes = Nodes::new(self);
-        self.check_apart(&nodes, base, newest, &touched)?;
+        self.check_apart(&nodes, base, newest, &dirty)?;
         // The writer's whole chunks are of its own version.
-        self.compose(&nodes, newest, (&touched, changes), &|_| false, stamp)
+        self.compose(&nodes, newest, (&dirty, changes), &|_| false, stamp)
     }
 
     fn compose(
         &self,
         nodes: &Nodes<'_>,
-        over: &Sealed,
-        (touched, changes): (&Touched, &Changes<'_>),
+        over: &SignedManifest,
+        (dirty, changes): (&DirtyRanges, &Changes<'_>),
         is_known: &(dyn Fn(u64) -> bool + Sync),
         stamp: &Stamp,
     ) -> Result<Draft> {
         let from = &over.manifest;
         let failed = |error: Error| error.within(format!("draft a version from `{}`", name(over)));
         let layout = from.layout().map_err(failed)?;
-        if touched.all.end() > layout.size_bytes() {
+        if dirty.all.end() > layout.size_bytes() {
             let text = format!(
                 "change `{}` up to byte {}: it has {}",
                 name(over),
-                touched.all.end(),
+                dirty.all.end(),
                 layout.size_bytes()
             );
             return Err(Error::new(ErrorKind::Refused, text));
         }
         let sink = Counted { sink: self.sink, bytes: AtomicU64::new(0) };
-        let (benches, threads, content) = (&Benches::default(), self.threads, changes.content);
+        let (codecs, threads, content) = (&CodecPool::default(), self.threads, changes.content);
         let edit =
-            Edit { nodes: (nodes, nodes), chunks: (self.source, &sink), benches, threads, touched, content };
+            Edit { nodes: (nodes, nodes), chunks: (self.source, &sink), codecs, threads, dirty, content };
         let made = edit.over(&layout, (&from.root, from.statistics), is_known);
         let (root, statistics) = made.map_err(failed)?;
         nodes.store().map_err(failed)?;
         let parent = Parent { image: from.image.clone(), number: from.number, digest: over.digest() };
         let mut manifest =
             Manifest { number: 0, root, statistics, ..describe::child_of(from, parent, stamp) };
-        describe::mark(&mut manifest, &touched.all, layout.size_sectors);
+        describe::mark(&mut manifest, &dirty.all, layout.size_sectors);
         Ok(Draft { manifest, stored_bytes: sink.bytes.into_inner() + nodes.stored.load(Relaxed) })
     }
 
-    /// `Refused` if `newest` has other bytes than `base` in what is touched.
+    /// `Refused` if `newest` has other bytes than `base` in what is dirty.
     fn check_apart(
         &self,
         nodes: &Nodes<'_>,
-        base: &Sealed,
-        newest: &Sealed,
-        touched: &Touched,
+        base: &SignedManifest,
+        newest: &SignedManifest,
+        dirty: &DirtyRanges,
     ) -> Result<()> {
         let (from, to) = (&base.manifest, &newest.manifest);
         let failed = |error: Error| error.within(format!("compare `{}` with `{}`", name(base), name(newest)));
@@ -129,9 +130,8 @@ impl Drafter<'_> {
         for difference in differences {
             let difference = difference.map_err(failed)?;
             let (mut at, end) = (difference.first, difference.first + difference.count);
-            while let Some(index) = touched.all.next_chunk(&layout, at).filter(|&index| index < end) {
-                let part: Vec<Range<u64>> =
-                    touched.all.within(&bytes_of(layout.chunk_extent(index))).collect();
+            while let Some(index) = dirty.all.next_chunk(&layout, at).filter(|&index| index < end) {
+                let part: Vec<Range<u64>> = dirty.all.within(&bytes_of(layout.chunk_extent(index))).collect();
                 let leaves = (&difference.before, &difference.after);
                 both.extend(self.meeting(&layout, index, leaves, &part).map_err(failed)?);
                 at = index + 1;
@@ -141,22 +141,22 @@ impl Drafter<'_> {
         if both.end() == 0 { Ok(()) } else { Err(conflict(base, newest, &both)) }
     }
 
-    /// The sectors of chunk `index` in `touched` that hold other bytes as the second leaf than as the first.
+    /// The sectors of chunk `index` in `dirty` that hold other bytes as the second leaf than as the first.
     fn meeting(
         &self,
         layout: &Layout,
         index: u64,
         (before, after): (&Leaf, &Leaf),
-        touched: &[Range<u64>],
+        dirty: &[Range<u64>],
     ) -> Result<Vec<Range<u64>>> {
-        let (benches, cipher) = (Benches::default(), self.source.cipher());
-        let mut lent = benches.lend(&cipher);
-        let bench = lent.bench()?;
-        let old = bench.open(self.source, layout.chunk, before)?.to_vec();
-        let new = bench.open(self.source, layout.chunk, after)?;
+        let (codecs, cipher) = (CodecPool::default(), self.source.cipher());
+        let mut borrowed = codecs.borrow(&cipher);
+        let codec = borrowed.codec()?;
+        let old = codec.open(self.source, layout.chunk, before)?.to_vec();
+        let new = codec.open(self.source, layout.chunk, after)?;
         let start = layout.chunk_offset(index);
         let sectors =
-            touched.iter().flat_map(|part| (part.start / SECTOR_BYTES)..part.end.div_ceil(SECTOR_BYTES));
+            dirty.iter().flat_map(|part| (part.start / SECTOR_BYTES)..part.end.div_ceil(SECTOR_BYTES));
         let differs = |sector: &u64| {
             let at = usize::try_from(sector * SECTOR_BYTES - start).expect("inside the chunk");
             let end = at + usize::try_from(SECTOR_BYTES).expect("a sector");
@@ -166,11 +166,11 @@ impl Drafter<'_> {
     }
 }
 
-fn name(sealed: &Sealed) -> String {
+fn name(sealed: &SignedManifest) -> String {
     format!("{}@{}", sealed.manifest.image, sealed.manifest.number)
 }
 
-fn conflict(base: &Sealed, newest: &Sealed, both: &Ranges) -> Error {
+fn conflict(base: &SignedManifest, newest: &SignedManifest, both: &Ranges) -> Error {
     let named: Vec<String> =
         both.iter().take(NAMED_MAX).map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
     let more = both.iter().count().saturating_sub(NAMED_MAX);

@@ -4,18 +4,18 @@ use std::sync::Weak;
 
 use parking_lot::Mutex;
 
-use super::compose::Benches;
-use super::line::Lines;
+use super::commit_queue::Lines;
+use super::compose::CodecPool;
 use crate::lease::writer::Writer;
 use crate::repository::Repository;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Blobs {
-    pub(super) lines: Lines,
+    pub(super) queues: Lines,
     /// That of all writes under way.
     pub(super) writer: Mutex<Weak<Writer>>,
-    pub(super) benches: Benches,
+    pub(super) codecs: CodecPool,
 }
 
 impl Repository {

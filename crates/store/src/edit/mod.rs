@@ -32,16 +32,16 @@ mod append;
 mod apply;
 mod blob;
 mod commit;
+mod commit_queue;
 mod compare;
 mod compose;
 mod describe;
+mod dirty_ranges;
 mod draft;
-mod line;
 mod memory;
 mod ranges;
 mod read;
 mod staging;
-mod touched;
 mod upload;
 
 pub use blob::{Blob, Changes, Recent, Shape};

@@ -102,9 +102,9 @@ mod tests {
             assert_eq!(ranges.cover(&scaled), inside.iter().all(|set| *set), "seed {seed}");
             let bytes: u64 = ranges.within(&scaled).map(|part| part.end - part.start).sum();
             assert_eq!(bytes, unit * inside.iter().filter(|set| **set).count() as u64, "seed {seed}");
-            let touched = (0..200u64).filter(|&at| map[at as usize]);
+            let dirty = (0..200u64).filter(|&at| map[at as usize]);
             let mut chunks: Vec<u64> =
-                touched.flat_map(|at| at * unit / 65_536..=((at + 1) * unit - 1) / 65_536).collect();
+                dirty.flat_map(|at| at * unit / 65_536..=((at + 1) * unit - 1) / 65_536).collect();
             chunks.dedup();
             let mut found = Vec::new();
             while let Some(next) = ranges.next_chunk(&layout, found.last().map_or(0, |last| last + 1)) {

@@ -88,14 +88,14 @@ impl Snapshot<'_> {
             items.push((Mutex::new(part), length(from - chunk.start), leaf));
             (rest, at) = (behind, until);
         }
-        let benches = &self.repository.blobs().benches;
+        let codecs = &self.repository.blobs().codecs;
         let read = parallel_by(
             READERS,
             &items,
-            || benches.lend(self.repository.cipher()),
-            |lent, (part, from, leaf)| {
+            || codecs.borrow(self.repository.cipher()),
+            |borrowed, (part, from, leaf)| {
                 let mut part = part.lock();
-                let whole = lent.bench()?.open(self.repository, self.layout.chunk, leaf)?;
+                let whole = borrowed.codec()?.open(self.repository, self.layout.chunk, leaf)?;
                 let bytes = &whole[*from..*from + part.len()];
                 part.copy_from_slice(bytes);
                 Ok(())

@@ -28,8 +28,8 @@ impl<'a> Upload<'a> {
     }
 
     /// Makes durable what was put, together with others who want the same at this moment.
-    pub(super) fn settle(&self) -> Result<()> {
-        self.repository.settle()
+    pub(super) fn flush(&self) -> Result<()> {
+        self.repository.flush()
     }
 
     /// See [`Repository::create_version`].

@@ -80,8 +80,8 @@ pub(crate) struct End {
 }
 
 impl Begin {
-    pub(crate) fn seal(&self, cipher: &Cipher) -> Result<Bytes> {
-        record::enclose(cipher, record::seal(PRUNE, self))
+    pub(crate) fn encode(&self, cipher: &Cipher) -> Result<Bytes> {
+        record::encrypt(cipher, record::encode(PRUNE, self))
     }
 }
 
@@ -92,8 +92,8 @@ impl End {
         Ok(Self { number, closed, doubt, nonce: record::nonce()? })
     }
 
-    pub(crate) fn seal(&self, cipher: &Cipher) -> Result<Bytes> {
-        record::enclose(cipher, record::seal(PRUNE_END, self))
+    pub(crate) fn encode(&self, cipher: &Cipher) -> Result<Bytes> {
+        record::encrypt(cipher, record::encode(PRUNE_END, self))
     }
 }
 
@@ -298,14 +298,14 @@ struct Part {
 pub(crate) fn seal_part(candidates: &[Candidate]) -> Bytes {
     assert!(candidates.len() <= PART_PATHS_MAX);
     let objects = candidates.iter().map(|found| (found.path().to_string(), found.bytes)).collect();
-    record::seal(CANDIDATES, &Part { objects })
+    record::encode(CANDIDATES, &Part { objects })
 }
 
 /// The candidates of a part. `NotFound` if it was deleted.
 pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<Candidate>> {
     let path = name.path();
     let bytes = repository.backend.read_record(&path, PART_BYTES_MAX)?;
-    let part: Part = record::unseal(CANDIDATES, path.as_ref(), &bytes)?;
+    let part: Part = record::decode(CANDIDATES, path.as_ref(), &bytes)?;
     let corrupt = || Error::new(ErrorKind::Corrupt, format!("`{path}` names what is no object"));
     let candidate = |(object, bytes): &(String, u64)| Candidate::at(&Path::from(object.as_str()), *bytes);
     part.objects.iter().map(|object| candidate(object).ok_or_else(corrupt)).collect()
@@ -315,14 +315,14 @@ pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<
 fn read_enclosed<T: DeserializeOwned>(repository: &Repository, kind: &str, path: &Path) -> Result<Option<T>> {
     let bytes = match repository.backend.read_record(path, PRUNE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        bytes => record::disclose(repository.cipher(), path.as_ref(), bytes?)?,
+        bytes => record::decrypt(repository.cipher(), path.as_ref(), bytes?)?,
     };
-    record::unseal(kind, path.as_ref(), &bytes).map(Some)
+    record::decode(kind, path.as_ref(), &bytes).map(Some)
 }
 
 #[cfg(test)]
 mod tests {
-    use image::SealKey;
+    use image::EncryptionKey;
 
     use super::*;
 
@@ -347,14 +347,14 @@ mod tests {
         let part = include_str!(
             "../../../../golden/repository/v1/pruned/candidates/00000000000000000001/00000000000000000003/00000000000000000001"
         );
-        let body: Begin = record::unseal(PRUNE, "golden", begin.as_bytes()).unwrap();
+        let body: Begin = record::decode(PRUNE, "golden", begin.as_bytes()).unwrap();
         assert_eq!((body.number, body.lease, body.parts, body.slots), (2, 3, 8, 2));
-        assert_eq!(record::seal(PRUNE, &body), begin);
-        let body: End = record::unseal(PRUNE_END, "golden", end.as_bytes()).unwrap();
+        assert_eq!(record::encode(PRUNE, &body), begin);
+        let body: End = record::decode(PRUNE_END, "golden", end.as_bytes()).unwrap();
         assert_eq!((body.number, body.closed, body.doubt.len()), (1, 1, 0));
-        assert_eq!(record::seal(PRUNE_END, &body), end);
-        let body: Part = record::unseal(CANDIDATES, "golden", part.as_bytes()).unwrap();
-        assert_eq!(record::seal(CANDIDATES, &body), part);
+        assert_eq!(record::encode(PRUNE_END, &body), end);
+        let body: Part = record::decode(CANDIDATES, "golden", part.as_bytes()).unwrap();
+        assert_eq!(record::encode(CANDIDATES, &body), part);
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
         let name = PartName { process: Some(process), ..PartName::of(number, number, number) };
         let end = End::new(u64::MAX, u64::MAX, vec![name; DOUBT_MAX + 7]).unwrap();
         assert_eq!(end.doubt.len(), DOUBT_MAX);
-        let sealed = end.seal(&Cipher::Key(SealKey::from_bytes([1; 32]))).unwrap();
+        let sealed = end.encode(&Cipher::Key(EncryptionKey::from_bytes([1; 32]))).unwrap();
         assert!(sealed.len() as u64 + 1024 <= PRUNE_BYTES_MAX, "{}", sealed.len());
     }
 }

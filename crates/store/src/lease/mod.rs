@@ -14,7 +14,7 @@ use std::time::Duration;
 use base::limits::MANIFEST_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{ChunkSize, Root, Sealed};
+use image::{ChunkSize, Root, SignedManifest};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +109,7 @@ pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) 
         return Ok(Some(Entry::Commit(commit(repository, path.as_ref(), &bytes)?, bytes)));
     }
     let body: Body =
-        record::unseal(LEASE, path.as_ref(), &record::disclose(repository.cipher(), path.as_ref(), bytes)?)?;
+        record::decode(LEASE, path.as_ref(), &record::decrypt(repository.cipher(), path.as_ref(), bytes)?)?;
     let incomplete = || Error::new(ErrorKind::Corrupt, format!("`{path}` does not say all that it should"));
     Ok(Some(match body.entry {
         Kind::Begin => Entry::Begin(body.owner.ok_or_else(incomplete)?),
@@ -122,7 +122,8 @@ pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) 
 
 fn commit(repository: &Repository, path: &str, bytes: &Bytes) -> Result<Commit> {
     let failed = |error: Error| error.within(format!("read `{path}`"));
-    let opened = repository.cipher().open_manifest(bytes).and_then(|envelope| Sealed::open(&envelope));
+    let opened =
+        repository.cipher().decrypt_manifest(bytes).and_then(|envelope| SignedManifest::open(&envelope));
     let manifest = opened.map_err(failed)?.manifest;
     Ok(Commit {
         image: manifest.image.parse()?,
@@ -134,7 +135,7 @@ fn commit(repository: &Repository, path: &str, bytes: &Bytes) -> Result<Commit> 
 
 /// Appends `revoked` as entry `entry` of a lease, unless its owner was faster.
 pub(crate) fn revoke(repository: &Repository, epoch: u64, lease: u64, entry: u64) -> Result<Created> {
-    let bytes = seal(repository, Kind::Revoked, None, None)?;
+    let bytes = encode(repository, Kind::Revoked, None, None)?;
     match repository.backend.create(&layout::lease_entry(epoch, lease, entry), &bytes) {
         // It was there, and is not any more: another prune deletes this log.
         Err(error) if error.kind() == ErrorKind::Exists => Ok(Created::Taken),
@@ -142,19 +143,19 @@ pub(crate) fn revoke(repository: &Repository, epoch: u64, lease: u64, entry: u64
     }
 }
 
-fn seal(repository: &Repository, entry: Kind, owner: Option<Owner>, part: Option<u64>) -> Result<Bytes> {
+fn encode(repository: &Repository, entry: Kind, owner: Option<Owner>, part: Option<u64>) -> Result<Bytes> {
     let body = Body { entry, owner, part, nonce: record::nonce()? };
-    record::enclose(repository.cipher(), record::seal(LEASE, &body))
+    record::encrypt(repository.cipher(), record::encode(LEASE, &body))
 }
 
 /// An entry by which an owner says that it lives, as it is stored.
 pub(crate) fn sealed_alive(repository: &Repository) -> Result<Bytes> {
-    seal(repository, Kind::Alive, None, None)
+    encode(repository, Kind::Alive, None, None)
 }
 
 /// The first entry of a lease of `owner`, as it is stored.
 pub(crate) fn sealed_begin(repository: &Repository, owner: Owner) -> Result<Bytes> {
-    seal(repository, Kind::Begin, Some(owner), None)
+    encode(repository, Kind::Begin, Some(owner), None)
 }
 
 /// A lease that this process took. It is closed when it is dropped, as well as that can be done.
@@ -203,7 +204,7 @@ impl Lease {
     }
 
     fn take_in(repository: &Repository, epoch: u64, owner: &Owner) -> Result<Self> {
-        let bytes = seal(repository, Kind::Begin, Some(owner.clone()), None)?;
+        let bytes = encode(repository, Kind::Begin, Some(owner.clone()), None)?;
         let entry = |number| layout::lease_entry(epoch, number, 1);
         let free = crate::lease::epoch::first_absent(|number| repository.backend.exists(&entry(number)))?;
         for number in (free..).take(RACES_MAX as usize) {
@@ -225,12 +226,12 @@ impl Lease {
 
     /// Says that the owner lives. `Revoked` if somebody thought otherwise.
     pub(crate) fn beat(&self) -> Result<()> {
-        self.append_checked(&mut self.log(), &seal(&self.repository, Kind::Alive, None, None)?)
+        self.append_checked(&mut self.log(), &encode(&self.repository, Kind::Alive, None, None)?)
     }
 
     /// Says that the owner, a prune, deletes part `part` now.
     pub(crate) fn announce(&self, part: u64) -> Result<()> {
-        self.append_checked(&mut self.log(), &seal(&self.repository, Kind::Delete, None, Some(part))?)
+        self.append_checked(&mut self.log(), &encode(&self.repository, Kind::Delete, None, Some(part))?)
     }
 
     /// Commits to `manifest`, then creates its version by `create`. While the outcome is not known nothing else is
@@ -257,7 +258,7 @@ impl Lease {
         let mut log = self.log();
         if log.state == State::Open {
             // A lease that stays open costs the next prune its patience, and nothing else.
-            let _ = seal(&self.repository, Kind::Closed, None, None)
+            let _ = encode(&self.repository, Kind::Closed, None, None)
                 .and_then(|bytes| self.append(&mut log, &bytes));
             log.state = State::Closed;
         }
@@ -287,8 +288,8 @@ impl Lease {
             Ok(first) if first == self.first => true,
             // Another's, or a damaged one, which is an error.
             Ok(first) => {
-                let first = record::disclose(self.repository.cipher(), path.as_ref(), first)?;
-                record::unseal::<Body>(LEASE, path.as_ref(), &first).map(|_| false)?
+                let first = record::decrypt(self.repository.cipher(), path.as_ref(), first)?;
+                record::decode::<Body>(LEASE, path.as_ref(), &first).map(|_| false)?
             }
             Err(error) if error.kind() == ErrorKind::NotFound => false,
             Err(error) => return Err(error),
@@ -346,12 +347,12 @@ impl Drop for Lease {
 
 /// A thread that says every minute that the owner of a lease lives.
 #[derive(Debug)]
-pub(crate) struct Heart {
+pub(crate) struct Heartbeat {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Heart {
+impl Heartbeat {
     pub(crate) fn start(lease: Arc<Lease>) -> Result<Self> {
         let (stop, stopped) = channel::<()>();
         let beat = move || {
@@ -368,7 +369,7 @@ impl Heart {
     }
 }
 
-impl Drop for Heart {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -403,9 +404,9 @@ mod tests {
             (golden!(3, 1), Kind::Begin),
             (golden!(3, 2), Kind::Delete),
         ] {
-            let body: Body = record::unseal(LEASE, "golden", golden.as_bytes()).unwrap();
+            let body: Body = record::decode(LEASE, "golden", golden.as_bytes()).unwrap();
             assert_eq!(body.entry, entry);
-            assert_eq!(record::seal(LEASE, &body), golden);
+            assert_eq!(record::encode(LEASE, &body), golden);
         }
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::backend::Created;
 use crate::layout;
 use crate::lease::filter::Filter;
-use crate::lease::{Heart, Lease, Purpose};
+use crate::lease::{Heartbeat, Lease, Purpose};
 use crate::names::ImageName;
 use crate::record::{self, Stamp};
 use crate::repository::Repository;
@@ -42,7 +42,7 @@ pub(crate) fn retry_if_revoked<T>(mut once: impl FnMut() -> Result<T>) -> Result
 pub struct Writer {
     repository: Repository,
     // Before the lease, so that it has stopped when that is closed.
-    _heart: Option<Heart>,
+    _heartbeat: Option<Heartbeat>,
     lease: Arc<Lease>,
     condemned: Filter,
     slots: u8,
@@ -77,8 +77,8 @@ impl Good {
 impl Writer {
     /// Begins to write. `stamp` tells people whose it is.
     pub fn begin(repository: &Repository, stamp: &Stamp) -> Result<Self> {
-        let mut writer = Self::begin_still(repository, stamp)?;
-        writer._heart = Some(Heart::start(Arc::clone(&writer.lease))?);
+        let mut writer = Self::begin_without_heartbeat(repository, stamp)?;
+        writer._heartbeat = Some(Heartbeat::start(Arc::clone(&writer.lease))?);
         Ok(writer)
     }
 
@@ -104,12 +104,12 @@ impl Writer {
 
     /// The same as [`Self::begin`], without a thread that says every minute that it lives: the caller does, by
     /// [`Self::beat`].
-    pub fn begin_still(repository: &Repository, stamp: &Stamp) -> Result<Self> {
+    pub fn begin_without_heartbeat(repository: &Repository, stamp: &Stamp) -> Result<Self> {
         let (lease, epoch) = Lease::take(repository, Purpose::Write, stamp)?;
         let condemned = epoch.condemned(repository)?;
         Ok(Self {
             repository: repository.clone(),
-            _heart: None,
+            _heartbeat: None,
             lease: Arc::new(lease),
             condemned,
             slots: epoch.slots(),
@@ -152,7 +152,7 @@ impl Writer {
     /// the tree was never put. After an `Io` error the version may appear all the same, at the latest when the
     /// repository is pruned.
     pub fn publish(&self, image: &ImageName, mut draft: Manifest) -> Result<Manifest> {
-        self.settle(image, &draft)?;
+        self.flush_objects(image, &draft)?;
         draft.image = image.to_string();
         draft.cipher = self.repository.cipher().name().to_owned();
         draft.nonce = record::nonce()?;
@@ -185,7 +185,7 @@ impl Writer {
         if found.live.unwrap_or(0) != expected {
             return refused(found.live.unwrap_or(0));
         }
-        self.settle(image, &draft)?;
+        self.flush_objects(image, &draft)?;
         draft.image = image.to_string();
         draft.cipher = self.repository.cipher().name().to_owned();
         draft.nonce = record::nonce()?;
@@ -206,14 +206,14 @@ impl Writer {
     pub(crate) fn restore(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         if !self.holds(object)? {
             self.store(object, bytes)?;
-            self.repository.backend.settle()?;
+            self.repository.backend.flush()?;
         }
         Ok(())
     }
 
     /// Makes durable all that `draft` needs.
-    fn settle(&self, image: &ImageName, draft: &Manifest) -> Result<()> {
-        self.repository.settle()?;
+    fn flush_objects(&self, image: &ImageName, draft: &Manifest) -> Result<()> {
+        self.repository.flush()?;
         match draft.root.child.object() {
             Some(root) if !self.is_there(&root)? => {
                 // A prune that took this writer for dead may have deleted it.

@@ -5,7 +5,7 @@
 use base::limits::MANIFEST_BYTES_MAX;
 use base::{ErrorKind, Result};
 use bytes::Bytes;
-use image::{ObjectKind, Sealed};
+use image::{ObjectKind, SignedManifest};
 use object_store::path::Path;
 
 use crate::backend::files::ASIDE;
@@ -34,7 +34,7 @@ impl Repository {
             Name::End(number) => self.end_again(*number)?,
             Name::Entry(epoch, lease, entry) => self.entry_again(*epoch, *lease, *entry)?,
             // The next one is made without them.
-            Name::Profile(..) | Name::Probe(_) => return self.set_aside(name),
+            Name::Profile(..) | Name::Capabilities(_) => return self.set_aside(name),
             Name::Move(image, tag, number) => {
                 let newest = self.newest_number(&layout::tag_records(image, tag))?;
                 return if newest > Some(*number) { self.set_aside(name) } else { Ok(None) };
@@ -102,7 +102,7 @@ impl Repository {
         }
         let Stamp { created, creator } = stamp.clone();
         let begin = Begin { number, lease, parts, slots, doubt, created, creator, nonce: record::nonce()? };
-        begin.seal(&self.cipher).map(Some)
+        begin.encode(&self.cipher).map(Some)
     }
 
     /// The lease of the only prune that was begun in `epoch`, if there is only one.
@@ -131,7 +131,7 @@ impl Repository {
                 doubt.remove(at);
             }
         }
-        End::new(number, closed, doubt)?.seal(&self.cipher).map(Some)
+        End::new(number, closed, doubt)?.encode(&self.cipher).map(Some)
     }
 
     /// An entry that says no more than that the owner lived, where nothing else can have been said that counts.
@@ -181,7 +181,7 @@ fn known<T>(read: Result<T>) -> Result<Option<T>> {
 /// Whether `left` is what is left of the manifest `whole`.
 fn is_of(left: &[u8], whole: &[u8]) -> bool {
     let has_digest = left.len() == whole.len() && left.last_chunk::<32>() == whole.last_chunk::<32>();
-    let nonce = Sealed::open(whole).map(|sealed| sealed.manifest.nonce);
+    let nonce = SignedManifest::open(whole).map(|sealed| sealed.manifest.nonce);
     let has =
         |nonce: &str| nonce.len() >= 32 && left.windows(nonce.len()).any(|some| some == nonce.as_bytes());
     has_digest || nonce.is_ok_and(|nonce| has(&nonce))

@@ -5,7 +5,7 @@ use base::limits::MANIFEST_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 use object_store::path::Path;
 
-use crate::backend::probe;
+use crate::backend::capabilities;
 use crate::layout;
 use crate::lease;
 use crate::lease::epoch::{Epoch, PartName, read_part};
@@ -28,7 +28,7 @@ pub(crate) enum Name {
     Move(ImageName, TagName, u64),
     Reservation(ImageName, u64),
     Profile(ImageName, u64),
-    Probe(u64),
+    Capabilities(u64),
     /// Epoch, lease and entry.
     Entry(u64, u64, u64),
     Begin(u64),
@@ -50,7 +50,7 @@ impl Name {
             ["tags", image, tag, last] => Self::Move(image.parse().ok()?, tag.parse().ok()?, number(last)?),
             ["appends", image, last] => Self::Reservation(image.parse().ok()?, number(last)?),
             ["profiles", image, last] => Self::Profile(image.parse().ok()?, number(last)?),
-            ["probes", last] => Self::Probe(number(last)?),
+            ["probes", last] => Self::Capabilities(number(last)?),
             ["leases", epoch, last] => {
                 let (lease, entry) = last.split_once('.')?;
                 Self::Entry(number(epoch)?, number(lease)?, number(entry)?)
@@ -74,7 +74,7 @@ impl Name {
             Self::Move(image, tag, number) => layout::tag_record(image, tag, *number),
             Self::Reservation(image, number) => layout::append(image, *number),
             Self::Profile(image, number) => layout::profile(image, *number),
-            Self::Probe(number) => layout::probe(*number),
+            Self::Capabilities(number) => layout::capabilities(*number),
             Self::Entry(epoch, lease, entry) => layout::lease_entry(*epoch, *lease, *entry),
             Self::Begin(number) => layout::prune_begin(*number),
             Self::End(number) => layout::prune_end(*number),
@@ -83,8 +83,8 @@ impl Name {
     }
 
     /// Whether an encrypted repository seals it.
-    fn is_sealed(&self) -> bool {
-        !matches!(self, Self::Format | Self::Probe(_) | Self::Part(_))
+    fn is_encrypted(&self) -> bool {
+        !matches!(self, Self::Format | Self::Capabilities(_) | Self::Part(_))
     }
 }
 
@@ -161,7 +161,7 @@ impl Repository {
 
     /// Reads a record as those do that use it.
     pub(crate) fn read_whole(&self, name: &Name) -> Result<()> {
-        if self.is_locked() && name.is_sealed() {
+        if self.is_locked() && name.is_encrypted() {
             return self.check_sealed(name);
         }
         match name {
@@ -172,7 +172,7 @@ impl Repository {
             Name::Move(image, tag, number) => self.move_of(image, tag, *number).map(drop),
             Name::Reservation(image, number) => self.blob(image).reserved(*number).map(drop),
             Name::Profile(image, number) => self.check_profile(image, *number),
-            Name::Probe(number) => probe::read(&self.backend, *number).map(drop),
+            Name::Capabilities(number) => capabilities::read(&self.backend, *number).map(drop),
             Name::Entry(epoch, lease, entry) => lease::read(self, *epoch, *lease, *entry).map(drop),
             Name::Begin(number) => Epoch::of(self, *number).map(drop),
             Name::End(number) => Epoch { number: *number, begin: None }.end(self).map(drop),
@@ -212,7 +212,7 @@ mod tests {
             Name::Move(image.clone(), tag, 2),
             Name::Reservation(image.clone(), 3),
             Name::Profile(image, 4),
-            Name::Probe(5),
+            Name::Capabilities(5),
             Name::Entry(0, 1, 2),
             Name::Begin(1),
             Name::End(2),

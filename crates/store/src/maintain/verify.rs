@@ -338,7 +338,7 @@ impl<'a> Run<'a> {
     }
 
     fn open(&self, kind: ObjectKind, object: &image::Verified) -> Result<image::Verified> {
-        self.repository.cipher.open_object(kind, object)
+        self.repository.cipher.decrypt_object(kind, object)
     }
 
     fn count(&self, bytes: u64) {
@@ -447,7 +447,7 @@ impl Repository {
         let Some(object) = child.object().filter(|object| visited.insert(object.digest)) else { return };
         mark_one(damaged, &object, concerned);
         let read = self.read_object(&object).ok();
-        let opened = read.and_then(|verified| self.cipher.open_object(ObjectKind::Node, &verified).ok());
+        let opened = read.and_then(|verified| self.cipher.decrypt_object(ObjectKind::Node, &verified).ok());
         match opened.and_then(|opened| Node::decode(&opened, level, size).ok()) {
             None => {}
             Some(Node::Children(children)) => {

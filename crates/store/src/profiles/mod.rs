@@ -209,8 +209,8 @@ impl Repository {
     fn read_profile(&self, image: &ImageName, number: u64) -> Result<Record> {
         let path = layout::profile(image, number);
         let bytes = self.backend.read_record(&path, u64::from(PROFILE_RECORD_BYTES_MAX))?;
-        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
-        let found: Record = record::unseal(PROFILE, path.as_ref(), &bytes)?;
+        let bytes = record::decrypt(&self.cipher, path.as_ref(), bytes)?;
+        let found: Record = record::decode(PROFILE, path.as_ref(), &bytes)?;
         let is_named = (found.image.as_str(), found.number) == (image.as_str(), number);
         let fault = if is_named { found.fault() } else { Some("it is a profile of another image or number") };
         match fault {
@@ -234,7 +234,7 @@ impl Repository {
         Ok(there.filter(|there| there.digest() == parent.digest).map(|_| name))
     }
 
-    fn manifest_if_there(&self, image: &ImageName, number: u64) -> Result<Option<image::Sealed>> {
+    fn manifest_if_there(&self, image: &ImageName, number: u64) -> Result<Option<image::SignedManifest>> {
         match self.read_manifest(image, number) {
             Ok((sealed, _)) => Ok(Some(sealed)),
             Err(error) if error.kind() == ErrorKind::NotFound || is_worthless(&error) => Ok(None),
@@ -267,7 +267,7 @@ impl Repository {
                 creator: stamp.creator.clone(),
                 nonce: record::nonce()?,
             };
-            let bytes = record::enclose(&self.cipher, record::seal(PROFILE, &record))?;
+            let bytes = record::encrypt(&self.cipher, record::encode(PROFILE, &record))?;
             if self.backend.create(&layout::profile(image, number), &bytes)? == Created::Ours {
                 return Ok(record);
             }
@@ -297,9 +297,9 @@ mod tests {
 
     #[test]
     fn profiles_are_still_written_as_they_were() {
-        let second: Record = record::unseal(PROFILE, "golden", GOLDEN.as_bytes()).unwrap();
+        let second: Record = record::decode(PROFILE, "golden", GOLDEN.as_bytes()).unwrap();
         assert_eq!((second.fault(), second.boots, second.ran), (None, 2, 1));
-        assert_eq!(record::seal(PROFILE, &second), GOLDEN);
+        assert_eq!(record::encode(PROFILE, &second), GOLDEN);
     }
 
     /// The profile after one more boot, of chunks of 256 KiB.
@@ -391,10 +391,10 @@ mod tests {
             nonce: record::nonce().unwrap(),
         };
         assert_eq!(record.fault(), None);
-        let cipher = image::Cipher::Key(image::SealKey::from_bytes([1; 32]));
-        let sealed = record::enclose(&cipher, record::seal(PROFILE, &record)).unwrap();
+        let cipher = image::Cipher::Key(image::EncryptionKey::from_bytes([1; 32]));
+        let sealed = record::encrypt(&cipher, record::encode(PROFILE, &record)).unwrap();
         assert!(sealed.len() <= PROFILE_RECORD_BYTES_MAX as usize, "{}", sealed.len());
-        let opened = record::disclose(&cipher, "it", sealed).unwrap();
-        assert!(record::unseal::<Record>(PROFILE, "it", &opened).is_ok());
+        let opened = record::decrypt(&cipher, "it", sealed).unwrap();
+        assert!(record::decode::<Record>(PROFILE, "it", &opened).is_ok());
     }
 }

@@ -17,7 +17,7 @@ use crate::backend::Created;
 use crate::layout;
 use crate::lease::epoch::{self, Begin, Candidate, End, Epoch, PART_PATHS_MAX, PartName, collect, read_part};
 use crate::lease::filter::Filter;
-use crate::lease::{Heart, Lease, Purpose};
+use crate::lease::{Heartbeat, Lease, Purpose};
 use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::RACES_MAX;
@@ -43,7 +43,7 @@ impl Repository {
 
     /// The same without a thread that says every minute that it lives: a simulation decides who is silent.
     #[doc(hidden)]
-    pub fn prune_still(
+    pub fn prune_without_heartbeat(
         &self,
         options: &PruneOptions,
         stamp: &Stamp,
@@ -77,7 +77,7 @@ impl Repository {
         for _ in 0..RACES_MAX {
             let (lease, epoch) = Lease::take(self, Purpose::Prune, stamp)?;
             let lease = Arc::new(lease);
-            let _heart = beats.then(|| Heart::start(Arc::clone(&lease))).transpose()?;
+            let _heartbeat = beats.then(|| Heartbeat::start(Arc::clone(&lease))).transpose()?;
             let mut run =
                 Run { repository: self, options, stamp, overseer, lease, report: PruneReport::default() };
             match run.all(&epoch) {
@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
         if self
             .repository
             .backend
-            .create(&layout::prune_end(end.number), &end.seal(self.repository.cipher())?)?
+            .create(&layout::prune_end(end.number), &end.encode(self.repository.cipher())?)?
             == Created::Taken
         {
             // Another prune did it, and takes the last part for one in doubt.
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
                 let closed =
                     Epoch::of(self.repository, of)?.end(self.repository)?.map_or(0, |end| end.closed);
                 let end = End::new(epoch.number, closed, doubt)?;
-                let bytes = end.seal(self.repository.cipher())?;
+                let bytes = end.encode(self.repository.cipher())?;
                 self.repository.backend.create(&layout::prune_end(end.number), &bytes)?;
             } else {
                 let mut closed = Closed::default();
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
             creator: self.stamp.creator.clone(),
             nonce: record::nonce()?,
         };
-        let bytes = begin.seal(self.repository.cipher())?;
+        let bytes = begin.encode(self.repository.cipher())?;
         let created = self.repository.backend.create(&layout::prune_begin(begin.number), &bytes)?;
         Ok(created == Created::Ours)
     }
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
                 return Ok(false);
             }
         }
-        self.repository.settle()?;
+        self.repository.flush()?;
         self.delete_copies(&copies).map(|()| true)
     }
 

@@ -42,7 +42,7 @@ struct Head {
 }
 
 #[derive(Serialize)]
-struct Sealed<'a, T> {
+struct Body<'a, T> {
     record: &'a str,
     version: u32,
     #[serde(flatten)]
@@ -50,13 +50,13 @@ struct Sealed<'a, T> {
 }
 
 /// `body` as a record of `kind`, which nobody signs.
-pub(crate) fn seal<T: Serialize>(kind: &str, body: &T) -> Bytes {
-    seal_signed(kind, body, None)
+pub(crate) fn encode<T: Serialize>(kind: &str, body: &T) -> Bytes {
+    encode_signed(kind, body, None)
 }
 
 /// `body` as a record of `kind`, signed by `key` if there is one.
-pub(crate) fn seal_signed<T: Serialize>(kind: &str, body: &T, key: Option<&SigningKey>) -> Bytes {
-    let mut text = serde_json::to_string(&Sealed { record: kind, version: VERSION, body })
+pub(crate) fn encode_signed<T: Serialize>(kind: &str, body: &T, key: Option<&SigningKey>) -> Bytes {
+    let mut text = serde_json::to_string(&Body { record: kind, version: VERSION, body })
         .expect("records are plain structs with text keys");
     if let Some(key) = key {
         let signature = Signature::make(key, &signed_digest(&text));
@@ -69,26 +69,26 @@ pub(crate) fn seal_signed<T: Serialize>(kind: &str, body: &T, key: Option<&Signi
 }
 
 /// The record `text` as it is stored: as it is, or sealed.
-pub(crate) fn enclose(cipher: &Cipher, text: Bytes) -> Result<Bytes> {
-    let sealed = cipher.seal_record(&text).map_err(|error| error.within("write a record"))?;
+pub(crate) fn encrypt(cipher: &Cipher, text: Bytes) -> Result<Bytes> {
+    let sealed = cipher.encrypt_record(&text).map_err(|error| error.within("write a record"))?;
     let enclosure = |sealed| Enclosure { critical: vec![CIPHER.to_owned()], sealed };
-    Ok(sealed.map_or(text, |sealed| seal(SEALED, &enclosure(sealed))))
+    Ok(sealed.map_or(text, |sealed| encode(SEALED, &enclosure(sealed))))
 }
 
 /// The text of a record that is stored as `bytes`. `Corrupt` if it is sealed and should not be, the other way round, or
 /// by another key; `Refused` without the key.
-pub(crate) fn disclose(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Bytes> {
+pub(crate) fn decrypt(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Bytes> {
     if let Cipher::None = cipher {
         return Ok(bytes);
     }
-    let enclosure: Enclosure = unseal(SEALED, name, &bytes)?;
-    let opened = cipher.open_record(&enclosure.sealed);
+    let enclosure: Enclosure = decode(SEALED, name, &bytes)?;
+    let opened = cipher.decrypt_record(&enclosure.sealed);
     opened.map(Bytes::from).map_err(|error| error.within(format!("read `{name}`")))
 }
 
 /// `Corrupt` unless `bytes` are a record that holds a sealed one, as far as anybody can tell.
 pub(crate) fn check_enclosed(name: &str, bytes: &[u8]) -> Result<()> {
-    unseal::<Enclosure>(SEALED, name, bytes).map(drop)
+    decode::<Enclosure>(SEALED, name, bytes).map(drop)
 }
 
 /// The body of a record that holds another one.
@@ -103,12 +103,12 @@ fn signed_digest(line: &str) -> Digest {
 }
 
 /// The body of a record of `kind`. `name` says which, for errors.
-pub(crate) fn unseal<T: DeserializeOwned>(kind: &str, name: &str, bytes: &[u8]) -> Result<T> {
-    unseal_signed(kind, name, bytes).map(|(body, _)| body)
+pub(crate) fn decode<T: DeserializeOwned>(kind: &str, name: &str, bytes: &[u8]) -> Result<T> {
+    decode_signed(kind, name, bytes).map(|(body, _)| body)
 }
 
 /// The body of a record of `kind`, and who signed it. `name` says which, for errors.
-pub(crate) fn unseal_signed<T: DeserializeOwned>(
+pub(crate) fn decode_signed<T: DeserializeOwned>(
     kind: &str,
     name: &str,
     bytes: &[u8],
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn every_flip_and_every_cut_is_noticed() {
         let key = SigningKey::from_bytes(&[7; 32]);
-        for sealed in [seal("tag", &body()), seal_signed("tag", &body(), Some(&key))] {
-            assert_eq!(unseal::<Body>("tag", "t", &sealed).unwrap(), body());
-            let kind = |bytes: &[u8]| unseal::<Body>("tag", "t", bytes).unwrap_err().kind();
+        for sealed in [encode("tag", &body()), encode_signed("tag", &body(), Some(&key))] {
+            assert_eq!(decode::<Body>("tag", "t", &sealed).unwrap(), body());
+            let kind = |bytes: &[u8]| decode::<Body>("tag", "t", bytes).unwrap_err().kind();
             for at in 0..sealed.len() {
                 for bit in 0..8 {
                     let mut bytes = sealed.to_vec();
@@ -207,14 +207,14 @@ mod tests {
     #[test]
     fn a_record_says_who_signed_it() {
         let key = SigningKey::from_bytes(&[7; 32]);
-        let signed = seal_signed("tag", &body(), Some(&key));
-        let (_, found) = unseal_signed::<Body>("tag", "t", &signed).unwrap();
+        let signed = encode_signed("tag", &body(), Some(&key));
+        let (_, found) = decode_signed::<Body>("tag", "t", &signed).unwrap();
         assert_eq!(found.signers().unwrap(), [PublicKey::from(&key)]);
         // The signature of one record under another, with its digest made right.
         let text = String::from_utf8(signed.to_vec()).unwrap().replace("\"target\":7", "\"target\":8");
         let covered = &text[..text.trim_end().rfind('\n').unwrap()];
         let forged = format!("{covered}\nblake3 {}\n", Digest::of(covered.as_bytes()));
-        let (found, signed) = unseal_signed::<Body>("tag", "t", forged.as_bytes()).unwrap();
+        let (found, signed) = decode_signed::<Body>("tag", "t", forged.as_bytes()).unwrap();
         assert_eq!(found.target, 8);
         assert_eq!(signed.signers().unwrap_err().kind(), ErrorKind::Corrupt);
         // Lines that are no signatures, and too many that are.
@@ -222,7 +222,7 @@ mod tests {
         for rest in ["hello".to_owned(), signature.replace("ed25519", "rsa"), [signature; 17].join("\n")] {
             let covered = format!("{line}\n{rest}");
             let text = format!("{covered}\nblake3 {}\n", Digest::of(covered.as_bytes()));
-            assert_eq!(unseal::<Body>("tag", "t", text.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(decode::<Body>("tag", "t", text.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 
@@ -237,11 +237,11 @@ mod tests {
             ("", ErrorKind::Corrupt),
         ] {
             let text = format!("{json}\nblake3 {}\n", Digest::of(json.as_bytes()));
-            assert_eq!(unseal::<Body>("tag", "t", text.as_bytes()).unwrap_err().kind(), kind, "{json}");
+            assert_eq!(decode::<Body>("tag", "t", text.as_bytes()).unwrap_err().kind(), kind, "{json}");
         }
         let later =
             r#"{"record":"tag","version":1,"tag":"a","target":1,"hint":"unknown fields are no reason"}"#;
         let text = format!("{later}\nblake3 {}\n", Digest::of(later.as_bytes()));
-        assert!(unseal::<Body>("tag", "t", text.as_bytes()).is_ok());
+        assert!(decode::<Body>("tag", "t", text.as_bytes()).is_ok());
     }
 }

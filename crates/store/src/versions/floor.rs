@@ -34,8 +34,8 @@ impl Repository {
     pub(crate) fn check_floor(&self, image: &ImageName, number: u64) -> Result<()> {
         let path = layout::floor(image, number);
         let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
-        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
-        let found: Floor = record::unseal(FLOOR, path.as_ref(), &bytes)?;
+        let bytes = record::decrypt(&self.cipher, path.as_ref(), bytes)?;
+        let found: Floor = record::decode(FLOOR, path.as_ref(), &bytes)?;
         match (found.image.as_str(), found.number) == (image.as_str(), number) {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::Corrupt, format!("`{path}` is the floor of another image"))),
@@ -51,7 +51,7 @@ impl Repository {
             creator: stamp.creator.clone(),
             nonce: record::nonce()?,
         };
-        record::enclose(&self.cipher, record::seal(FLOOR, &floor))
+        record::encrypt(&self.cipher, record::encode(FLOOR, &floor))
     }
 
     /// Takes notice that all versions of `image` up to `number` are removed, then deletes what is listed of them.
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn floors_are_still_written_as_they_were() {
-        let floor: Floor = record::unseal(FLOOR, "golden", GOLDEN.as_bytes()).unwrap();
-        assert_eq!(record::seal(FLOOR, &floor), GOLDEN);
+        let floor: Floor = record::decode(FLOOR, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::encode(FLOOR, &floor), GOLDEN);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use base::limits::MANIFEST_BYTES_MAX;
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Manifest, Sealed};
+use image::{Manifest, SignedManifest};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +66,8 @@ impl Repository {
     pub(crate) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
         let failed = |error: Error| error.within(format!("publish `{}`", manifest.image));
         let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
-        let digest = Sealed::open(&envelope).map_err(failed)?.digest();
-        Ok((self.cipher.seal_manifest(envelope).map_err(failed)?, digest))
+        let digest = SignedManifest::open(&envelope).map_err(failed)?.digest();
+        Ok((self.cipher.encrypt_manifest(envelope).map_err(failed)?, digest))
     }
 
     /// Creates the record of `manifest`, which is `bytes`, if there is none of its number. An error says that nobody
@@ -90,11 +90,11 @@ impl Repository {
     /// The manifest that `reference` names. `NotFound` if there is none or it is removed; `Refused` if nobody signed
     /// it, or the tag, whom [`Keys`](crate::Keys) trust.
     pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
-        self.sealed(reference).map(|(sealed, _)| sealed.manifest)
+        self.signed_manifest(reference).map(|(sealed, _)| sealed.manifest)
     }
 
     /// The same with its digest and signatures, and its bytes as they are stored, to be sent on as they are.
-    pub fn sealed(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
+    pub fn signed_manifest(&self, reference: &Reference) -> Result<(SignedManifest, Bytes)> {
         let image = reference.image();
         if let Reference::Tagged(_, tag) = reference {
             self.check_tag(image, tag)?;
@@ -105,7 +105,7 @@ impl Repository {
     }
 
     /// The same whoever signed it: to be shown, not to be used.
-    pub fn look(&self, reference: &Reference) -> Result<(Sealed, Bytes)> {
+    pub fn look(&self, reference: &Reference) -> Result<(SignedManifest, Bytes)> {
         let image = reference.image();
         let (number, digest) = match reference {
             Reference::Version(_, number) => (*number, None),
@@ -150,7 +150,7 @@ impl Repository {
         &self,
         image: &ImageName,
         before: Option<u64>,
-    ) -> Result<impl Iterator<Item = Result<Sealed>> + use<'_>> {
+    ) -> Result<impl Iterator<Item = Result<SignedManifest>> + use<'_>> {
         let image = image.clone();
         let wanted = move |number: &u64| before.is_none_or(|before| *number < before);
         let mut numbers = self.versions(&image)?.into_iter().rev().filter(wanted);
@@ -209,15 +209,15 @@ impl Repository {
             creator: stamp.creator.clone(),
             nonce: record::nonce()?,
         };
-        record::enclose(&self.cipher, record::seal(REMOVED, &tombstone))
+        record::encrypt(&self.cipher, record::encode(REMOVED, &tombstone))
     }
 
     /// `Corrupt` unless the tombstone of `image@number` is one. It counts all the same.
     pub(crate) fn check_tombstone(&self, image: &ImageName, number: u64) -> Result<()> {
         let path = layout::removed(image, number);
         let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
-        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
-        let found: Tombstone = record::unseal(REMOVED, path.as_ref(), &bytes)?;
+        let bytes = record::decrypt(&self.cipher, path.as_ref(), bytes)?;
+        let found: Tombstone = record::decode(REMOVED, path.as_ref(), &bytes)?;
         match (found.image.as_str(), found.number) == (image.as_str(), number) {
             true => Ok(()),
             false => {
@@ -241,7 +241,7 @@ impl Repository {
         Ok(self.backend.size(&layout::removed(image, number))?.is_some())
     }
 
-    pub(crate) fn read_manifest(&self, image: &ImageName, number: u64) -> Result<(Sealed, Bytes)> {
+    pub(crate) fn read_manifest(&self, image: &ImageName, number: u64) -> Result<(SignedManifest, Bytes)> {
         let path = layout::version(image, number);
         let read = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX));
         let bytes = read.map_err(|error| match error.kind() {
@@ -252,7 +252,8 @@ impl Repository {
             ),
             _ => error,
         })?;
-        let opened = self.cipher.open_manifest(&bytes).and_then(|envelope| Sealed::open(&envelope));
+        let opened =
+            self.cipher.decrypt_manifest(&bytes).and_then(|envelope| SignedManifest::open(&envelope));
         let sealed = opened.map_err(|error| error.within(format!("read `{path}`")))?;
         let manifest = &sealed.manifest;
         if (manifest.image.as_str(), manifest.number) != (image.as_str(), number) {
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn tombstones_are_still_written_as_they_were() {
-        let tombstone: Tombstone = record::unseal(REMOVED, "golden", GOLDEN.as_bytes()).unwrap();
-        assert_eq!(record::seal(REMOVED, &tombstone), GOLDEN);
+        let tombstone: Tombstone = record::decode(REMOVED, "golden", GOLDEN.as_bytes()).unwrap();
+        assert_eq!(record::encode(REMOVED, &tombstone), GOLDEN);
     }
 }

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::Location;
     use crate::backend::Backend;
-    use crate::backend::probe::Proof;
+    use crate::backend::capabilities::CapabilityCheck;
 
     fn put(repository: &Repository, path: &Path) {
         repository.backend.create_unproven(path, &Bytes::from_static(b"whatever")).unwrap();
@@ -248,8 +248,8 @@ mod tests {
 
     #[test]
     fn ends_are_those_of_all_numbers_where_lists_have_pages() {
-        let proof = Proof::new("memory".to_owned(), None);
-        let backend = Backend::network(Arc::new(InMemory::new()), proof).unwrap();
+        let check = CapabilityCheck::new("memory".to_owned(), None);
+        let backend = Backend::network(Arc::new(InMemory::new()), check).unwrap();
         let repository = Repository::create_on(backend, "far".to_owned(), None).unwrap();
         (0..16).for_each(|seed| ends_are_found(&repository, seed));
     }
@@ -263,8 +263,8 @@ mod tests {
 
     #[test]
     fn numbers_that_were_lost_hide_none_behind_them() {
-        let proof = Proof::new("memory".to_owned(), None);
-        let backend = Backend::network(Arc::new(InMemory::new()), proof).unwrap();
+        let check = CapabilityCheck::new("memory".to_owned(), None);
+        let backend = Backend::network(Arc::new(InMemory::new()), check).unwrap();
         let repository = Repository::create_on(backend, "far".to_owned(), None).unwrap();
         let image: ImageName = "image".parse().unwrap();
         for number in [1, 2, 999, 1000, 1001, 70_000, u64::MAX - 1, u64::MAX] {

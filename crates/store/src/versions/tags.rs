@@ -65,7 +65,7 @@ impl Repository {
                 format!("`{image}:{LATEST}` always means the newest version and cannot be set"),
             ));
         }
-        let manifest = self.sealed(&Reference::Version(image.clone(), version))?.0.digest().to_hex();
+        let manifest = self.signed_manifest(&Reference::Version(image.clone(), version))?.0.digest().to_hex();
         self.move_tag(image, tag, Some(Target { version, manifest }), stamp)
     }
 
@@ -140,8 +140,8 @@ impl Repository {
                 creator: stamp.creator.clone(),
                 nonce: record::nonce()?,
             };
-            let bytes = record::seal_signed(TAG, &moved, self.keys.sign.as_ref());
-            let bytes = record::enclose(&self.cipher, bytes)?;
+            let bytes = record::encode_signed(TAG, &moved, self.keys.sign.as_ref());
+            let bytes = record::encrypt(&self.cipher, bytes)?;
             if self.backend.create(&layout::tag_record(image, tag, number), &bytes)? == Created::Ours {
                 return Ok(());
             }
@@ -158,7 +158,7 @@ impl Repository {
     pub(crate) fn move_of(&self, image: &ImageName, tag: &TagName, number: u64) -> Result<(Move, Signed)> {
         let path = layout::tag_record(image, tag, number);
         let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
-        let bytes = record::disclose(&self.cipher, path.as_ref(), bytes)?;
+        let bytes = record::decrypt(&self.cipher, path.as_ref(), bytes)?;
         let (found, signed) = read_move(image, tag, path.as_ref(), &bytes)?;
         match found.number == number {
             true => Ok((found, signed)),
@@ -178,7 +178,7 @@ pub fn read_tag(
     trust: &Trust,
 ) -> Result<(u64, Digest)> {
     let what = format!("`{image}:{tag}`");
-    let bytes = record::disclose(cipher, &what, bytes)?;
+    let bytes = record::decrypt(cipher, &what, bytes)?;
     let (newest, signed) = read_move(image, tag, &what, &bytes)?;
     trust.check(&what, &signed).map_err(|error| error.within(format!("use {what}")))?;
     let (tag, digest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
@@ -186,7 +186,7 @@ pub fn read_tag(
 }
 
 fn read_move(image: &ImageName, tag: &TagName, name: &str, bytes: &[u8]) -> Result<(Move, Signed)> {
-    let (newest, signed): (Move, _) = record::unseal_signed(TAG, name, bytes)?;
+    let (newest, signed): (Move, _) = record::decode_signed(TAG, name, bytes)?;
     let has_digest = newest.target.as_ref().is_none_or(|target| target.manifest.parse::<Digest>().is_ok());
     if (newest.image.as_str(), newest.tag.as_str()) != (image.as_str(), tag.as_str()) || !has_digest {
         return Err(Error::new(ErrorKind::Corrupt, format!("`{name}` is the record of another move")));
@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn moves_are_still_written_as_they_were() {
-        let first: Move = record::unseal(TAG, "golden", GOLDEN.as_bytes()).unwrap();
+        let first: Move = record::decode(TAG, "golden", GOLDEN.as_bytes()).unwrap();
         assert_eq!(first.target.as_ref().map(|target| target.version), Some(3));
-        assert_eq!(record::seal(TAG, &first), GOLDEN);
+        assert_eq!(record::encode(TAG, &first), GOLDEN);
     }
 }

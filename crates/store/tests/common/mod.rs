@@ -214,7 +214,7 @@ fn put(
 ) -> (Manifest, Vec<ObjectRef>) {
     let size = chunk_size();
     let (mut chance, mut encoder, mut hasher) =
-        (Chance::from_seed(seed), Encoder::new(1).unwrap().sealing(sink.cipher()), PlainHasher::default());
+        (Chance::from_seed(seed), Encoder::new(1).unwrap().encrypting(sink.cipher()), PlainHasher::default());
     let mut tree = TreeBuilder::new(size, chunks, sink);
     let mut objects = Vec::new();
     for index in 0..chunks {

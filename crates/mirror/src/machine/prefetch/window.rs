@@ -64,7 +64,7 @@ mod tests {
     const BYTES: u32 = 90_000;
 
     /// Fetches over a way that takes `way`, each `each` on a link that they share.
-    fn settled(window: &mut Window, way: Duration, each: Duration) -> usize {
+    fn steady(window: &mut Window, way: Duration, each: Duration) -> usize {
         for _ in 0..200 {
             let running = window.size();
             let count = u32::try_from(running).unwrap();
@@ -77,12 +77,12 @@ mod tests {
     fn what_is_near_needs_few_and_what_is_far_as_many_as_there_may_be() {
         let each = Duration::from_micros(720);
         let mut window = Window::default();
-        assert!(settled(&mut window, Duration::from_micros(100), each) <= 6);
+        assert!(steady(&mut window, Duration::from_micros(100), each) <= 6);
         // The way becomes another one: it is learned anew.
         for _ in 0..2 * EPOCH {
             window.took(Duration::from_millis(11), BYTES, LEAST, MOST);
         }
-        assert_eq!(settled(&mut window, Duration::from_millis(10), each), MOST);
+        assert_eq!(steady(&mut window, Duration::from_millis(10), each), MOST);
     }
 
     #[test]

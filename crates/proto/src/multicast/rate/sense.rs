@@ -73,7 +73,7 @@ struct Heard {
 
 impl Heard {
     /// Takes in newer counters. What was counted as lost and came after all was only overtaken.
-    fn settle(&mut self, mark: Mark) {
+    fn adopt(&mut self, mark: Mark) {
         self.doubted.lost = self.doubted.lost.min(mark.lost);
         if mark.at.since(self.doubted.at) < DOUBT {
             return;
@@ -171,7 +171,7 @@ impl Sense {
         if heard.era != self.era && now >= self.era_from {
             *heard = Heard { recent: heard.recent, ..new };
         }
-        heard.settle(mark);
+        heard.adopt(mark);
         let loss = if heard.era == self.era { heard.older.until(heard.sure) } else { Loss::default() };
         // The first report only says where the counters stand.
         let Some((loss_last, pace_last)) = heard.recent else { return };

@@ -284,7 +284,7 @@ impl Receiver {
             }
             return;
         }
-        self.stream.settle(now);
+        self.stream.decide(now);
         self.watch(now);
         if self.probe > Duration::ZERO || now.since(self.heard_at) >= SILENCE || self.stream.is_unheard() {
             self.say_join(now);

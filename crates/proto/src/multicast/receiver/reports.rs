@@ -217,7 +217,7 @@ impl Receiver {
         Report {
             receiver: self.config.receiver,
             timestamp_us: micros(now),
-            seen: self.stream.settled(),
+            seen: self.stream.decided(),
             counters: self.counters(),
         }
     }

@@ -337,16 +337,16 @@ impl Entry {
             return None;
         }
         let blocks = self.missing.bound();
-        let settled = view.stream.settled();
+        let decided = view.stream.decided();
         let over = view.stream.is_over(self.pass_first);
-        let sent = if over { u64::MAX } else { settled.saturating_sub(self.pass_first) };
+        let sent = if over { u64::MAX } else { decided.saturating_sub(self.pass_first) };
         let passed = u32::try_from(sent).unwrap_or(u32::MAX).min(blocks);
         if !are_coded(blocks) {
             return self.missing.next_from(0).filter(|&block| block < passed).map(|_| Need::Blocks(passed));
         }
         // Further ahead than any server says is a lie.
         let furthest = view.stream.sent() + u64::from(blocks) + u64::from(COMING_MAX);
-        let comes = settled < self.coming_until && self.coming_until <= furthest;
+        let comes = decided < self.coming_until && self.coming_until <= furthest;
         if passed < blocks || (!over && comes) {
             return None;
         }

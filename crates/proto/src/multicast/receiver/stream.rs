@@ -15,8 +15,8 @@ pub(super) struct Stream {
     /// All BLOCKs below this sequence have left the server. `None` until something was heard.
     sent: Option<u64>,
     /// All BLOCKs below this have had time to arrive, too.
-    settled: u64,
-    /// What `sent` was at some time, to become `settled`.
+    decided: u64,
+    /// What `sent` was at some time, to become `decided`.
     mark: (Instant, u64),
     /// Sequence at which this receiver began to listen, and how many BLOCKs came since.
     joined_sequence: u64,
@@ -35,7 +35,7 @@ impl Stream {
         Self {
             heads,
             sent: None,
-            settled: 0,
+            decided: 0,
             mark: (Instant::ZERO, 0),
             joined_sequence: 0,
             arrived: 0,
@@ -68,9 +68,9 @@ impl Stream {
         if self.sent.is_none() {
             self.begin(now, status.sequence, status.cursor);
         }
-        if status.sequence < self.settled {
+        if status.sequence < self.decided {
             // The server has not sent what has had time to arrive: another member lied about a sequence.
-            (self.sent, self.settled, self.mark) =
+            (self.sent, self.decided, self.mark) =
                 (Some(status.sequence), status.sequence, (now, status.sequence));
             self.joined_sequence = self.joined_sequence.min(status.sequence);
         }
@@ -82,22 +82,22 @@ impl Stream {
     }
 
     /// Lets time pass.
-    pub(super) fn settle(&mut self, now: Instant) {
+    pub(super) fn decide(&mut self, now: Instant) {
         if now.since(self.mark.0) >= REORDERING {
-            self.settled = self.mark.1;
+            self.decided = self.mark.1;
             self.mark = (now, self.sent.unwrap_or(0));
         }
     }
 
     /// All BLOCKs below this sequence have been sent and had time to arrive.
-    pub(super) const fn settled(&self) -> u64 {
-        self.settled
+    pub(super) const fn decided(&self) -> u64 {
+        self.decided
     }
 
     /// Whether the pass whose block 0 had sequence `first` can't go on: the server has nothing left to send, or has
     /// never been there.
     pub(super) fn is_over(&self, first: u64) -> bool {
-        self.idle_at.is_some_and(|sequence| sequence == self.settled)
+        self.idle_at.is_some_and(|sequence| sequence == self.decided)
             || self.sent.is_none_or(|sent| first >= sent)
     }
 
@@ -133,18 +133,18 @@ impl Stream {
 
     /// BLOCKs that did not come although they had the time.
     pub(super) const fn lost(&self) -> u64 {
-        self.settled.saturating_sub(self.joined_sequence).saturating_sub(self.arrived)
+        self.decided.saturating_sub(self.joined_sequence).saturating_sub(self.arrived)
     }
 
     fn begin(&mut self, now: Instant, sequence: u64, cursor: u64) {
-        (self.sent, self.settled, self.mark) = (Some(sequence), sequence, (now, sequence));
+        (self.sent, self.decided, self.mark) = (Some(sequence), sequence, (now, sequence));
         (self.joined_sequence, self.joined_cursor) = (sequence, cursor.max(self.heads));
         self.cursor = self.joined_cursor;
     }
 
     fn reach(&mut self, now: Instant, sent: u64) {
         self.sent = self.sent.max(Some(sent));
-        self.settle(now);
+        self.decide(now);
     }
 
     fn move_cursor(&mut self, cursor: u64) {
@@ -180,11 +180,11 @@ mod tests {
         let mut stream = Stream::new(0);
         stream.status(at(0), &status(5));
         stream.status(at(1), &status(9));
-        assert_eq!(stream.settled(), 5);
-        stream.settle(at(2));
-        assert_eq!(stream.settled(), 5);
-        stream.settle(at(4));
-        assert_eq!((stream.settled(), stream.lost()), (9, 4));
+        assert_eq!(stream.decided(), 5);
+        stream.decide(at(2));
+        assert_eq!(stream.decided(), 5);
+        stream.decide(at(4));
+        assert_eq!((stream.decided(), stream.lost()), (9, 4));
     }
 
     #[test]
@@ -192,11 +192,11 @@ mod tests {
         let mut stream = Stream::new(0);
         stream.status(at(0), &status(5));
         stream.status(at(1), &status(1 << 40));
-        stream.settle(at(10));
-        stream.settle(at(20));
-        assert_eq!(stream.settled(), 1 << 40);
+        stream.decide(at(10));
+        stream.decide(at(20));
+        assert_eq!(stream.decided(), 1 << 40);
         stream.status(at(21), &status(6));
-        assert_eq!(stream.settled(), 6);
+        assert_eq!(stream.decided(), 6);
         assert!(stream.is_over(1 << 39) && !stream.is_over(4));
     }
 

@@ -1,13 +1,13 @@
 //! The server's machine: takes reports in, says which blocks go out next, and which objects to read ahead.
 //! Source: `formats/multicast.md`, section 6.
 
-mod ahead;
 mod cache;
 mod event;
 mod gather;
 mod members;
 mod needs;
 mod outliers;
+mod proactive;
 mod schedule;
 mod sending;
 
@@ -20,13 +20,13 @@ use crate::multicast::bits::index;
 use crate::multicast::clock::micros;
 use crate::multicast::rate::{Feedback, Rate};
 use crate::multicast::repair::Repairs;
-use crate::multicast::server::ahead::Ahead;
 use crate::multicast::server::cache::{Cache, Place};
 pub use crate::multicast::server::event::{Run, ServerConfig, ServerEvent, Transmit};
 use crate::multicast::server::gather::Gather;
 pub use crate::multicast::server::gather::Gathering;
 use crate::multicast::server::members::Members;
 use crate::multicast::server::outliers::Outliers;
+use crate::multicast::server::proactive::ProactiveRepair;
 use crate::multicast::server::schedule::Schedule;
 use crate::multicast::stats::{ReceiverStatistics, SessionStatistics};
 use crate::multicast::wire::TAG_BYTES;
@@ -100,7 +100,7 @@ pub struct Server {
     repairs: Repairs,
     cache: Cache,
     rate: Rate,
-    ahead: Ahead,
+    proactive: ProactiveRepair,
     outliers: Outliers,
     gather: Gather,
     members: Members,
@@ -146,7 +146,7 @@ impl Server {
             repairs: Repairs::new(shape.objects),
             cache: Cache::new(config.cache_bytes),
             rate: Rate::new(now, config.rate).with_packet(packet_wire_bytes(&config)),
-            ahead: Ahead::default(),
+            proactive: ProactiveRepair::default(),
             outliers: Outliers::default(),
             gather: Gather::new(config.gathering),
             members: Members::new(config.receiver_timeout),
@@ -194,7 +194,7 @@ impl Server {
         let feedback =
             Feedback { receiver: report.receiver, queue_us: report.counters.queue_us, arrived, lost };
         self.rate.feedback(now, &feedback, self.members.count());
-        self.ahead.learn(now, LOSSES_TOLD);
+        self.proactive.learn(now, LOSSES_TOLD);
         let news = match packet {
             Upstream::Need(report, lacking) => self.take_needs(report, lacking),
             Upstream::Join(_) | Upstream::Leave(_) => true,

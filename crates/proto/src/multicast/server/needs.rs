@@ -64,7 +64,7 @@ impl Server {
             }
             let fresh = self.repairs.ask_symbols(object, blocks, self.with_losses(count), seen, need.cause);
             if fresh {
-                self.ahead.asked(object, count, need.cause);
+                self.proactive.asked(object, count, need.cause);
             }
             self.statistics.merged += u64::from(!fresh);
         }

@@ -63,7 +63,7 @@ impl Server {
             self.repairs.supersede(object);
             self.outliers.forget(object);
             let again = self.schedule.begin_pass(object, self.sequence);
-            let ahead = if self.is_coded(object) { self.ahead.symbols(self.blocks(object)) } else { 0 };
+            let ahead = if self.is_coded(object) { self.proactive.symbols(self.blocks(object)) } else { 0 };
             self.pass = Some(Pass { object, next_block: 0, again, ahead, ahead_left: ahead });
         }
         self.plan();
@@ -89,7 +89,7 @@ impl Server {
         };
         if pass.next_block == blocks && pass.ahead_left == 0 {
             if self.is_coded(pass.object) {
-                self.ahead.passed(now, pass.object, pass.ahead);
+                self.proactive.passed(now, pass.object, pass.ahead);
             }
             self.cache.unpin(pass.object);
             self.plan();

@@ -7,7 +7,8 @@ use base::{Digest, Error, Result};
 use image::manifest::{Copied, Parent};
 use image::tree::NodeSource;
 use image::{
-    Child, ChunkRef, Differences, Leaf, Manifest, ObjectRef, ObjectSink, ObjectSource, Root, Sealed, Verified,
+    Child, ChunkRef, Differences, Leaf, Manifest, ObjectRef, ObjectSink, ObjectSource, Root, SignedManifest,
+    Verified,
 };
 
 use crate::lease::writer::{Writer, retry_if_revoked};
@@ -67,7 +68,7 @@ impl<'a> Copier<'a> {
     /// otherwise than the other, objects are opened and sealed anew on this machine: all of them are read. The image's
     /// profile goes with the first of them, if there is none here.
     pub fn copy(&mut self, reference: &Reference) -> Result<CopyReport> {
-        let (sealed, _) = self.from.sealed(reference)?;
+        let (sealed, _) = self.from.signed_manifest(reference)?;
         let report = self.copy_version(reference, &sealed)?;
         if !std::mem::replace(&mut self.has_profile, true) {
             let version = Reference::Version(reference.image().clone(), sealed.manifest.number);
@@ -76,7 +77,7 @@ impl<'a> Copier<'a> {
         Ok(report)
     }
 
-    fn copy_version(&mut self, reference: &Reference, sealed: &Sealed) -> Result<CopyReport> {
+    fn copy_version(&mut self, reference: &Reference, sealed: &SignedManifest) -> Result<CopyReport> {
         let origin = sealed.manifest.copied.as_ref().map(|copied| copied.digest);
         let known =
             [Some(sealed.digest()), origin].into_iter().flatten().find_map(|digest| self.known.get(&digest));
@@ -99,7 +100,12 @@ impl<'a> Copier<'a> {
         })
     }
 
-    fn copy_once(&self, reference: &Reference, sealed: &Sealed, writer: &Writer) -> Result<(Manifest, Sent)> {
+    fn copy_once(
+        &self,
+        reference: &Reference,
+        sealed: &SignedManifest,
+        writer: &Writer,
+    ) -> Result<(Manifest, Sent)> {
         let sent = Sent::default();
         let failed = |error: Error| error.within(format!("copy `{reference}`"));
         let mut draft = self.describe(sealed);
@@ -113,7 +119,7 @@ impl<'a> Copier<'a> {
     }
 
     /// The manifest of the copy.
-    fn describe(&self, sealed: &Sealed) -> Manifest {
+    fn describe(&self, sealed: &SignedManifest) -> Manifest {
         let from = &sealed.manifest;
         let parent = from.parent.as_ref().map(|parent| match self.known.get(&parent.digest) {
             Some(&(number, digest)) => Parent { image: self.image.to_string(), number, digest },
@@ -190,6 +196,6 @@ impl NodeSource for Passing<'_> {
             self.to.put(object, node.bytes().clone())?;
             self.sent.count(object);
         }
-        self.from.cipher().open_object(object.kind, &node)
+        self.from.cipher().decrypt_object(object.kind, &node)
     }
 }

@@ -41,8 +41,8 @@ fn move_leaf(leaf: &Leaf, from: &Repository, arriving: &Arriving<'_>) -> Result<
     let Leaf::Data(extents, chunk) = leaf else { return Ok(leaf.clone()) };
     let object = chunk.object();
     let stored = image::ObjectSource::verified(from, &object)?;
-    let plain = from.cipher().open_object(ObjectKind::Chunk, &stored)?;
-    let sealed = arriving.cipher().seal_object(ObjectKind::Chunk, plain.bytes().to_vec())?;
+    let plain = from.cipher().decrypt_object(ObjectKind::Chunk, &stored)?;
+    let sealed = arriving.cipher().encrypt_object(ObjectKind::Chunk, plain.bytes().to_vec())?;
     let name = ObjectRef::of(ObjectKind::Chunk, &sealed);
     arriving.put(&name, sealed)?;
     let chunk = ChunkRef { encoded_len: name.len, encoded: name.digest, plain: chunk.plain };

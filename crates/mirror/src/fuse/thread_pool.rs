@@ -16,7 +16,7 @@ pub(super) type Job = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
 /// See the module. Threads are started when they are needed, and end when it is dropped.
 #[derive(Default)]
-pub(super) struct Crew(Arc<Shared>);
+pub(super) struct ThreadPool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -56,7 +56,7 @@ impl Shared {
     }
 }
 
-impl Crew {
+impl ThreadPool {
     /// Does `job` on another thread; on this one if all are busy.
     pub(super) fn hand_over(&self, job: Job) {
         let mut state = self.0.lock();
@@ -76,7 +76,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.0.lock().ending = true;
         self.0.work.notify_all();

@@ -13,7 +13,7 @@ use base::{Chance, Error, ErrorKind, Result};
 use bytes::Bytes;
 use common::{CHUNK, Place, all};
 use image::{Catalogue, ObjectRef, ObjectSource};
-use mirror::{CastOptions, Mirror, MirrorOptions, Served, Source};
+use mirror::{Mirror, MirrorOptions, MulticastOptions, Served, Source};
 use net::api::{Key, SessionGrant, SessionRequest, SessionStatistics};
 use net::interface;
 use net::multicast::bundle::BUNDLE_BLOCKS_ATTACHED;
@@ -94,8 +94,8 @@ impl Room {
         Mirror::create(&self.place.path(name), &self.place.manifest("disk"), vec![source], &options).unwrap()
     }
 
-    fn options(&self, join: Arc<mirror::Join>) -> CastOptions {
-        CastOptions {
+    fn options(&self, join: Arc<mirror::Join>) -> MulticastOptions {
+        MulticastOptions {
             join,
             cipher: image::Cipher::None,
             interface: interface::choose("lo").unwrap(),
@@ -105,20 +105,20 @@ impl Room {
     }
 
     /// Grants are changed by `change`.
-    fn cast(self: &Arc<Self>, mirror: &Mirror, change: fn(SessionGrant) -> SessionGrant) {
+    fn multicast(self: &Arc<Self>, mirror: &Mirror, change: fn(SessionGrant) -> SessionGrant) {
         let room = Arc::clone(self);
         let join = move |request: &SessionRequest| {
             let gone = || Error::new(ErrorKind::Unreachable, "the server is gone");
             let server = room.server.lock();
             server.as_ref().ok_or_else(gone)?.admit(request).map(change)
         };
-        mirror.cast(self.options(Arc::new(join))).unwrap();
+        mirror.join_multicast(self.options(Arc::new(join))).unwrap();
     }
 
     /// Three machines, each of which the session has brought something already.
     fn three(self: &Arc<Self>) -> Vec<Mirror> {
         let machines: Vec<Mirror> = (0..3).map(|number| self.machine(&format!("{number}"))).collect();
-        machines.iter().for_each(|mirror| self.cast(mirror, |grant| grant));
+        machines.iter().for_each(|mirror| self.multicast(mirror, |grant| grant));
         while machines.iter().any(|mirror| mirror.counters().arrived_bytes == 0) {
             thread::yield_now();
         }
@@ -200,7 +200,7 @@ fn what_several_wait_for_outside_the_order_comes_once_too() {
 fn a_machine_that_is_alone_asks_its_sources() {
     let room = Arc::new(Room::new(3, false));
     let mirror = room.machine("alone");
-    room.cast(&mirror, |grant| grant);
+    room.multicast(&mirror, |grant| grant);
     room.boot(&mirror);
     assert_eq!(mirror.counters().arrived_bytes, 0);
     assert_eq!(room.sent().payload_bytes, 0);
@@ -211,7 +211,7 @@ fn a_session_that_brings_nothing_costs_a_wait_and_no_more() {
     let room = Arc::new(Room::new(4, false));
     let mirror = room.machine("stranger");
     room.admit_somebody();
-    room.cast(&mirror, |grant| SessionGrant { receiver_key: Key([1; 16]), ..grant });
+    room.multicast(&mirror, |grant| SessionGrant { receiver_key: Key([1; 16]), ..grant });
     room.boot(&mirror);
     assert_eq!(mirror.counters().arrived_bytes, 0);
 }
@@ -221,7 +221,7 @@ fn when_the_server_of_the_session_dies_reads_go_on() {
     let room = Arc::new(Room::new(5, false));
     let mirror = room.machine("orphan");
     room.admit_somebody();
-    room.cast(&mirror, |grant| grant);
+    room.multicast(&mirror, |grant| grant);
     while mirror.counters().arrived_bytes == 0 {
         thread::yield_now();
     }
@@ -233,7 +233,7 @@ fn when_the_server_of_the_session_dies_reads_go_on() {
 fn what_comes_damaged_is_fetched_and_never_served() {
     let room = Arc::new(Room::new(6, true));
     let machines: Vec<Mirror> = (0..2).map(|number| room.machine(&format!("{number}"))).collect();
-    machines.iter().for_each(|mirror| room.cast(mirror, |grant| grant));
+    machines.iter().for_each(|mirror| room.multicast(mirror, |grant| grant));
     together(&machines, |mirror| room.boot(mirror));
     assert!(room.unicast_bytes() > 0);
 }

@@ -29,12 +29,12 @@ struct Passed {
 
 /// How many symbols go ahead: about the median of what objects turn out to need.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct ProactiveRepair {
     level: f32,
     passed: VecDeque<Passed>,
 }
 
-impl Ahead {
+impl ProactiveRepair {
     /// Symbols to send with a pass over an object of `blocks` blocks.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 0..=SYMBOLS_MAX")]
     pub(super) fn symbols(&self, blocks: u32) -> u8 {
@@ -79,7 +79,7 @@ mod tests {
     /// The mean of the last 600 of 1000 objects, one a millisecond, which need `needs(i)` symbols each and say so at
     /// once.
     fn level(needs: impl Fn(u64) -> u32) -> f32 {
-        let (mut ahead, mut sum) = (Ahead::default(), 0.0);
+        let (mut ahead, mut sum) = (ProactiveRepair::default(), 0.0);
         for object in 0..1000 {
             let now = Instant(object * 1_000_000);
             let symbols = ahead.symbols(192);

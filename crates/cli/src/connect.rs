@@ -12,7 +12,7 @@ use net::client::{Client, ClientOptions, Credential};
 use net::clock::Stop;
 use net::token::JoinToken;
 
-use crate::args::{Keys, Reach, There};
+use crate::args::{Keys, ServerAccess, There};
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
@@ -22,9 +22,15 @@ const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
 /// A client of `server`, which says so while it waits.
-pub(crate) fn client(server: &str, reach: &Reach, keys: &Keys, stop: Stop, output: Output) -> Result<Client> {
-    let credential = place(reach, None)?.credential()?;
-    client_by(server, credential, reach.wait, keys, stop, output)
+pub(crate) fn client(
+    server: &str,
+    access: &ServerAccess,
+    keys: &Keys,
+    stop: Stop,
+    output: Output,
+) -> Result<Client> {
+    let credential = place(access, None)?.credential()?;
+    client_by(server, credential, access.wait, keys, stop, output)
 }
 
 /// The same with a token that other clients share.
@@ -37,7 +43,7 @@ pub(crate) fn client_by(
     output: Output,
 ) -> Result<Client> {
     let options = ClientOptions {
-        cipher: keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key),
+        cipher: keys::encryption_key(keys)?.map_or(Cipher::None, Cipher::Key),
         trust: keys::required_trust(keys)?,
         first_patience: wait,
         stop,
@@ -48,15 +54,15 @@ pub(crate) fn client_by(
 }
 
 /// A client of `server` that lets nobody wait who could ask somebody else.
-pub(crate) fn hasty_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
-    let cipher = keys::sealing(keys)?.map_or(Cipher::None, Cipher::Key);
+pub(crate) fn quick_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
+    let cipher = keys::encryption_key(keys)?.map_or(Cipher::None, Cipher::Key);
     let options =
         ClientOptions { trust: keys::required_trust(keys)?, ..mirror::Source::client_options(cipher, stop) };
     Ok(Client::connect_by(server, credential, options)?)
 }
 
 /// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
-pub(crate) fn writer(server: &str, reach: &Reach, context: &Context, seals: bool) -> Result<Client> {
+pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, seals: bool) -> Result<Client> {
     let keys = &context.global.keys;
     if keys.sign_key.is_some() {
         return Err(Failure::new(
@@ -65,7 +71,7 @@ pub(crate) fn writer(server: &str, reach: &Reach, context: &Context, seals: bool
         )
         .hint("give --sign-key to `diskcast serve`, not here"));
     }
-    let client = client(server, reach, keys, Stop::new(), context.output)?;
+    let client = client(server, access, keys, Stop::new(), context.output)?;
     // Whoever has a key means to write nothing that others can read.
     if seals || keys.encryption_key.is_some() {
         keys::check_server(keys, &client)?;
@@ -76,30 +82,30 @@ pub(crate) fn writer(server: &str, reach: &Reach, context: &Context, seals: bool
 /// The images that a command changes: those of the server that was named, or of the repository here.
 pub(crate) fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
     Ok(match &there.to {
-        Some(server) => Box::new(writer(server, &there.reach, context, false)?),
+        Some(server) => Box::new(writer(server, &there.access, context, false)?),
         None => Box::new(repository::open(&context.global)?),
     })
 }
 
 /// Where the token comes from that the command line or the environment names. What it is renewed to is in the file
 /// `kept`.
-pub(crate) fn place(reach: &Reach, kept: Option<PathBuf>) -> Result<Place> {
-    let first = token(reach)?;
-    let file = reach.token_file.clone().filter(|path| path != Path::new("-"));
+pub(crate) fn place(access: &ServerAccess, kept: Option<PathBuf>) -> Result<Place> {
+    let first = token(access)?;
+    let file = access.token_file.clone().filter(|path| path != Path::new("-"));
     let given: Given = match file {
         // Standard input and the environment are what they were.
         None => Arc::new(move || Ok(first.clone())),
         Some(_) => {
-            let reach = reach.clone();
-            Arc::new(move || token(&reach).map_err(|failure| Error::new(ErrorKind::Io, failure.message)))
+            let access = access.clone();
+            Arc::new(move || token(&access).map_err(|failure| Error::new(ErrorKind::Io, failure.message)))
         }
     };
     Ok(Place { given, kept })
 }
 
 /// The token as it is there now.
-fn token(reach: &Reach) -> Result<JoinToken> {
-    let text = match &reach.token_file {
+fn token(access: &ServerAccess) -> Result<JoinToken> {
+    let text = match &access.token_file {
         Some(path) => read_file(path)?,
         None => std::env::var(VARIABLE).map_err(|_| {
             Failure::new(Exit::Usage, "a token of the server is needed").hint(

@@ -8,7 +8,7 @@ use super::ranges::{Ranges, bytes_of};
 
 /// The bytes that a write changes.
 #[derive(Debug)]
-pub(super) struct Touched {
+pub(super) struct DirtyRanges {
     /// They get new content.
     pub(super) written: Ranges,
     /// They become free, but for those that are written.
@@ -26,13 +26,13 @@ pub(super) enum Step {
     Free(Range<u64>),
 }
 
-impl Touched {
+impl DirtyRanges {
     pub(super) fn new(written: &[Range<u64>], freed: &[Range<u64>]) -> Self {
         let all = Ranges::new(written.iter().chain(freed).cloned());
         Self { written: Ranges::new(written.iter().cloned()), freed: Ranges::new(freed.iter().cloned()), all }
     }
 
-    /// What becomes of the chunks that are touched, ascending.
+    /// What becomes of the chunks that are dirty, ascending.
     pub(super) fn steps(&self, layout: &Layout) -> impl Iterator<Item = Step> + use<'_> {
         let layout = *layout;
         let mut next = 0;

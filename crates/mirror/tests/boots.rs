@@ -52,7 +52,7 @@ fn kept(repository: &Repository) -> Option<Vec<u64>> {
 }
 
 fn follow(mirror: &Mirror, repository: &Arc<Repository>) {
-    mirror.follow(Arc::clone(repository) as Arc<dyn BootProfiles>, &stamp()).unwrap();
+    mirror.follow_boots(Arc::clone(repository) as Arc<dyn BootProfiles>, &stamp()).unwrap();
 }
 
 fn read(mirror: &Mirror, chunks: impl IntoIterator<Item = u64>) {
@@ -153,7 +153,7 @@ fn what_is_read_is_told_once_and_what_is_heard_is_prefetched() {
     let (repository, folder) = (repository(), tempfile::tempdir().unwrap());
     let teller = Arc::new(Teller::default());
     let mirror = disk(&repository, &folder.path().join("disk"));
-    mirror.follow(Arc::clone(&teller) as Arc<dyn BootProfiles>, &stamp()).unwrap();
+    mirror.follow_boots(Arc::clone(&teller) as Arc<dyn BootProfiles>, &stamp()).unwrap();
     read(&mirror, [9, 3, 7]);
     until(|| teller.told.lock().len() >= 3);
     until(|| 2 * mirror.counters().expected_bytes > encoded(&repository, 3));

@@ -25,7 +25,7 @@ use net::waker::Waker;
 
 use super::fetch::Worker;
 use super::shared::Shared;
-use crate::machine::{ChunkWish, Reliance};
+use crate::machine::{ChunkWish, Expectation};
 
 /// What a read waits at most for a session that brings other things meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -52,7 +52,7 @@ pub type Join = dyn Fn(&SessionRequest) -> Result<SessionGrant> + Send + Sync;
 
 /// How a disk takes part in sessions.
 #[derive(Clone)]
-pub struct CastOptions {
+pub struct MulticastOptions {
     /// How it asks for a place.
     pub join: Arc<Join>,
     /// How the server keeps objects.
@@ -65,7 +65,7 @@ pub struct CastOptions {
     pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-impl CastOptions {
+impl MulticastOptions {
     /// Sessions of the server of `client`, on the `interface` of this name or address, by default the one that leads
     /// there.
     ///
@@ -90,23 +90,23 @@ impl CastOptions {
 }
 
 /// A disk's part in sessions. Ends by [`Self::end`].
-pub(super) struct Cast {
+pub(super) struct Membership {
     stop: Stop,
     waker: Arc<Waker>,
     thread: JoinHandle<()>,
 }
 
-impl Cast {
+impl Membership {
     /// Takes part from now on, until there is no more use in it.
-    pub(super) fn start(shared: Arc<Shared>, options: CastOptions) -> Result<Self> {
+    pub(super) fn start(shared: Arc<Shared>, options: MulticastOptions) -> Result<Self> {
         let failed = |error| Error::from_source(ErrorKind::Io, "take part in multicast", error);
         let waker = Arc::new(Waker::new().map_err(failed)?);
         let stop = Stop::new();
         // Held back from here on, so that nothing is fetched many times in vain while the server is asked.
-        shared.rely(Reliance::Perhaps);
-        shared.lock().cast = Some(Arc::clone(&waker));
+        shared.expect_multicast(Expectation::Perhaps);
+        shared.lock().multicast = Some(Arc::clone(&waker));
         let member = Member { shared, options, stop: stop.clone(), waker: Arc::clone(&waker) };
-        let spawned = std::thread::Builder::new().name("mirror-cast".into()).spawn(move || member.run());
+        let spawned = std::thread::Builder::new().name("mirror-multicast".into()).spawn(move || member.run());
         Ok(Self { stop, waker, thread: spawned.map_err(failed)? })
     }
 
@@ -121,7 +121,7 @@ impl Cast {
 
 struct Member {
     shared: Arc<Shared>,
-    options: CastOptions,
+    options: MulticastOptions,
     stop: Stop,
     waker: Arc<Waker>,
 }
@@ -142,10 +142,10 @@ impl Member {
                     }
                 }
             }
-            self.shared.rely(Reliance::Nothing);
+            self.shared.expect_multicast(Expectation::Nothing);
         }
-        self.shared.lock().cast = None;
-        self.shared.rely(Reliance::Nothing);
+        self.shared.lock().multicast = None;
+        self.shared.expect_multicast(Expectation::Nothing);
     }
 
     /// False if it is to end.
@@ -237,7 +237,7 @@ struct Arrived {
 fn fill(mut worker: Worker, jobs: &Receiver<Job>, filled: &Sender<u64>, waker: &Waker) {
     for job in jobs {
         match job {
-            Job::Tree(catalogue) => worker.plant(&catalogue),
+            Job::Tree(catalogue) => worker.load_tree(&catalogue),
             Job::Chunk(Arrived { place, object, bytes, chunks }) => {
                 chunks.into_iter().for_each(|chunk| worker.take_arrived(chunk, &object, &bytes));
                 // Who receives may be gone already.
@@ -305,7 +305,7 @@ struct Intake<'a> {
     /// How many take part, this disk included, once that was heard.
     members: Option<u32>,
     /// What the core was told last.
-    reliance: Reliance,
+    expectation: Expectation,
     blocks: u64,
     /// When anything that was wanted came last, or was first wanted.
     moved_at: Instant,
@@ -341,7 +341,7 @@ impl<'a> Intake<'a> {
             wishes: Vec::new(),
             begun: false,
             members: None,
-            reliance: Reliance::Perhaps,
+            expectation: Expectation::Perhaps,
             blocks: 0,
             moved_at: now,
             useful_at: now,
@@ -364,14 +364,14 @@ impl<'a> Intake<'a> {
         let still = if self.is_waiting() { now.since(self.moved_at) } else { Duration::ZERO };
         let is_open = self.members.is_none() && now.since(self.useful_at) < HOLD;
         let takes_part = self.begun && (self.members > Some(1) || self.is_waiting());
-        let reliance = match still {
-            _ if is_open => Reliance::Perhaps,
-            still if !takes_part || still > DESPAIR => Reliance::Nothing,
-            still if still > STALL => Reliance::Perhaps,
-            _ => Reliance::Everything(PATIENCE),
+        let expectation = match still {
+            _ if is_open => Expectation::Perhaps,
+            still if !takes_part || still > DESPAIR => Expectation::Nothing,
+            still if still > STALL => Expectation::Perhaps,
+            _ => Expectation::Everything(PATIENCE),
         };
-        if std::mem::replace(&mut self.reliance, reliance) != reliance {
-            self.member.shared.rely(reliance);
+        if std::mem::replace(&mut self.expectation, expectation) != expectation {
+            self.member.shared.expect_multicast(expectation);
         }
         let over = !self.is_waiting() && now.since(self.useful_at) > LINGER;
         if over || self.member.shared.lock().tree.epoch != self.epoch {
@@ -488,7 +488,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Passes the tree to the second thread.
-    fn plant(&mut self) {
+    fn load_tree(&mut self) {
         if let Some(catalogue) = self.planting.take()
             && let Err(TrySendError::Full(Job::Tree(catalogue))) = self.jobs.try_send(Job::Tree(catalogue))
         {
@@ -531,7 +531,7 @@ impl Consumer for Intake<'_> {
         self.judge(now);
         if self.begun {
             self.leave_tree()?;
-            self.plant();
+            self.load_tree();
             self.heed_wishes();
         }
         Ok(std::mem::take(&mut self.wishes))

@@ -1,5 +1,5 @@
-//! A machine's start beside others: what its guide knows is prefetched, what it reads first is told and, once it is up,
-//! kept.
+//! A machine's start beside others: what its boot profile names is prefetched; what it reads first is reported to
+//! others and, once it is up, recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,10 +108,10 @@ impl Pace {
     }
 }
 
-/// One disk and its guide.
-pub(super) struct Follower {
+/// Records the boot of one disk, and prefetches what earlier boots read.
+pub(super) struct BootRecorder {
     shared: Arc<Shared>,
-    guide: Arc<dyn BootProfiles>,
+    profiles: Arc<dyn BootProfiles>,
     stamp: Stamp,
     image: String,
     version: u64,
@@ -119,7 +119,7 @@ pub(super) struct Follower {
     cursor: Cursor,
     /// How much of the order of first reads was told.
     told: usize,
-    /// Whether the guide has said what is likely to be read.
+    /// Whether the boot profile was asked for what is likely to be read.
     has_profile: bool,
     /// Whether there is somebody to be told anything.
     is_heard: bool,
@@ -127,8 +127,8 @@ pub(super) struct Follower {
     records: bool,
 }
 
-impl Follower {
-    pub(super) fn new(shared: Arc<Shared>, guide: Arc<dyn BootProfiles>, stamp: Stamp) -> Self {
+impl BootRecorder {
+    pub(super) fn new(shared: Arc<Shared>, profiles: Arc<dyn BootProfiles>, stamp: Stamp) -> Self {
         let (image, version, records) = {
             let state = shared.lock();
             let held = state.core.held();
@@ -139,7 +139,7 @@ impl Follower {
         let cursor = Cursor::default();
         Self {
             shared,
-            guide,
+            profiles,
             stamp,
             image,
             version,
@@ -177,13 +177,13 @@ impl Follower {
                 (None, _) => {}
             }
             let pause = if phase == (Phase::Waits { long: true }) { LOOK_IDLE } else { LOOK };
-            self.shared.pause_guide(pause);
+            self.shared.pause_recorder(pause);
         }
     }
 
     fn ask(&mut self, pace: &mut Pace) {
         if !self.has_profile {
-            match self.guide.boot_profile(&self.image, self.version) {
+            match self.profiles.boot_profile(&self.image, self.version) {
                 Ok(order) => {
                     self.has_profile = true;
                     self.shared.expect_reads(&order.unwrap_or_default());
@@ -209,7 +209,8 @@ impl Follower {
         };
         let told =
             ReadReport { version: self.version, machine: self.machine, cursor: self.cursor, chunks: &chunks };
-        let Some(ReadUpdate { cursor, chunks: heard, pause }) = self.guide.share_reads(&self.image, told)?
+        let Some(ReadUpdate { cursor, chunks: heard, pause }) =
+            self.profiles.share_reads(&self.image, told)?
         else {
             return Ok(None);
         };
@@ -228,7 +229,7 @@ impl Follower {
         };
         if self.records && chunks.len() >= BOOT_CHUNKS_MIN {
             // It is a hint: the next boot is told again.
-            let _ = self.guide.record_boot(&self.image, self.version, &chunks, &self.stamp);
+            let _ = self.profiles.record_boot(&self.image, self.version, &chunks, &self.stamp);
         }
     }
 }

@@ -23,7 +23,7 @@ const ROUNDS: usize = 4;
 
 /// What was found about a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Probe {
+pub struct Capabilities {
     /// The store that it was found about: a repository that was copied elsewhere is probed again.
     pub place: String,
     /// Which program tried it.
@@ -67,21 +67,21 @@ impl Replaces {
 struct Kept {
     number: u64,
     #[serde(flatten)]
-    probe: Probe,
+    probe: Capabilities,
     nonce: String,
 }
 
 /// Whether a store is known to do what a repository needs, and how it is called in records.
 #[derive(Debug)]
-pub(crate) struct Proof {
+pub(crate) struct CapabilityCheck {
     place: String,
     /// Who asks and when, for the record; nothing is kept without.
     stamp: Option<Stamp>,
     given: Mutex<bool>,
 }
 
-impl Proof {
-    /// A proof still to be given of the store that people call `place`.
+impl CapabilityCheck {
+    /// A check that is still to be made of the store that people call `place`.
     pub(crate) fn new(place: String, stamp: Option<Stamp>) -> Self {
         Self { place, stamp, given: Mutex::new(false) }
     }
@@ -105,7 +105,7 @@ impl Proof {
     }
 
     /// Tries the store now and keeps what was found.
-    pub(crate) fn give(&self, backend: &Backend) -> Result<Probe> {
+    pub(crate) fn give(&self, backend: &Backend) -> Result<Capabilities> {
         let (created, creator) = match &self.stamp {
             Some(stamp) => (stamp.created.clone(), stamp.creator.clone()),
             None => Default::default(),
@@ -117,7 +117,7 @@ impl Proof {
             replaces.words()
         );
         let program = concat!("diskcast ", env!("CARGO_PKG_VERSION")).to_owned();
-        let probe = Probe { place: self.place.clone(), program, created, creator, verdict, replaces };
+        let probe = Capabilities { place: self.place.clone(), program, created, creator, verdict, replaces };
         if self.stamp.is_some() {
             keep(backend, &probe)?;
         }
@@ -127,7 +127,7 @@ impl Proof {
 
 /// The newest probe that was kept, and its number. A damaged or newer record is as good as none: the next one says
 /// more.
-pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Probe)>> {
+pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Capabilities)>> {
     let Some(number) = newest_number(backend)? else { return Ok(None) };
     match read(backend, number) {
         Ok(probe) => Ok(Some((number, probe))),
@@ -136,11 +136,11 @@ pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Probe)>> {
     }
 }
 
-/// Probe `number`.
-pub(crate) fn read(backend: &Backend, number: u64) -> Result<Probe> {
-    let path = layout::probe(number);
+/// Capabilities `number`.
+pub(crate) fn read(backend: &Backend, number: u64) -> Result<Capabilities> {
+    let path = layout::capabilities(number);
     let bytes = backend.read_record(&path, RECORD_BYTES_MAX)?;
-    record::unseal(PROBE, path.as_ref(), &bytes).map(|kept: Kept| kept.probe)
+    record::decode(PROBE, path.as_ref(), &bytes).map(|kept: Kept| kept.probe)
 }
 
 fn newest_number(backend: &Backend) -> Result<Option<u64>> {
@@ -149,7 +149,7 @@ fn newest_number(backend: &Backend) -> Result<Option<u64>> {
     Ok(newest)
 }
 
-fn keep(backend: &Backend, probe: &Probe) -> Result<()> {
+fn keep(backend: &Backend, probe: &Capabilities) -> Result<()> {
     // Whoever keeps one at this moment found the same; a few numbers further is room enough for all of them.
     let mut number = newest_number(backend)?.unwrap_or(0);
     loop {
@@ -157,8 +157,8 @@ fn keep(backend: &Backend, probe: &Probe) -> Result<()> {
             Error::new(ErrorKind::Refused, "the numbers of probes are used up: remove the folder `probes`")
         })?;
         let kept = Kept { number, probe: probe.clone(), nonce: record::nonce()? };
-        let path = layout::probe(number);
-        if backend.create_unproven(&path, &record::seal(PROBE, &kept))? == Created::Ours {
+        let path = layout::capabilities(number);
+        if backend.create_unproven(&path, &record::encode(PROBE, &kept))? == Created::Ours {
             return Ok(());
         }
     }

@@ -14,7 +14,7 @@ use crate::waker::Waker;
 const AT_ONCE: usize = 4;
 
 /// A few threads that fetch, started as they are needed. They end when this is dropped.
-pub(super) struct Aside {
+pub(super) struct UnicastFallback {
     source: Arc<dyn ObjectSource>,
     /// Who takes what was fetched.
     taker: Arc<Waker>,
@@ -28,7 +28,7 @@ pub(super) struct Aside {
     held: Option<(u64, Bytes)>,
 }
 
-impl Aside {
+impl UnicastFallback {
     pub(super) fn new(source: Arc<dyn ObjectSource>, taker: Arc<Waker>) -> Self {
         let (orders, ordered) = unbounded();
         let (deliver, delivered) = bounded(AT_ONCE);

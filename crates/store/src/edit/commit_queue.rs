@@ -1,4 +1,4 @@
-//! The line in which writers of one image stand that come through one process: each builds its version on the one
+//! The queue in which writers of one image stand that come through one process: each builds its version on the one
 //! before it, not yet published, and they are published in that order. So none of them loses a race against another;
 //! only another process can take a number away, and then all that was built behind it is built again.
 
@@ -13,7 +13,7 @@ use crate::backend::Created;
 use crate::names::ImageName;
 use crate::versions::newest::Newest;
 
-/// Most images whose line is remembered while nobody stands in it.
+/// Most images whose queue is remembered while nobody stands in it.
 const LINES_MAX: usize = 1024;
 
 /// The version that the next one is built on.
@@ -27,17 +27,17 @@ pub(super) struct Tip {
     pub(super) next: u64,
 }
 
-/// All lines of a repository.
+/// All queues of a repository.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<ImageName, Arc<Line>>>);
+pub(crate) struct Lines(Mutex<HashMap<ImageName, Arc<CommitQueue>>>);
 
 impl Lines {
-    pub(super) fn of(&self, image: &ImageName) -> Arc<Line> {
-        let mut lines = self.0.lock();
-        if lines.len() >= LINES_MAX && !lines.contains_key(image) {
-            lines.retain(|_, line| Arc::strong_count(line) > 1);
+    pub(super) fn of(&self, image: &ImageName) -> Arc<CommitQueue> {
+        let mut queues = self.0.lock();
+        if queues.len() >= LINES_MAX && !queues.contains_key(image) {
+            queues.retain(|_, queue| Arc::strong_count(queue) > 1);
         }
-        Arc::clone(lines.entry(image.clone()).or_default())
+        Arc::clone(queues.entry(image.clone()).or_default())
     }
 }
 
@@ -48,9 +48,9 @@ impl Tip {
     }
 }
 
-/// The line of one image.
+/// The queue of one image.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct CommitQueue {
     /// The newest version in the store when this process last looked.
     seen: Mutex<Option<Arc<Tip>>>,
     /// Held by who builds the next version.
@@ -74,13 +74,13 @@ struct Turns {
     given: u64,
     /// Whose turn it is.
     next: u64,
-    /// Epochs that ended lately without a version of this line.
+    /// Epochs that ended lately without a version of this queue.
     losses: u32,
 }
 
-/// A place in the line. If it is dropped before its turn came, all behind it are built again.
+/// A place in the queue. If it is dropped before its turn came, all behind it are built again.
 pub(super) struct Turn<'a> {
-    line: &'a Line,
+    queue: &'a CommitQueue,
     epoch: u64,
     place: u64,
     done: bool,
@@ -94,7 +94,7 @@ pub(super) enum Outcome {
     Lost,
 }
 
-impl Line {
+impl CommitQueue {
     pub(super) fn seen(&self) -> MutexGuard<'_, Option<Arc<Tip>>> {
         self.seen.lock()
     }
@@ -133,16 +133,16 @@ impl Line {
         let place = turns.given;
         turns.given += 1;
         head.tip = Some((tip, epoch));
-        Some(Turn { line: self, epoch, place, done: false })
+        Some(Turn { queue: self, epoch, place, done: false })
     }
 }
 
 impl Turn<'_> {
     /// Waits for those before, then publishes by `create`.
     pub(super) fn publish(mut self, create: impl FnOnce() -> Result<Created>) -> Result<Outcome> {
-        let mut turns = self.line.turns();
+        let mut turns = self.queue.turns();
         while turns.epoch == self.epoch && turns.next != self.place {
-            self.line.moved.wait(&mut turns);
+            self.queue.moved.wait(&mut turns);
         }
         if turns.epoch != self.epoch {
             self.done = true;
@@ -153,12 +153,12 @@ impl Turn<'_> {
             return Ok(Outcome::Lost);
         }
         self.done = true;
-        let mut turns = self.line.turns();
+        let mut turns = self.queue.turns();
         if turns.epoch == self.epoch {
             turns.next += 1;
             turns.losses = turns.losses.saturating_sub(1);
         }
-        self.line.moved.notify_all();
+        self.queue.moved.notify_all();
         Ok(Outcome::Published)
     }
 }
@@ -168,10 +168,10 @@ impl Drop for Turn<'_> {
         if self.done {
             return;
         }
-        let mut turns = self.line.turns();
+        let mut turns = self.queue.turns();
         if turns.epoch == self.epoch {
             *turns = Turns { epoch: turns.epoch + 1, losses: turns.losses + 1, ..Turns::default() };
         }
-        self.line.moved.notify_all();
+        self.queue.moved.notify_all();
     }
 }
