@@ -1,9 +1,9 @@
 # The few verbs of this repository. `make help` explains them; CONTRIBUTING.md says more.
 
 SHELL := bash
-export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: help demo test minio check sim bench dependencies bench-dependencies s3-store
+.PHONY: help demo test minio check sim bench dependencies check-dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,7 @@ minio: dependencies ## what is tested of repositories in S3 once more, on MinIO,
 	@tools/versitygw.sh --minio
 	cargo test --package diskcast-store --test conformance --test linearizable -- minio
 
-check: dependencies ## formatting, lints and the repository's own rules
+check: check-dependencies ## formatting, lints and the repository's own rules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- --deny warnings
 	cargo xtask tidy
@@ -33,6 +33,9 @@ bench: dependencies bench-dependencies s3-store ## measures every named figure; 
 
 dependencies:
 	@tools/install-dependencies.sh
+
+check-dependencies:
+	@tools/install-dependencies.sh --check
 
 s3-store:
 	@tools/versitygw.sh
