@@ -1,9 +1,9 @@
 # The few verbs of this repository. `make help` explains them; CONTRIBUTING.md says more.
 
 SHELL := bash
-export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: help demo test mutants minio check sim bench dependencies bench-dependencies s3-store
+.PHONY: help demo picture test mutants minio check bare sim bench dependencies check-dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,10 +23,17 @@ minio: dependencies ## what is tested of repositories in S3 once more, on MinIO,
 	@tools/versitygw.sh --minio
 	cargo test --package diskcast-store --test conformance --test linearizable -- minio
 
-check: dependencies ## formatting, lints and the repository's own rules
+check: check-dependencies ## formatting, lints and the repository's own rules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- --deny warnings
 	cargo xtask tidy
+
+bare: dependencies ## runs demo and test on a bare Debian 12 that it builds, as root; WHAT=demo or WHAT=test runs one
+	@tools/bare.sh $(WHAT)
+
+picture: ## draws docs/demo.svg from what the demo printed in `make bare`; LOG= names another log of `make demo`
+	tools/picture.sh $(or $(LOG),target/bare/demo.log) >target/demo.svg
+	mv target/demo.svg docs/demo.svg
 
 sim: ## simulates one run of many receivers and faults; SEED=7 names it, the same seed gives the same trace
 	cargo run --release --quiet --package diskcast-sim -- --seed $(or $(SEED),1)
@@ -37,6 +44,9 @@ bench: dependencies bench-dependencies s3-store ## measures every named figure; 
 
 dependencies:
 	@tools/install-dependencies.sh
+
+check-dependencies:
+	@tools/install-dependencies.sh --check
 
 s3-store:
 	@tools/versitygw.sh

@@ -1,8 +1,27 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that building, testing and demonstrating diskcast need and that this machine lacks; with
-# --bench also those that `make bench` measures beside. Written for Debian 12; does nothing where all is there. Rust
-# comes by rustup, as rust-toolchain.toml says.
+# --bench also those that `make bench` measures beside; with --check it also says what is missing for `make check`.
+# Written for Debian 12; does nothing where all is there.
+#
+# Rust: the one that is here is used. Where there is none, Debian's is installed (rustc-web, which is kept new for web
+# browsers). rust-toolchain.toml is for rustup; Debian's Rust ignores it, so what counts is rust-version in Cargo.toml.
 set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rust_min=$(sed -nE 's/^rust-version = "(.*)"/\1/p' Cargo.toml)
+# rustup's programs stand in the home folder, which a bare shell may not search. They come first, as in the Makefile.
+PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+
+has() {
+    command -v "$1" >/dev/null
+}
+
+fail() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+about_rustup="The Rust project's site says how to install rustup; Debian 13 has it as a package. Then run this again."
 
 packages=(
     build-essential ca-certificates git make            # building
@@ -17,14 +36,18 @@ packages=(
     libnbd-bin qemu-utils fio                           # clients of the NBD server
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
+    procps curl                                         # `kill`, and a client of the server's metrics, in tests
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
     packages+=(golang-go)                               # an S3 store to test against (versitygw.sh)
 fi
+if ! has cargo && ! has rustup; then
+    packages+=(rustc-web cargo-web)
+fi
 if [ "${1:-}" = --bench ]; then
     packages+=(
         udpcast uftp                                    # multicast as it is done today
-        nginx-light curl openssh-server openssh-client  # one server, many TCP streams
+        nginx-light openssh-server openssh-client       # one server, many TCP streams
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
         nbdkit                                          # a disk of a given speed
@@ -32,6 +55,19 @@ if [ "${1:-}" = --bench ]; then
         libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with
     )
 fi
+
+# Debian's Rust is new enough only with its security updates.
+check_debian_rust() {
+    local candidate
+    candidate=$(LC_ALL=C apt-cache policy rustc-web | sed -n 's/^  Candidate: //p')
+    if [ "${candidate:-(none)}" = '(none)' ]; then
+        fail "There is no Rust here, and apt knows no package rustc-web, so rustup is needed." "$about_rustup"
+    fi
+    dpkg --compare-versions "$candidate" ge "$rust_min" || fail \
+        "There is no Rust here. Debian's (rustc-web) is $candidate, but diskcast needs $rust_min or newer." \
+        "If apt has no source of Debian's security updates, add it and run this again; otherwise install rustup." \
+        "$about_rustup"
+}
 
 missing=()
 for package in "${packages[@]}"; do
@@ -54,6 +90,7 @@ if [ ${#missing[@]} -gt 0 ]; then
             trap 'rm -f "$policy"' EXIT
         fi
         apt-get update --quiet=2 >&2
+        case " ${missing[*]} " in *' rustc-web '*) check_debian_rust ;; esac
         apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}" >&2
         for package in "${missing[@]}"; do
             case $package in
@@ -66,9 +103,18 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
 fi
 
-# rustup's programs stand in the home folder, which a bare shell may not search.
-if ! PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin" command -v cargo >/dev/null; then
-    echo "There is no cargo here. Install rustup (a newer Debian has it as a package), then run this" >&2
-    echo "again: the first use of cargo installs the toolchain that rust-toolchain.toml names." >&2
-    exit 1
+if ! has cargo; then
+    fail "There is no Rust here. As root, this script installs Debian's; without root, install rustup." "$about_rustup"
+fi
+# Where rustup has no toolchain of rust-toolchain.toml yet, this installs it.
+rust=$(rustc --version | cut -d ' ' -f 2)
+dpkg --compare-versions "$rust" ge "$rust_min" || fail \
+    "The Rust here ($(command -v rustc)) is $rust, but diskcast needs $rust_min or newer." \
+    "Upgrade it, or remove it and let this script install Debian's, or install rustup." "$about_rustup"
+
+if [ "${1:-}" = --check ] && ! { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; then
+    fail "\`make check\` needs rustfmt and clippy of the version in rust-toolchain.toml, which rustup installs." \
+        "This Rust ($(command -v rustc), $rust) has none. \`make demo\` and \`make test\` do not need them." \
+        "If rustup is here: rustup component add rustfmt clippy. Otherwise install it; it is used before other Rusts." \
+        "$about_rustup"
 fi
