@@ -4,7 +4,7 @@
 //! First the nodes, breadth first from the root, each at its first appearance; then the chunks, in the order of
 //! their first appearance on the disk. A server reads it from its store; a receiver learns it node by node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use base::limits::SESSION_OBJECTS_MAX;
 use base::{Digest, Error, ErrorKind, Result};
@@ -120,6 +120,8 @@ pub struct CatalogueBuilder {
     ids: HashMap<Digest, u32>,
     /// All nodes before this one have their children numbered.
     expanded: usize,
+    /// Bytes of nodes that arrived before the nodes that name them.
+    early: BTreeMap<u64, Bytes>,
 }
 
 #[derive(Debug)]
@@ -129,22 +131,14 @@ struct Slot {
     bytes: Option<Verified>,
 }
 
-/// What came of learning a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Learned {
-    /// The node is new.
-    New,
-    /// The node was known.
-    Known,
-}
-
 impl CatalogueBuilder {
     /// Knows the root's name only; nodes will open with `cipher`. `Corrupt` if the manifest contradicts itself.
     pub fn from_manifest(manifest: &Manifest, cipher: Cipher) -> Result<Self> {
         let (layout, root) = (manifest.layout()?, manifest.root);
         let (origin, disk) = (manifest.origin, Box::new(manifest.disk.clone()));
         let (nodes, ids) = (Vec::new(), HashMap::new());
-        let mut builder = Self { layout, origin, disk, root, cipher, nodes, ids, expanded: 0 };
+        let mut builder =
+            Self { layout, origin, disk, root, cipher, nodes, ids, expanded: 0, early: BTreeMap::new() };
         if let Some(object) = root.child.object() {
             builder.add(object, root.height - 1)?;
         }
@@ -169,27 +163,48 @@ impl CatalogueBuilder {
         usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(|slot| slot.object)
     }
 
-    /// Whether the bytes of node `id` are there.
+    /// Whether the bytes of node `id` are there, also if its name is not known yet.
     #[must_use]
     pub fn has(&self, id: u64) -> bool {
         let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get(id));
-        slot.is_some_and(|slot| slot.bytes.is_some())
+        slot.is_some_and(|slot| slot.bytes.is_some()) || self.early.contains_key(&id)
+    }
+
+    /// Takes the bytes of node `id`, in any order: a node whose name is not known yet is kept until its parent is
+    /// there. Returns the kept nodes that turned out not to be what their parents name; they have to be fetched again.
+    /// `Corrupt` if `bytes` are not node `id`, and nothing is changed.
+    pub fn take(&mut self, id: u64, bytes: Bytes) -> Result<Vec<(u64, ObjectRef)>> {
+        if self.object(id).is_none() {
+            self.early.insert(id, bytes);
+            return Ok(Vec::new());
+        }
+        self.learn(id, bytes)?;
+        let mut damaged = Vec::new();
+        while let Some((&id, _)) = self.early.first_key_value() {
+            let Some(name) = self.object(id) else { break };
+            let bytes = self.early.remove(&id).expect("just seen");
+            match self.learn(id, bytes) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Corrupt => damaged.push((id, name)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damaged)
     }
 
     /// Takes the bytes of node `id`, one of those needed. `Corrupt` if they are not that node or no good node, and
     /// nothing is changed; `NotFound` if the name of node `id` is not known.
-    pub fn learn(&mut self, id: u64, bytes: Bytes) -> Result<Learned> {
+    pub fn learn(&mut self, id: u64, bytes: Bytes) -> Result<()> {
         let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get_mut(id));
         let slot =
             slot.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("node {id} has no name yet")))?;
         if slot.bytes.is_some() {
-            return Ok(Learned::Known);
+            return Ok(());
         }
         let node = self.cipher.decrypt_object(slot.object.kind, &slot.object.verified(bytes)?)?;
         Node::decode(&node, slot.level, self.layout.chunk)?;
         slot.bytes = Some(node);
-        self.expand()?;
-        Ok(Learned::New)
+        self.expand()
     }
 
     /// Numbers the children of all nodes that are there and whose elders are.

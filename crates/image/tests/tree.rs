@@ -117,6 +117,36 @@ fn a_catalogue_learned_in_any_order_is_the_one_that_was_loaded() {
 }
 
 #[test]
+fn nodes_that_arrive_before_their_parents_are_kept_and_damaged_ones_are_named() {
+    for seed in 0..60 {
+        let mut chance = Chance::from_seed(seed);
+        let chunk_count = 70_000 + chance.below(100_000);
+        let objects = MemoryObjects::new();
+        let root = build(chunk_count, &random_leaves(&mut chance, chunk_count), &objects).unwrap();
+        let manifest = manifest(root, small(), chunk_count * 128);
+        let loaded = Catalogue::load(&manifest, &objects).unwrap();
+        let mut builder = CatalogueBuilder::from_manifest(&manifest, Cipher::None).unwrap();
+        let heads = loaded.heads();
+        let spoiled = 1 + chance.below(heads - 1);
+        // From the last to the first: only the root has a name when it arrives.
+        for id in (1..heads).rev() {
+            let object = &loaded.objects()[usize::try_from(id).unwrap()];
+            let bytes =
+                if id == spoiled { Bytes::from_static(b"wrong") } else { objects.fetch(object).unwrap() };
+            assert_eq!(builder.take(id, bytes).unwrap(), []);
+            assert!(builder.has(id) && builder.object(id).is_none());
+        }
+        assert!(builder.take(0, Bytes::from_static(b"wrong")).is_err());
+        let damaged = builder.take(0, objects.fetch(&loaded.objects()[0]).unwrap()).unwrap();
+        let name = loaded.objects()[usize::try_from(spoiled).unwrap()];
+        assert_eq!(damaged, [(spoiled, name)], "seed {seed}");
+        assert!(!builder.has(spoiled));
+        assert_eq!(builder.take(spoiled, objects.fetch(&name).unwrap()).unwrap(), []);
+        assert_eq!(builder.finish().unwrap().objects(), loaded.objects(), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_tree_that_names_itself_without_end_is_refused() {
     // Each level names the same child 256 times: 2^48 chunks out of six small nodes.
     let objects = MemoryObjects::new();

@@ -286,8 +286,6 @@ struct Intake<'a> {
     heads: u64,
     /// Which of the trees the disk has had it is about.
     epoch: u64,
-    /// Nodes that came before those which name them; no more than the session has.
-    early: BTreeMap<u64, Bytes>,
     jobs: SyncSender<Job>,
     filled: Receiver<u64>,
     /// Objects that are being filled in, by number in the session.
@@ -331,7 +329,6 @@ impl<'a> Intake<'a> {
             first,
             heads: grant.heads,
             epoch,
-            early: BTreeMap::new(),
             jobs,
             filled,
             filling: BTreeSet::new(),
@@ -388,18 +385,10 @@ impl<'a> Intake<'a> {
     /// Takes a node, perhaps before the one that names it.
     fn take_node(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
         let Stage::Tree(builder) = &mut self.stage else { return Ok(Accept::Taken) };
-        match builder.learn(id, bytes.clone()) {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.early.insert(id, bytes.clone());
-            }
+        match builder.take(id, bytes.clone()) {
+            Ok(damaged) if damaged.is_empty() => {}
+            Ok(_) => return Err(Error::corrupt("a node of the tree came early, and damaged")),
             Err(_) => return Ok(Accept::Bad),
-        }
-        while let Some(entry) =
-            self.early.first_entry().filter(|entry| builder.object(*entry.key()).is_some())
-        {
-            let (id, bytes) = entry.remove_entry();
-            builder.learn(id, bytes).map_err(|error| unfit("learn a node that came early", error))?;
         }
         self.leave_tree()?;
         Ok(Accept::Taken)

@@ -1,6 +1,5 @@
 //! Where a fetch's objects go: first into the tree, then, once that is whole, into the installer.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -43,8 +42,6 @@ pub(super) struct Intake {
     heads: u64,
     /// What the session has been told: the tree's nodes below this number are wanted.
     nodes_wanted: u64,
-    /// Nodes that came before those which name them; at most [`NODES_AHEAD`].
-    early: BTreeMap<u64, Bytes>,
     /// Whether the session has been told which chunks are wanted.
     chunks_wanted: bool,
     fallback: UnicastFallback,
@@ -88,7 +85,6 @@ impl Intake {
             object_bytes_max: u64::from(manifest.chunk_bytes.max(NODE_BYTES_MAX) + CHUNK_OVERHEAD_MAX),
             heads: 0,
             nodes_wanted: 0,
-            early: BTreeMap::new(),
             chunks_wanted: false,
             fallback,
             waker,
@@ -184,7 +180,6 @@ impl Intake {
             return;
         }
         let Stage::Tree(builder) = std::mem::replace(&mut self.stage, Stage::Failed) else { return };
-        self.early.clear();
         let begin = self.begin.take().expect("an install is begun once");
         let waker = Arc::clone(&self.waker);
         let beginning = std::thread::spawn(move || {
@@ -219,7 +214,7 @@ impl Intake {
                 let first = builder.needed().next().unwrap_or(0);
                 let told = self.nodes_wanted.max(first);
                 self.nodes_wanted = (first + NODES_AHEAD).min(self.heads).max(told);
-                let is_missing = |id: &u64| !builder.has(*id) && !self.early.contains_key(id);
+                let is_missing = |id: &u64| !builder.has(*id);
                 let fresh: Vec<u64> = (told..self.nodes_wanted).filter(is_missing).collect();
                 Ok(runs(&fresh).map(Wish::Want).collect())
             }
@@ -242,15 +237,12 @@ impl Intake {
     fn accept(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
         match &mut self.stage {
             Stage::Tree(builder) => {
-                match builder.learn(id, bytes.clone()) {
-                    Ok(_) => {}
+                match builder.take(id, bytes.clone()) {
+                    // Nodes that arrived early and are damaged come by unicast.
+                    Ok(damaged) => damaged.into_iter().for_each(|(id, name)| self.fallback.order(id, name)),
                     Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Accept::Bad),
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        self.early.insert(id, bytes.clone());
-                    }
                     Err(error) => return Err(error.within(format!("read the tree of `{}`", self.name))),
                 }
-                self.learn_early()?;
                 self.leave_tree_if_whole();
                 Ok(Accept::Taken)
             }
@@ -264,21 +256,6 @@ impl Intake {
             },
             Stage::Failed => Err(self.failed_before()),
         }
-    }
-
-    /// Learns the nodes that came early and have names now. One that is damaged comes by unicast.
-    fn learn_early(&mut self) -> Result<()> {
-        let Stage::Tree(builder) = &mut self.stage else { return Ok(()) };
-        while let Some(entry) = self.early.first_entry() {
-            let Some(name) = builder.object(*entry.key()) else { break };
-            let (id, bytes) = entry.remove_entry();
-            match builder.learn(id, bytes) {
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Corrupt => self.fallback.order(id, name),
-                Err(error) => return Err(error.within(format!("read the tree of `{}`", self.name))),
-            }
-        }
-        Ok(())
     }
 
     fn object(&self, id: u64) -> Option<ObjectRef> {
