@@ -61,7 +61,7 @@ pub(crate) fn at_last(act: impl Fn() + Send + Sync + 'static) {
 
 /// The calling command ends in its own way after the first signal; the second still ends the program.
 pub(crate) fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
-    COOPERATIVE.store(true, Ordering::SeqCst);
+    hold();
     std::thread::Builder::new().name("stop".into()).spawn(|| {
         wait();
         stop();
@@ -69,9 +69,15 @@ pub(crate) fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     Ok(())
 }
 
+/// From now on the first signal only ends [`wait`]. To be called before others are told that the program is ready: a
+/// signal may follow at once.
+pub(crate) fn hold() {
+    COOPERATIVE.store(true, Ordering::SeqCst);
+}
+
 /// Returns when a signal has come.
 pub(crate) fn wait() {
-    COOPERATIVE.store(true, Ordering::SeqCst);
+    hold();
     let mut guard = CHANGE.0.lock();
     while !STOP.load(Ordering::SeqCst) {
         CHANGE.1.wait(&mut guard);

@@ -82,6 +82,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         token_out: args.token_out.clone(),
         log: Arc::new(move |event| output.event(event)),
     })?;
+    interrupt::hold();
     announce(context, args, &server, &name, images)?;
     notify::ready(&format!("serves {name}"));
     interrupt::wait();
