@@ -1,4 +1,4 @@
-//! What every other crate stands on: units, digests, errors, limits, extents, clock and chance.
+//! What every other crate stands on: units, digests, errors, limits, extents and sets of them, clock and chance.
 //! Nothing here knows of disks, images or networks, and nothing here reads a clock or does I/O.
 
 pub mod chance;
@@ -6,6 +6,7 @@ pub mod digest;
 pub mod error;
 pub mod extent;
 pub mod limits;
+pub mod runs;
 pub mod time;
 pub mod units;
 pub mod wire;
@@ -14,4 +15,5 @@ pub use chance::Chance;
 pub use digest::Digest;
 pub use error::{Error, ErrorKind, Result, chain};
 pub use extent::{Extent, ExtentSet};
+pub use runs::RunSet;
 pub use time::{Duration, Instant};

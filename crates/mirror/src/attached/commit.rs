@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use base::limits::SECTOR_BYTES;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, RunSet};
 use image::manifest::Parent;
 use image::{Manifest, SignedManifest};
 use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
@@ -15,7 +15,7 @@ use store::{Changes, Content, Drafter, ImageName, Reference, Stamp};
 use super::Mirror;
 use super::local::bytes_of;
 use crate::images::{Addition, Images, if_found};
-use crate::machine::{Done, Ending, Failure, Io, Request, RunSet};
+use crate::machine::{Done, Ending, Failure, Io, Request};
 use crate::state::{InDoubt, TOKEN_BYTES};
 
 /// How often a merge is made anew, since somebody else published meanwhile.

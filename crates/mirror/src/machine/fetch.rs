@@ -1,11 +1,10 @@
 //! Operations that need what is far away: reads, learning what is empty, and the fetches themselves.
 
-use base::Instant;
 use base::limits::TREE_FANOUT;
+use base::{Instant, RunSet};
 
 use crate::machine::fetch_queue::{Priority, Supply};
 use crate::machine::operations::{Fetch, FetchPhase, ITSELF, Learn, NOBODY, Read};
-use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, Item, OpId, Record, Sectors, Step, Unread, overlaps};
 

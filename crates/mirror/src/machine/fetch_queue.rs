@@ -4,12 +4,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use base::{Duration, Instant};
+use base::{Duration, Instant, RunSet};
 
 use crate::machine::multicast_wishes::MulticastWishes;
 use crate::machine::prefetch::expected::Expected;
 use crate::machine::prefetch::window::Window;
-use crate::machine::runs::RunSet;
 use crate::machine::types::{Config, Failure, Item, NodePlace, OpId, Unread};
 
 /// Children of a node.

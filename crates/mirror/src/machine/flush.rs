@@ -1,8 +1,9 @@
 //! Flushes, and generations: what must be durable in which order, and the one moment from which a commit takes the
 //! disk.
 
+use base::RunSet;
+
 use crate::machine::operations::{Flush, FlushPhase, Freeze, FrozenRead, Rewrite, Thaw};
-use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, overlaps};
 

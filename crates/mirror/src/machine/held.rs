@@ -1,6 +1,7 @@
 //! What lies in the local file, by sets of sectors and chunks.
 
-use crate::machine::runs::RunSet;
+use base::RunSet;
+
 use crate::machine::types::{Cut, Sectors};
 
 /// What lies in the local file, by sets: what the journal remembers.

@@ -30,7 +30,6 @@ mod multicast_wishes;
 mod operations;
 mod prefetch;
 mod run;
-mod runs;
 mod schedule;
 mod state;
 mod types;
@@ -38,7 +37,6 @@ mod write;
 
 pub use held::Held;
 pub use multicast_wishes::{ChunkWish, Expectation};
-pub use runs::RunSet;
 pub use state::Core;
 pub use types::{
     Config, Counters, Cut, Done, Ending, Failure, Io, Item, NodePlace, OpId, Record, Request, Sectors, Step,

@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use base::Instant;
+use base::{Instant, RunSet};
 
 use crate::machine::fetch_queue::Supply;
 use crate::machine::held::Held;
 use crate::machine::operations::{Exclusive, Freeze, FrozenRead, Learn, Read, Rewrite, Rounds, Thaw, Write};
 use crate::machine::prefetch::spatial::Neighbours;
 use crate::machine::prefetch::streams::Contexts;
-use crate::machine::runs::RunSet;
 use crate::machine::state::{Core, Op};
 use crate::machine::types::{
     Config, Counters, Cut, Done, Ending, Failure, Io, OpId, Record, Request, Sectors, Step,

@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use base::RunSet;
+
 use crate::machine::fetch_queue::Supply;
 use crate::machine::held::Held;
 use crate::machine::operations::{
@@ -10,7 +12,6 @@ use crate::machine::operations::{
 };
 use crate::machine::prefetch::spatial::Neighbours;
 use crate::machine::prefetch::streams::Contexts;
-use crate::machine::runs::RunSet;
 use crate::machine::types::{Config, Counters, Cut, OpId, Sectors};
 
 /// An operation that is not over.

@@ -1,7 +1,8 @@
 //! Writes and zeroing: what was frozen is copied first, the journal and the data come in the right order.
 
+use base::RunSet;
+
 use crate::machine::operations::{Write, WritePhase};
-use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, Zeros, overlaps};
 

@@ -6,9 +6,9 @@ mod recover;
 
 use std::ops::Range;
 
-use base::{Digest, Error, ErrorKind, Result};
+use base::{Digest, Error, ErrorKind, Result, RunSet};
 
-use crate::machine::{Cut, Held, Record, RunSet, Sectors};
+use crate::machine::{Cut, Held, Record, Sectors};
 pub use recover::{Recovered, recover};
 
 const MAGIC: [u8; 4] = *b"DCMJ";

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use base::wire::Reader;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, RunSet};
 
 use super::{
     ABANDONED, BARRIER, BASE, BootId, CHECK_BYTES, CLEAN, CLOSED, COMMITTED, DIRTY, FREED, FROZEN,
     HEAD_BYTES, HEADER_BYTES, IN_DOUBT, InDoubt, KEPT, LANDED, Lineage, MAGIC, PAYLOAD_BYTES_MAX, SUSPECT,
     VERSION, check, corrupt,
 };
-use crate::machine::{Cut, Held, RunSet, Sectors};
+use crate::machine::{Cut, Held, Sectors};
 
 /// What a journal says.
 #[derive(Debug, Clone, PartialEq, Eq)]

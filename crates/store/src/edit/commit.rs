@@ -228,7 +228,7 @@ impl<'a> Job<'a> {
                     }
                 };
                 let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
-                let leaf = if theirs == base || dirty.all.cover(&bytes_of(layout.chunk_extent(index))) {
+                let leaf = if theirs == base || dirty.all.contains(&bytes_of(layout.chunk_extent(index))) {
                     mine
                 } else {
                     merged_chunks += 1;

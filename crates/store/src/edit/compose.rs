@@ -122,7 +122,7 @@ impl Codec {
         // Where it is free it holds zeros, which nobody needs to fetch.
         let sector = |number: u16| window.start + u64::from(number) * SECTOR_BYTES;
         let mut held = base.extents().into_iter().flat_map(ChunkExtents::runs);
-        let base_is_needed = held.any(|run| !dirty.all.cover(&(sector(run.start)..sector(run.end()))));
+        let base_is_needed = held.any(|run| !dirty.all.contains(&(sector(run.start)..sector(run.end()))));
         let unread = |offset: u64| {
             move |error| {
                 let text = format!("read what is written at offset {offset}");
@@ -136,10 +136,10 @@ impl Codec {
         };
         if !is_whole {
             self.open(source, layout.chunk, if base_is_needed { base } else { &Leaf::Free })?;
-            for part in dirty.freed.within(&window) {
+            for part in dirty.freed.within(window.clone()) {
                 self.whole[place(&part, window.start)].fill(0);
             }
-            for part in dirty.written.within(&window) {
+            for part in dirty.written.within(window.clone()) {
                 let place = place(&part, window.start);
                 content.read_at(part.start, &mut self.whole[place]).map_err(unread(part.start))?;
             }
@@ -173,12 +173,12 @@ fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, dirty: &DirtyRan
     for run in base.extents().into_iter().flat_map(ChunkExtents::runs) {
         set.insert(base::Extent::new(run.start.into(), run.count.into()));
     }
-    for part in dirty.freed.within(window) {
+    for part in dirty.freed.within(window.clone()) {
         let (start, end) = (part.start - window.start, part.end - window.start);
         let (start, end) = (start.next_multiple_of(unit), end / unit * unit);
         set.remove(sectors(start, end.max(start)));
     }
-    for part in dirty.written.within(window) {
+    for part in dirty.written.within(window.clone()) {
         let (start, end) = (part.start - window.start, part.end - window.start);
         set.insert(sectors(start / unit * unit, end.next_multiple_of(unit)));
     }

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
+use base::RunSet;
 use base::limits::SECTOR_BYTES;
 use image::Manifest;
 use image::manifest::{DiskRecord, Parent};
 
 use super::commit_queue::Tip;
-use super::ranges::Ranges;
 use crate::record::Stamp;
 
 /// The manifest of what is made from `parent` by `stamp`, whatever that is: named, numbered and described as it is.
@@ -32,7 +32,7 @@ pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manife
 }
 
 /// Marks in `manifest` what `dirty` bytes of the image may have made untrue, and gives it the size of `size_sectors`.
-pub(super) fn mark(manifest: &mut Manifest, dirty: &Ranges, size_sectors: u64) {
+pub(super) fn mark(manifest: &mut Manifest, dirty: &RunSet, size_sectors: u64) {
     let start = manifest.origin.start_sector;
     let grown = size_sectors != manifest.size_sectors;
     manifest.size_sectors = size_sectors;
@@ -42,19 +42,19 @@ pub(super) fn mark(manifest: &mut Manifest, dirty: &Ranges, size_sectors: u64) {
     for partition in &mut manifest.disk.partitions {
         let bytes = bytes_in_image(start, partition.start_sector, partition.sectors);
         if let Some(filesystem) = &mut partition.filesystem {
-            filesystem.changed |= dirty.within(&bytes).next().is_some();
+            filesystem.changed |= dirty.within(bytes.clone()).next().is_some();
         }
     }
 }
 
 /// Whether any of `dirty` lies where no partition is: in the table, or in a boot loader behind it.
-fn outside_partitions(disk: &DiskRecord, start: u64, dirty: &Ranges) -> bool {
-    let partitions = Ranges::new(
+fn outside_partitions(disk: &DiskRecord, start: u64, dirty: &RunSet) -> bool {
+    let partitions = RunSet::from_iter(
         disk.partitions
             .iter()
             .map(|partition| bytes_in_image(start, partition.start_sector, partition.sectors)),
     );
-    dirty.iter().any(|range| !partitions.cover(range))
+    dirty.iter().any(|range| !partitions.contains(&range))
 }
 
 /// Sectors of the disk as bytes of the image that begins at sector `start` of it.

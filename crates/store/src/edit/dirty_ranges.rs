@@ -2,19 +2,20 @@
 
 use std::ops::Range;
 
+use base::RunSet;
 use image::Layout;
 
-use super::ranges::{Ranges, bytes_of};
+use super::ranges::{bytes_of, next_chunk};
 
 /// The bytes that a write changes.
 #[derive(Debug)]
 pub(super) struct DirtyRanges {
     /// They get new content.
-    pub(super) written: Ranges,
+    pub(super) written: RunSet,
     /// They become free, but for those that are written.
-    pub(super) freed: Ranges,
+    pub(super) freed: RunSet,
     /// Both.
-    pub(super) all: Ranges,
+    pub(super) all: RunSet,
 }
 
 /// What becomes of some chunks.
@@ -28,8 +29,12 @@ pub(super) enum Step {
 
 impl DirtyRanges {
     pub(super) fn new(written: &[Range<u64>], freed: &[Range<u64>]) -> Self {
-        let all = Ranges::new(written.iter().chain(freed).cloned());
-        Self { written: Ranges::new(written.iter().cloned()), freed: Ranges::new(freed.iter().cloned()), all }
+        let all = RunSet::from_iter(written.iter().chain(freed).cloned());
+        Self {
+            written: RunSet::from_iter(written.iter().cloned()),
+            freed: RunSet::from_iter(freed.iter().cloned()),
+            all,
+        }
     }
 
     /// What becomes of the chunks that are dirty, ascending.
@@ -48,8 +53,8 @@ impl DirtyRanges {
 
     /// The first step at or behind chunk `from`.
     fn step(&self, layout: &Layout, from: u64) -> Option<Step> {
-        let first = self.all.next_chunk(layout, from)?;
-        let written = self.written.next_chunk(layout, first);
+        let first = next_chunk(&self.all, layout, from)?;
+        let written = next_chunk(&self.written, layout, first);
         let freed = self.freed.around(&bytes_of(layout.chunk_extent(first)));
         let Some(freed) = freed.filter(|_| written != Some(first)) else { return Some(Step::Compose(first)) };
         let whole = match freed.end >= layout.size_bytes() {

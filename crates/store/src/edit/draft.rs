@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use base::limits::SECTOR_BYTES;
-use base::{Digest, Error, ErrorKind, Result};
+use base::{Digest, Error, ErrorKind, Result, RunSet};
 use bytes::Bytes;
 use image::manifest::Parent;
 use image::{
@@ -20,7 +20,7 @@ use super::blob::Changes;
 use super::compose::CodecPool;
 use super::describe;
 use super::dirty_ranges::DirtyRanges;
-use super::ranges::{Ranges, bytes_of};
+use super::ranges::{bytes_of, next_chunk};
 use crate::parallel::parallel_by;
 use crate::record::Stamp;
 
@@ -130,14 +130,14 @@ impl Drafter<'_> {
         for difference in differences {
             let difference = difference.map_err(failed)?;
             let (mut at, end) = (difference.first, difference.first + difference.count);
-            while let Some(index) = dirty.all.next_chunk(&layout, at).filter(|&index| index < end) {
-                let part: Vec<Range<u64>> = dirty.all.within(&bytes_of(layout.chunk_extent(index))).collect();
+            while let Some(index) = next_chunk(&dirty.all, &layout, at).filter(|&index| index < end) {
+                let part: Vec<Range<u64>> = dirty.all.within(bytes_of(layout.chunk_extent(index))).collect();
                 let leaves = (&difference.before, &difference.after);
                 both.extend(self.meeting(&layout, index, leaves, &part).map_err(failed)?);
                 at = index + 1;
             }
         }
-        let both = Ranges::new(both);
+        let both = RunSet::from_iter(both);
         if both.end() == 0 { Ok(()) } else { Err(conflict(base, newest, &both)) }
     }
 
@@ -170,7 +170,7 @@ fn name(sealed: &SignedManifest) -> String {
     format!("{}@{}", sealed.manifest.image, sealed.manifest.number)
 }
 
-fn conflict(base: &SignedManifest, newest: &SignedManifest, both: &Ranges) -> Error {
+fn conflict(base: &SignedManifest, newest: &SignedManifest, both: &RunSet) -> Error {
     let named: Vec<String> =
         both.iter().take(NAMED_MAX).map(|range| format!("{} to {}", range.start, range.end - 1)).collect();
     let more = both.iter().count().saturating_sub(NAMED_MAX);

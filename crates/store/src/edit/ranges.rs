@@ -1,66 +1,15 @@
-//! Ranges of bytes of an image that a writer wrote.
+//! Ranges of bytes of an image, as sets of runs.
 
 use std::ops::Range;
 
-use base::Extent;
+use base::{Extent, RunSet};
 use image::Layout;
 
-/// Ascending ranges of bytes with gaps between them, none of them empty.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Ranges(Vec<Range<u64>>);
-
-impl Ranges {
-    /// The bytes of `ranges`, which come in any order and may overlap.
-    pub(crate) fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
-        let mut sorted: Vec<Range<u64>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
-        sorted.sort_unstable_by_key(|range| range.start);
-        let mut joined: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
-        for range in sorted {
-            match joined.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => joined.push(range),
-            }
-        }
-        Self(joined)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Range<u64>> {
-        self.0.iter()
-    }
-
-    /// The first byte behind all of them, 0 if there are none.
-    pub(crate) fn end(&self) -> u64 {
-        self.0.last().map_or(0, |last| last.end)
-    }
-
-    /// The parts of them that lie inside `window`.
-    pub(crate) fn within(&self, window: &Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let window = window.clone();
-        let first = self.0.partition_point(|range| range.end <= window.start);
-        self.0[first..]
-            .iter()
-            .take_while(move |range| range.start < window.end)
-            .map(move |range| range.start.max(window.start)..range.end.min(window.end))
-    }
-
-    /// The one of them that holds all bytes of `window`, which is not empty.
-    pub(crate) fn around(&self, window: &Range<u64>) -> Option<&Range<u64>> {
-        let range = self.0.get(self.0.partition_point(|range| range.end <= window.start))?;
-        (range.start <= window.start && window.end <= range.end).then_some(range)
-    }
-
-    /// Whether they hold all bytes of `window`.
-    pub(crate) fn cover(&self, window: &Range<u64>) -> bool {
-        window.is_empty() || self.around(window).is_some()
-    }
-
-    /// The first chunk from `from` on that they touch.
-    pub(crate) fn next_chunk(&self, layout: &Layout, from: u64) -> Option<u64> {
-        let bytes = u64::from(layout.chunk.bytes());
-        let start = from.saturating_mul(bytes);
-        let range = self.0.get(self.0.partition_point(|range| range.end <= start))?;
-        Some(from.max(range.start / bytes))
-    }
+/// The first chunk from `from` on that `ranges` touch.
+pub(crate) fn next_chunk(ranges: &RunSet, layout: &Layout, from: u64) -> Option<u64> {
+    let bytes = u64::from(layout.chunk.bytes());
+    let range = ranges.next_from(from.saturating_mul(bytes))?;
+    Some(from.max(range.start / bytes))
 }
 
 /// The bytes of `extent`.
@@ -94,20 +43,20 @@ mod tests {
                     start * unit..end * unit
                 })
                 .collect();
-            let ranges = Ranges::new(given);
+            let ranges: RunSet = given.into_iter().collect();
             let (start, end) = (chance.below(200), chance.below(200));
             let window = start.min(end)..start.max(end);
             let inside = &map[window.start as usize..window.end as usize];
             let scaled = window.start * unit..window.end * unit;
-            assert_eq!(ranges.cover(&scaled), inside.iter().all(|set| *set), "seed {seed}");
-            let bytes: u64 = ranges.within(&scaled).map(|part| part.end - part.start).sum();
+            assert_eq!(ranges.contains(&scaled), inside.iter().all(|set| *set), "seed {seed}");
+            let bytes: u64 = ranges.within(scaled).map(|part| part.end - part.start).sum();
             assert_eq!(bytes, unit * inside.iter().filter(|set| **set).count() as u64, "seed {seed}");
             let dirty = (0..200u64).filter(|&at| map[at as usize]);
             let mut chunks: Vec<u64> =
                 dirty.flat_map(|at| at * unit / 65_536..=((at + 1) * unit - 1) / 65_536).collect();
             chunks.dedup();
             let mut found = Vec::new();
-            while let Some(next) = ranges.next_chunk(&layout, found.last().map_or(0, |last| last + 1)) {
+            while let Some(next) = next_chunk(&ranges, &layout, found.last().map_or(0, |last| last + 1)) {
                 found.push(next);
             }
             assert_eq!(found, chunks, "seed {seed}");

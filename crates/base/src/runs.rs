@@ -1,5 +1,5 @@
-//! Sets of sectors or chunks that change at random places: runs in a search tree, so that a million of them cost no
-//! more to change than a hundred. `base::ExtentSet` is for sets that are built from front to back.
+//! Sets of numbers (bytes, sectors, chunks) that change at random places: runs in a search tree, so that a set of a
+//! million runs costs no more to change than one of a hundred. [`crate::ExtentSet`] is for sectors in ascending order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -113,6 +113,26 @@ impl RunSet {
         run.is_empty() || self.0.range(..=run.start).next_back().is_some_and(|(_, &until)| until >= run.end)
     }
 
+    /// The first number after its last run; 0 if it is empty.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.0.last_key_value().map_or(0, |(_, &end)| end)
+    }
+
+    /// The run that holds all of `window`, which is not empty.
+    #[must_use]
+    pub fn around(&self, window: &Range<u64>) -> Option<Range<u64>> {
+        let (&start, &end) = self.0.range(..=window.start).next_back()?;
+        (window.end <= end).then_some(start..end)
+    }
+
+    /// The first run that ends after `start`.
+    #[must_use]
+    pub fn next_from(&self, start: u64) -> Option<Range<u64>> {
+        let before = self.0.range(..=start).next_back().filter(|&(_, &end)| end > start);
+        before.or_else(|| self.0.range(start..).next()).map(|(&start, &end)| start..end)
+    }
+
     /// Whether any of `run` is in it.
     #[must_use]
     pub fn touches(&self, run: &Range<u64>) -> bool {
@@ -137,7 +157,7 @@ impl FromIterator<Range<u64>> for RunSet {
 #[expect(clippy::cast_possible_truncation, reason = "small sets")]
 mod tests {
     use super::*;
-    use base::Chance;
+    use crate::Chance;
 
     /// Every operation against a plain array of booleans.
     #[test]
@@ -165,6 +185,11 @@ mod tests {
                 assert_eq!(inside + outside, window.end - window.start, "seed {seed}");
                 assert!(set.gaps(window.clone()).all(|gap| !set.touches(&gap)), "seed {seed}");
                 assert_eq!(set.contains(&window), outside == 0, "seed {seed}");
+                assert_eq!(set.around(&window).is_some(), outside == 0, "seed {seed}");
+                assert_eq!(set.end(), model.iter().rposition(|&set| set).map_or(0, |last| last as u64 + 1));
+                let next = (window.start..96).find(|&at| model[at as usize]);
+                let found = set.next_from(window.start).map(|run| run.start.max(window.start));
+                assert_eq!(found, next, "seed {seed}");
                 assert_eq!(set.touches(&window), inside > 0, "seed {seed}");
             }
         }
