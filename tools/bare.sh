@@ -26,6 +26,8 @@ fail() {
 if [ "${1:-}" = --inside ]; then
     cd "$2"
     shift 2
+    # The lock is held by whoever waits for this process, which ends with it.
+    exec 9>&-
     mount --bind . .
     cd "$PWD"
     mount -t proc proc proc
@@ -52,9 +54,8 @@ done
 [ "$(. /etc/os-release && echo "$VERSION_CODENAME")" = bookworm ] || fail 'needs a machine with Debian 12 (bookworm)'
 
 mkdir -p "$folder"
-# Every process of a run holds the lock.
 exec 9>"$folder/lock"
-flock --nonblock 9 || fail 'another run is under way, or processes of it are left'
+flock --nonblock 9 || fail 'another run is under way, or what a killed one started'
 
 inside_pid=
 remove_root() {

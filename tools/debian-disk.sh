@@ -38,6 +38,13 @@ mkdir -p "$(dirname "$disk")"
 work=$(mktemp -d "$(dirname "$disk")/debian-disk.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
+# mmdebstrap has apt write to its next free file descriptor through a shell that knows descriptors of one digit only, so
+# none that was inherited (from a job server, a lock) may be left open. 255 is this script.
+for descriptor in /proc/self/fd/*; do
+    descriptor=${descriptor##*/}
+    [ "$descriptor" -le 2 ] || [ "$descriptor" = 255 ] || exec {descriptor}>&-
+done
+
 # The machine's own sources of Debian, whichever files and formats they stand in, as one-line sources.
 sources() {
     apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Origin: Debian' 'Created-By: Packages' | sort -u
