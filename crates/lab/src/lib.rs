@@ -5,7 +5,7 @@
 //! tool needs root and Linux; it touches nothing outside the namespaces that it made.
 //!
 //! ```no_run
-//! # fn main() -> Result<()> {
+//! # fn main() -> base::Result<()> {
 //! let options = lab::StarOptions { hosts: 5, rate_bits_per_second: Some(1_000_000_000), ..Default::default() };
 //! let star = lab::Star::build(&options)?;
 //! let status = star.host(1).command("curl").arg(format!("http://{}:8080/", star.host(0).ipv4())).status();

@@ -24,7 +24,7 @@ use crate::objects::{ObjectSink, ObjectSource};
 /// let (root, statistics) = editor.finish()?;
 /// assert_eq!((objects.count(), statistics.zero_chunks), (4, 1));
 /// # assert_eq!(root.height, 4);
-/// # Ok::<(), Error>(())
+/// # Ok::<(), base::Error>(())
 /// ```
 pub struct TreeEditor<'a> {
     source: &'a dyn ObjectSource,

@@ -25,7 +25,7 @@
 //! repository.snapshot(&"disk".parse()?)?.read(1 << 40, &mut bytes)?;
 //! assert_eq!(&bytes, b"hello\0\0\0\0\0\0");
 //! assert_eq!(disk.recent()?.number, 2);
-//! # Ok::<(), Error>(())
+//! # Ok::<(), base::Error>(())
 //! ```
 
 mod append;
