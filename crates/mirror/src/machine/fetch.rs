@@ -1,4 +1,4 @@
-//! Operations that need what is far away: reads, learning what is empty, and the fetches themselves.
+//! Operations that need data from a source: reads, finding empty chunks, and the fetches themselves.
 
 use base::Instant;
 use base::limits::TREE_FANOUT;
@@ -9,7 +9,7 @@ use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, Item, OpId, Record, Sectors, Step, Unread, overlaps};
 
-/// Nodes that one request to learn waits for at once.
+/// Maximum number of nodes that one [`Learn`] waits for at the same time.
 const LEARNS_MAX: usize = 64;
 
 impl Core {
@@ -30,7 +30,7 @@ impl Core {
             for chunk in self.cut.chunks_of(&run) {
                 let sectors = self.cut.chunk(chunk);
                 let part = run.start.max(sectors.start)..run.end.min(sectors.end);
-                // What is being written is here in a moment.
+                // A running write makes this part local soon: wait for the write instead of fetching.
                 if self.writing.iter().any(|(_, range)| range.start <= part.start && part.end <= range.end) {
                     blocked = true;
                 } else if demanded != Some(chunk) {
@@ -64,6 +64,7 @@ impl Core {
                 }
                 chunk = match item {
                     Item::Node(place) => Supply::span(place, self.cut.chunks()).end,
+                    // The node that has this chunk's leaf is known: continue with the first chunk of the next node.
                     Item::Chunk(_) => (chunk / TREE_FANOUT + 1) * TREE_FANOUT,
                 };
             }
@@ -99,7 +100,7 @@ impl Core {
         }
     }
 
-    /// The chunks that a fetch makes clean.
+    /// The chunks that a fetch makes clean: the fetched chunk, or the empty chunks below a fetched node.
     fn became_clean(&self, fetch: &Fetch) -> Vec<std::ops::Range<u64>> {
         match fetch.item {
             Item::Chunk(chunk) => std::iter::once(chunk..chunk + 1).collect(),
@@ -107,7 +108,8 @@ impl Core {
             Item::Node(place) => {
                 let empty = Supply::empty_chunks(place, &fetch.empty, self.cut.chunks());
                 let fresh = empty.iter().flat_map(|run| self.held.clean.gaps(run).collect::<Vec<_>>());
-                // What must be checked may hold something: it is cleared by itself.
+                // The local file may hold old bytes in a suspect chunk although the chunk is empty now. Its own
+                // check clears it.
                 fresh.flat_map(|run| self.held.suspect.gaps(run).collect::<Vec<_>>()).collect()
             }
         }
@@ -117,7 +119,7 @@ impl Core {
     fn fill_parts(&self, chunk: u64) -> Vec<Sectors> {
         let mut parts = RunSet::new();
         if self.held.clean.contains(&(chunk..chunk + 1)) {
-            // It was committed as a whole meanwhile.
+            // Meanwhile the chunk was committed as a whole.
             return Vec::new();
         }
         let whole = self.cut.chunk(chunk);
@@ -128,7 +130,8 @@ impl Core {
         parts.iter().collect()
     }
 
-    /// Lets writes to what is about to become clean end, and keeps others out.
+    /// Blocks new writes to the range that is about to become clean, and waits until running writes to it have
+    /// ended.
     fn lock_range(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {
         let sectors = self.sectors_of(fetch.item);
         if !self.locked.iter().any(|(locked, _)| *locked == id) {
@@ -178,7 +181,7 @@ impl Core {
                 self.landed(id, fetch);
                 fetch.phase = FetchPhase::Over;
             }
-            // The local file or the journal failed.
+            // Writing to the local file or to the journal failed.
             (_, _) => {
                 self.unlock(id);
                 self.not_kept(fetch.item, fetch.priority);
@@ -187,17 +190,17 @@ impl Core {
         }
     }
 
-    /// A chunk that was clean before a power cut is right, or is not.
+    /// Continues after the check of a suspect chunk; `right` is the result.
     fn checked(&mut self, id: OpId, fetch: &mut Fetch, right: bool) {
         let Item::Chunk(chunk) = fetch.item else { return };
         if right {
             fetch.phase = FetchPhase::Record;
         } else if self.is_empty(chunk) {
-            // No source has it: it is cleared.
+            // The version has only zeros here, and no object to fetch: the fill clears the chunk.
             fetch.phase = FetchPhase::Fill;
         } else {
-            // Suspect it stays until it is filled: as an absent chunk it would count as zeros where the version has
-            // zeros.
+            // The chunk stays suspect until it is filled. As an absent chunk it would count as zeros where the
+            // version has zeros, but the local file may have other bytes there.
             self.wrong.insert(chunk..chunk + 1);
             self.unlock(id);
             self.failed(fetch.item, fetch.priority, NOBODY, Failure::Missing);
@@ -210,7 +213,7 @@ impl Core {
         self.unblock();
     }
 
-    /// What was fetched is here.
+    /// Ends a fetch whose item is local and recorded: updates the sets and wakes the operations that wait.
     fn landed(&mut self, id: OpId, fetch: &Fetch) {
         for run in self.became_clean(fetch) {
             let sectors = self.cut.sectors_of(run.clone());
@@ -233,6 +236,7 @@ impl Core {
         self.unlock(id);
     }
 
+    /// Adds a fetch to the counters.
     fn book(&mut self, fetch: &Fetch) {
         let bytes = u64::from(fetch.bytes);
         self.counters.arrived_bytes += if fetch.source == ITSELF { bytes } else { 0 };
@@ -248,7 +252,7 @@ impl Core {
                 let unread = Unread { bytes: fetch.bytes, expected };
                 self.counters.prefetched(unread);
                 if self.supply.is_demanded(chunk) {
-                    // It was read on its way.
+                    // A read waited for it while it was in flight.
                     self.counters.used(unread);
                 } else {
                     self.supply.unread.insert(chunk, unread);

@@ -1,5 +1,5 @@
-//! Flushes, and generations: what must be durable in which order, and the one moment from which a commit takes the
-//! disk.
+//! Flushes, generations (begin, end, reads of frozen sectors) and the rewriting of the journal: in which order data
+//! and records become durable, and how a commit gets all sectors as of one moment.
 
 use crate::machine::operations::{Flush, FlushPhase, Freeze, FrozenRead, Rewrite, Thaw};
 use crate::machine::runs::RunSet;
@@ -34,7 +34,8 @@ impl Core {
 
     pub(in crate::machine) fn done_flush(&mut self, _id: OpId, flush: &mut Flush, done: &Done) {
         if let Done::Failed(_) = done {
-            // What the system could not write it may have dropped: nothing is known of it any more.
+            // After a failed sync the system may have dropped the data that it could not write: the state of the
+            // file is unknown.
             self.broken = true;
             self.round_over();
             return;
@@ -42,7 +43,7 @@ impl Core {
         match flush.phase {
             FlushPhase::Data { upto, records } => flush.phase = FlushPhase::Barrier { upto, records },
             FlushPhase::Barrier { records, .. } => {
-                // A barrier is no record.
+                // `Rounds::appended` counted the barrier as a record, but it is none.
                 self.rounds.records -= 1;
                 self.rounds.covered = records;
             }
@@ -60,7 +61,8 @@ impl Core {
         self.wakes.extend(rounds.waiters.drain(..));
     }
 
-    /// Keeps writes out and waits until none is under way. `None` once that is so.
+    /// Makes `id` the exclusive holder, which blocks new writes, and waits until no write is running. `None` once
+    /// that is so.
     fn hold(&mut self, id: OpId) -> Option<Step> {
         if self.exclusive.holder.is_some_and(|holder| holder != id) {
             self.exclusive.waiters.push(id);
@@ -149,7 +151,8 @@ impl Core {
             return wait;
         }
         if !rewrite.begun {
-            // A barrier of the old journal has no place in the new one.
+            // A barrier names an offset of the old journal and must not be appended to the new one: wait for the
+            // running flush.
             if self.rounds.running {
                 self.rounds.waiters.push(id);
                 return Step::Wait;
@@ -160,7 +163,8 @@ impl Core {
         if !rewrite.synced {
             return Step::Do(Io::SyncData);
         }
-        // A record of the old journal says of the new one neither what is in it nor where it ends.
+        // A record that is still being appended to the old journal would be missing in the new one, and its end
+        // offset would be wrong there. So wait for such records, and hold back new ones.
         self.exclusive.replaces = true;
         if !self.appending.is_empty() {
             return self.wait_blocked(id);
@@ -172,10 +176,12 @@ impl Core {
         match done {
             Done::Well if !rewrite.synced => rewrite.synced = true,
             Done::Appended(end) => {
-                // All that the new journal says is durable.
+                // The new journal was synced: all that it says is durable.
                 self.rounds.records -= 1;
                 self.rounds.covered = self.rounds.records;
                 self.rounds.journal_end = *end;
+                // If the new journal is almost as long as the limit, the limit grows. Else a rewrite would follow at
+                // once.
                 self.config.journal_bytes_max = self.config.journal_bytes_max.max(2 * end);
                 rewrite.over = true;
             }
@@ -207,7 +213,7 @@ impl Core {
         Step::Do(Io::ReadFrozen { copied, here })
     }
 
-    /// Whether all of `range` is as it was when the generation began, in place or copied.
+    /// Whether all of `range` still has the bytes from the begin of the generation, in place or in the side file.
     fn is_as_frozen(&self, range: &Sectors) -> bool {
         let others = self.held.frozen.gaps(range.clone());
         others.into_iter().all(|run| self.held.is_here(&self.cut, &run) && !self.held.dirty.touches(&run))
@@ -248,7 +254,7 @@ mod tests {
         Core::new(cut, config, held, 100)
     }
 
-    /// What `id` is to do after it did what it was told to.
+    /// Reports `done` for the last step of `id`, and returns its next step.
     fn go_on(core: &mut Core, id: OpId, done: Done) -> Step {
         core.done(NOW, id, done);
         core.step(NOW, id)
@@ -275,7 +281,7 @@ mod tests {
         assert_eq!(core.step(NOW, flush), Step::Wait);
         assert_eq!(go_on(&mut core, first, Done::Well), Step::Do(Io::Barrier(200)));
         assert_eq!(go_on(&mut core, first, Done::Appended(400)), Step::Over(Ok(())));
-        // The round that ran does not know of the generation.
+        // The round that was running began before the generation, so it does not cover it.
         assert_eq!(core.poll_wake(), Some(flush));
         assert_eq!(core.step(NOW, flush), Step::Do(Io::SyncData));
         assert_eq!(go_on(&mut core, flush, Done::Well), Step::Do(Io::Barrier(400)));
@@ -301,7 +307,7 @@ mod tests {
             assert!(matches!(go_on(&mut core, fetch, Done::Chunk(10)), Step::Do(Io::Fill { .. })));
         }
         assert!(matches!(go_on(&mut core, fetches[0], Done::Well), Step::Do(Io::Append(_))));
-        // Meanwhile a write made the journal as long as it may be.
+        // Meanwhile a write makes the journal longer than its limit.
         let write = core.submit(Request::Write { range: 40..41, durable: false });
         assert_eq!(core.step(NOW, write), Step::Do(Io::Write(40..41)));
         assert!(matches!(go_on(&mut core, write, Done::Well), Step::Do(Io::Append(_))));
@@ -345,7 +351,7 @@ mod tests {
         assert_eq!(core.step(NOW, rebase), Step::Do(Io::Append(Record::Rebased)));
         assert_eq!(go_on(&mut core, rebase, Done::Appended(200)), Step::Do(Io::SyncData));
         assert_eq!(go_on(&mut core, check, Done::Checked(false)), Step::Over(Ok(())));
-        // In the tree of now it is empty: what lies there is not.
+        // In the new tree the chunk is empty, but the local file still has bytes there.
         let (node, step) = opens(&mut core, true);
         assert_eq!(step, Step::Do(Io::Append(Record::Clean(std::iter::once(1..4).collect()))));
         assert_eq!(go_on(&mut core, node, Done::Appended(300)), Step::Over(Ok(())));

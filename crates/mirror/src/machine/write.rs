@@ -1,11 +1,12 @@
-//! Writes and zeroing: what was frozen is copied first, the journal and the data come in the right order.
+//! Writes and zeroing: frozen sectors are copied to the side file first; then record and data are written in the
+//! order that `formats/mirror.md` requires.
 
 use crate::machine::operations::{Write, WritePhase};
 use crate::machine::runs::RunSet;
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, Zeros, overlaps};
 
-/// Most runs of one record.
+/// Maximum number of runs in one record. A write with more runs appends several records.
 const RECORD_RUNS_MAX: usize = 1024;
 
 impl Core {
@@ -75,7 +76,7 @@ impl Core {
             return self.done_flush(id, flush, done);
         }
         if let Done::Failed(failure) = done {
-            // Nothing can be promised where the journal fails, or what must be cleared can't be.
+            // If the journal fails, or a sector cannot be cleared, nothing can be guaranteed any more.
             self.broken |= write.phase != WritePhase::Data && write.phase != WritePhase::Copy;
             write.failure = Some(*failure);
             let is_clearing = write.phase == WritePhase::Clear;
@@ -101,8 +102,8 @@ impl Core {
         }
     }
 
-    /// The parts of a write that are recorded before they are written: those that are here and not dirty, and those
-    /// that were free.
+    /// The parts of a write that are recorded before the data is written: local sectors that are not dirty, and
+    /// freed ones.
     fn recorded_ahead(&self, write: &Write) -> Vec<Sectors> {
         let range = &write.range;
         let mut parts = RunSet::new();
@@ -118,7 +119,7 @@ impl Core {
         parts.iter().take(RECORD_RUNS_MAX).collect()
     }
 
-    /// Whether something has to be over before sectors of `range` may change.
+    /// Whether another operation must end before sectors of `range` may change.
     fn is_blocked(&self, range: &Sectors) -> bool {
         let meets = |busy: &[(OpId, Sectors)]| busy.iter().any(|(_, other)| overlaps(other, range));
         self.exclusive.holds_writes()
