@@ -130,7 +130,7 @@ pub enum Io {
     SyncData,
     /// Appends a barrier that covers the journal up to this offset in bytes, and makes the journal durable.
     Barrier(u64),
-    /// Replaces the journal by one with the content of [`Core::snapshot`], and makes it durable.
+    /// Replaces the journal by one that states [`Core::held`](crate::machine::Core::held), and makes it durable.
     Rewrite,
     /// Copies these sectors from the local file to the side file.
     CopyOut(Sectors),
