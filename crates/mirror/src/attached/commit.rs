@@ -184,7 +184,7 @@ impl Mirror {
         });
         match (around, frozen) {
             (Ok(()), Some(true)) => Ok(()),
-            (Ok(()), _) => Err(Error::new(ErrorKind::Invalid, "the moment of a commit never came")),
+            (Ok(()), _) => Err(Error::new(ErrorKind::Invalid, "the hook of a commit did not run the freeze")),
             (Err(error), Some(true)) => self.ask(Request::Thaw(Ending::Abandoned)).and(Err(error)),
             (Err(error), _) => Err(error),
         }
@@ -251,7 +251,7 @@ impl Mirror {
                 Err(error) => return Err(error),
             }
         }
-        let text = format!("commit the disk to `{image}`: too many others do at this moment");
+        let text = format!("commit the disk to `{image}`: too many other writers commit at this moment");
         Err(Error::new(ErrorKind::Io, text))
     }
 
@@ -322,11 +322,13 @@ fn as_known(to: &dyn Images, version: &Manifest) -> Result<SignedManifest> {
     let reference = Reference::Version(name, version.number);
     match if_found(to.find(&reference))? {
         None => {
-            let text = format!("commit the disk: it is of `{reference}`, which is not there");
+            let text = format!("commit the disk: it is based on `{reference}`, which does not exist there");
             Err(Error::new(ErrorKind::NotFound, text))
         }
         Some(found) if found.manifest.root != version.root => {
-            let text = format!("commit the disk: `{reference}` there is not what it is of");
+            let text = format!(
+                "commit the disk: `{reference}` there differs from the version that the disk is based on"
+            );
             Err(Error::new(ErrorKind::Refused, text))
         }
         Some(found) => Ok(found),

@@ -122,7 +122,7 @@ impl Local {
         let of = Of::read(folder, &recovered.lineage)?;
         let (layout, cut) = sizes(folder, &of.base)?;
         if cut != recovered.cut {
-            let text = format!("`{}` is of a disk that is cut otherwise", path.display());
+            let text = format!("`{}` describes a disk of another size or chunk size", path.display());
             return Err(Error::new(ErrorKind::Malformed, text));
         }
         let target = open_data(folder, data, &layout)?;
@@ -325,7 +325,7 @@ fn boot_id() -> Result<BootId> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut id = [0; 16];
     if digits.len() != 32 {
-        let text = format!("`{}` is no boot id", text.trim());
+        let text = format!("`{}` is not a boot id", text.trim());
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {

@@ -522,7 +522,7 @@ impl<'a> Intake<'a> {
 impl Consumer for Intake<'_> {
     fn wishes(&mut self) -> Result<Vec<Wish>> {
         if let Stage::Broken = self.stage {
-            return Err(Error::new(ErrorKind::Corrupt, "a node of the tree came damaged by multicast"));
+            return Err(Error::new(ErrorKind::Corrupt, "a node of the tree arrived damaged by multicast"));
         }
         self.filled.try_iter().for_each(|place| _ = self.filling.remove(&place));
         let now = self.clock.now();

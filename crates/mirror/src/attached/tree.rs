@@ -69,7 +69,7 @@ impl Tree {
         let first = place.number * TREE_FANOUT * each;
         let room = self.layout.chunk_count().saturating_sub(first).div_ceil(each);
         if node.len() as u64 > room {
-            let text = format!("the subtree of chunk {first} reaches behind the end of the image");
+            let text = format!("the subtree of chunk {first} reaches past the end of the image");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         let empty = match &node {

@@ -102,11 +102,11 @@ impl Control {
         let error = match place {
             Place::Disk(DiskName::Clone(name)) => {
                 let text = format!(
-                    "`{name}` is renamed by the control file alone: echo rename {name} NEW > _control"
+                    "`{name}` can only be renamed by the control file: echo rename {name} NEW > _control"
                 );
                 Error::new(ErrorKind::Refused, text)
             }
-            _ => Error::new(ErrorKind::Refused, "images, versions and tags are not renamed in a mount"),
+            _ => Error::new(ErrorKind::Refused, "images, versions and tags cannot be renamed in a mount"),
         };
         // The program gets only the number of the error; the text is in the last answer.
         let _ = self.conclude(Err(Error::new(error.kind(), error.to_string())));

@@ -42,7 +42,8 @@ impl Origin {
                 },
             }
         }
-        Err(first.unwrap_or_else(|| Error::new(ErrorKind::NotFound, "nobody is asked")))
+        Err(first
+            .unwrap_or_else(|| Error::new(ErrorKind::NotFound, "there is no repository or server to ask")))
     }
 
     /// Names of all images.
@@ -72,7 +73,7 @@ impl Origin {
     pub fn commit(&self, disk: &Mirror, image: &ImageName) -> Result<Option<Commit>> {
         // Where a commit goes must not depend on which place answers.
         let Some(place) = self.places.first() else {
-            return Err(Error::new(ErrorKind::Refused, "there is no place that commits go to"));
+            return Err(Error::new(ErrorKind::Refused, "there is no repository or server to commit to"));
         };
         disk.commit(place.as_ref(), image, &CommitOptions::new(&(self.stamp)()))
     }

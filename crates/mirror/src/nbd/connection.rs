@@ -78,7 +78,10 @@ pub(super) fn negotiate(
 
 fn start_tls(transport: &Transport, tls: &Tls, input: &Input, deadline: &Deadline) -> Result<()> {
     if !input.ready().is_empty() {
-        return Err(Error::new(ErrorKind::Refused, "bytes came between STARTTLS and its answer"));
+        return Err(Error::new(
+            ErrorKind::Refused,
+            "an NBD client sent bytes between STARTTLS and its reply",
+        ));
     }
     let config = tls.config().expect("TLS was offered");
     let failed = |error| Error::from_source(ErrorKind::Io, "begin TLS with an NBD client", error);
@@ -308,5 +311,5 @@ fn too_late(request: std::result::Result<Request, Refusal>) -> std::result::Resu
         Command::Write { range, .. } => range.bytes,
         _ => 0,
     };
-    Err(Refusal { cookie, code: Code::Shutdown, why: "the server stops", payload_bytes })
+    Err(Refusal { cookie, code: Code::Shutdown, why: "the server is stopping", payload_bytes })
 }

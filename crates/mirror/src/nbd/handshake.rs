@@ -129,7 +129,7 @@ impl<'a> Negotiation<'a> {
                 return Err(Error::new(ErrorKind::Invalid, format!("a name of {length} bytes for a disk")));
             }
             self.skip = length;
-            answers.refuse(answer::ERR_TOO_BIG, "longer than any option known here");
+            answers.refuse(answer::ERR_TOO_BIG, "the option is longer than any that this server knows");
             return Ok((OPTION_HEAD_BYTES, Step::Continue));
         }
         let Some(body) = rest.get(..length as usize) else { return Ok((0, Step::Receive)) };
@@ -156,9 +156,9 @@ impl<'a> Negotiation<'a> {
     fn answer(&mut self, option: u32, body: &[u8], answers: &mut Answers<'_>) -> Result<Step> {
         if self.privacy == Privacy::Required && ![option::STARTTLS, option::ABORT].contains(&option) {
             if option == option::EXPORT_NAME {
-                return Err(Error::new(ErrorKind::Refused, "an NBD client wants a disk without TLS"));
+                return Err(Error::new(ErrorKind::Refused, "an NBD client asked for a disk without TLS"));
             }
-            answers.refuse(answer::ERR_TLS_REQD, "this server wants TLS first");
+            answers.refuse(answer::ERR_TLS_REQD, "this server requires TLS first");
             return Ok(Step::Continue);
         }
         let answered = match option {
@@ -173,7 +173,7 @@ impl<'a> Negotiation<'a> {
             option::STRUCTURED_REPLY => self.structured_reply(body, answers),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(body, answers),
             _ => {
-                answers.refuse(answer::ERR_UNSUP, "an option that is not known here");
+                answers.refuse(answer::ERR_UNSUP, "this server does not know the option");
                 Ok(Step::Continue)
             }
         };
@@ -200,8 +200,8 @@ impl<'a> Negotiation<'a> {
             return Err(Truncated);
         }
         match self.privacy {
-            Privacy::Plain => answers.refuse(answer::ERR_POLICY, "there is no TLS here"),
-            Privacy::Running => answers.refuse(answer::ERR_INVALID, "TLS runs already"),
+            Privacy::Plain => answers.refuse(answer::ERR_POLICY, "this server has no TLS"),
+            Privacy::Running => answers.refuse(answer::ERR_INVALID, "TLS is already active"),
             Privacy::Offered | Privacy::Required => {
                 answers.acknowledge();
                 // An attacker may have sent the options before TLS: forget them.
@@ -293,7 +293,7 @@ impl<'a> Negotiation<'a> {
     /// The oldest way to choose a disk. The protocol has no error reply for it.
     fn export_name(&mut self, body: &[u8], output: &mut Vec<u8>) -> Result<Step> {
         let name =
-            text(body).map_err(|_| Error::new(ErrorKind::Invalid, "a name for a disk that is no text"))?;
+            text(body).map_err(|_| Error::new(ErrorKind::Invalid, "the name of a disk is not valid text"))?;
         let export = self.exports.find(name)?;
         let session = self.session(name, &export);
         if session.rules.sector_bytes > DEFAULT_SECTOR_BYTES {

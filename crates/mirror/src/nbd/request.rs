@@ -235,7 +235,7 @@ impl Raw {
         if self.flags & !(own | command_flag::FUA) == 0 {
             return Ok(());
         }
-        Err((Code::Invalid, "a flag that this command does not have, or that was not agreed on"))
+        Err((Code::Invalid, "a flag that this command does not have, or that was not negotiated"))
     }
 
     fn read(&self, rules: &Rules) -> Judged<Command> {
@@ -249,11 +249,11 @@ impl Raw {
             || !self.offset.is_multiple_of(sector)
             || !u64::from(self.bytes).is_multiple_of(sector)
         {
-            return Err((Code::Invalid, "offset and length are to be whole sectors, at least one"));
+            return Err((Code::Invalid, "offset and length must be whole sectors, at least one"));
         }
         let end = self.offset.checked_add(u64::from(self.bytes));
         if end.is_none_or(|end| end > rules.size_bytes) {
-            return Err((beyond, "behind the end of the disk"));
+            return Err((beyond, "past the end of the disk"));
         }
         Ok(Range { offset: self.offset, bytes: self.bytes })
     }

@@ -197,7 +197,7 @@ struct Full(usize);
 
 impl Full {
     fn words(&self) -> String {
-        format!("{} clients are here already, and no more are let in", self.0)
+        format!("{} clients are connected already, which is the limit", self.0)
     }
 }
 

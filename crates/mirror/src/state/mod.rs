@@ -64,9 +64,11 @@ impl InDoubt {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let (token, image) =
-            bytes.split_first_chunk().ok_or_else(|| corrupt("a token in doubt ends early"))?;
-        let image = std::str::from_utf8(image).map_err(|_| corrupt("a token in doubt names no image"))?;
+        let (token, image) = bytes
+            .split_first_chunk()
+            .ok_or_else(|| corrupt("the record of a commit in doubt is too short"))?;
+        let image = std::str::from_utf8(image)
+            .map_err(|_| corrupt("the record of a commit in doubt does not name an image"))?;
         Ok(Self { token: *token, image: image.to_owned() })
     }
 }

@@ -70,7 +70,7 @@ pub fn recover(bytes: &[u8], boot: &BootId) -> Result<Recovered> {
         dirty.into_iter().for_each(|chunks| held.suspect.remove(chunks));
     }
     if lineage.base.is_empty() {
-        return Err(corrupt("the journal names no version"));
+        return Err(corrupt("the journal does not name a version"));
     }
     Ok(Recovered { cut, lineage, held, closed })
 }
@@ -79,7 +79,7 @@ fn header(bytes: &[u8]) -> Result<(Cut, BootId)> {
     let cut = |_| corrupt("the journal ends in its header");
     let mut reader = Reader::new(bytes);
     if reader.array().map_err(cut)? != MAGIC {
-        return Err(corrupt("this is no journal of a disk"));
+        return Err(corrupt("this is not the journal of a disk"));
     }
     let [version, height, ..] = reader.array::<4>().map_err(cut)?;
     if version != VERSION {
