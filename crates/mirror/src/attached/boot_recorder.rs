@@ -14,17 +14,18 @@ use crate::images::{BootProfiles, ReadReport, ReadUpdate};
 
 /// A boot is over at the latest this long after the first read.
 const BOOT_MAX: Duration = Duration::from_secs(120);
-/// A boot lasts at least this long,
+/// A boot lasts at least this long.
 const BOOT_MIN: Duration = Duration::from_secs(15);
-/// and ends when no chunk was read for the first time for this long.
+/// After [`BOOT_MIN`], a boot ends when no chunk was read for the first time for this long.
 const QUIET: Duration = Duration::from_secs(10);
 /// If fewer chunks are read, it was not the boot of a machine, and nothing is recorded.
 const BOOT_CHUNKS_MIN: usize = 16;
 /// A machine that has not begun to boot receives the reads of others for this long.
 const WAITS_MAX: Duration = Duration::from_secs(120);
 
-/// How often the reads are examined, during the boot, and ([`LOOK_IDLE`]) if none has begun for long.
+/// How often the reads are examined.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often they are examined if the boot has not begun after [`WAITS_MAX`].
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Longest pause between two exchanges that failed or brought nothing new in either direction.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -33,8 +34,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Boot {
     begun: Instant,
-    /// When the first chunk was read; `last`: when a chunk was last read for the first time.
+    /// When the first chunk was read.
     first: Option<Instant>,
+    /// When a chunk was last read for the first time.
     last: Instant,
     read: usize,
     chunks_max: usize,

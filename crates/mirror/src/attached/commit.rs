@@ -89,6 +89,7 @@ impl Mirror {
     ) -> Result<Option<Commit>> {
         let _alone = Alone::new(self)?;
         let was_known = self.resolve_in_doubt(to, image)?;
+        // Before the freeze, whose record contains the token.
         self.in_doubt(image)?;
         self.freeze(options.quiesce)?;
         let published = self.publish_frozen(to, image, options, was_known);

@@ -95,6 +95,7 @@ impl Local {
             return Err(Error::new(ErrorKind::Exists, text));
         }
         let (layout, cut) = sizes(folder, manifest)?;
+        // The journal is written last. Until then there is no disk, so a crash leaves nothing half made.
         let target = open_data(folder, data, &layout)?;
         let zeroed = target.write_zeroes(0, layout.size_bytes());
         zeroed.and_then(|()| target.sync()).map_err(|error| error.within("clear a new disk"))?;
@@ -150,6 +151,7 @@ impl Local {
         Ok(Opened { local, of, layout, cut, held, journal_end })
     }
 
+    /// The file or device with the bytes of the disk.
     pub(super) fn data(&self) -> &Target {
         &self.data
     }

@@ -227,7 +227,8 @@ impl Mirror {
         Ok(offset / SECTOR_BYTES..(offset + bytes) / SECTOR_BYTES)
     }
 
-    /// Whether a read needs only the local file. If so, the read is noted in the core.
+    /// Whether a read needs only the local file. If so, the read is noted in the core. Local sectors stay local
+    /// while the disk runs, so the read itself needs no lock.
     fn is_here(&self, range: &Sectors) -> bool {
         let mut state = self.shared.lock();
         let here = !state.closed && state.core.is_here(range);
@@ -344,6 +345,8 @@ impl Served for Mirror {
         }
         self.shared.stop();
         self.leave_cast();
+        // The local state is closed only when requests, multicast and workers have ended and nothing can write to
+        // it.
         self.shared.wait_for_workers();
         self.shared.local.close()
     }

@@ -309,9 +309,11 @@ struct Intake<'a> {
     /// The last expectation that the core was given.
     expectation: Expectation,
     blocks: u64,
-    /// When a wanted item last arrived, or when the first one was wanted (`moved_at`).
+    /// When a wanted item last arrived, or when the first one was wanted.
     moved_at: Instant,
+    /// When the session was last useful.
     useful_at: Instant,
+    /// When the wanted chunks were last compared with the local ones.
     swept_at: Instant,
     is_useless: bool,
 }

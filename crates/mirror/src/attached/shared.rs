@@ -154,6 +154,8 @@ impl Shared {
                     drop(state);
                     let done = self.carry_out(&task).unwrap_or_else(|| io(&task));
                     state = self.lock();
+                    // Under the same lock as `Core::done`, so that core and tree change to a new version at the same
+                    // moment.
                     if let (Io::Append(record), Done::Appended(_)) = (&task, &done) {
                         state.appended(record);
                     }
@@ -166,6 +168,7 @@ impl Shared {
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>, id: OpId) -> MutexGuard<'a, State> {
         let signal = Arc::new(Condvar::new());
         state.sleepers.insert(id, Arc::clone(&signal));
+        // The wake may have come before this thread got here; `woken` remembers it.
         while !state.woken.remove(&id) {
             signal.wait(&mut state);
         }
@@ -183,6 +186,7 @@ impl Shared {
             }
         }
         let now = self.now();
+        // Begin no more operations than there are idle workers to drive them.
         while state.idle_workers > state.begun.len()
             && !state.stopping
             && let Some(id) = state.core.poll_begin(now)

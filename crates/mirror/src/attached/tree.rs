@@ -54,6 +54,7 @@ impl Tree {
         }
     }
 
+    /// What the tree has at `place`.
     pub(super) fn find(&self, place: NodePlace) -> Found {
         match self.child(place) {
             Some(child) => child.object().map_or(Found::Empty, Found::Object),

@@ -106,7 +106,7 @@ impl Control {
                 );
                 Error::new(ErrorKind::Refused, text)
             }
-            _ => Error::new(ErrorKind::Refused, "images, versions and tags cannot be renamed in a mount"),
+            _ => Error::new(ErrorKind::Refused, "images, versions and tags are not renamed in a mount"),
         };
         // The program gets only the number of the error; the text is in the last answer.
         let _ = self.conclude(Err(Error::new(error.kind(), error.to_string())));

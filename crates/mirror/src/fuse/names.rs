@@ -59,6 +59,7 @@ impl Place {
         INodeNo(u64::from_le_bytes(*digest.0.first_chunk().expect("a digest is longer")) | 2)
     }
 
+    /// The type of file at this place.
     pub(super) fn kind(&self) -> FileType {
         match self {
             Self::Root | Self::Clones | Self::Image(_) => FileType::Directory,

@@ -13,6 +13,7 @@ use crate::machine::types::{Done, Failure, Io, Item, OpId, Record, Sectors, Step
 const LEARNS_MAX: usize = 64;
 
 impl Core {
+    /// A read demands the missing chunks and waits, until all of its range is local.
     pub(in crate::machine) fn step_read(&mut self, now: Instant, id: OpId, read: &mut Read) -> Step {
         if let Some(failure) = read.failure {
             return Step::Over(Err(failure));
@@ -47,6 +48,7 @@ impl Core {
         Step::Wait
     }
 
+    /// Wants the nodes that are not known yet, and waits for at most [`LEARNS_MAX`] of them at a time.
     pub(in crate::machine) fn step_learn(&mut self, now: Instant, id: OpId, learn: &mut Learn) -> Step {
         if let Some(failure) = learn.failure {
             return Step::Over(Err(failure));
@@ -72,6 +74,7 @@ impl Core {
         if waits > 0 { Step::Wait } else { Step::Over(Ok(())) }
     }
 
+    /// A fetch gets its item, locks the range against writes, fills the chunk, and records what is clean now.
     pub(in crate::machine) fn step_fetch(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {
         match (fetch.phase, fetch.item) {
             (FetchPhase::Over, _) => Step::Over(Ok(())),
@@ -124,6 +127,7 @@ impl Core {
         }
         let whole = self.cut.chunk(chunk);
         parts.insert(whole.clone());
+        // The sectors in these three sets may be newer than the fetched content.
         self.held.dirty.within(whole.clone()).for_each(|run| parts.remove(run));
         self.held.frozen.within(whole.clone()).for_each(|run| parts.remove(run));
         self.held.kept.within(whole).for_each(|run| parts.remove(run));

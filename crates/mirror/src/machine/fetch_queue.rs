@@ -45,8 +45,8 @@ pub(in crate::machine) enum Priority {
     Background,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 /// The state of a wanted item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::machine) enum State {
     /// A chunk whose node must be fetched first.
     NeedsNode,
@@ -279,6 +279,7 @@ impl Supply {
         if let Some(waiter) = waiter {
             self.wait_for(item, waiter);
         }
+        // A chunk that needs a node passes its priority on to that node.
         if fresh || self.wants.get(&item).is_some_and(|want| want.state == State::NeedsNode) {
             self.want_next(chunk, priority);
         }
@@ -314,6 +315,7 @@ impl Supply {
         }
     }
 
+    /// Adds `waiter` to the operations that wait for `item`, which must be wanted.
     pub(in crate::machine) fn wait_for(&mut self, item: Item, waiter: Waiter) {
         let Waiter { id, since, deadline } = waiter;
         let want = self.wants.get_mut(&item).expect("it is wanted");
@@ -349,6 +351,7 @@ impl Supply {
         let want = self.wants.get_mut(&item).expect("it is wanted");
         let (mut busy, mut earliest, mut liar) = (false, None::<Instant>, None);
         for (index, source) in self.sources.iter().enumerate() {
+            // Each source is asked once per round.
             if want.tried & (1 << index) != 0 {
                 continue;
             }
@@ -379,6 +382,7 @@ impl Supply {
         if want.spoilt_rounds >= SPOILT_ROUNDS {
             return Choice::Spoilt;
         }
+        // Exponential backoff; after 8 doublings it is past `REST_MAX` in any case.
         let pause = (REST_MIN * 2u32.saturating_pow(want.rounds.min(8))).min(REST_MAX);
         Choice::Rest(earliest.unwrap_or(now + pause))
     }
@@ -414,6 +418,7 @@ impl Supply {
         self.empty = RunSet::new();
     }
 
+    /// Notes that the content of a node is known.
     pub(in crate::machine) fn learn(&mut self, place: NodePlace) {
         self.known.insert(place);
     }

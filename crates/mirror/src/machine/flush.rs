@@ -7,6 +7,7 @@ use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, overlaps};
 
 impl Core {
+    /// A flush joins a round of syncing or begins one: it syncs the data, then writes a barrier.
     pub(in crate::machine) fn step_flush(&mut self, id: OpId, flush: &mut Flush) -> Step {
         match flush.phase {
             _ if self.broken => Step::Over(Err(Failure::Local)),
@@ -17,12 +18,15 @@ impl Core {
             }
             FlushPhase::Wait => {
                 self.rounds.begin();
+                // Noted before the sync: a record that is appended during the sync may describe data that the sync
+                // misses.
                 let (upto, records) = (self.rounds.journal_end, self.rounds.records);
                 flush.phase = FlushPhase::Data { upto, records };
                 Step::Do(Io::SyncData)
             }
             FlushPhase::Data { .. } => Step::Do(Io::SyncData),
             FlushPhase::Barrier { upto, records } => {
+                // If no record was added since the last barrier, the sync of the data is enough.
                 if records > self.rounds.covered {
                     return Step::Do(Io::Barrier(upto));
                 }
@@ -82,6 +86,7 @@ impl Core {
         if let Some(over) = freeze.over {
             return Step::Over(over);
         }
+        // All running writes end first, so that the frozen sectors are the disk as of one moment.
         if let Some(wait) = self.hold(id) {
             return wait;
         }
@@ -108,6 +113,7 @@ impl Core {
         self.release();
     }
 
+    /// Waits for running writes, appends the record that ends the generation (or changes the base), and flushes.
     pub(in crate::machine) fn step_thaw(&mut self, id: OpId, thaw: &mut Thaw) -> Step {
         if let Some(failure) = thaw.failure {
             return Step::Over(Err(failure));
@@ -143,6 +149,7 @@ impl Core {
         self.release();
     }
 
+    /// Syncs the data, waits for appends in flight, and replaces the journal. It counts as a round of syncing.
     pub(in crate::machine) fn step_rewrite(&mut self, id: OpId, rewrite: &mut Rewrite) -> Step {
         if rewrite.over {
             return Step::Over(Ok(()));
@@ -197,6 +204,7 @@ impl Core {
         }
     }
 
+    /// Reads frozen sectors from the side file if they were copied there, else from the local file.
     pub(in crate::machine) fn step_frozen_read(&mut self, id: OpId, read: &mut FrozenRead) -> Step {
         if let Some(over) = read.over {
             return Step::Over(over);

@@ -50,6 +50,7 @@ impl Supply {
         if let Some(State::Resting(until)) = want.map(|want| want.state) {
             self.timers.remove(&(until, item));
         }
+        // If nothing wanted the item, it is wanted from now on, so that its fetch ends like any other.
         self.want(item, Priority::Expected);
         self.take_from_queue(item);
         let want = self.wants.get_mut(&item).expect("it is wanted");

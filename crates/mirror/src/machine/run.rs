@@ -72,6 +72,7 @@ impl Core {
         self.enter(op)
     }
 
+    /// Adds an operation and returns its number.
     pub(in crate::machine) fn enter(&mut self, op: Op) -> OpId {
         let id = OpId(self.next_op);
         self.next_op += 1;
@@ -231,6 +232,7 @@ impl Core {
         self.wakes.extend(self.blocked.drain(..));
     }
 
+    /// Makes `id` wait until [`Self::unblock`] is called.
     pub(in crate::machine) fn wait_blocked(&mut self, id: OpId) -> Step {
         self.blocked.push(id);
         Step::Wait

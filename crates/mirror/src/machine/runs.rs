@@ -45,6 +45,7 @@ impl RunSet {
         }
         let (mut start, mut end) = (run.start, run.end);
         if let Some((&before, &until)) = self.0.range(..=start).next_back()
+            // `>=`: runs that touch each other are joined, too.
             && until >= start
         {
             (start, end) = (before, end.max(until));

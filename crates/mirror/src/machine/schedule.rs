@@ -36,6 +36,7 @@ impl Core {
         self.supply.wants.iter().filter_map(waits).min().map(|(since, item)| (item, since))
     }
 
+    /// Wants chunks ahead of need, unless they are local.
     pub(in crate::machine) fn read_ahead(&mut self, chunks: Vec<u64>) {
         for chunk in chunks {
             if !self.is_chunk_here(chunk) {
@@ -90,6 +91,7 @@ impl Core {
             each_second > 0 && now < self.supply.background_at && self.supply.cursor < count;
     }
 
+    /// Begins the next fetch. `None` if nothing is wanted, or no source is free.
     pub(in crate::machine) fn next_fetch(&mut self, now: Instant) -> Option<OpId> {
         self.feed(now);
         let ahead_max = self.ahead_max().min(self.supply.window.size());
@@ -112,6 +114,7 @@ impl Core {
                     return self.next_fetch(now);
                 }
             }
+            // The queue is sorted by priority, so no demanded item follows this one.
             if priority != Priority::Demand && supply.running - supply.running_demand >= ahead_max {
                 return None;
             }
@@ -132,6 +135,7 @@ impl Core {
                 None => supply.source_for(now, item),
             };
             match choice {
+                // The item stays in the queue, and a later one may have a free source.
                 Choice::Busy => {}
                 Choice::Rest(until) => {
                     supply.take_from_queue(item);
@@ -260,6 +264,7 @@ impl Core {
         [timer, deadline, background, self.neighbours.due].into_iter().flatten().min()
     }
 
+    /// Handles expired timers: queues items whose rest is over, and fails operations whose deadline has passed.
     pub(in crate::machine) fn pass_time(&mut self, now: Instant) {
         while let Some(&(at, item)) = self.supply.timers.first().filter(|(at, _)| *at <= now) {
             self.supply.timers.remove(&(at, item));
@@ -288,6 +293,7 @@ impl Core {
         self.fail(waiters, failure);
     }
 
+    /// Makes waiting reads and learn requests fail, and wakes them.
     pub(in crate::machine) fn fail(&mut self, waiters: Vec<OpId>, failure: Failure) {
         for waiter in waiters {
             if let Some(op) = self.ops.get_mut(&waiter) {

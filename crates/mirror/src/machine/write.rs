@@ -10,6 +10,8 @@ use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, Zero
 const RECORD_RUNS_MAX: usize = 1024;
 
 impl Core {
+    /// A write copies frozen sectors out, records sectors ahead, writes the data, and records the rest; see
+    /// [`WritePhase`].
     pub(in crate::machine) fn step_write(&mut self, id: OpId, write: &mut Write) -> Step {
         loop {
             match write.phase {
@@ -26,6 +28,7 @@ impl Core {
                     None => write.phase = WritePhase::Ahead,
                 },
                 WritePhase::Ahead => {
+                    // A record is limited in size, so this may take several rounds.
                     write.recording = self.recorded_ahead(write);
                     if write.recording.is_empty() {
                         write.phase = WritePhase::Data;
@@ -41,6 +44,7 @@ impl Core {
                     });
                 }
                 WritePhase::Behind => {
+                    // A write to sectors that are dirty by now, or a discard of freed ones, needs no record here.
                     let known = if write.frees() { &self.held.freed } else { &self.held.dirty };
                     if !known.contains(&write.range) {
                         write.recording = vec![write.range.clone()];
@@ -80,6 +84,7 @@ impl Core {
             self.broken |= write.phase != WritePhase::Data && write.phase != WritePhase::Copy;
             write.failure = Some(*failure);
             let is_clearing = write.phase == WritePhase::Clear;
+            // The data may be partly written: clear it where no record makes it valid.
             let missing = self.held.missing(&self.cut, &write.range);
             write.parts = if is_clearing { Vec::new() } else { missing.iter().collect() };
             write.phase = WritePhase::Clear;

@@ -38,6 +38,7 @@ pub(super) struct Places {
 }
 
 impl Places {
+    /// The connections of all clients.
     pub(super) fn transports(&self) -> impl Iterator<Item = &Arc<Transport>> {
         self.taken.values()
     }
@@ -80,6 +81,7 @@ impl Shared {
         Some(Place { shared: Arc::clone(self), number, full })
     }
 
+    /// Waits for [`ACCEPT_PAUSE`], or until the server stops.
     pub(super) fn pause(&self) {
         let stays = |_: &mut Places| !self.is_stopping();
         self.changed.wait_while_for(&mut self.lock(), stays, ACCEPT_PAUSE);

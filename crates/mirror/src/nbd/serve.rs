@@ -116,6 +116,7 @@ impl Service {
         let Some(earlier) = earlier else { return disk.write(range.offset, bytes, durability) };
         earlier?;
         disk.write(range.offset, bytes, Durability::Cached)?;
+        // The earlier pieces were written as `Cached`, so only a flush makes all of them durable.
         if durability == Durability::Durable { disk.flush() } else { Ok(()) }
     }
 

@@ -13,11 +13,11 @@ use rustls::{ServerConfig, ServerConnection};
 
 /// Maximum number of bytes of ciphertext that are received at once: enough for four TLS records.
 const CIPHERTEXT_BYTES: usize = 64 << 10;
-/// TCP keepalive: a silent peer is probed after this time,
+/// TCP keepalive: a silent peer is probed after this time.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-/// at this interval,
+/// TCP keepalive: the interval of the probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-/// this many times, before the connection is considered broken.
+/// TCP keepalive: after this many probes without an answer the connection is broken.
 const KEEPALIVE_TRIES: u32 = 6;
 
 /// Maximum time for the TLS close message to a client.

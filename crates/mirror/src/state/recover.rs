@@ -166,6 +166,7 @@ fn apply(record: &Entry<'_>, cut: &Cut, held: &mut Held, lineage: &mut Lineage) 
         SUSPECT => record.runs(cut.chunks())?.into_iter().for_each(|run| held.suspect.insert(run)),
         FROZEN => {
             held.freeze();
+            // A snapshot has the promise in a record of its own, `IN_DOUBT`.
             if !record.payload.is_empty() {
                 lineage.in_doubt = Some(InDoubt::decode(record.payload)?);
             }

@@ -74,6 +74,7 @@ impl Neighbours {
         }
         // A chunk that turned out to be empty is never fetched, so `came` does not remove it.
         self.asked.retain(|&chunk| !is_here(chunk));
+        // How many bets may be in flight: the bytes that may still become unread, by the average size of a chunk.
         let room = (self.bytes / 100 * PERCENT + SLACK_BYTES).saturating_sub(unread);
         let most = room / (self.bytes / self.chunks).max(1);
         let is_large = (range.end - range.start) * 2 >= cut.chunk_sectors;

@@ -116,6 +116,7 @@ impl Context {
     fn continues(&self, range: &Sectors) -> bool {
         let sequential = range.start >= self.last && range.start <= self.end + SLACK_SECTORS;
         let strided = self.stride > 0 && range.start == self.last + self.stride;
+        // A second read of the same length, at some distance, may be the begin of a strided stream.
         let first_stride = self.strides == 0
             && range.start > self.end
             && range.end - range.start == self.end - self.last

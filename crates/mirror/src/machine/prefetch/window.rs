@@ -50,7 +50,9 @@ impl Window {
         self.quickest[1] = self.quickest[1].min(time);
         let quickest = self.quickest[0].min(self.quickest[1]);
         let late = (time - quickest).as_nanos();
+        // Vegas: of the fetches in flight, the share (time - quickest) / time is in a queue.
         let queued = running as u128 * late / time.as_nanos().max(1);
+        // The window grows only if it was full: else it was not what limited the fetches.
         if queued < *QUEUED.start() && running >= self.size {
             self.size = (self.size + 1).min(most.max(LEAST));
         } else if queued > *QUEUED.end() {
