@@ -15,25 +15,25 @@ impl RunSet {
         Self(BTreeMap::new())
     }
 
-    /// Whether nothing is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many runs it has.
+    /// The number of runs.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// How many numbers are in it.
+    /// The number of elements.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Its runs, ascending.
+    /// The runs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|(&start, &end)| start..end)
     }
@@ -45,6 +45,7 @@ impl RunSet {
         }
         let (mut start, mut end) = (run.start, run.end);
         if let Some((&before, &until)) = self.0.range(..=start).next_back()
+            // `>=`: runs that touch each other are joined, too.
             && until >= start
         {
             (start, end) = (before, end.max(until));
@@ -56,7 +57,7 @@ impl RunSet {
         self.0.insert(start, end);
     }
 
-    /// Takes `run` out.
+    /// Removes `run`.
     pub fn remove(&mut self, run: Range<u64>) {
         if run.is_empty() {
             return;
@@ -78,7 +79,7 @@ impl RunSet {
         }
     }
 
-    /// The parts of it inside `window`, ascending.
+    /// The parts of the set inside `window`, ascending.
     pub fn within(&self, window: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.0.range(..window.start).next_back().map(|(&start, &end)| start..end);
         let rest = self.0.range(window.start..window.end.max(window.start)).map(|(&start, &end)| start..end);
@@ -89,7 +90,7 @@ impl RunSet {
             .filter(|run| !run.is_empty())
     }
 
-    /// The parts of `window` that are not in it, ascending.
+    /// The parts of `window` that are not in the set, ascending.
     pub fn gaps(&self, window: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let (mut at, end) = (window.start, window.end);
         let mut runs = self.within(window);
@@ -107,7 +108,7 @@ impl RunSet {
         })
     }
 
-    /// Whether all of `run` is in it.
+    /// Whether all of `run` is in the set.
     #[must_use]
     pub fn contains(&self, run: &Range<u64>) -> bool {
         run.is_empty() || self.0.range(..=run.start).next_back().is_some_and(|(_, &until)| until >= run.end)
@@ -133,7 +134,7 @@ impl RunSet {
         before.or_else(|| self.0.range(start..).next()).map(|(&start, &end)| start..end)
     }
 
-    /// Whether any of `run` is in it.
+    /// Whether any element of `run` is in the set.
     #[must_use]
     pub fn touches(&self, run: &Range<u64>) -> bool {
         self.within(run.clone()).next().is_some()
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
     use crate::Chance;
 
-    /// Every operation against a plain array of booleans.
+    /// Compares every operation with a plain array of booleans.
     #[test]
     fn behaves_as_a_set_of_numbers() {
         for seed in 0..300 {

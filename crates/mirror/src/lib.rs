@@ -1,9 +1,9 @@
 //! On-demand disks: machines run from an image before it has arrived, and commit what they changed.
 //!
-//! A [`Mirror`] is such a disk, over a folder and some [`Source`]s. Front ends (NBD, FUSE) know it as something
-//! [`Served`]: the seam. [`images`] is a repository here or behind a server: where versions come from and commits go.
-//! [`machine`] decides what is fetched when, and in which order data and records reach the local medium; [`state`] is
-//! what survives a crash.
+//! A [`Mirror`] is such a disk; it has a folder for its local state and some [`Source`]s to fetch from. The front
+//! ends (NBD, FUSE) use it through the trait [`Served`]. [`images`] is the place where versions come from and
+//! commits go to: a local repository or a server. [`machine`] decides what is fetched when, and in which order data
+//! and journal records are written to the local medium. [`state`] is the part that survives a crash.
 
 mod attached;
 pub mod fuse;

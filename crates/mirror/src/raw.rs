@@ -1,4 +1,4 @@
-//! A raw file or block device, served as it is: what front ends are tested with and measured against.
+//! A raw file or block device, served without an image: for tests and benchmarks of the front ends.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use disk::{Geometry, ReadAt, Target, TargetOptions, WriteAt, open_target};
 
 use crate::served::{Durability, Served, Space, Status, StatusRun, check_range, push_run};
 
-/// Holes are looked for in steps of so many bytes.
+/// Holes are searched in steps of this many bytes.
 const HOLE_STEP_BYTES: u64 = 1 << 16;
 
 /// See the module.
@@ -19,7 +19,8 @@ pub struct RawDisk {
 }
 
 impl RawDisk {
-    /// Opens the raw file or block device at `path`; a file is made, and grown to `size_bytes`, if that is given.
+    /// Opens the raw file or block device at `path`. If `size_bytes` is given, a file is created if needed and grown
+    /// to that size.
     pub fn open(path: &Path, size_bytes: Option<u64>) -> Result<Self> {
         let options = TargetOptions { create_size: size_bytes, ..TargetOptions::default() };
         let target =
@@ -71,7 +72,7 @@ impl Served for RawDisk {
     fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> Result<()> {
         self.check(offset, bytes)?;
         match self.target.discard(offset, bytes) {
-            // A medium that cannot forget keeps what it has.
+            // A medium without support for discards keeps its bytes, which is allowed.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             done => self.complete(done, durability),
         }
@@ -107,7 +108,7 @@ impl Served for RawDisk {
     }
 
     fn zeroes_fast(&self) -> bool {
-        // File systems punch holes; devices may have to write.
+        // A file system punches holes; a device may have to write zeros.
         !self.target.is_device()
     }
 
@@ -149,7 +150,7 @@ mod tests {
         let disk = disk(&folder);
         disk.write(MIB, &[7; 8192], Durability::Cached).unwrap();
         let mut bytes = [1; 8192];
-        // Whether the page cache can be asked is the file system's choice.
+        // Not every file system supports reads from the page cache only.
         if disk.read_now(MIB, &mut bytes).unwrap() {
             assert_eq!(bytes, [7; 8192]);
         }

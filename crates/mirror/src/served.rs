@@ -1,104 +1,107 @@
-//! The seam between front ends and what they serve: a disk that many threads read and write at once.
+//! The interface between the front ends and the disks that they serve. Many threads may read and write a disk at
+//! once.
 //!
-//! Calls block, and are made from as many threads as requests are to be in flight: a read that waits 10 ms for a chunk
-//! from far away costs a waiting thread and nothing else. [`Served::read_now`] is for the thread that reads a front
-//! end's socket: what waits for nothing need not be handed over.
+//! Calls block; a front end uses one thread for each request in flight. A read that waits 10 ms for a chunk from a
+//! server costs only a waiting thread. [`Served::read_now`] is for the thread that reads a front end's socket: a
+//! read that need not wait need not be handed to another thread.
 
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use disk::Geometry;
 
-/// What a write promises when it returns.
+/// What a write guarantees when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Readers see it; it survives the death of this process, and a power cut only after a [`Served::flush`].
+    /// Readers see it. It survives the death of this process, but a power cut only after a [`Served::flush`].
     #[default]
     Cached,
     /// It survives a power cut (NBD's and SCSI's FUA).
     Durable,
 }
 
-/// What becomes of the space under zeros.
+/// What happens to the space of a range that is zeroed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Space {
-    /// It may be given back: the range may become a hole.
+    /// It may be freed: the range may become a hole.
     #[default]
     Free,
     /// It stays allocated, so that later writes there do not run out of space (NBD's `NO_HOLE`).
     Keep,
 }
 
-/// What is known of a range without reading it.
+/// What is known about a range without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
     /// It reads as zeros.
     pub zero: bool,
     /// Nothing is allocated there: neither locally nor in the image.
     pub hole: bool,
-    /// It differs from the version that the disk began as, or may: it was written.
+    /// It was written, so it may differ from the disk's base version.
     pub dirty: bool,
-    /// It is here: reading it waits for nobody.
+    /// It is local: a read needs no source.
     pub local: bool,
 }
 
-/// Some bytes of equal status.
+/// A run of bytes with the same status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusRun {
-    /// How many, at least one logical sector.
+    /// The number of bytes, at least one logical sector.
     pub bytes: u64,
-    /// What is known of all of them.
+    /// The status of all of them.
     pub status: Status,
 }
 
-/// A disk that a front end serves. Offsets and lengths are bytes, multiples of the logical sector; `Invalid` if they
-/// are not, or reach behind the end. Requests that overlap and are in flight together happen in any order, sector by
-/// sector. A write is seen by every read that begins after it returned.
+/// A disk that a front end serves. Offsets and lengths are bytes, and multiples of the logical sector; a call fails
+/// with `Invalid` if they are not, or reach past the end of the disk. Overlapping requests that are in flight at the
+/// same time take effect in any order, sector by sector. Every read that begins after a write returned sees that
+/// write.
 pub trait Served: Send + Sync {
     /// Size and sector sizes; they never change.
     fn geometry(&self) -> Geometry;
 
-    /// Whether writes, zeroing and discarding are `Refused`.
+    /// Whether writes, zeroing and discards are `Refused`.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Fills `into` with the bytes from `offset` on. `Unreachable` if they are nowhere to be had within the time
-    /// allowed, `Corrupt` if all that can be had is damaged.
+    /// Fills `into` with the bytes from `offset` on. `Unreachable` if no source delivers them within the time
+    /// allowed, `Corrupt` if every source has them damaged.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 
     /// Writes `bytes` at `offset`. `Full` if the local file system has no room.
     fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()>;
 
-    /// Makes every write that returned before this call durable. After an error nothing is promised of any of them.
+    /// Makes every write durable that returned before this call. After an error none of them may be assumed durable.
     fn flush(&self) -> Result<()>;
 
-    /// Says that `bytes` bytes from `offset` are of no use. They read as zeros or as before.
+    /// Says that the content of `bytes` bytes from `offset` is not needed any more. They read as zeros or as before.
     fn discard(&self, offset: u64, bytes: u64, durability: Durability) -> Result<()>;
 
     /// Makes `bytes` bytes from `offset` read as zeros.
     fn write_zeroes(&self, offset: u64, bytes: u64, space: Space, durability: Durability) -> Result<()>;
 
-    /// Whether [`Served::write_zeroes`] takes less than writing as many zeros (NBD's `FAST_ZERO`).
+    /// Whether [`Served::write_zeroes`] is faster than writing as many zeros (NBD's `FAST_ZERO`).
     fn zeroes_fast(&self) -> bool {
         false
     }
 
-    /// What is known of the `bytes` bytes from `offset` on: at least one run, at most `runs_max`, neighbours differ.
-    /// The runs may end before the range does, and say less than is true: data that is zero, a hole that is no hole.
+    /// The status of the `bytes` bytes from `offset` on: at least one run and at most `runs_max`; neighbours differ.
+    /// The runs may end before the range does, and may be pessimistic: zeros may be reported as data, and a hole as
+    /// allocated.
     fn status(&self, offset: u64, bytes: u64, runs_max: usize) -> Result<Vec<StatusRun>>;
 
-    /// Fills `into` like [`Served::read`] if that waits for nothing, neither for a source nor for local storage. If not
-    /// it returns false at once, and `into` holds anything.
+    /// Fills `into` like [`Served::read`] if that is possible without waiting for a source or for local storage. If
+    /// not, it returns false at once, and the content of `into` is undefined.
     fn read_now(&self, _offset: u64, _into: &mut [u8]) -> Result<bool> {
         Ok(false)
     }
 
-    /// Makes everything durable and ends: whatever is called afterwards is `Refused`.
+    /// Makes everything durable and closes the disk. Later calls are `Refused`.
     fn close(&self) -> Result<()>;
 }
 
-/// A disk that refuses whatever would change it.
+/// A wrapper that refuses all changes of a disk.
 pub struct ReadOnly(pub Arc<dyn Served>);
 
 impl ReadOnly {
@@ -161,7 +164,7 @@ pub(crate) fn check_range(geometry: &Geometry, offset: u64, bytes: u64) -> Resul
     Err(Error::new(ErrorKind::Invalid, text))
 }
 
-/// Adds `run` to `runs`, joined with the last one if that has the same status.
+/// Adds `run` to `runs`. It is joined with the last run if both have the same status.
 pub fn push_run(runs: &mut Vec<StatusRun>, run: StatusRun) {
     match runs.last_mut() {
         Some(last) if last.status == run.status => last.bytes += run.bytes,

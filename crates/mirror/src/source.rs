@@ -1,4 +1,4 @@
-//! Where chunks and nodes come from: repositories and servers, in the order in which they are asked.
+//! The sources of chunks and nodes: repositories and servers, in the order in which they are asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,45 +10,46 @@ use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use store::{Cache, Repository};
 
-/// Requests that are in flight to a repository on this machine: its disk and processors are the bound.
+/// Requests in flight to a repository on this machine, whose disk and processors are the limit.
 const AT_ONCE_HERE: usize = 4;
-/// Requests that are in flight to a server: 16 chunks of 85 KB fill 1 Gbit/s at 10 ms, and overflow no switch.
+/// Requests in flight to a server: 16 chunks of 85 KB fill 1 Gbit/s at a round trip of 10 ms, and do not overflow a
+/// switch.
 const AT_ONCE_FAR: usize = 16;
 
-/// One source. What it gives is verified; what it can't give is asked of the next.
+/// One source. Its objects are verified; an object that it cannot deliver is requested from the next source.
 #[derive(Clone)]
 pub struct Source {
-    /// For people.
+    /// Its name in messages.
     pub name: String,
-    /// How it is asked. Calls block, and are made by several threads at once.
+    /// The objects of the source. Calls block, and several threads make them at once.
     pub objects: Arc<dyn ObjectSource>,
-    /// Most requests in flight.
+    /// Maximum number of requests in flight.
     pub at_once: usize,
 }
 
 impl Source {
-    /// The repository.
+    /// A source for a repository.
     #[must_use]
     pub fn repository(repository: Arc<Repository>) -> Self {
         let name = format!("repository `{}`", repository.name());
         Self { name, objects: repository, at_once: AT_ONCE_HERE }
     }
 
-    /// The server of `client`, which should have [`Self::client_options`]: who else could be asked is not to wait for
-    /// one that is gone.
+    /// A source for the server of `client`. The client should have [`Self::client_options`], so that a dead server
+    /// does not delay requests to other sources.
     #[must_use]
     pub fn server(name: &str, client: Arc<Client>) -> Self {
         Self { name: format!("server `{name}`"), objects: client, at_once: AT_ONCE_FAR }
     }
 
-    /// The same source, asked only for what is not in `cache`, which keeps what it gives: for several disks of one
-    /// machine that begin as the same image.
+    /// The same source behind `cache`, which keeps all objects that the source delivers. Useful for several disks on
+    /// one machine that begin as the same image.
     #[must_use]
     pub fn cached(self, cache: Arc<Cache>) -> Self {
         Self { objects: Arc::new(Cached { cache, behind: self.objects }), ..self }
     }
 
-    /// Options of a client for [`Self::server`]: it tries once, the mirror tries again.
+    /// The client options for [`Self::server`]: the client tries once, since the mirror retries itself.
     #[must_use]
     pub fn client_options(cipher: Cipher, stop: Stop) -> ClientOptions {
         ClientOptions {
@@ -63,7 +64,7 @@ impl Source {
     }
 }
 
-/// Objects that come from a cache, or from what is behind it.
+/// A cache in front of a source.
 struct Cached {
     cache: Arc<Cache>,
     behind: Arc<dyn ObjectSource>,

@@ -1,4 +1,5 @@
-//! A disk and its guide: what is known is prefetched, what a machine reads when it starts is kept.
+//! Boot profiles of a disk: known chunks are prefetched, and the chunks that a machine reads while it boots are
+//! recorded.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::path::Path;
@@ -37,12 +38,12 @@ fn disk(repository: &Arc<Repository>, folder: &Path) -> Mirror {
     Mirror::create(folder, &manifest, sources, &options()).unwrap()
 }
 
-/// Nothing is read ahead but what others read.
+/// No read-ahead: only chunks that other machines read are prefetched.
 fn options() -> MirrorOptions {
     MirrorOptions { ahead_chunks_max: 0, ..MirrorOptions::default() }
 }
 
-/// Bytes of so many chunks as they travel; all are about alike.
+/// The encoded size of `chunks` chunks in bytes; all chunks are about the same size.
 fn encoded(repository: &Repository, chunks: u64) -> u64 {
     chunks * repository.resolve(&"web".parse().unwrap()).unwrap().statistics.encoded_bytes / CHUNKS
 }
@@ -59,7 +60,7 @@ fn read(mirror: &Mirror, chunks: impl IntoIterator<Item = u64>) {
     chunks.into_iter().for_each(|chunk| mirror.read(chunk * CHUNK, &mut [0; 512]).unwrap());
 }
 
-/// Looks again and again; gives up where it hangs.
+/// Waits until `is_so`; panics after some time.
 fn until(mut is_so: impl FnMut() -> bool) {
     let clock = Clock::start();
     while !is_so() {
@@ -96,7 +97,7 @@ fn what_one_boot_read_the_next_one_has_before_it_asks() {
 #[test]
 fn what_is_no_start_is_not_kept() {
     let (repository, folder) = (repository(), tempfile::tempdir().unwrap());
-    // Too little.
+    // Too few reads.
     let path = folder.path().join("disk");
     let mirror = disk(&repository, &path);
     follow(&mirror, &repository);
@@ -118,7 +119,7 @@ fn what_is_no_start_is_not_kept() {
     assert_eq!(kept(&repository), None);
 }
 
-/// Tells of some chunks, after it failed a few times, and remembers what it is told.
+/// Fails a few times, then reports some chunks of other machines and remembers the chunks that are reported to it.
 #[derive(Default)]
 struct Teller {
     told: Mutex<Vec<u64>>,
@@ -138,7 +139,7 @@ impl BootProfiles for Teller {
             return Err(Error::new(ErrorKind::Unreachable, "not now"));
         }
         self.told.lock().extend(told.chunks);
-        // Some of them on no disk.
+        // One of them is outside the disk.
         let chunks = if told.cursor.at == 0 { vec![50, 51, 1 << 40] } else { Vec::new() };
         Ok(Some(ReadUpdate { cursor: Cursor { telling: 1, at: 3 }, chunks, pause: Duration::from_millis(1) }))
     }

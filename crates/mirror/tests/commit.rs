@@ -1,4 +1,4 @@
-//! Commits of running disks: onto their base, onto what others wrote, broken off and begun again.
+//! Commits of running disks: on top of their base, merged with other writers, interrupted and repeated.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -24,7 +24,7 @@ fn newest(stamp: &Stamp) -> CommitOptions<'_> {
     CommitOptions { onto: Onto::Newest, ..CommitOptions::new(stamp) }
 }
 
-/// Writes some sectors that are even, or odd, to `mirror` and to what is expected.
+/// Writes some even or odd sectors to `mirror` and to the expected contents.
 fn write(mirror: &Mirror, chance: &mut Chance, expected: [&mut Vec<u8>; 2], odd: u64) {
     let mut bytes = [0; 512];
     let mut contents = expected;
@@ -64,7 +64,7 @@ fn two_disks_of_one_base_merge_sector_by_sector_and_neither_sees_the_other() {
     let commit = two.commit(&*place.repository, &image, &newest(&stamp)).unwrap().unwrap();
     assert_eq!(commit.manifest.number, 8, "nothing is new, and no version is made");
     assert_eq!((one.base().number, two.base().number), (3, 2));
-    // It is remembered what is in which version.
+    // The disk remembers its merged version after it was opened again.
     drop(two);
     let two = Mirror::open(&place.path("two"), place.sources(), &options()).unwrap();
     write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
@@ -84,8 +84,8 @@ fn after_a_merge_only_what_others_write_asks_for_another() {
     write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
     let landed = two.commit(&*place.repository, &image, &newest(&stamp)).unwrap().unwrap();
     assert!(!landed.is_base && landed.manifest.number == 4);
-    // Nobody else wrote: what this disk adds goes onto the version that it made itself, also after it was attached
-    // again.
+    // No other writer has published: commits of this disk go on top of the version that it made itself, also after
+    // it was opened again.
     let mut two = two;
     for number in 5..8 {
         write(&two, &mut chance, [&mut *merged, &mut *of_two], 1);
@@ -99,7 +99,7 @@ fn after_a_merge_only_what_others_write_asks_for_another() {
     }
     let again = two.commit(&*place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
     assert_eq!(again.manifest.number, 7, "nothing is new, and no version is made");
-    // Another image is another matter, and so is what somebody else writes.
+    // This does not hold for another image, nor after another writer has published.
     let elsewhere = "disk2".parse().unwrap();
     place.repository.blob(&elsewhere).clone_from(&"disk@2".parse().unwrap(), &stamp).unwrap();
     let refused = two.commit(&*place.repository, &elsewhere, &CommitOptions::new(&stamp)).unwrap_err();
@@ -139,7 +139,7 @@ fn the_moment_of_a_commit_is_inside_of_what_is_done_around_it() {
     let refused = |_: &mut dyn FnMut() -> Result<()>| Err(Error::new(ErrorKind::Refused, "no guest agent"));
     let options = CommitOptions { quiesce: Some(&refused), ..CommitOptions::new(&stamp) };
     assert_eq!(mirror.commit(&*place.repository, &image, &options).unwrap_err().kind(), ErrorKind::Refused);
-    // It fails behind the moment: the guest could not be thawed.
+    // The hook fails after the freeze: the guest could not be thawed.
     let stuck = |freeze: &mut dyn FnMut() -> Result<()>| {
         freeze()?;
         Err(Error::new(ErrorKind::Io, "the guest stays frozen"))
@@ -148,7 +148,7 @@ fn the_moment_of_a_commit_is_inside_of_what_is_done_around_it() {
     assert_eq!(mirror.commit(&*place.repository, &image, &options).unwrap_err().kind(), ErrorKind::Io);
     let steps = Cell::new(0);
     let around = |freeze: &mut dyn FnMut() -> Result<()>| {
-        // What a guest writes back as it is frozen is in the version, what it writes once it is thawed is not.
+        // The version has what a guest writes back before it is frozen, but not what it writes after it is thawed.
         mirror.write(512, &[2; 512], Durability::Durable).unwrap();
         steps.set(steps.get() + 1);
         freeze()?;
@@ -173,7 +173,7 @@ fn a_commit_that_broke_off_goes_on_where_it_was() {
     let error = mirror.commit(&far, &image, &CommitOptions::new(&stamp)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert_eq!(mirror.dirty_bytes(), bytes.len() as u64);
-    // Of the chunks that it shares with what was sent nothing goes out again.
+    // Chunks that were already sent are not sent again.
     mirror.write(3 * CHUNK + 512, &[1; 512], Durability::Cached).unwrap();
     let commit = mirror.commit(&far, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
     assert!(commit.stored_bytes < 2 * CHUNK, "{commit:?}");
@@ -195,13 +195,13 @@ fn a_version_that_nobody_told_it_of_is_known_again() {
         let far = Far { place: &place, breaks: Mutex::new(Breaks::BehindIt) };
         let error = mirror.commit(&far, &image, &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        // The process dies, and is asked for the commit again.
+        // The process dies, and the commit is repeated.
         mirror = again(mirror, &place, "m");
         let before = all(&mirror);
         let commit = mirror.commit(&far, &image, &options).unwrap().unwrap();
         assert_eq!(commit.manifest.number, first);
         assert_eq!((commit.is_base, all(&mirror) == before), (onto == Onto::Base, true));
-        // Again, and this time it is written on before somebody asks.
+        // The same again, but with a write before the commit is repeated.
         mirror.write(7 * CHUNK, &[8; 512], Durability::Cached).unwrap();
         *far.breaks.lock() = Breaks::BehindIt;
         mirror.commit(&far, &image, &options).unwrap_err();
@@ -235,7 +235,7 @@ fn what_is_discarded_is_free_in_the_next_version() {
     let commit = mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
     assert_eq!(commit.manifest.statistics.allocated_bytes, allocated - 4 * CHUNK + 1024 + 512);
     assert!(place.read("disk") == all(&mirror));
-    // What was freed and is written again is there again, also after the process died.
+    // A sector that was freed and written again is in the version, also after the process died.
     mirror.discard(0, CHUNK, Durability::Durable).unwrap();
     let mirror = again(mirror, &place, "m");
     mirror.write(512, &[7; 512], Durability::Cached).unwrap();
@@ -244,16 +244,17 @@ fn what_is_discarded_is_free_in_the_next_version() {
     assert!(place.read("disk") == all(&mirror));
 }
 
-/// A disk of three levels of nodes, of which only some windows are written: at the ends of nodes, and far apart.
+/// A disk with three levels of nodes. Only some windows of it are written: at the ends of nodes, and far apart.
 struct Wide {
     place: Place,
     image: ImageName,
     windows: Vec<u64>,
-    /// What the disk holds in its windows.
+    /// The expected content of the disk in its windows.
     disk: Vec<Vec<u8>>,
-    /// What somebody else wrote to the image, in a window for each of the disk's, right behind it.
+    /// The content that another writer wrote to the image: one window for each of the disk's windows, right after
+    /// it.
     others: Vec<Vec<u8>>,
-    /// Whether somebody else writes.
+    /// Whether there is another writer.
     merges: bool,
 }
 
@@ -285,7 +286,7 @@ impl Wide {
         disk(&self.place, "m", "wide")
     }
 
-    /// Some sectors of a window, as its number and the bytes in it.
+    /// Some sectors of a random window: the number of the window and the range of bytes in it.
     fn part(&self, chance: &mut Chance) -> (usize, std::ops::Range<usize>) {
         let from = chance.below(WINDOW / 512);
         let room = WINDOW / 512 - from;
@@ -295,7 +296,7 @@ impl Wide {
         (which, from as usize * 512..(from + sectors) as usize * 512)
     }
 
-    /// Does something to the disk, and to what is expected of it.
+    /// Makes a random change to the disk and to the expected content.
     fn change(&mut self, mirror: &Mirror, chance: &mut Chance) {
         let (which, part) = self.part(chance);
         let (at, bytes) = (self.windows[which] + part.start as u64, part.len() as u64);
@@ -318,7 +319,7 @@ impl Wide {
         }
     }
 
-    /// Discards what lies between two windows, and windows between them.
+    /// Discards the range between two windows, and with it the windows in between.
     fn discard_between(&mut self, mirror: &Mirror, chance: &mut Chance) {
         let last = self.windows.len() as u64 - 1;
         let first = chance.below(last) as usize;
@@ -330,7 +331,7 @@ impl Wide {
         }
     }
 
-    /// Somebody else writes to the image, in windows that are not the disk's.
+    /// Another writer changes the image, in windows that are not the disk's.
     fn write_as_another(&mut self, chance: &mut Chance) {
         let (which, part) = self.part(chance);
         let content = &mut self.others[which][part.clone()];

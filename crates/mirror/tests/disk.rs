@@ -1,4 +1,4 @@
-//! A mirror over real files and a real repository, held against plain vectors of bytes.
+//! Attached disks with real files and a real repository, compared with plain vectors of bytes.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -126,7 +126,7 @@ fn damage_at_the_only_source_is_an_error_and_a_source_that_is_away_is_waited_for
     let place = Place::new(SIZE, 3);
     let (liar, away) = (Moody::new(&place, FLIPS), Moody::new(&place, DEAD));
     let manifest = place.manifest("disk");
-    // Nobody gives up here, and nothing is fetched that is not asked for.
+    // There is no deadline, and nothing is prefetched.
     let options = MirrorOptions { ahead_chunks_max: 0, ..options() };
     let alone = Mirror::create(&place.path("a"), &manifest, vec![source("liar", &liar)], &options).unwrap();
     let full = place.content.chunks(CHUNK as usize).position(|chunk| chunk.iter().any(|&byte| byte != 0));
@@ -138,12 +138,12 @@ fn damage_at_the_only_source_is_an_error_and_a_source_that_is_away_is_waited_for
         assert!(damage.len() == 1 && damage[0].what == name && damage[0].source == "liar", "{damage:?}");
     }
     assert_eq!(alone.waiting(), None);
-    // It is asked again by whoever reads again, and nothing is held against it.
+    // The next read asks the source again, and the earlier damage has no effect any more.
     liar.becomes(GOOD);
     assert!(all(&alone) == place.content && alone.damage().is_empty());
     alone.close().unwrap();
 
-    // Another may have it undamaged, but is away.
+    // Another source may have it undamaged, but cannot be reached.
     liar.becomes(FLIPS);
     let sources = vec![source("liar", &liar), source("away", &away)];
     let mirror = Mirror::create(&place.path("b"), &manifest, sources, &options).unwrap();
@@ -158,7 +158,7 @@ fn damage_at_the_only_source_is_an_error_and_a_source_that_is_away_is_waited_for
         reader.join().unwrap().unwrap();
         assert_eq!(mirror.waiting(), None);
     });
-    // What a node is damaged at keeps no read waiting either.
+    // A missing node does not make reads wait forever either.
     let gone = Moody::new(&place, GONE);
     let lacks = Mirror::create(&place.path("c"), &manifest, vec![source("gone", &gone)], &options).unwrap();
     let error = lacks.read(at, &mut [0; 512]).unwrap_err();
@@ -198,11 +198,11 @@ fn a_read_waits_for_a_source_that_is_away_or_gives_up_in_time() {
         Mirror::create(&place.path("b"), &manifest, vec![source("moody", &moody)], &options()).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| all(&waits));
-        // Whether the reader waits already or not: it has to end well.
+        // Whether or not the reader already waits, it must end well.
         moody.becomes(GOOD);
         assert!(reader.join().unwrap() == place.content);
     });
-    // A read after an error finds what is there by then, once the source is asked again.
+    // A read after an error succeeds once the source is asked again.
     let mut bytes = vec![0; SIZE as usize];
     while let Err(error) = short.read(0, &mut bytes) {
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -289,8 +289,9 @@ fn status_tells_what_is_free_dirty_and_here() {
     assert!(mirror.status(0, SIZE, 3).unwrap().len() <= 3);
 }
 
-/// Four guests write, a committer commits, and every version is the disk at one moment: each guest owns a quarter of
-/// the disk and writes a growing number to its cells in turn, so a version shows a prefix of each guest's writes.
+/// Four guests write and another thread commits. Each guest owns a quarter of the disk and writes a growing number
+/// to its cells in turn. So each version, which is the disk at one moment, must show a prefix of each guest's
+/// writes.
 #[test]
 fn a_version_is_of_one_moment_while_guests_write_on() {
     const CELLS: u64 = 24;
@@ -329,14 +330,14 @@ fn a_version_is_of_one_moment_while_guests_write_on() {
                 .map(|at| {
                     let cell = &bytes[cell(guest, at) as usize..][..4096];
                     let number = u64::from_le_bytes(*cell.first_chunk().unwrap());
-                    // Elsewhere it is as in the image.
+                    // A cell that was not written has the content of the image.
                     let whole = cell.chunks(8).all(|eight| eight == number.to_le_bytes());
                     if number % CELLS == at && whole { number } else { 0 }
                 })
                 .collect();
             let newest = *numbers.iter().max().unwrap();
             for (at, &number) in (0..).zip(&numbers) {
-                // The newest number up to `newest` that belongs into this cell.
+                // The highest number up to `newest` that belongs into this cell.
                 let expected = newest.saturating_sub((newest + CELLS - at) % CELLS);
                 assert_eq!(number, expected, "guest {guest}: {numbers:?}");
             }
@@ -366,7 +367,7 @@ fn a_commit_of_one_mebibyte_in_four_gibibytes_stores_little_and_goes_on() {
         mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap().is_none(),
         "nothing changed"
     );
-    // The machine goes on elsewhere, on demand.
+    // The machine continues in another place, on demand.
     let elsewhere =
         Mirror::create(&place.path("e"), &place.manifest("machine"), place.sources(), &options()).unwrap();
     let mut read = vec![0; 1 << 20];
@@ -377,7 +378,7 @@ fn a_commit_of_one_mebibyte_in_four_gibibytes_stores_little_and_goes_on() {
     mirror.write(0, &[2; 512], Durability::Cached).unwrap();
     let error = mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
-    // It stays as it was, and can become an image of its own.
+    // The disk stays unchanged, and can become an image of its own.
     mirror.read(0, &mut read[..512]).unwrap();
     assert_eq!((read[0], mirror.dirty_bytes()), (2, 512));
     mirror

@@ -1,5 +1,5 @@
-//! A mounted repository as programs see it. Needs /dev/fuse, and where it says so the rights of root: a machine that
-//! tests this crate has them.
+//! A mounted repository as programs see it. The tests need /dev/fuse, and some of them root: the machine that tests
+//! this crate has both.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -19,7 +19,7 @@ use fuse_common::{Loop, Mount, open, run};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
 
 const SIZE: u64 = 40 * CHUNK;
-/// As Linux numbers them.
+/// Error numbers of Linux.
 const EPERM: i32 = 1;
 const EIO: i32 = 5;
 const EBUSY: i32 = 16;
@@ -58,7 +58,7 @@ fn what_is_open_stays_the_version_that_latest_was() {
     let mount = Mount::new(&place);
     let before = File::open(mount.path("disk/latest")).unwrap();
     place.repository.blob(&"disk".parse().unwrap()).write(0, &[9; 4096], &stamp()).unwrap();
-    // The kernel believes a link for a second.
+    // The kernel caches a link for a second.
     while std::fs::read_link(mount.path("disk/latest")).unwrap() != Path::new("3") {
         std::thread::yield_now();
     }
@@ -94,7 +94,7 @@ fn a_complete_version_is_read_by_the_kernel_alone() {
     let path = mount.path("disk/2");
     assert!(std::fs::read(&path).unwrap() == place.content);
     let reads = loop {
-        // The first user's disk is closed a moment after the file is.
+        // The disk is closed a moment after the last user has closed its file.
         let file = File::open(&path).unwrap();
         let counters = mount.mounted.counters();
         if counters.passthrough > 0 {
@@ -107,7 +107,7 @@ fn a_complete_version_is_read_by_the_kernel_alone() {
         }
     };
     assert_eq!(reads.0, reads.1, "no read came here");
-    // A clone's writes have to come here, complete or not.
+    // Writes of a clone must reach the mount, complete or not.
     let clone = open(&mount.clone_of("own", "disk"));
     clone.write_all_at(&[1; 4096], 0).unwrap();
     assert_eq!(mount.mounted.counters().writes, 1);
@@ -136,7 +136,7 @@ fn clones_are_made_written_committed_and_removed() {
     let answer = mount.control("commit vm1").unwrap();
     assert!(answer.starts_with("committed vm1 as disk@3: "), "{answer}");
     assert!(place.read("disk@3") == expected);
-    // Elsewhere, by ioctl, as the paper has it.
+    // The same by ioctl, as in the paper.
     mount.control("fork vm1 lab").unwrap();
     file.write_all_at(&[8; 1000], 9000).unwrap();
     expected[9000..10000].fill(8);
@@ -151,14 +151,14 @@ fn clones_are_made_written_committed_and_removed() {
     assert_eq!(error.raw_os_error(), Some(EBUSY), "it is open");
     std::fs::remove_file(mount.path("_clones/vm3")).unwrap();
     drop(file);
-    // The kernel tells of a last close a moment later.
+    // The kernel reports the last close a moment later.
     while std::fs::remove_file(&clone).is_err_and(|error| error.raw_os_error() == Some(EBUSY)) {
         std::thread::yield_now();
     }
     assert!(mount.list("_clones").is_empty());
 }
 
-/// Without unsafe code: Perl is part of every Debian.
+/// By Perl, which needs no unsafe code here and is part of every Debian.
 fn ioctl(path: &Path, mode: &str, number: u32, text: &str) -> String {
     let program = "my ($p, $m, $n, $t) = @ARGV; open F, $m, $p or die $!; my $b = pack 'a1024', $t; \
                    ioctl(F, $n, $b) or die $!; print unpack 'Z*', $b";
@@ -185,7 +185,7 @@ fn a_clone_gets_another_name_by_the_control_file_and_mv_is_told_so() {
         let answer = std::fs::read_to_string(mount.path("_control")).unwrap();
         assert!(answer.starts_with("failed: ") && answer.contains(said), "{from}: {answer}");
     }
-    // The last user may still be on its way out.
+    // The last close may still be in progress.
     let renamed = loop {
         match mount.control("rename one two") {
             Err(error) if error.raw_os_error() == Some(EBUSY) => {}
@@ -197,7 +197,7 @@ fn a_clone_gets_another_name_by_the_control_file_and_mv_is_told_so() {
     assert!(std::fs::read(mount.path("_clones/two")).unwrap()[4096..4608] == [7; 512]);
     assert_eq!(mount.control("rename two three").unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     assert_eq!(mount.control("rename one four").unwrap_err().kind(), std::io::ErrorKind::NotFound);
-    // The old name is free, and is another disk's in a moment.
+    // The old name is free, and another disk can have it at once.
     let again = mount.clone_of("one", "disk@1");
     assert!(std::fs::read(again).unwrap().iter().all(|&byte| byte == 0));
     mount.mounted.stop().unwrap();
@@ -221,7 +221,8 @@ fn disks_keep_their_size_and_refuse_what_is_behind_it() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE);
 }
 
-/// Reads, writes, punches and zeroes at odd places, by several writers who share the sectors between their parts.
+/// Reads, writes, punches holes and zeroes at odd offsets, by several writers that share the sectors at the edges of
+/// their parts.
 #[test]
 fn a_file_is_as_a_file_in_memory() {
     let place = Place::new(SIZE, 7);
@@ -250,8 +251,8 @@ fn a_file_is_as_a_file_in_memory() {
     assert!(std::fs::read(mount.path("_clones/vm")).unwrap() == expected);
 }
 
-/// One writer's random life in the bytes from `start` on, some of it through a file opened with `flags`; what they are
-/// in the end.
+/// Random operations of one writer on the bytes from `start` on, some of them through a file opened with `flags`.
+/// Returns the expected final content.
 fn exercise(path: &Path, start: u64, mut model: Vec<u8>, flags: OFlags, seed: u64) -> Vec<u8> {
     let mut chance = Chance::from_seed(seed);
     let files = [OFlags::empty(), flags].map(|flags| {
@@ -264,7 +265,7 @@ fn exercise(path: &Path, start: u64, mut model: Vec<u8>, flags: OFlags, seed: u6
         let count_max = if chance.hits(100_000) { 300_000 } else { 9000 };
         let mut count = 1 + chance.below(count_max);
         if chance.hits(300_000) {
-            // The edges, which neighbours share.
+            // The edges, whose sectors are shared with neighbours.
             offset = if chance.hits(500_000) { 0 } else { model.len() as u64 - 300 };
             count = 300;
         }
@@ -354,7 +355,7 @@ fn a_stop_ends_what_is_in_use_and_loses_nothing() {
     assert_eq!(bytes, [5; 777]);
 }
 
-/// An ext4 that was captured, read through a loop device; and one that is made on a clone and worked on.
+/// An ext4 file system of an image is read through a loop device; another one is made on a clone and used.
 #[test]
 fn file_systems_live_on_loop_devices() {
     const BIG: u64 = 64 << 20;

@@ -1,4 +1,4 @@
-//! A mount whose process is killed with no warning, under writers who know what was acknowledged.
+//! The process of a mount is killed without warning, while writers record which writes were acknowledged.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -21,12 +21,12 @@ use store::{Location, Repository};
 
 const SIZE: u64 = 32 * CHUNK;
 const WRITERS: u64 = 3;
-/// Where the process that is killed finds its folder.
+/// The environment variable with the folder of the process that is killed.
 const FOLDER: &str = "FUSE_TEST_FOLDER";
-/// Rounds of the test; more by `FUSE_KILLS=50`.
+/// Number of rounds; set `FUSE_KILLS=50` for more.
 const ROUNDS: u64 = 6;
 
-/// Not a test of its own: the process that is killed.
+/// Not a test of its own: this is the process that is killed.
 #[test]
 fn mounter() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -53,7 +53,8 @@ fn start(folder: &Path) -> Child {
     child
 }
 
-/// What one writer knows of its bytes, and which of them nobody can know: those of the write that was cut short.
+/// The bytes that one writer has written. The bytes of the write that was cut short are doubtful: they may be old or
+/// new.
 struct Known {
     start: u64,
     bytes: Vec<u8>,
@@ -85,7 +86,7 @@ impl Known {
         }
     }
 
-    /// Holds what is there against what is known, and knows it then.
+    /// Compares the bytes found with the known ones, and takes them over.
     fn check(&mut self, found: &[u8], round: u64) {
         for (at, (known, found)) in self.bytes.iter_mut().zip(found).enumerate() {
             let may_be = self.doubtful.contains(&at) && self.doubt[at - self.doubtful.start] == *found;
@@ -125,7 +126,7 @@ fn nothing_acknowledged_is_lost_by_a_kill() {
             for (writer, known) in (0..).zip(&mut known) {
                 let (tell, path) = (tell.clone(), &path);
                 scope.spawn(move || {
-                    // Who counts has enough at some time.
+                    // The send fails once the counting thread has stopped listening.
                     let wrote = || tell.send(()).unwrap_or_default();
                     known.write_until_killed(path, round * 100 + writer, &wrote);
                 });
@@ -135,7 +136,7 @@ fn nothing_acknowledged_is_lost_by_a_kill() {
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        // Nobody has to take the dead mount away.
+        // The dead mount disappears without help.
         while std::fs::metadata(place.path("mount")).is_err() {
             std::thread::yield_now();
         }

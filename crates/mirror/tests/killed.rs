@@ -1,4 +1,4 @@
-//! A daemon killed with no warning under a load that is verified: nothing acknowledged is lost.
+//! A daemon is killed without warning under a load that is verified: no acknowledged write may be lost.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -18,17 +18,17 @@ use store::{Location, Repository};
 const SIZE: u64 = 64 * CHUNK;
 const BLOCK: u64 = 2048;
 const WRITERS: u64 = 4;
-/// Where a writer finds the folder that it works in.
+/// The environment variable with the folder of a writer.
 const FOLDER: &str = "MIRROR_TEST_FOLDER";
 const ROUND: &str = "MIRROR_TEST_ROUND";
-/// Rounds of the test; more by `MIRROR_KILLS=500`.
+/// Number of rounds; set `MIRROR_KILLS=500` for more.
 const ROUNDS: u64 = 50;
 
 fn small() -> MirrorOptions {
     MirrorOptions { journal_bytes_max: 20_000, background_bytes_per_second: 4 << 20, ..options() }
 }
 
-/// Not a test of its own: the process that is killed.
+/// Not a test of its own: this is the process that is killed.
 #[test]
 fn writer() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -44,7 +44,7 @@ fn writer() {
     });
 }
 
-/// Writes blocks that say their number and whose they are; reads some; and tells what was acknowledged.
+/// Writes blocks that contain their own number, reads some, and prints which writes were acknowledged.
 #[expect(clippy::explicit_write, reason = "what the test harness catches does not survive a kill")]
 fn write_for_ever(mirror: &Mirror, round: u64, writer: u64) {
     let mut chance = Chance::from_seed(round * 100 + writer);
@@ -70,7 +70,7 @@ fn nothing_acknowledged_is_lost_by_a_kill() {
     let folder = place.path("m");
     drop(Mirror::create(&folder, &place.manifest("disk"), place.sources(), &small()).unwrap());
     let rounds = std::env::var("MIRROR_KILLS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    // The number that each sector has for certain; none as in the image.
+    // The number that each sector is known to have; `None` if it has the content of the image.
     let mut known: Vec<Option<u64>> = vec![None; (SIZE / 512) as usize];
     for round in 1..=rounds {
         run_and_kill(place.folder.path(), round, &mut known);
@@ -86,7 +86,7 @@ fn nothing_acknowledged_is_lost_by_a_kill() {
     }
 }
 
-/// Lets a writer run for some hundred writes, and kills it.
+/// Runs a writer for some hundred writes, and kills it.
 fn run_and_kill(folder: &Path, round: u64, known: &mut [Option<u64>]) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "writer", "--nocapture"])
@@ -112,7 +112,7 @@ fn run_and_kill(folder: &Path, round: u64, known: &mut [Option<u64>]) {
     child.wait().unwrap();
 }
 
-/// The number that a sector was written with; none if it is as in the image. Panics if it is neither.
+/// The number that was written to a sector; `None` if it has the content of the image. Panics if it is neither.
 fn number_of(place: &Place, sector: usize, part: &[u8]) -> Option<u64> {
     if part == &place.content[sector * 512..][..512] {
         return None;

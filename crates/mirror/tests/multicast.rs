@@ -1,5 +1,5 @@
-//! Disks that take part in a multicast session over loopback: what many read comes once for all, and whatever fails
-//! costs time only.
+//! Disks that take part in a multicast session over loopback: chunks that many machines read are sent once for all,
+//! and any failure costs only time.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,11 +25,11 @@ use store::Repository;
 
 const SIZE: u64 = 24 << 20;
 
-/// A source that counts what it gives.
+/// A source that counts the bytes that it delivers.
 struct Counting {
     inner: Arc<Repository>,
     bytes: AtomicU64,
-    /// Gives something else than it should.
+    /// Some objects are missing.
     lies: AtomicBool,
 }
 
@@ -43,19 +43,19 @@ impl ObjectSource for Counting {
     }
 }
 
-/// A server's session for attached disks, the machines that take part, and what they got otherwise.
+/// A server's session for attached disks, and the source that its machines use otherwise.
 struct Room {
     place: Place,
     server: Mutex<Option<SessionServer>>,
     source: Arc<Counting>,
-    /// What machines read when they start: each chunk once, in this order.
+    /// The chunks that machines read when they boot, each once, in this order.
     first: Vec<u64>,
     /// Bytes of the tree, and of the objects of those chunks.
     bytes: u64,
 }
 
 impl Room {
-    /// The server reads from a source that lies if asked to.
+    /// `server_lies`: the server reads from a source in which objects are missing.
     fn new(group: u16, server_lies: bool) -> Self {
         let place = Place::new(SIZE, u64::from(group));
         let manifest = place.manifest("disk");
@@ -76,7 +76,7 @@ impl Room {
         let address = format!("239.255.79.{}:{}", group % 200, 48_000 + group).parse().unwrap();
         let mut config = SessionConfig::new("disk@2", 1, address, send);
         (config.order, config.bundle_blocks) = (Some(runs), BUNDLE_BLOCKS_ATTACHED);
-        // Blocks as on Ethernet: a bundle is about a chunk.
+        // Blocks of the size for Ethernet, so that a bundle is about a chunk.
         config.block_bytes = (!server_lies).then_some(1424);
         let counting = |lies: bool| {
             let (inner, lies) = (Arc::clone(&place.repository), AtomicBool::new(lies));
@@ -104,7 +104,7 @@ impl Room {
         }
     }
 
-    /// Grants are changed by `change`.
+    /// Lets `mirror` take part. `change` modifies the server's grant.
     fn multicast(self: &Arc<Self>, mirror: &Mirror, change: fn(SessionGrant) -> SessionGrant) {
         let room = Arc::clone(self);
         let join = move |request: &SessionRequest| {
@@ -115,7 +115,7 @@ impl Room {
         mirror.join_multicast(self.options(Arc::new(join))).unwrap();
     }
 
-    /// Three machines, each of which the session has brought something already.
+    /// Three machines that have all received something from the session.
     fn three(self: &Arc<Self>) -> Vec<Mirror> {
         let machines: Vec<Mirror> = (0..3).map(|number| self.machine(&format!("{number}"))).collect();
         machines.iter().for_each(|mirror| self.multicast(mirror, |grant| grant));
@@ -125,7 +125,7 @@ impl Room {
         machines
     }
 
-    /// Reads what machines read first, and says whether it is right.
+    /// Reads the chunks of a boot, and checks their content.
     fn boot(&self, mirror: &Mirror) {
         for &chunk in &self.first {
             let at = chunk * CHUNK;
@@ -136,7 +136,7 @@ impl Room {
         }
     }
 
-    /// One more takes part, and wants nothing.
+    /// Adds another receiver that wants nothing.
     fn admit_somebody(&self) {
         let request = SessionRequest {
             reference: "disk@2".to_owned(),
@@ -158,7 +158,7 @@ impl Room {
     }
 }
 
-/// Does it with all machines at the same time.
+/// Runs `act` for all machines at the same time.
 fn together(machines: &[Mirror], act: impl Fn(&Mirror) + Sync) {
     let begin = Barrier::new(machines.len());
     thread::scope(|scope| {

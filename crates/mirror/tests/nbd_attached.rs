@@ -1,4 +1,4 @@
-//! An attached disk by NBD, under libnbd's and QEMU's tools.
+//! An attached disk served by NBD, used with the tools of libnbd and QEMU, and fio.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod common;
@@ -93,7 +93,7 @@ fn fio_verifies_what_it_wrote_while_the_disk_fills_and_is_committed() {
         over.store(true, Ordering::Relaxed);
         assert!(committer.join().unwrap() > 0);
     });
-    // What was committed last and what is dirty since are what is read.
+    // Reads return the last committed content and what was written since.
     let bytes = all(&mirror);
     mirror.commit(&*place.repository, &"running".parse().unwrap(), &CommitOptions::new(&stamp())).unwrap();
     assert!(place.read("running") == bytes);

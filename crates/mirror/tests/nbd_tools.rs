@@ -1,4 +1,4 @@
-//! The NBD front end under the clients that people use: libnbd's tools, QEMU's, and fio.
+//! Tests the NBD front end with real clients: the tools of libnbd and QEMU, and fio.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod nbd_common;
@@ -17,7 +17,7 @@ use nbd_common::tools::{available, fails, qemu_io, run};
 use nbd_common::{House, MIB, Rigged};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// A sparse file of random bytes here and there.
+/// Makes a sparse file with random bytes in some places. Returns its content.
 fn patchy(path: &Path, bytes: u64, seed: u64) -> Vec<u8> {
     let file = fs::File::create(path).unwrap();
     file.set_len(bytes).unwrap();
@@ -94,7 +94,7 @@ fn nbdcopy_brings_every_byte_both_ways() {
         fs::remove_file(back).unwrap();
         run("nbdcopy", &["--synchronous", "--no-extents", "--request-size=32768", &uri, back]);
         assert!(fs::read(back).unwrap() == content);
-        // Nothing is near: all by threads, over what is there.
+        // No read is answered at once, so threads do all of them; the target file already has content.
         disk.near.store(false, Ordering::SeqCst);
         run("nbdcopy", &["--connections=4", "--request-size=4194304", &uri, back]);
         assert!(fs::read(back).unwrap() == content);
@@ -117,7 +117,7 @@ fn qemu_writes_and_reads_patterns() {
                 "write -z 2M 1M",
                 "write -z -u 4M 1M",
                 "discard 6M 1M",
-                // Less than a sector: QEMU reads, merges and writes.
+                // Less than a sector: QEMU does a read-modify-write.
                 "write -P 0x33 7000001 77",
                 "flush",
                 "aio_write -P 0x44 16M 2M",
@@ -212,7 +212,7 @@ fn many_clients_at_once_each_find_their_own() {
     for mut client in clients {
         assert!(client.wait().unwrap().success());
     }
-    // Their places are free once the server has seen them go.
+    // Their places are free once the server has noticed that they left.
     (0..12).for_each(|_| drop(house.event(|event| matches!(event, Event::Disconnected { .. }))));
     for client in 0..12 {
         qemu_io(&uri, &[&format!("read -P {} {}M 2M", client + 1, 4 * client)]);
@@ -256,7 +256,7 @@ fn a_killed_client_harms_nobody() {
     assert_eq!(came, went);
 }
 
-/// A certificate for `localhost` as a server uses it and as clients trust it.
+/// Makes a certificate for `localhost`: the configuration of the server, and the file with which clients verify it.
 fn certificate(folder: &Path) -> Arc<rustls::ServerConfig> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     fs::write(folder.join("ca-cert.pem"), made.cert.pem()).unwrap();
@@ -296,7 +296,7 @@ fn disks_are_served_under_tls() {
         run("nbdcopy", &[&private(ports[0]), back.to_str().unwrap()]);
         assert!(fs::read(back).unwrap() == content);
     }
-    // Whoever is trusted by name only is who holds the key.
+    // A server with the right name but another key must be rejected.
     fs::write(
         house.path("ca-cert.pem"),
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem(),

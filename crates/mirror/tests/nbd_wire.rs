@@ -1,4 +1,5 @@
-//! The NBD front end against a client of its own: order of answers, errors, hostile bytes, deaths, and the end.
+//! Tests the NBD front end with a client of its own: the order of replies, errors, hostile bytes, clients that die,
+//! and the end of the server.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod nbd_common;
@@ -40,7 +41,7 @@ fn house() -> (House, Arc<Rigged>) {
     House::of(|path| Rigged::new(path, 64 * MIB))
 }
 
-/// A client of a disk whose reads from the first sector on wait until its gate is opened.
+/// A client of a disk whose reads of the first sector wait until its gate is opened.
 fn stuck() -> (House, Arc<Rigged>, Client) {
     let (house, disk) = house();
     disk.near.store(false, Ordering::SeqCst);
@@ -49,9 +50,9 @@ fn stuck() -> (House, Arc<Rigged>, Client) {
     (house, disk, client)
 }
 
-/// More reads than there are threads for, which are all busy when this returns.
+/// Sends more reads than there are threads. All threads are busy when this returns.
 fn crowd(disk: &Rigged, client: &mut Client) {
-    // All in one piece, so that the server has received them by then.
+    // Sent at once, so that the server has received all of them.
     let requests: Vec<u8> = (0..CROWD).flat_map(|_| client.request(READ, 0, 0, 4096)).collect();
     client.stream.write_all(&requests).unwrap();
     while disk.reads.load(Ordering::SeqCst) < REQUESTS_MAX {
@@ -130,14 +131,14 @@ fn what_cannot_be_done_is_said_and_the_client_stays() {
         assert_eq!(client.call(WRITE, 0, end, 4096, &[1; 4096]).error, ENOSPC);
         assert_eq!(client.call(WRITE, 0, 100, 5, &[1; 5]).error, EINVAL);
         assert_eq!(client.call(WRITE_ZEROES, 0, end - 512, 1024, &[]).error, ENOSPC);
-        // A machine whose disk is full is stopped by QEMU: what writes nothing must not say so.
+        // QEMU stops a machine whose disk is full, so commands that write nothing must not report that.
         for kind in [TRIM, CACHE] {
             assert_eq!(client.call(kind, 0, end - 512, 1024, &[]).error, EINVAL);
             assert_eq!(client.call(kind, 0, end, 512, &[]).error, EINVAL);
         }
         let large = vec![7; (33 << 20) + 512];
         assert_eq!(client.call(WRITE, 0, 0, (33 << 20) + 512, &large).error, EINVAL);
-        // Resizing, and a command of the far future.
+        // The command to resize, and an unknown one.
         assert_eq!(client.call(8, 0, 128 * MIB, 0, &[]).error, EINVAL);
         assert_eq!(client.call(77, 0, 0, 0, &[]).error, EINVAL);
         let one_chunk = if structured { EOVERFLOW } else { EINVAL };
@@ -153,11 +154,11 @@ fn a_disk_that_fails_is_told_of() {
     let reply = client.call(READ, 0, 4 * MIB, 4096, &[]);
     assert_eq!((reply.error, reply.words.as_str()), (EIO, "chunk 7 is nowhere to be had"));
     house.event(|event| matches!(event, Event::Failed { error, .. } if error.contains("chunk 7")));
-    // The first pieces of a long read are there already when it fails.
+    // The read fails after its first pieces were sent.
     client.call(WRITE, 0, 0, 4 << 20, &vec![9; 4 << 20]);
     assert_eq!(client.call(READ, 0, 0, 4 << 20, &[]).error, EIO);
     assert_eq!(client.call(READ, 0, 0, 1 << 20, &[]).data, vec![9; 1 << 20]);
-    // A simple reply cannot say so once it has begun.
+    // A simple reply that has begun cannot report an error: the connection must end.
     let mut simple = house.client("disk", false);
     assert_eq!(simple.call(READ, 0, 4 * MIB, 4096, &[]).error, EIO);
     simple.ask(READ, 0, 0, 4 << 20, &[]);
@@ -196,7 +197,7 @@ fn strangers_are_sent_away_and_harm_nobody() {
     let half = go[..10].to_vec();
     for bytes in [&garbage, &then_garbage, &half, &long_option, &Vec::new()] {
         let mut stranger = Client::greet(&house.socket());
-        // The server may have hung up already.
+        // The server may have closed the connection already.
         let _ = stranger.stream.write_all(bytes);
         let _ = stranger.stream.shutdown(Shutdown::Write);
         while !stranger.is_closed() {}
@@ -221,13 +222,13 @@ fn a_client_that_dies_in_the_middle_harms_nobody() {
     let (house, disk) = house();
     disk.near.store(false, Ordering::SeqCst);
     let mut friend = house.client("disk", true);
-    // Half a write.
+    // A client dies in the middle of a write.
     let mut dying = house.client("disk", true);
     dying.ask(WRITE, 0, MIB, 2 << 20, &[3; 100_000]);
     drop(dying);
     house.event(|event| matches!(event, Event::Disconnected { .. }));
     assert_eq!(disk.writes.load(Ordering::SeqCst), 0);
-    // Reads in flight, whose answers nobody takes.
+    // A client dies with reads in flight.
     let mut dying = house.client("disk", true);
     disk.gate.set_closed(true);
     for _ in 0..10 {
@@ -257,7 +258,7 @@ fn who_leaves_politely_gets_its_answers_first() {
 fn stopping_lets_requests_in_flight_finish() {
     let (house, disk, mut client) = stuck();
     let asked = client.ask(READ, 0, 0, 4096, &[]);
-    // The second answer shows that the first request is in flight.
+    // The second reply shows that the first request is in flight.
     assert_eq!(client.call(READ, 0, MIB, 4096, &[]).error, 0);
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| house.server.stop(PATIENCE));
@@ -333,7 +334,7 @@ fn clients_beyond_the_bound_are_told_so_and_a_place_that_is_free_is_given_again(
     let words = String::from_utf8(words).unwrap();
     assert!(kind == 0x8000_0002 && words.contains("2 clients"), "{kind:#x} {words}");
     house.event(|event| matches!(event, Event::Dropped { error, .. } if error.contains("2 clients")));
-    // Of those who are told nothing but that, no more than some are listened to.
+    // Only a few of the clients without a place get an answer; the others are disconnected at once.
     let strangers: Vec<_> =
         (0..100).map(|_| std::os::unix::net::UnixStream::connect(house.socket()).unwrap()).collect();
     let hung_up = |stranger: &std::os::unix::net::UnixStream| {
@@ -344,7 +345,7 @@ fn clients_beyond_the_bound_are_told_so_and_a_place_that_is_free_is_given_again(
     drop(strangers);
     drop(first);
     house.event(|event| matches!(event, Event::Disconnected { .. }));
-    // The place is free a moment after that was told.
+    // The place becomes free a moment after that event.
     let mut later = loop {
         let mut client = Client::greet(&house.socket());
         client.stream.write_all(&option(7, &[counted("disk"), vec![0, 0]].concat())).unwrap();

@@ -1,5 +1,5 @@
-//! A machine's start beside others: what its boot profile names is prefetched; what it reads first is reported to
-//! others and, once it is up, recorded.
+//! Follows the boot of a machine: prefetches the chunks that the boot profile names, reports the chunks that the
+//! machine reads so that others can prefetch them, and records the boot once it is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,29 +12,31 @@ use store::Stamp;
 use super::shared::Shared;
 use crate::images::{BootProfiles, ReadReport, ReadUpdate};
 
-/// What is read later after the first read is no start any more.
+/// A boot is over at the latest this long after the first read.
 const BOOT_MAX: Duration = Duration::from_secs(120);
-/// A start lasts at least so long,
+/// A boot lasts at least this long.
 const BOOT_MIN: Duration = Duration::from_secs(15);
-/// and ends when nothing was read for the first time in so long.
+/// After [`BOOT_MIN`], a boot ends when no chunk was read for the first time for this long.
 const QUIET: Duration = Duration::from_secs(10);
-/// Whoever reads less than this does not start a machine.
+/// If fewer chunks are read, it was not the boot of a machine, and nothing is recorded.
 const BOOT_CHUNKS_MIN: usize = 16;
-/// So long a machine that does not start yet hears what others read.
+/// A machine that has not begun to boot receives the reads of others for this long.
 const WAITS_MAX: Duration = Duration::from_secs(120);
 
-/// How often it is looked what was read, while a machine starts and before.
+/// How often the reads are examined.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often they are examined if the boot has not begun after [`WAITS_MAX`].
 const LOOK_IDLE: Duration = Duration::from_secs(1);
-/// Longest pause between two exchanges in which nothing new was told or heard, or which failed.
+/// Longest pause between two exchanges that failed or brought nothing new in either direction.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// How far a start is. Time and counts are arguments.
+/// The progress of a boot. Time and counts are arguments.
 #[derive(Debug)]
 struct Boot {
     begun: Instant,
-    /// When something was read first, and when last for the first time.
+    /// When the first chunk was read.
     first: Option<Instant>,
+    /// When a chunk was last read for the first time.
     last: Instant,
     read: usize,
     chunks_max: usize,
@@ -42,14 +44,14 @@ struct Boot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing was read yet, for long if so.
+    /// Nothing was read yet; `long`: for [`WAITS_MAX`].
     Waits {
         long: bool,
     },
     Runs,
-    /// It is up.
+    /// The machine has booted.
     Over,
-    /// It read more than a machine that starts.
+    /// It read more than a boot does.
     Beyond,
 }
 
@@ -58,7 +60,7 @@ impl Boot {
         Self { begun: now, first: None, last: now, read: 0, chunks_max }
     }
 
-    /// `read` chunks were read by now.
+    /// Updates the state at time `now`, when `read` chunks were read in total.
     fn look(&mut self, now: Instant, read: usize) -> Phase {
         if read > self.read {
             (self.read, self.last) = (read, now);
@@ -76,12 +78,12 @@ impl Boot {
     }
 }
 
-/// When the next exchange is.
+/// When the next exchange with the server takes place.
 #[derive(Debug)]
 struct Pace {
-    /// No earlier than this, as the server has it.
+    /// Not before this time, as the server demands.
     earliest: Instant,
-    /// Then, if there is nothing to tell.
+    /// At this time if there is nothing to report.
     latest: Instant,
     pause: Duration,
 }
@@ -95,8 +97,8 @@ impl Pace {
         now >= if has_news { self.earliest } else { self.latest }
     }
 
-    /// There was an exchange, after which the server wants a pause. If it brought nothing new either way the next comes
-    /// later.
+    /// Notes an exchange after which the server demands `pause`. If it brought nothing new in either direction, the
+    /// next one comes later.
     fn exchanged(&mut self, now: Instant, pause: Duration, brought: bool) {
         self.pause = if brought { pause } else { (self.pause * 2).min(PAUSE_MAX) }.max(pause);
         (self.earliest, self.latest) = (now + pause, now + self.pause);
@@ -117,13 +119,13 @@ pub(super) struct BootRecorder {
     version: u64,
     machine: u64,
     cursor: Cursor,
-    /// How much of the order of first reads was told.
+    /// How many of the first reads were reported.
     told: usize,
-    /// Whether the boot profile was asked for what is likely to be read.
+    /// Whether the boot profile was received.
     has_profile: bool,
-    /// Whether there is somebody to be told anything.
+    /// Whether reports can be made: the server understands them.
     is_heard: bool,
-    /// Whether what is read is kept at the end: the disk was as new.
+    /// Whether the boot is recorded at the end: the disk was new.
     records: bool,
 }
 
@@ -152,7 +154,7 @@ impl BootRecorder {
         }
     }
 
-    /// Works until the machine is up, or the disk is closed.
+    /// Runs until the machine has booted, or the disk is closed.
     pub(super) fn run(mut self) {
         let now = self.shared.now();
         let chunk_bytes = u64::from(self.shared.layout.chunk.bytes());
@@ -167,7 +169,7 @@ impl BootRecorder {
             };
             let phase = boot.look(now, read);
             match (ends, phase) {
-                // Without a proper end it is as if the process had died.
+                // If the disk was dropped and not closed, nothing is recorded, as after a kill.
                 (Some(true), Phase::Waits { .. } | Phase::Runs | Phase::Over) => return self.record(),
                 (Some(_), _) => return,
                 (None, Phase::Over) => return self.record(),
@@ -201,7 +203,8 @@ impl BootRecorder {
         pace.exchanged(self.shared.now(), PAUSE_MAX, false);
     }
 
-    /// The pause that the server wants, and whether anything new was told or heard.
+    /// Reports reads and receives those of others. Returns the pause that the server demands, and whether there was
+    /// anything new in either direction.
     fn exchange(&mut self) -> Result<Option<(Duration, bool)>> {
         let chunks: Vec<u64> = {
             let state = self.shared.lock();
@@ -220,7 +223,7 @@ impl BootRecorder {
         Ok(Some((pause, !chunks.is_empty() || !heard.is_empty())))
     }
 
-    /// Keeps what was read, if it was a machine's start from a new disk.
+    /// Records the chunks that were read, if a machine booted from a new disk.
     fn record(&self) {
         let chunks: Vec<u64> = {
             let state = self.shared.lock();
@@ -228,7 +231,7 @@ impl BootRecorder {
             core.order().iter().copied().filter(|&chunk| !core.is_empty(chunk)).collect()
         };
         if self.records && chunks.len() >= BOOT_CHUNKS_MIN {
-            // It is a hint: the next boot is told again.
+            // Profiles are only hints, so an error does not matter: the next boot is recorded again.
             let _ = self.profiles.record_boot(&self.image, self.version, &chunks, &self.stamp);
         }
     }
@@ -248,7 +251,7 @@ mod tests {
         assert_eq!(boot.look(at(60), 0), Phase::Waits { long: false });
         assert_eq!(boot.look(at(119), 0), Phase::Waits { long: false });
         assert_eq!(boot.look(at(120), 0), Phase::Waits { long: true });
-        // It counts from the first read on.
+        // Time counts from the first read.
         assert_eq!(boot.look(at(200), 1), Phase::Runs);
         assert_eq!(boot.look(at(214), 1), Phase::Runs);
         assert_eq!(boot.look(at(214), 2), Phase::Runs);
@@ -277,11 +280,11 @@ mod tests {
             pauses.push(pace.latest.since(at(0)));
         }
         assert!(pauses.is_sorted() && pauses[0] == server && *pauses.last().unwrap() == PAUSE_MAX);
-        // Something to tell does not wait for that, but for as long as the server wants.
+        // New reads to report do not wait that long, but for the pause that the server demands.
         assert!(!pace.is_due(at(0), true) && pace.is_due(at(1), true) && !pace.is_due(at(1), false));
         pace.exchanged(at(1), server, true);
         assert!(pace.is_due(at(2), false));
-        // A server with very many machines is asked even less often.
+        // A server with very many machines demands even longer pauses.
         pace.exchanged(at(2), 2 * PAUSE_MAX, false);
         assert!(!pace.is_due(at(11), true) && pace.is_due(at(12), true));
         (0..10).for_each(|_| pace.failed(at(20)));

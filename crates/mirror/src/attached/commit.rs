@@ -1,8 +1,8 @@
-//! A commit of a running disk: what was dirty at one moment becomes a version, while the disk is written on.
+//! A commit of a running disk: the sectors that are dirty at one moment become a version, while writes go on.
 //!
-//! Changed chunks are composed here, from the local file where it has all of them, and sent in parallel; what the depot
-//! has already is not sent again, so that a commit that broke off goes on where it was. The version appears last, by
-//! one create.
+//! Changed chunks are composed here, from the local file if it has all their sectors, and are sent in parallel.
+//! Objects that the depot already has are not sent again, so a commit that was interrupted continues where it
+//! stopped. The version becomes visible at the end, by one atomic create.
 
 use std::ops::Range;
 
@@ -18,68 +18,69 @@ use crate::images::{Addition, Images, if_found};
 use crate::machine::{Done, Ending, Failure, Io, Request};
 use crate::state::{InDoubt, TOKEN_BYTES};
 
-/// How often a merge is made anew, since somebody else published meanwhile.
+/// Maximum number of merges in one commit; a merge is repeated if another writer published a version meanwhile.
 const MERGES_MAX: u32 = 16;
-/// Most versions, newest first, that are looked at for one that is in doubt.
+/// Maximum number of versions, from the newest down, that are searched for one that is in doubt.
 const LOOKS_MAX: usize = 1000;
 
-/// What a version goes onto.
+/// The version on top of which a commit is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Onto {
-    /// The disk's base, or the version that its own last merge made: that has to be the newest version of the image; or
-    /// the image is new.
+    /// The disk's base, or the version that the disk's own last merge made. It must be the newest version of the
+    /// image, unless the image is new.
     #[default]
     Base,
-    /// The image's newest version, whatever that is, if nobody else changed the sectors that this disk changed.
+    /// The image's newest version, whatever it is. Refused if other writers changed sectors that this disk changed
+    /// too.
     Newest,
 }
 
-/// What is done around the one moment of a commit: it calls what it is given, once, and nothing must change the disk in
-/// between that the version should not have. A guest's file systems are frozen before and thawed behind.
+/// A hook around the freeze, the moment whose content is committed. The hook must call its argument exactly once,
+/// and must prevent unwanted changes of the disk around that call. For example, it freezes a guest's file systems
+/// before the call and thaws them after it.
 pub type QuiesceHook<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
 /// How a commit is made.
 #[derive(Clone, Copy)]
 pub struct CommitOptions<'a> {
-    /// Whose it is, and of when.
+    /// Who commits, and when.
     pub stamp: &'a Stamp,
-    /// What it goes onto.
+    /// On top of which version.
     pub onto: Onto,
-    /// What is done around its moment; nothing if there is none.
+    /// The hook around the freeze, if any.
     pub quiesce: Option<QuiesceHook<'a>>,
 }
 
 impl<'a> CommitOptions<'a> {
-    /// A child of the base, with nothing around it.
+    /// A commit on top of the base, without a hook.
     #[must_use]
     pub fn new(stamp: &'a Stamp) -> Self {
         Self { stamp, onto: Onto::Base, quiesce: None }
     }
 }
 
-/// What came of a commit.
+/// The result of a commit.
 #[derive(Debug, Clone)]
 pub struct Commit {
     /// The version.
     pub manifest: Manifest,
-    /// Bytes of the disk that it took.
+    /// Bytes of the disk that were dirty and were committed.
     pub dirty_bytes: u64,
     /// Bytes that were sent.
     pub stored_bytes: u64,
-    /// Whether it is the disk's base now. If it went onto what others wrote it is not: what a running guest sees never
-    /// changes under it.
+    /// Whether the version is the disk's base now. A version that was merged with changes of other writers is not:
+    /// the disk under a running guest must not change.
     pub is_base: bool,
 }
 
 impl Mirror {
-    /// Makes what was written since the base a version of `image`, from one moment: every write that was over when this
-    /// began is in it, and none that begins after it returned. Writes go on meanwhile. `None` if nothing was written.
-    /// If there is no such image the version is its first.
+    /// Makes the changes since the base a version of `image`, as of one moment: it has every write that returned
+    /// before this call, and no write that begins after it returned. Writes go on meanwhile. `None` if nothing was
+    /// written. If the image does not exist, the version is its first.
     ///
-    /// # Errors
-    /// `Refused` if others gave `image` a newer version ([`Onto::Base`]), or one that changed the same sectors
-    /// ([`Onto::Newest`]), or another commit is under way; `NotFound` if the base is not in `to`; those of `to` and of
-    /// what is done around the moment. The disk is as before then, and runs on.
+    /// `Refused` if another writer has published a newer version of `image` ([`Onto::Base`]), or one that changed
+    /// the same sectors ([`Onto::Newest`]), or if another commit is running; `NotFound` if the base is not in `to`;
+    /// the errors of `to` and of the hook. After an error the disk is as before and keeps running.
     pub fn commit(
         &self,
         to: &dyn Images,
@@ -88,6 +89,7 @@ impl Mirror {
     ) -> Result<Option<Commit>> {
         let _alone = Alone::new(self)?;
         let was_known = self.resolve_in_doubt(to, image)?;
+        // Before the freeze, whose record contains the token.
         self.in_doubt(image)?;
         self.freeze(options.quiesce)?;
         let published = self.publish_frozen(to, image, options, was_known);
@@ -124,13 +126,15 @@ impl Mirror {
         if written.is_empty() && freed.is_empty() {
             return Ok(None);
         }
-        // What a version holds the local disk must not lose in a power cut, should nobody be told of the version.
+        // A power cut must not lose locally what a published version has: this process may never learn that the
+        // version was published.
         self.ask(Request::Flush)?;
         let changes = Changes { written: &written, content: &Frozen(self), freed: &freed };
         self.publish(to, image, &changes, options, was_known).map(Some)
     }
 
-    /// Draws what the next version of `image` is known by, unless a commit there is in doubt: it has the same.
+    /// Draws the token of the next commit to `image`, unless a commit to it is in doubt: then the token stays the
+    /// same.
     fn in_doubt(&self, image: &ImageName) -> Result<()> {
         let mut state = self.shared.lock();
         if state.in_doubt.as_ref().is_none_or(|in_doubt| in_doubt.image != image.as_str()) {
@@ -142,8 +146,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// If a commit to `image` is in doubt: finds out whether it was published. If it was, that version is the base from
-    /// now on, and what is dirty stays so. Whether it was.
+    /// If a commit to `image` is in doubt, finds out whether it was published. If it was, and was made from the
+    /// base, that version becomes the base and the dirty sectors stay dirty. Returns whether that happened.
     fn resolve_in_doubt(&self, to: &dyn Images, image: &ImageName) -> Result<bool> {
         let (in_doubt, base, landed) = {
             let state = self.shared.lock();
@@ -158,18 +162,19 @@ impl Mirror {
         let named = |parent: &Parent| (parent.image == base.image) && parent.number == base.number;
         let is_child = found.parent.as_ref().is_some_and(named);
         self.shared.lock().next = Some(found);
-        // What was frozen then is dirty now: a generation of nothing ends as that one did.
+        // The sectors that were frozen then are dirty now, so an empty generation is ended in the way of that
+        // commit.
         let request = if is_child { Request::Rebase } else { Request::Thaw(Ending::Landed) };
         self.ask(request)?;
         Ok(is_child)
     }
 
-    /// A request that needs nothing of its own.
+    /// Makes a request that needs no I/O of its own.
     fn ask(&self, request: Request) -> Result<()> {
         self.shared.request(request, &mut |_| Done::Failed(Failure::Local))
     }
 
-    /// Begins a generation inside of `moment`. If that fails there is none.
+    /// Begins a generation, inside the hook `moment`. After an error there is no generation.
     fn freeze(&self, moment: Option<QuiesceHook<'_>>) -> Result<()> {
         let Some(moment) = moment else { return self.ask(Request::Freeze) };
         let mut frozen = None;
@@ -180,7 +185,7 @@ impl Mirror {
         });
         match (around, frozen) {
             (Ok(()), Some(true)) => Ok(()),
-            (Ok(()), _) => Err(Error::new(ErrorKind::Invalid, "the moment of a commit never came")),
+            (Ok(()), _) => Err(Error::new(ErrorKind::Invalid, "the hook of a commit did not run the freeze")),
             (Err(error), Some(true)) => self.ask(Request::Thaw(Ending::Abandoned)).and(Err(error)),
             (Err(error), _) => Err(error),
         }
@@ -205,7 +210,8 @@ impl Mirror {
         let merging = options.onto == Onto::Newest;
         for _ in 0..if merging { MERGES_MAX } else { 1 } {
             let newest = if_found(to.find(&Reference::Newest(image.clone())))?;
-            // What others wrote counts from the version that has what this disk wrote.
+            // If this disk has merged before, changes of other writers count from that merged version on: it already
+            // has this disk's own changes, which must not conflict with themselves.
             let seen = landed.as_ref().filter(|landed| landed.image == image.as_str());
             let over = goes_onto(&base, seen, newest, image, options.onto)?;
             let since = match (&over, seen) {
@@ -227,6 +233,8 @@ impl Mirror {
                     Over::Base => Some(&base.manifest).filter(|_| was_known),
                     Over::Other(newest) => Some(&newest.manifest).filter(|_| seen.is_some()),
                 };
+                // Nothing was written since that version: it is the answer, so a commit can be repeated until it
+                // succeeds.
                 if let Some(there) = is_there.filter(|there| there.root == draft.manifest.root) {
                     return Ok(there.clone());
                 }
@@ -244,7 +252,7 @@ impl Mirror {
                 Err(error) => return Err(error),
             }
         }
-        let text = format!("commit the disk to `{image}`: too many others do at this moment");
+        let text = format!("commit the disk to `{image}`: too many other writers commit at this moment");
         Err(Error::new(ErrorKind::Io, text))
     }
 
@@ -269,7 +277,7 @@ impl Mirror {
     }
 }
 
-/// Keeps other commits of the same disk out.
+/// Prevents a second commit of the same disk at the same time.
 struct Alone<'a>(&'a Mirror);
 
 impl<'a> Alone<'a> {
@@ -291,7 +299,7 @@ fn token_text(in_doubt: &InDoubt) -> String {
     in_doubt.token.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The version of `image` that carries `token`, if one above number `above` does.
+/// The version of `image` above number `above` that has `token`, if there is one.
 fn find(to: &dyn Images, image: &ImageName, above: u64, token: &str) -> Result<Option<Manifest>> {
     let Some(newest) = if_found(to.find(&Reference::Newest(image.clone())))? else { return Ok(None) };
     let is_it = |found: &SignedManifest| found.manifest.commit.as_deref() == Some(token);
@@ -308,35 +316,37 @@ fn find(to: &dyn Images, image: &ImageName, above: u64, token: &str) -> Result<O
     Ok(None)
 }
 
-/// `version`, which the disk is of, as `to` has it.
+/// Looks up `version`, on which the disk is based, in `to`. Fails if it does not exist there or has another content.
 fn as_known(to: &dyn Images, version: &Manifest) -> Result<SignedManifest> {
     let name = version.image.parse::<ImageName>();
     let name = name.map_err(|error| error.within("commit the disk"))?;
     let reference = Reference::Version(name, version.number);
     match if_found(to.find(&reference))? {
         None => {
-            let text = format!("commit the disk: it is of `{reference}`, which is not there");
+            let text = format!("commit the disk: it is based on `{reference}`, which does not exist there");
             Err(Error::new(ErrorKind::NotFound, text))
         }
         Some(found) if found.manifest.root != version.root => {
-            let text = format!("commit the disk: `{reference}` there is not what it is of");
+            let text = format!(
+                "commit the disk: `{reference}` there differs from the version that the disk is based on"
+            );
             Err(Error::new(ErrorKind::Refused, text))
         }
         Some(found) => Ok(found),
     }
 }
 
-/// What a version goes onto, as it was found.
+/// The version on top of which a commit is made, as found in the image.
 enum Over {
-    /// The image is new.
+    /// The image does not exist yet.
     Nothing,
     /// The base is the image's newest version.
     Base,
-    /// What others wrote.
+    /// Another version is the newest.
     Other(Box<SignedManifest>),
 }
 
-/// `seen` is the version of the image that this disk's own last merge made.
+/// Finds the version to commit onto. `seen` is the version of the image that this disk's own last merge made.
 fn goes_onto(
     base: &SignedManifest,
     seen: Option<&Manifest>,
@@ -349,7 +359,7 @@ fn goes_onto(
         return Ok(Over::Base);
     }
     let found = newest.manifest.number;
-    // Nobody else has written since, so there is nothing to be asked.
+    // No other writer has published since this disk's own merge, so it may go on without a new request to merge.
     let is_own = seen.is_some_and(|seen| seen.number == found && seen.root == newest.manifest.root);
     if is_own || onto == Onto::Newest {
         return Ok(Over::Other(Box::new(newest)));
@@ -385,7 +395,7 @@ fn draft(
     draft.map_err(|error| error.within("commit the disk"))
 }
 
-/// What is frozen, as it is composed.
+/// The frozen sectors, as the content of a commit.
 struct Frozen<'a>(&'a Mirror);
 
 impl Content for Frozen<'_> {

@@ -1,4 +1,4 @@
-//! One worker: it asks a source, verifies and opens what comes, and writes it to its place.
+//! One worker: it fetches an object from a source, verifies and decodes it, and writes it to the local file.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use super::shared::Shared;
 use super::tree::Found;
 use crate::machine::{Done, Failure, Io, Item, NodePlace, Sectors};
 
-/// A chunk is written in pieces of this: the page cache keeps each as one folio, and ext4 looks at all blocks of a
-/// folio whenever a guest writes a few of them (Linux 6.18: 15 us for 4 KiB in one of 256 KiB, 3.5 us in one of 64
-/// KiB).
+/// A chunk is written in pieces of this size. The page cache keeps each piece as one folio, and when a guest later
+/// writes a few blocks of it, ext4 examines all blocks of the folio (Linux 6.18: 15 us for a write of 4 KiB into a
+/// folio of 256 KiB, 3.5 us into one of 64 KiB).
 const FILL_BYTES: usize = 64 << 10;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
-    /// For each source, since each may keep objects in its own way.
+    /// One for each source, since sources may be encrypted differently.
     decoders: Vec<Decoder>,
-    /// The allocated sectors of a chunk.
+    /// The bytes of the chunk's allocated sectors.
     plain: Vec<u8>,
-    /// All of its bytes; empty if none was fetched.
+    /// All bytes of the chunk. Empty if no object was fetched: the fill then writes zeros.
     whole: Vec<u8>,
 }
 
@@ -36,13 +36,14 @@ impl Worker {
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
-    /// One that takes what comes by itself, kept as `cipher` says.
+    /// A worker for objects that arrive by multicast, encrypted as `cipher` says.
     pub(super) fn of_arrivals(shared: Arc<Shared>, cipher: Cipher) -> Result<Self> {
         let decoders = vec![Decoder::new()?.decrypting(cipher)];
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
 
-    /// Fills `chunk`, whose object came by itself, unless it is here, or that is not its object any more.
+    /// Fills `chunk`, whose object arrived by multicast, unless it is already local or its leaf names another object
+    /// now.
     pub(super) fn take_arrived(&mut self, chunk: u64, object: &ObjectRef, bytes: &Verified) {
         let shared = Arc::clone(&self.shared);
         let leaf = {
@@ -57,7 +58,7 @@ impl Worker {
         }
     }
 
-    /// Takes all nodes of `catalogue`, unless the disk has another tree by now.
+    /// Gives the core all nodes of `catalogue`. Stops if the disk has another tree by now.
     pub(super) fn load_tree(&mut self, catalogue: &Catalogue) {
         let shared = Arc::clone(&self.shared);
         let height = shared.lock().core.cut().height;
@@ -115,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// Remembers what went wrong, for who waits, and says of which kind it is.
+    /// Remembers the error for the reads that wait, and returns the kind of failure.
     fn complain(&self, item: Item, source: usize, error: &Error) -> Done {
         let (what, name) = (item.to_string(), &self.shared.sources[source].name);
         let failure = match error.kind() {
@@ -137,7 +138,7 @@ impl Worker {
             Item::Node(place) => self.fetch_node(place, source),
             Item::Chunk(chunk) => {
                 let leaf = self.shared.lock().tree.leaf(chunk);
-                // The tree changed at this moment: the core finds its way anew.
+                // The tree has just changed: the core starts again at the new tree's nodes.
                 let Some(Leaf::Data(extents, reference)) = leaf else {
                     return Ok(Done::Failed(Failure::Missing));
                 };
@@ -149,7 +150,7 @@ impl Worker {
         }
     }
 
-    /// Opens a chunk's object, and lays it out as it lies on the disk.
+    /// Decodes a chunk's object, and puts its sectors into `whole` at their places.
     fn open(
         &mut self,
         source: usize,
@@ -193,7 +194,7 @@ impl Worker {
         Ok(Done::Node { empty, bytes: object.len })
     }
 
-    /// Whether the local file has the chunk as its leaf says, and zeros where that is free.
+    /// Whether the chunk in the local file has the content that its leaf says, and zeros in free sectors.
     fn check(&mut self, chunk: u64) -> Result<bool> {
         let Some(leaf) = self.shared.lock().tree.leaf(chunk) else { return Ok(false) };
         let extent = self.shared.layout.chunk_extent(chunk);

@@ -1,4 +1,5 @@
-//! The folder of a disk: its bytes, its journal, and the lock that keeps a second process out. `formats/mirror.md`.
+//! The folder of a disk: its bytes, its journal, and the lock that keeps other processes out; see
+//! `formats/mirror.md`.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
@@ -12,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::machine::{Cut, Held, Record, Sectors};
 use crate::state::{self, BootId, InDoubt, Lineage, Recovered};
 
-/// Longest journal that is read: many times what it is rewritten at.
+/// Maximum length of a journal that is read: many times the length at which it is rewritten.
 const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 const SECTOR_BYTES: u64 = base::limits::SECTOR_BYTES;
 
@@ -22,10 +23,10 @@ pub(super) struct Local {
     data: Target,
     journal: Mutex<Journal>,
     side: Mutex<Option<File>>,
-    /// Whose turn it is to write a chunk: see [`Local::fill_turn`].
+    /// Serializes the writing of chunks: see [`Local::fill_turn`].
     filling: Mutex<()>,
     boot: BootId,
-    /// Held as long as this lives.
+    /// Keeps the lock file locked.
     _lock: File,
 }
 
@@ -34,7 +35,7 @@ struct Journal {
     end: u64,
 }
 
-/// What a disk is of: [`Lineage`], read.
+/// The versions that a disk is based on: a decoded [`Lineage`].
 #[derive(Debug, Clone)]
 pub(super) struct Of {
     pub base: Manifest,
@@ -59,7 +60,7 @@ impl Of {
     }
 }
 
-/// A disk as it was found or made.
+/// A disk that was opened or created.
 pub(super) struct Opened {
     pub local: Local,
     pub of: Of,
@@ -78,14 +79,14 @@ fn corrupt(folder: &Path, error: Error) -> Error {
     Error::from_source(ErrorKind::Malformed, text, error)
 }
 
-/// Offset and length in bytes.
+/// The offset and the length of `range` in bytes.
 pub(super) fn bytes_of(range: &Sectors) -> (u64, u64) {
     (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES)
 }
 
 impl Local {
-    /// Makes a disk in `folder`, which has none yet, that begins as the version of `manifest`. Its bytes are kept in
-    /// `data` if that is given: a block device, all of which is zeroed. `Exists` if there is a disk.
+    /// Makes a disk in `folder` that begins as the version of `manifest`. If `data` is given, this block device
+    /// keeps the bytes; it is zeroed as far as the disk reaches. `Exists` if there is a disk in `folder`.
     pub(super) fn create(folder: &Path, data: Option<&Path>, manifest: &Manifest) -> Result<Opened> {
         std::fs::create_dir_all(folder).map_err(|error| failed("create folder", folder, error))?;
         let lock = lock(folder)?;
@@ -94,6 +95,7 @@ impl Local {
             return Err(Error::new(ErrorKind::Exists, text));
         }
         let (layout, cut) = sizes(folder, manifest)?;
+        // The journal is written last. Until then there is no disk, so a crash leaves nothing half made.
         let target = open_data(folder, data, &layout)?;
         let zeroed = target.write_zeroes(0, layout.size_bytes());
         zeroed.and_then(|()| target.sync()).map_err(|error| error.within("clear a new disk"))?;
@@ -101,7 +103,7 @@ impl Local {
         Self::begin(folder, target, lock, (of, layout, cut, Held::default()))
     }
 
-    /// Opens the disk in `folder` as it was left, in whatever way that came. `NotFound` if there is none; `Exists` if
+    /// Opens the disk in `folder`, and recovers it if it was not closed. `NotFound` if there is none; `Exists` if
     /// another process has it.
     pub(super) fn open(folder: &Path, data: Option<&Path>) -> Result<Opened> {
         let path = folder.join("journal");
@@ -121,7 +123,7 @@ impl Local {
         let of = Of::read(folder, &recovered.lineage)?;
         let (layout, cut) = sizes(folder, &of.base)?;
         if cut != recovered.cut {
-            let text = format!("`{}` is of a disk that is cut otherwise", path.display());
+            let text = format!("`{}` describes a disk of another size or chunk size", path.display());
             return Err(Error::new(ErrorKind::Malformed, text));
         }
         let target = open_data(folder, data, &layout)?;
@@ -141,7 +143,7 @@ impl Local {
         let boot = boot_id()?;
         let journal = replace_journal(folder, &snapshot(folder, &boot, &cut, &of, &held)?)?;
         let journal_end = journal.end;
-        // Of a commit that died.
+        // A side file is left over from a commit whose process died; it is worthless.
         let _ = std::fs::remove_file(folder.join("side"));
         let (journal, side) = (Mutex::new(journal), Mutex::new(None));
         let filling = Mutex::new(());
@@ -149,12 +151,13 @@ impl Local {
         Ok(Opened { local, of, layout, cut, held, journal_end })
     }
 
+    /// The file or device with the bytes of the disk.
     pub(super) fn data(&self) -> &Target {
         &self.data
     }
 
-    /// Held by who writes a chunk. A file system lets one write to a file at a time, and those that wait for it in the
-    /// kernel keep their processors busy meanwhile.
+    /// Locked while a worker writes a chunk. A file system allows one writer per file at a time, and those that wait
+    /// in the kernel spin and waste their processors.
     pub(super) fn fill_turn(&self) -> MutexGuard<'_, ()> {
         self.filling.lock()
     }
@@ -163,7 +166,7 @@ impl Local {
         self.journal.lock()
     }
 
-    /// Appends a record; where the journal ends then.
+    /// Appends a record. Returns the new end of the journal in bytes.
     pub(super) fn append(&self, record: &Record, added: &[u8]) -> Result<u64> {
         let mut journal = self.journal();
         let bytes = state::encode(journal.end, record, added);
@@ -177,7 +180,7 @@ impl Local {
         Ok(journal.end)
     }
 
-    /// Appends a barrier that covers all before `upto`, and makes the journal durable up to there.
+    /// Appends a barrier that covers everything before offset `upto`, and syncs the journal. Returns its new end.
     pub(super) fn barrier(&self, upto: u64) -> Result<u64> {
         let (end, file) = {
             let mut journal = self.journal();
@@ -186,12 +189,12 @@ impl Local {
             let file = journal.file.try_clone();
             (end, file.map_err(|error| failed("sync", &self.folder.join("journal"), error))?)
         };
-        // Others append meanwhile.
+        // The lock is released: other threads may append during the sync.
         file.sync_data().map_err(|error| failed("sync", &self.folder.join("journal"), error))?;
         Ok(end)
     }
 
-    /// Replaces the journal by one that says `held`.
+    /// Replaces the journal by a new one that states `held`. Returns its end in bytes.
     pub(super) fn rewrite(&self, cut: &Cut, of: &Of, held: &Held) -> Result<u64> {
         let bytes = snapshot(&self.folder, &self.boot, cut, of, held)?;
         let mut journal = self.journal();
@@ -199,7 +202,7 @@ impl Local {
         Ok(journal.end)
     }
 
-    /// The last record of a disk, all of which is durable.
+    /// Makes everything durable, then appends the record that the disk was closed.
     pub(super) fn close(&self) -> Result<()> {
         self.data.sync().map_err(|error| error.within("close a disk"))?;
         let end = self.journal().end;
@@ -226,7 +229,7 @@ impl Local {
         file.write_all_at(&bytes, offset).map_err(|error| failed("write", &path, error))
     }
 
-    /// Reads sectors that were copied.
+    /// Reads sectors that were copied to the side file.
     pub(super) fn read_side(&self, range: &Sectors, into: &mut [u8]) -> Result<()> {
         let path = self.folder.join("side");
         let side = self.side.lock();
@@ -234,7 +237,7 @@ impl Local {
         file.read_exact_at(into, bytes_of(range).0).map_err(|error| failed("read", &path, error))
     }
 
-    /// The commit is over: what was copied is worth nothing.
+    /// Deletes the side file after a commit.
     pub(super) fn drop_side(&self) {
         if self.side.lock().take().is_some() {
             let _ = std::fs::remove_file(self.folder.join("side"));
@@ -251,7 +254,7 @@ fn sizes(folder: &Path, manifest: &Manifest) -> Result<(Layout, Cut)> {
 fn open_data(folder: &Path, data: Option<&Path>, layout: &Layout) -> Result<Target> {
     let path = data.map_or_else(|| folder.join("data"), Path::to_owned);
     let options = TargetOptions {
-        // A device that is away must not become a file of zeros.
+        // If a device has disappeared, a file of zeros must not be created in its place.
         create_size: data.is_none().then(|| layout.size_bytes()),
         file_sector_bytes: Some(layout.logical_sector_bytes),
         ..TargetOptions::default()
@@ -273,11 +276,11 @@ fn open_data(folder: &Path, data: Option<&Path>, layout: &Layout) -> Result<Targ
     Err(Error::new(ErrorKind::Refused, text))
 }
 
-/// Clears what was being written when the end came.
+/// Clears the sectors that may hold bytes without a record, after a crash.
 fn clear_void(target: &Target, recovered: &Recovered) -> Result<()> {
     for run in recovered.void() {
         let (offset, count) = bytes_of(&run);
-        // Holes are void already.
+        // Holes need no clearing.
         if !target.is_hole(offset, count) {
             let cleared = target.write_zeroes(offset, count);
             cleared.map_err(|error| error.within("recover a disk"))?;
@@ -297,6 +300,7 @@ fn replace_journal(folder: &Path, bytes: &[u8]) -> Result<Journal> {
     let written = file.write_all_at(bytes, 0).and_then(|()| file.sync_all());
     written.map_err(|error| failed("write", &new, error))?;
     std::fs::rename(&new, &path).map_err(|error| failed("rename", &new, error))?;
+    // Without this the rename may be lost in a power cut.
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| failed("sync", folder, error))?;
     Ok(Journal { file, end: bytes.len() as u64 })
@@ -316,14 +320,14 @@ fn lock(folder: &Path) -> Result<File> {
     }
 }
 
-/// That of this start of the machine.
+/// The boot id of the running system.
 fn boot_id() -> Result<BootId> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = std::fs::read_to_string(path).map_err(|error| failed("read", path, error))?;
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut id = [0; 16];
     if digits.len() != 32 {
-        let text = format!("`{}` is no boot id", text.trim());
+        let text = format!("`{}` is not a boot id", text.trim());
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {

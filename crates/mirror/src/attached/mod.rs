@@ -1,7 +1,8 @@
-//! A mirror: a disk that runs from an image before it has arrived, over a folder, repositories and servers.
+//! An attached disk ([`Mirror`]): it runs from an image before all content has arrived. Its local state is in a
+//! folder, and its content comes from repositories and servers.
 //!
-//! The core decides; here are threads that do what it says. Requests run on the threads of who makes them, fetches on
-//! workers, as many as may be in flight; one more thread lets time pass.
+//! The core decides; the threads here execute its steps. A request runs on the thread that makes it. Fetches run on
+//! worker threads, one for each fetch that may be in flight. One more thread handles timers.
 
 mod boot_recorder;
 mod commit;
@@ -38,22 +39,22 @@ pub use commit::{Commit, CommitOptions, Onto, QuiesceHook};
 pub use multicast::{Join, MulticastOptions};
 pub use trouble::{Damage, Waiting};
 
-/// Most fetches in flight, and so many workers.
+/// Maximum number of fetches in flight, and of worker threads.
 const WORKERS_MAX: usize = 32;
 
 /// How a mirror works.
 #[derive(Debug, Clone)]
 pub struct MirrorOptions {
-    /// Where the bytes are kept, if not in the folder: a block device.
+    /// A block device that keeps the bytes. `None`: a file in the folder.
     pub data: Option<PathBuf>,
-    /// After so long a read that no source answers is an error; without, it waits. What every source has damaged, or
-    /// lacks, is an error either way.
+    /// A read that no source answers within this time is an error. `None`: it waits. A chunk that every source has
+    /// damaged, or lacks, is an error in both cases.
     pub give_up: Option<Duration>,
-    /// Most chunks that are read ahead of a stream; 0 for none.
+    /// Maximum number of chunks that are read ahead of a stream; 0 switches read-ahead off.
     pub ahead_chunks_max: u64,
-    /// Bytes a second that are filled in the background; 0 for none.
+    /// Bytes per second that are fetched in the background; 0 for none.
     pub background_bytes_per_second: u64,
-    /// The journal is rewritten when it is longer.
+    /// The journal is rewritten when it is longer than this many bytes.
     pub journal_bytes_max: u64,
 }
 
@@ -69,7 +70,8 @@ impl Default for MirrorOptions {
     }
 }
 
-/// See the module. Dropped without [`Served::close`] it is as if the process had died: nothing is lost.
+/// See the module. Dropping it without [`Served::close`] has the effect of a killed process: no written data is
+/// lost.
 pub struct Mirror {
     shared: Arc<Shared>,
     geometry: Geometry,
@@ -79,8 +81,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Makes a disk in `folder` that begins as the version of `manifest`, whose objects come from `sources`, in this
-    /// order. Nothing is fetched yet. `Exists` if there is one in `folder`.
+    /// Makes a disk in `folder` that begins as the version of `manifest`. Its objects come from `sources`, which are
+    /// asked in this order. Nothing is fetched yet. `Exists` if there is a disk in `folder`.
     pub fn create(
         folder: &Path,
         manifest: &Manifest,
@@ -90,9 +92,8 @@ impl Mirror {
         Self::start(Local::create(folder, options.data.as_deref(), manifest)?, sources, options)
     }
 
-    /// Opens the disk in `folder`, however it was left: after [`Served::close`], a kill, or a power cut. `NotFound` if
-    /// there is none, `Exists` if another process has it, `Malformed` if its journal is damaged before its first
-    /// barrier.
+    /// Opens the disk in `folder` after [`Served::close`], a kill or a power cut. `NotFound` if there is none,
+    /// `Exists` if another process uses it, `Malformed` if its journal is damaged before its first barrier.
     pub fn open(folder: &Path, sources: Vec<Source>, options: &MirrorOptions) -> Result<Self> {
         Self::start(Local::open(folder, options.data.as_deref())?, sources, options)
     }
@@ -105,6 +106,7 @@ impl Mirror {
         let config = Config {
             sources: sources.iter().map(|source| source.at_once).collect(),
             fetches_max,
+            // A quarter stays free for demanded chunks, so that a read need not wait behind prefetches.
             demand_reserve: fetches_max / 4,
             give_up: options.give_up,
             ahead_chunks_max: options.ahead_chunks_max,
@@ -135,14 +137,14 @@ impl Mirror {
         self.shared.lock().manifest.clone()
     }
 
-    /// What happened since it was opened.
+    /// The counters since the disk was opened.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.lock().core.counters()
     }
 
-    /// Takes part in the multicast sessions of a server from now on, for as long as that is of use. To be called before
-    /// [`Self::expect_reads`]: what many machines expect is not fetched by each of them then.
+    /// Takes part in the multicast sessions of a server from now on, as long as they are useful. Call it before
+    /// [`Self::expect_reads`]: then chunks that many machines expect are not fetched by each of them.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -165,7 +167,7 @@ impl Mirror {
         (state.core.held().dirty.sum() + state.core.held().frozen.sum()) * SECTOR_BYTES
     }
 
-    /// Bytes of the disk that are here, free space that is known to be free among them.
+    /// Bytes of the disk that are local; this includes space that is known to be free.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
         let state = self.shared.lock();
@@ -174,26 +176,28 @@ impl Mirror {
         (whole.end - missing.sum()) * SECTOR_BYTES
     }
 
-    /// Whether all of the disk is here.
+    /// Whether all of the disk is local.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.shared.lock().core.is_complete()
     }
 
-    /// Chunks in the order in which they were first read: a profile for [`Self::expect_reads`] of another machine.
+    /// Indices of the chunks in the order of their first reads. Another machine can use them for
+    /// [`Self::expect_reads`].
     #[must_use]
     pub fn order(&self) -> Vec<u64> {
         self.shared.lock().core.order().to_vec()
     }
 
-    /// Chunks that are likely to be read, in this order: fetched behind what is asked for. What was expected before
-    /// stays.
+    /// Prefetches chunks that will probably be read, in this order, after demanded chunks. Chunks that were expected
+    /// before stay in the queue.
     pub fn expect_reads(&self, chunks: &[u64]) {
         self.shared.expect_reads(chunks);
     }
 
-    /// Prefetches what `profiles` knows, and reports what is read, until the machine is up. Then, or when the disk is
-    /// closed, the boot is recorded if the disk was new. To be called once, before anything is read.
+    /// Prefetches the chunks that `profiles` names, and reports the chunks that this machine reads, until it has
+    /// booted. Then, or when the disk is closed, the boot is recorded if the disk was new. Call it once, before
+    /// anything is read.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -212,8 +216,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Ends the recording of the boot: what was read until now is recorded as when the disk is closed, while the
-    /// network that this needs is still there. Waits for that at most `limit`.
+    /// Ends the recording of the boot: the chunks that were read until now are recorded, as when the disk is closed.
+    /// Call it while the network is still up, which the recording needs. Waits for the end for at most `limit`.
     pub fn part(&self, limit: Duration) {
         self.shared.part(limit);
     }
@@ -223,7 +227,8 @@ impl Mirror {
         Ok(offset / SECTOR_BYTES..(offset + bytes) / SECTOR_BYTES)
     }
 
-    /// Whether a read needs nothing but the local file. If so it is booked.
+    /// Whether a read needs only the local file. If so, the read is noted in the core. Local sectors stay local
+    /// while the disk runs, so the read itself needs no lock.
     fn is_here(&self, range: &Sectors) -> bool {
         let mut state = self.shared.lock();
         let here = !state.closed && state.core.is_here(range);
@@ -237,7 +242,7 @@ impl Mirror {
         self.shared.local.data().read_exact_at(into, bytes_of(range).0)
     }
 
-    /// Zeros are written as any others: they are dirty, and what was there is never fetched.
+    /// Zeros are written like other bytes: they become dirty, and the old content is never fetched.
     fn zero(&self, offset: u64, bytes: u64, space: Zeros, durability: Durability) -> Result<()> {
         let range = self.check(offset, bytes)?;
         if range.is_empty() {
@@ -340,6 +345,8 @@ impl Served for Mirror {
         }
         self.shared.stop();
         self.leave_cast();
+        // The local state is closed only when requests, multicast and workers have ended and nothing can write to
+        // it.
         self.shared.wait_for_workers();
         self.shared.local.close()
     }
@@ -352,7 +359,7 @@ impl Mirror {
         let missing = held.missing(state.core.cut(), part);
         let mut at = part.start;
         while at < part.end {
-            // Up to the next place where anything changes.
+            // The run ends at the next place where the sets change.
             let here = !missing.touches(&(at..at + 1));
             let next_missing =
                 missing.within(at..part.end).map(|run| if run.start > at { run.start } else { run.end });
@@ -377,7 +384,8 @@ impl Mirror {
         }
     }
 
-    /// Whether sector `at` of a chunk that is not here is free, and up to where that holds.
+    /// Whether sector `at` of a chunk that is not local is free, and the end of the run of sectors for which that
+    /// holds.
     fn absent(&self, state: &State, chunk: u64, at: u64) -> (bool, u64) {
         let whole = state.core.cut().chunk(chunk);
         let Some(Leaf::Data(extents, _)) = state.tree.leaf(chunk) else { return (false, whole.end) };
@@ -400,7 +408,7 @@ impl Drop for Mirror {
         self.leave_cast();
         let recorder = self.recorder.lock().take();
         for thread in self.threads.drain(..).chain(recorder) {
-            // One that panicked has said so.
+            // A thread that panicked has already printed its message.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,10 @@
-//! Takes part in multicast sessions for attached disks: what many machines read when they start comes once for all of
-//! them, and so does what several of them wait for at the same time.
+//! Takes part in multicast sessions for attached disks. Chunks that many machines read when they boot, or that
+//! several wait for at the same time, are sent once for all of them.
 //!
-//! One thread receives; what it takes is verified, and another opens it and has the core fill it in. A machine that is
-//! alone in a session takes nothing from it. Once others take part the core relies on the session: all nodes come
-//! first, then the chunks that the session begins with, and whatever somebody waits for. While nothing comes of that
-//! the core does not rely on it: sources are asked, as without a session.
+//! One thread receives objects and verifies them; a second thread decodes them and gives them to the core. A machine
+//! that is alone in a session takes nothing from it. Once other machines take part, the core relies on the session:
+//! all nodes come first, then the chunks with which the session begins, and the chunks that a read waits for. While
+//! the session delivers nothing, the core does not rely on it and asks sources, as without a session.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,27 +27,28 @@ use super::fetch::Worker;
 use super::shared::Shared;
 use crate::machine::{ChunkWish, Expectation};
 
-/// What a read waits at most for a session that brings other things meanwhile.
+/// How long a wanted item is left to a session that delivers other items meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Until anything is heard of a session, what nobody waits for is held back for so long.
+/// While nothing is heard from a session, prefetches are held back for this long.
 const HOLD: Duration = Duration::from_millis(100);
-/// A session that brought nothing for so long although something is wanted is not relied on until it does.
+/// If items are wanted and a session delivers nothing for this long, the core stops relying on it until it does.
 const STALL: Duration = Duration::from_millis(600);
-/// After so long what nobody waits for is not held back for it either.
+/// After this long, prefetches are not held back for it any more either.
 const DESPAIR: Duration = Duration::from_secs(4);
-/// After so long in which nothing was taken from a session it is left.
+/// A session from which nothing was needed for this long is left.
 const LINGER: Duration = Duration::from_secs(30);
-/// Memory for objects that are not complete or not taken yet.
+/// Memory in bytes for objects that are not complete or not taken yet.
 const BUFFER_BYTES: u64 = 16 << 20;
-/// Objects that wait to be opened and filled in.
+/// Objects in the queue to the second thread.
 const QUEUE_MAX: usize = 16;
-/// Sessions that are joined one after the other because the last one was lost, and the pause before each but the first.
+/// Maximum number of sessions that are joined one after the other because the last one was lost. Before each but the
+/// first there is a pause of [`PAUSE`].
 const SESSIONS_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(2);
-/// What is wanted is held against what is here this often.
+/// How often the wanted chunks are compared with those that are local.
 const SWEEP: Duration = Duration::from_millis(100);
 
-/// Asks for a place in a session.
+/// Asks the server for a place in a session.
 pub type Join = dyn Fn(&SessionRequest) -> Result<SessionGrant> + Send + Sync;
 
 /// How a disk takes part in sessions.
@@ -55,22 +56,21 @@ pub type Join = dyn Fn(&SessionRequest) -> Result<SessionGrant> + Send + Sync;
 pub struct MulticastOptions {
     /// How it asks for a place.
     pub join: Arc<Join>,
-    /// How the server keeps objects.
+    /// How the server's objects are encrypted.
     pub cipher: Cipher,
-    /// Where the group is joined.
+    /// The network interface on which the group is joined.
     pub interface: Interface,
-    /// What this machine calls itself in the server's statistics.
+    /// The name of this machine in the server's statistics.
     pub name: String,
-    /// Hears, in words, why a session is left.
+    /// Called with a text that says why a session was left.
     pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl MulticastOptions {
-    /// Sessions of the server of `client`, on the `interface` of this name or address, by default the one that leads
-    /// there.
+    /// Sessions of the server of `client`. `interface` is the name or address of a network interface; the default is
+    /// the one that leads to the server.
     ///
-    /// # Errors
-    /// `NotFound` without such an interface; `Unreachable` if the server's name does not resolve.
+    /// `NotFound` if there is no such interface; `Unreachable` if the server's name does not resolve.
     pub fn of(client: &Arc<Client>, interface: Option<&str>, name: &str) -> Result<Self> {
         let interface = match interface {
             Some(choice) => interface::choose(choice),
@@ -89,7 +89,7 @@ impl MulticastOptions {
     }
 }
 
-/// A disk's part in sessions. Ends by [`Self::end`].
+/// The membership of a disk in sessions. [`Self::end`] ends it.
 pub(super) struct Membership {
     stop: Stop,
     waker: Arc<Waker>,
@@ -97,12 +97,13 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// Takes part from now on, until there is no more use in it.
+    /// Takes part from now on, as long as it is useful.
     pub(super) fn start(shared: Arc<Shared>, options: MulticastOptions) -> Result<Self> {
         let failed = |error| Error::from_source(ErrorKind::Io, "take part in multicast", error);
         let waker = Arc::new(Waker::new().map_err(failed)?);
         let stop = Stop::new();
-        // Held back from here on, so that nothing is fetched many times in vain while the server is asked.
+        // Prefetches are held back already while the server is asked, so that chunks which the session will bring
+        // are not fetched.
         shared.expect_multicast(Expectation::Perhaps);
         shared.lock().multicast = Some(Arc::clone(&waker));
         let member = Member { shared, options, stop: stop.clone(), waker: Arc::clone(&waker) };
@@ -110,11 +111,11 @@ impl Membership {
         Ok(Self { stop, waker, thread: spawned.map_err(failed)? })
     }
 
-    /// Leaves.
+    /// Leaves the session and waits for the thread.
     pub(super) fn end(self) {
         self.stop.stop();
         self.waker.wake();
-        // One that panicked has said so.
+        // A thread that panicked has already printed its message.
         let _ = self.thread.join();
     }
 }
@@ -148,7 +149,7 @@ impl Member {
         self.shared.expect_multicast(Expectation::Nothing);
     }
 
-    /// False if it is to end.
+    /// Waits before the next session. False if the membership ends.
     fn pause(&self) -> bool {
         let clock = Clock::start();
         while !self.stop.is_stopped() && clock.elapsed() < PAUSE {
@@ -158,7 +159,7 @@ impl Member {
         !self.stop.is_stopped()
     }
 
-    /// Takes part in one session. True if another one may be of use.
+    /// Takes part in one session. True if another one may be useful.
     fn take_part(&self) -> Result<bool> {
         let (request, manifest, epoch) = {
             let state = self.shared.lock();
@@ -170,7 +171,7 @@ impl Member {
         let builder = CatalogueBuilder::from_manifest(&manifest, self.options.cipher.clone());
         let builder = builder.map_err(|error| unfit("read the version's tree", error))?;
         let (jobs, orders) = sync_channel(QUEUE_MAX);
-        // Bounded by what is in the other queue.
+        // This queue needs no limit: it has at most one entry for each job of the other queue.
         let (filled, filling) = channel();
         let worker = Worker::of_arrivals(Arc::clone(&self.shared), self.options.cipher.clone());
         let worker = worker.map_err(|error| unfit("begin to fill a disk", error))?;
@@ -204,7 +205,7 @@ impl Member {
         let families = families.filter(|(_, ipv4)| interface.address(*ipv4).is_some());
         SessionRequest {
             reference,
-            // Nodes are held against the root that is known here.
+            // Empty: nodes are verified against the root that this machine knows.
             manifest: String::new(),
             receiver: self.options.name.clone(),
             families: families.map(|(family, _)| family).collect(),
@@ -218,15 +219,15 @@ fn unfit(what: &str, error: Error) -> Error {
     Error::from_source(ErrorKind::Invalid, what, error)
 }
 
-/// What the second thread does.
+/// A job for the second thread.
 enum Job {
     /// All nodes of the tree.
     Tree(Arc<Catalogue>),
-    /// A chunk's object, and which chunks of the disk it is.
+    /// An object, and the chunks of the disk that it is for.
     Chunk(Arrived),
 }
 
-/// An object that came, and what it is for.
+/// An object that arrived. `place` is its number in the session, `chunks` are the chunks that have this object.
 struct Arrived {
     place: u64,
     object: ObjectRef,
@@ -240,20 +241,20 @@ fn fill(mut worker: Worker, jobs: &Receiver<Job>, filled: &Sender<u64>, waker: &
             Job::Tree(catalogue) => worker.load_tree(&catalogue),
             Job::Chunk(Arrived { place, object, bytes, chunks }) => {
                 chunks.into_iter().for_each(|chunk| worker.take_arrived(chunk, &object, &bytes));
-                // Who receives may be gone already.
+                // The receiving thread may have ended already.
                 let _ = filled.send(place);
             }
         }
-        // There is room, and what is wanted can be named once the tree is known.
+        // The queue has room again, and wishes can be mapped to objects once the tree is known.
         waker.wake();
     }
 }
 
-/// How far a session is.
+/// The phase of a session.
 enum Stage {
     /// Nodes are missing.
     Tree(CatalogueBuilder),
-    /// All objects have names, and places in the session.
+    /// All nodes are known, so the digest and the number of every object are known.
     Chunks(Session),
     Broken,
 }
@@ -261,9 +262,9 @@ enum Stage {
 /// The objects of a session.
 struct Session {
     catalogue: Arc<Catalogue>,
-    /// By number in the session, the number in the catalogue.
+    /// Maps the number in the session to the number in the catalogue.
     ids: Vec<u64>,
-    /// The other way round.
+    /// The inverse of `ids`.
     places: Vec<u64>,
 }
 
@@ -281,33 +282,36 @@ struct Intake<'a> {
     member: &'a Member,
     clock: Clock,
     stage: Stage,
-    /// Runs of chunks that go first in the session.
+    /// Runs of chunks with which the session begins.
     first: Vec<(u64, u32)>,
+    /// Objects with numbers below this are the nodes of the tree.
     heads: u64,
-    /// Which of the trees the disk has had it is about.
+    /// The `Tree::epoch` of the tree that this session transfers.
     epoch: u64,
     jobs: SyncSender<Job>,
     filled: Receiver<u64>,
-    /// Objects that are being filled in, by number in the session.
+    /// Objects that the second thread is writing, by number in the session.
     filling: BTreeSet<u64>,
-    /// The tree, until the second thread has room for it.
+    /// The complete tree, until there is room for it in the queue to the second thread.
     planting: Option<Arc<Catalogue>>,
-    /// By number in the session, which chunks are wanted of it.
+    /// Wanted objects: number in the session, and the chunks that need the object.
     wanted: BTreeMap<u64, Vec<u64>>,
-    /// Wishes that cannot be named yet.
+    /// Wishes for chunks whose object is not known yet.
     unnamed: VecDeque<ChunkWish>,
-    /// What the session is to be told next.
+    /// Messages for the session.
     wishes: Vec<Wish>,
-    /// Others take part: what the session has is taken from it.
+    /// Other machines take part, so objects are taken from the session.
     begun: bool,
-    /// How many take part, this disk included, once that was heard.
+    /// How many machines take part, this one included; `None` until the session tells it.
     members: Option<u32>,
-    /// What the core was told last.
+    /// The last expectation that the core was given.
     expectation: Expectation,
     blocks: u64,
-    /// When anything that was wanted came last, or was first wanted.
+    /// When a wanted item last arrived, or when the first one was wanted.
     moved_at: Instant,
+    /// When the session was last useful.
     useful_at: Instant,
+    /// When the wanted chunks were last compared with the local ones.
     swept_at: Instant,
     is_useless: bool,
 }
@@ -347,7 +351,7 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// The chunks that were wanted of the session and did not come.
+    /// The chunks that were wanted from the session and did not arrive.
     fn rest(self) -> Vec<u64> {
         self.wanted.into_values().flatten().collect()
     }
@@ -356,7 +360,7 @@ impl<'a> Intake<'a> {
         !self.wanted.is_empty() || (self.begun && matches!(self.stage, Stage::Tree(_)))
     }
 
-    /// Decides whether the core relies on the session, and whether it is of any use.
+    /// Decides how far the core relies on the session, and leaves a session that is useless or about an old tree.
     fn judge(&mut self, now: Instant) {
         let still = if self.is_waiting() { now.since(self.moved_at) } else { Duration::ZERO };
         let is_open = self.members.is_none() && now.since(self.useful_at) < HOLD;
@@ -382,7 +386,7 @@ impl<'a> Intake<'a> {
         self.useful_at = self.moved_at;
     }
 
-    /// Takes a node, perhaps before the one that names it.
+    /// Takes a node, which may arrive before its parent.
     fn take_node(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
         let Stage::Tree(builder) = &mut self.stage else { return Ok(Accept::Taken) };
         match builder.take(id, bytes.clone()) {
@@ -394,7 +398,7 @@ impl<'a> Intake<'a> {
         Ok(Accept::Taken)
     }
 
-    /// Once all nodes are here, everything has a name and a place.
+    /// Once all nodes are known: computes the number of every object in the session and moves on to chunks.
     fn leave_tree(&mut self) -> Result<()> {
         if !matches!(&self.stage, Stage::Tree(builder) if builder.is_complete()) {
             return Ok(());
@@ -417,7 +421,7 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    /// Wants a chunk that is not here.
+    /// Wants a chunk from the session, unless it is local or being written.
     fn want(&mut self, chunk: u64, place: u64, urgent: bool) {
         let is_here = {
             let state = self.member.shared.lock();
@@ -438,7 +442,7 @@ impl<'a> Intake<'a> {
         self.wishes.push(if urgent { Wish::Hurry(place) } else { Wish::Want(place..place + 1) });
     }
 
-    /// Hears what the core wishes for.
+    /// Takes the wishes of the core and maps chunks to objects of the session.
     fn heed_wishes(&mut self) {
         {
             let mut state = self.member.shared.lock();
@@ -463,7 +467,7 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// Forgets what came from elsewhere.
+    /// Removes wanted objects whose chunks have become local by another way.
     fn sweep(&mut self) {
         let state = self.member.shared.lock();
         let is_here = |chunk: &u64| state.core.is_here(&state.core.cut().chunk(*chunk));
@@ -476,7 +480,7 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// Passes the tree to the second thread.
+    /// Passes the tree to the second thread, if its queue has room.
     fn load_tree(&mut self) {
         if let Some(catalogue) = self.planting.take()
             && let Err(TrySendError::Full(Job::Tree(catalogue))) = self.jobs.try_send(Job::Tree(catalogue))
@@ -509,7 +513,7 @@ impl<'a> Intake<'a> {
 impl Consumer for Intake<'_> {
     fn wishes(&mut self) -> Result<Vec<Wish>> {
         if let Stage::Broken = self.stage {
-            return Err(Error::new(ErrorKind::Corrupt, "a node of the tree came damaged by multicast"));
+            return Err(Error::new(ErrorKind::Corrupt, "a node of the tree arrived damaged by multicast"));
         }
         self.filled.try_iter().for_each(|place| _ = self.filling.remove(&place));
         let now = self.clock.now();

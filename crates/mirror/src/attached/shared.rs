@@ -1,4 +1,5 @@
-//! What the threads of a mirror share: the core behind one lock, who waits for it, and the threads that fetch.
+//! The state that the threads of a mirror share: the core behind one lock, the threads that wait for it, and the
+//! queue of fetches for the workers.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::Source;
 use crate::machine::{Core, Done, Expectation, Failure, Io, Item, OpId, Record, Request, Step};
 use crate::state::InDoubt;
 
-/// The clock's thread looks at least so often.
+/// Maximum time that the timer thread sleeps.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub(super) struct Shared {
@@ -24,13 +25,13 @@ pub(super) struct Shared {
     pub sources: Vec<Source>,
     clock: Clock,
     state: Mutex<State>,
-    /// Workers without work.
+    /// Wakes idle workers.
     work: Condvar,
-    /// The thread that lets time pass.
+    /// Wakes the timer thread.
     time: Condvar,
-    /// Who closes waits for requests to end.
+    /// Wakes the thread that closes the disk when requests and workers have ended.
     idle: Condvar,
-    /// The thread that records the boot, and who waits for its end.
+    /// Wakes the thread that records the boot, and the thread that waits for its end.
     profiles: Condvar,
 }
 
@@ -38,35 +39,35 @@ pub(super) struct State {
     pub core: Core,
     pub tree: Tree,
     pub manifest: Manifest,
-    /// A version that was published, until the journal says so.
+    /// A version that was published and is not in the journal yet.
     pub next: Option<Manifest>,
-    /// Wakes who takes part in a multicast session, if anybody does.
+    /// Wakes the thread of the multicast session, if there is one.
     pub multicast: Option<Arc<Waker>>,
-    /// The version of others onto which what is dirty was committed last.
+    /// The version that the last commit made on top of changes of other writers; see `formats/mirror.md`, "Commits".
     pub landed: Option<Manifest>,
-    /// A commit of which nobody knows how it ended, or that is under way.
+    /// A commit that is running, or of which it is not known whether it was published.
     pub in_doubt: Option<InDoubt>,
-    /// A commit is under way.
+    /// A commit is running.
     pub committing: bool,
-    /// What went wrong last on the way to something that was wanted.
+    /// The last error of a fetch, as text.
     pub complaint: Option<String>,
-    /// What sources have damaged, or lack, by item and number of the source.
+    /// Items that sources have damaged, or lack: item and index of the source, with the error.
     pub damage: BTreeMap<(Item, usize), String>,
     pub closed: bool,
     /// A thread records the boot.
     pub follows: bool,
-    /// It is to end as if the disk were closed.
+    /// That thread must end as if the disk were closed.
     parting: bool,
     stopping: bool,
-    /// Requests under way.
+    /// Number of running requests.
     requests: usize,
     sleepers: HashMap<OpId, Arc<Condvar>>,
     woken: HashSet<OpId>,
-    /// Operations that the core began and nobody drives yet.
+    /// Operations that the core began, and that no worker drives yet.
     begun: VecDeque<OpId>,
     idle_workers: usize,
     busy_workers: usize,
-    /// When the clock's thread wakes.
+    /// When the timer thread wakes up.
     wakes_at: Option<Instant>,
 }
 
@@ -116,7 +117,8 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Carries out `request`; `io` does what it needs. Any number of threads at once.
+    /// Executes `request` and blocks until it is over; `io` does the I/O that is specific to it. Any number of
+    /// threads may call this at the same time.
     pub(super) fn request(&self, request: Request, io: &mut dyn FnMut(&Io) -> Done) -> base::Result<()> {
         let mut state = self.lock();
         if state.closed {
@@ -132,7 +134,7 @@ impl Shared {
         result.map_err(|failure| describe(failure, &state))
     }
 
-    /// Drives an operation until it is over.
+    /// Drives an operation until it is over. The lock is released during I/O.
     fn drive<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -152,6 +154,8 @@ impl Shared {
                     drop(state);
                     let done = self.carry_out(&task).unwrap_or_else(|| io(&task));
                     state = self.lock();
+                    // Under the same lock as `Core::done`, so that core and tree change to a new version at the same
+                    // moment.
                     if let (Io::Append(record), Done::Appended(_)) = (&task, &done) {
                         state.appended(record);
                     }
@@ -164,6 +168,7 @@ impl Shared {
     fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>, id: OpId) -> MutexGuard<'a, State> {
         let signal = Arc::new(Condvar::new());
         state.sleepers.insert(id, Arc::clone(&signal));
+        // The wake may have come before this thread got here; `woken` remembers it.
         while !state.woken.remove(&id) {
             signal.wait(&mut state);
         }
@@ -171,7 +176,8 @@ impl Shared {
         state
     }
 
-    /// Wakes whoever may go on, and workers for what the core began.
+    /// Wakes the threads whose operations can continue, and workers for the operations that the core begins. Must be
+    /// called after each change of the core.
     pub(super) fn pass_on(&self, state: &mut State) {
         while let Some(id) = state.core.poll_wake() {
             state.woken.insert(id);
@@ -180,6 +186,7 @@ impl Shared {
             }
         }
         let now = self.now();
+        // Begin no more operations than there are idle workers to drive them.
         while state.idle_workers > state.begun.len()
             && !state.stopping
             && let Some(id) = state.core.poll_begin(now)
@@ -200,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// What is the same for all operations.
+    /// Executes the steps that are the same for all operations. `None` for a step that is specific to the operation.
     fn carry_out(&self, task: &Io) -> Option<Done> {
         let appended =
             |result: base::Result<u64>| result.map_or(Done::Failed(Failure::Local), Done::Appended);
@@ -220,7 +227,8 @@ impl Shared {
             Io::SyncData => well(disk::WriteAt::sync(self.local.data()).is_ok()),
             Io::Barrier(upto) => appended(self.local.barrier(*upto)),
             Io::Rewrite => {
-                // Writes are held, and records: nothing changes what is held meanwhile.
+                // The core holds back writes and records during a rewrite, so the sets do not change after the lock
+                // is released.
                 let state = self.lock();
                 let (cut, of, held) = (*state.core.cut(), state.of(), state.core.held().clone());
                 drop(state);
@@ -240,7 +248,7 @@ impl Shared {
         })
     }
 
-    /// What a worker does until the end: it drives what the core began.
+    /// The loop of a worker: drives the operations that the core begins, until the mirror stops.
     pub(super) fn work(&self, io: &mut dyn FnMut(&Io) -> Done) {
         let mut state = self.lock();
         while !state.stopping {
@@ -251,7 +259,7 @@ impl Shared {
                 state.busy_workers -= 1;
                 continue;
             }
-            // What is left may wait for its time.
+            // The core may have set a timer: wake the timer thread.
             self.pass_on(&mut state);
             state.idle_workers += 1;
             self.work.wait(&mut state);
@@ -260,7 +268,8 @@ impl Shared {
         self.idle.notify_all();
     }
 
-    /// Has the core take in what came by itself; `io` does what it needs.
+    /// Gives the core an item that arrived by multicast, and drives the operation; `io` does the I/O that is
+    /// specific to it.
     pub(super) fn arrived(&self, item: Item, came: Done, io: &mut dyn FnMut(&Io) -> Done) {
         let mut state = self.lock();
         if state.stopping {
@@ -275,21 +284,21 @@ impl Shared {
         }
     }
 
-    /// Tells the core how far it can rely on what comes by itself.
+    /// Tells the core how far it can rely on multicast.
     pub(super) fn expect_multicast(&self, expectation: Expectation) {
         let mut state = self.lock();
         state.core.expect_multicast(expectation);
         self.pass_on(&mut state);
     }
 
-    /// What was to come by itself is fetched.
+    /// Fetches a chunk that multicast will not deliver.
     pub(super) fn fetch_instead(&self, chunk: u64) {
         let mut state = self.lock();
         state.core.fetch_instead(chunk);
         self.pass_on(&mut state);
     }
 
-    /// Lets time pass for the core, until the end.
+    /// The loop of the timer thread: calls the core when a timer expires, until the mirror stops.
     pub(super) fn pass_time(&self) {
         let mut state = self.lock();
         while !state.stopping {
@@ -303,8 +312,8 @@ impl Shared {
         }
     }
 
-    /// Lets no request begin any more, and waits for those under way; reads that wait for a source fail. False if that
-    /// was done before.
+    /// Closes the disk for new requests and waits until running ones have ended; reads that wait for a source fail.
+    /// False if it was closed before.
     pub(super) fn shut(&self) -> bool {
         let mut state = self.lock();
         if std::mem::replace(&mut state.closed, true) {
@@ -318,7 +327,7 @@ impl Shared {
         true
     }
 
-    /// Sends the threads home.
+    /// Makes all threads end.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.work.notify_all();
@@ -326,7 +335,7 @@ impl Shared {
         self.profiles.notify_all();
     }
 
-    /// Lets time pass for the thread that records the boot, unless the end has come.
+    /// Blocks the thread that records the boot for `pause`, or until it must end.
     pub(super) fn pause_recorder(&self, pause: std::time::Duration) {
         let mut state = self.lock();
         if state.ends().is_none() {
@@ -334,7 +343,7 @@ impl Shared {
         }
     }
 
-    /// Ends the thread that records the boot, and waits for that at most `limit`.
+    /// Ends the thread that records the boot, and waits for that for at most `limit`.
     pub(super) fn part(&self, limit: std::time::Duration) {
         let mut state = self.lock();
         state.parting = true;
@@ -342,7 +351,7 @@ impl Shared {
         self.profiles.wait_while_for(&mut state, |state| state.follows, limit);
     }
 
-    /// No thread records the boot any more.
+    /// Notes that the thread that recorded the boot has ended.
     pub(super) fn parted(&self) {
         self.lock().follows = false;
         self.profiles.notify_all();
@@ -355,7 +364,7 @@ impl Shared {
         self.pass_on(&mut state);
     }
 
-    /// Waits until no worker has anything in hand. Comes after [`Self::stop`].
+    /// Waits until no worker drives an operation. Call it after [`Self::stop`].
     pub(super) fn wait_for_workers(&self) {
         let mut state = self.lock();
         while state.busy_workers > 0 {
@@ -365,7 +374,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether the disk ends, and if so whether that is a proper end.
+    /// `None` while the disk runs. Else whether it ends properly, that is, was not just dropped.
     pub(super) fn ends(&self) -> Option<bool> {
         (self.stopping || self.parting).then_some(self.closed || self.parting)
     }
@@ -374,7 +383,8 @@ impl State {
         Of { base: self.manifest.clone(), landed: self.landed.clone(), in_doubt: self.in_doubt.clone() }
     }
 
-    /// What a record says about versions holds from the moment that it stands in the journal.
+    /// Updates the versions after `record` was appended to the journal; from then on they are what a recovery would
+    /// find.
     fn appended(&mut self, record: &Record) {
         let changes = matches!(record, Record::Committed | Record::Landed | Record::Rebased);
         let Some(next) = self.next.take_if(|_| changes) else { return };

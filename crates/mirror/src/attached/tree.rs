@@ -1,4 +1,4 @@
-//! The part of the tree that is known: nodes as they came, by their place.
+//! The known part of the hash tree: decoded nodes by their place.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ pub(super) struct Tree {
     layout: Layout,
     root: Root,
     nodes: HashMap<NodePlace, Arc<Node>>,
-    /// Counts the trees that there were, so that a node of an old one is not taken for one of this.
+    /// Grows each time the tree is replaced, so that a node of an old tree is not taken for one of the current tree.
     pub epoch: u64,
 }
 
-/// What stands at a place.
+/// What the tree has at a place.
 pub(super) enum Found {
-    /// A node of this name.
+    /// A node, stored as this object.
     Object(ObjectRef),
-    /// Nothing but free space, or nothing but zeros.
+    /// Only free space or zeros.
     Empty,
-    /// The node above is not known.
+    /// The parent is not known.
     Unknown,
 }
 
@@ -34,7 +34,7 @@ impl Tree {
         Self { layout, root: manifest.root, nodes: HashMap::new(), epoch: 0 }
     }
 
-    /// From now on it is the tree of another version, cut alike.
+    /// Replaces the tree by that of another version with the same size and chunk size.
     pub(super) fn replace(&mut self, manifest: &Manifest) {
         self.root = manifest.root;
         self.nodes.clear();
@@ -46,7 +46,7 @@ impl Tree {
         match self.nodes.get(&above).map(Arc::as_ref) {
             Some(Node::Children(children)) => Some(children.get(slot).copied().unwrap_or(Child::Free)),
             Some(Node::Leaves(_)) => None,
-            // Below what is empty all is.
+            // Everything below an empty entry is empty.
             None => match self.child(above) {
                 Some(empty @ (Child::Free | Child::Zero)) => Some(empty),
                 _ => None,
@@ -54,6 +54,7 @@ impl Tree {
         }
     }
 
+    /// What the tree has at `place`.
     pub(super) fn find(&self, place: NodePlace) -> Found {
         match self.child(place) {
             Some(child) => child.object().map_or(Found::Empty, Found::Object),
@@ -61,15 +62,15 @@ impl Tree {
         }
     }
 
-    /// Reads the node at `place`: which of its entries hold nothing but zeros. `Corrupt` if it is none, or reaches
-    /// behind the image's end.
+    /// Decodes the node at `place`. Also returns which of its entries are free or zero. `Corrupt` if it is not a
+    /// valid node, or covers chunks after the image's end.
     pub(super) fn open(&self, place: NodePlace, object: &Verified) -> Result<(Arc<Node>, Vec<bool>)> {
         let node = Node::decode(object, place.level, self.layout.chunk)?;
         let each = TREE_FANOUT.pow(u32::from(place.level));
         let first = place.number * TREE_FANOUT * each;
         let room = self.layout.chunk_count().saturating_sub(first).div_ceil(each);
         if node.len() as u64 > room {
-            let text = format!("the subtree of chunk {first} reaches behind the end of the image");
+            let text = format!("the subtree of chunk {first} reaches past the end of the image");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
         let empty = match &node {
@@ -88,7 +89,7 @@ impl Tree {
         self.nodes.insert(place, node);
     }
 
-    /// What chunk `index` is; `None` if that is not known yet.
+    /// The leaf of chunk `index`; `None` if it is not known yet.
     pub(super) fn leaf(&self, index: u64) -> Option<Leaf> {
         let place = NodePlace { level: 0, number: index / TREE_FANOUT };
         let slot = usize::try_from(index % TREE_FANOUT).expect("below the fan-out");

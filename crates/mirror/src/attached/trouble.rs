@@ -1,4 +1,4 @@
-//! What keeps reads of a disk waiting, or makes them fail: for who looks after it.
+//! What makes reads of a disk wait or fail, for the administrator.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::Mirror;
 use super::shared::State;
 use crate::machine::Item;
 
-/// Most pieces of damage that are remembered at once.
+/// Maximum number of damaged items that are remembered.
 const DAMAGE_MAX: usize = 256;
 
 /// What reads wait for.
@@ -14,13 +14,13 @@ const DAMAGE_MAX: usize = 256;
 pub struct Waiting {
     /// The chunk, or the node above it, that has been waited for longest.
     pub what: String,
-    /// For how long.
+    /// How long it has been waited for.
     pub waited: Duration,
-    /// What went wrong last on the way to anything, if anything did.
+    /// The last error of a fetch, if there was one.
     pub why: Option<String>,
 }
 
-/// Something that a source has otherwise than it should have, or not at all.
+/// An item that a source has damaged, or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Damage {
     /// The chunk or node.
@@ -32,21 +32,21 @@ pub struct Damage {
 }
 
 impl State {
-    /// Source number `source` has `item` damaged, or lacks it.
+    /// Remembers that source number `source` has `item` damaged, or lacks it.
     pub(super) fn note_damage(&mut self, item: Item, source: usize, why: String) {
         if self.damage.len() < DAMAGE_MAX || self.damage.contains_key(&(item, source)) {
             self.damage.insert((item, source), why);
         }
     }
 
-    /// It has it undamaged.
+    /// Forgets the damage of `item`: the source delivered it undamaged.
     pub(super) fn note_good(&mut self, item: Item, source: usize) {
         self.damage.remove(&(item, source));
     }
 }
 
 impl Mirror {
-    /// What reads wait for at this moment. Nothing while all of them are answered, or what they need is here.
+    /// What reads wait for at this moment. `None` while no read waits for a source.
     #[must_use]
     pub fn waiting(&self) -> Option<Waiting> {
         let state = self.shared.lock();
@@ -55,7 +55,7 @@ impl Mirror {
         Some(Waiting { what: item.to_string(), waited, why: state.complaint.clone() })
     }
 
-    /// What sources were found to have damaged, or to lack, and have not given undamaged since: at most 256 pieces.
+    /// The items that sources have damaged, or lack, and have not delivered undamaged since: at most 256.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         let state = self.shared.lock();

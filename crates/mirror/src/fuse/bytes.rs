@@ -1,8 +1,8 @@
-//! A disk as a file's bytes: reads and writes at any offset over the whole sectors of [`Served`], zeros, and the search
-//! for data and holes (lseek(2), fallocate(2)).
+//! A disk as the bytes of a file: reads and writes at any offset on top of the whole sectors of [`Served`], zeroing,
+//! and the search for data and holes (lseek(2), fallocate(2)).
 //!
-//! A write that begins or ends inside a sector reads that sector, changes its part and writes it back, alone there
-//! meanwhile ([`SectorLocks`]): two writers of one sector both survive.
+//! A write that begins or ends inside a sector reads that sector, changes part of it and writes it back. Meanwhile
+//! no other write may touch the sector ([`SectorLocks`]), so that two writers of one sector do not lose bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use base::{Error, ErrorKind, Result};
 use super::locks::SectorLocks;
 use crate::{Durability, Served, Space};
 
-/// What is looked at first when data or a hole is searched; doubled with each step, since a look may fetch tree nodes,
-/// ...
+/// Number of bytes examined in the first step of a search for data or a hole. It is doubled with each step, so that
+/// few tree nodes are fetched if the search ends soon.
 const LOOK_BYTES_MIN: u64 = 16 << 20;
-/// ... up to this.
+/// The limit of that doubling.
 const LOOK_BYTES_MAX: u64 = 4 << 30;
-/// Runs that one look returns.
+/// Maximum number of runs that one step returns.
 const LOOK_RUNS_MAX: usize = 1024;
 const NONE: Range<u64> = 0..0;
 
@@ -32,14 +32,14 @@ pub(super) struct ByteDisk {
 /// What [`ByteDisk::seek`] looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sought {
-    /// Anything that may be other than zeros.
+    /// Bytes that may be something other than zeros.
     Data,
     /// Zeros that need not be read.
     Hole,
 }
 
 impl ByteDisk {
-    /// Over `disk`.
+    /// The bytes of `disk`.
     pub(super) fn new(disk: Arc<dyn Served>) -> Self {
         let geometry = disk.geometry();
         let sector_bytes = u64::from(geometry.logical_sector_bytes);
@@ -57,7 +57,8 @@ impl ByteDisk {
             ..bytes.end.div_ceil(self.sector_bytes) * self.sector_bytes
     }
 
-    /// Reads up to `count` bytes from `offset`, fewer at the end, by `read`, which says whether it did.
+    /// Reads up to `count` bytes from `offset`, fewer at the end of the disk. `read` does it; if it returns false,
+    /// so that nothing was read, the result is `None`.
     fn read_by<'a>(
         &self,
         (offset, count): (u64, usize),
@@ -77,7 +78,7 @@ impl ByteDisk {
         Ok(Some(&memory[from..from + index(end.saturating_sub(offset))]))
     }
 
-    /// The bytes from `offset` on, at most `count`; none if that would wait for anything.
+    /// The bytes from `offset` on, at most `count`. `None` if the read would have to wait.
     pub(super) fn read_now<'a>(
         &self,
         offset: u64,
@@ -107,7 +108,7 @@ impl ByteDisk {
         }
     }
 
-    /// Writes `bytes` at `offset`. `Invalid` behind the end.
+    /// Writes `bytes` at `offset`. `Invalid` if they reach past the end.
     pub(super) fn write(&self, offset: u64, bytes: &[u8], durability: Durability) -> Result<()> {
         let range = self.check(offset, bytes.len() as u64)?;
         if range.is_empty() {
@@ -136,7 +137,8 @@ impl ByteDisk {
         self.disk.write(sectors.start, &whole, durability)
     }
 
-    /// Writes `bytes` at `offset` if they are whole sectors and nobody is alone there; false if not.
+    /// Writes `bytes` at `offset` if they are whole sectors and no conflicting write is running there. Else writes
+    /// nothing and returns false.
     pub(super) fn write_now(&self, offset: u64, bytes: &[u8]) -> Result<bool> {
         let range = self.check(offset, bytes.len() as u64)?;
         if self.sectors(&range) != range {
@@ -146,7 +148,7 @@ impl ByteDisk {
         self.disk.write(offset, bytes, Durability::Cached).map(|()| true)
     }
 
-    /// Makes `count` bytes from `offset` read as zeros; what is behind the end is none of it.
+    /// Makes `count` bytes from `offset` read as zeros. Bytes past the end of the disk are ignored.
     pub(super) fn zero(&self, offset: u64, count: u64, space: Space) -> Result<()> {
         let end = offset.saturating_add(count).min(self.size_bytes);
         let range = offset.min(end)..end;
@@ -164,7 +166,7 @@ impl ByteDisk {
         self.write(inner.end, &vec![0; index(range.end - inner.end)], Durability::Cached)
     }
 
-    /// The first place from `from` on that is what is `sought`. The end counts as a hole.
+    /// The first offset from `from` on at which there is what is `sought`. The end of the disk counts as a hole.
     pub(super) fn seek(&self, from: u64, sought: Sought) -> Result<Option<u64>> {
         let mut at = from / self.sector_bytes * self.sector_bytes;
         let mut look = LOOK_BYTES_MIN;
@@ -180,7 +182,7 @@ impl ByteDisk {
         Ok((sought == Sought::Hole && from < self.size_bytes).then_some(self.size_bytes))
     }
 
-    /// Makes all writes durable that returned before.
+    /// Makes all writes durable that returned before this call.
     pub(super) fn flush(&self) -> Result<()> {
         self.disk.flush()
     }

@@ -1,5 +1,5 @@
-//! What the control file and the ioctls understand: one line each, answered by one line. docs/mount.md tells it to
-//! users.
+//! The commands of the control file and of the ioctls: one line each, with one line as the answer. docs/mount.md
+//! describes them for users.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::event::Event;
 use super::names::Place;
 use crate::Commit;
 
-/// Longest line, and the size of an ioctl's argument.
+/// Maximum length of a line, and the size of an ioctl's argument, in bytes.
 pub const LINE_BYTES_MAX: usize = 1024;
 /// `_IOWR(0xDC, 1, char[1024])`: CLONE. On a version: the name of a new clone of it. On a clone: the image that its
 /// commits make from now on.
@@ -20,21 +20,21 @@ pub const IOCTL_CLONE: u32 = ioctl(1);
 /// `_IOWR(0xDC, 2, char[1024])`: COMMIT. On a clone: the image, or nothing.
 pub const IOCTL_COMMIT: u32 = ioctl(2);
 
-/// As `linux/ioctl.h` puts it together: direction both ways, size, type, number.
+/// Builds a number like `linux/ioctl.h`: direction (both ways), size, type, number.
 const fn ioctl(number: u32) -> u32 {
     const SIZE: u32 = 1024;
     const _: () = assert!(SIZE as usize == LINE_BYTES_MAX);
     3 << 30 | SIZE << 16 | 0xDC << 8 | number
 }
 
-/// Something to be done.
+/// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
     /// `clone NAME VERSION`: makes a writable disk.
     Clone(ImageName, Reference),
-    /// `commit NAME [IMAGE]`: makes a version of what was written.
+    /// `commit NAME [IMAGE]`: makes a version of the changes.
     Commit(ImageName, Option<ImageName>),
-    /// `fork NAME IMAGE`: lets commits go to a new image.
+    /// `fork NAME IMAGE`: makes later commits go to a new image.
     Fork(ImageName, ImageName),
     /// `rename NAME NEW`: gives a writable disk another name.
     Rename(ImageName, ImageName),
@@ -73,46 +73,47 @@ impl std::str::FromStr for Command {
     }
 }
 
-/// Carries out commands, and remembers what was answered last.
+/// Executes commands, and remembers the last answer.
 pub(super) struct Control {
     disks: Arc<Disks>,
     answer: Mutex<String>,
 }
 
 impl Control {
-    /// Of these disks.
+    /// Controls these disks.
     pub(super) fn new(disks: Arc<Disks>) -> Self {
         Self { disks, answer: Mutex::default() }
     }
 
-    /// The last answer to anybody, a line; empty before the first.
+    /// The last answer to any command, as a line; empty before the first.
     pub(super) fn answer(&self) -> String {
         self.answer.lock().clone()
     }
 
-    /// Carries out a line, and returns its answer, which is remembered, too; so is why it failed.
+    /// Executes a line and returns its answer. The answer, or the error, is remembered as the last answer.
     pub(super) fn line(&self, line: &str) -> Result<String> {
         self.conclude(line.parse().and_then(|command| self.carry_out(command)))
     }
 
-    /// Why a file or folder of the mount gets no other name by `rename(2)`, remembered as an answer. The kernel would
-    /// go on to know the file by its old number, under which another disk may stand in a moment.
+    /// The error for `rename(2)`, which is refused for all files and folders of the mount; it is remembered as the
+    /// last answer. After a rename the kernel would still know the file by its old inode number, which may soon be
+    /// that of another disk.
     pub(super) fn refuse_rename(&self, place: &Place) -> Error {
         let error = match place {
             Place::Disk(DiskName::Clone(name)) => {
                 let text = format!(
-                    "`{name}` is renamed by the control file alone: echo rename {name} NEW > _control"
+                    "`{name}` can only be renamed by the control file: echo rename {name} NEW > _control"
                 );
                 Error::new(ErrorKind::Refused, text)
             }
             _ => Error::new(ErrorKind::Refused, "images, versions and tags are not renamed in a mount"),
         };
-        // The error goes to who asked, by number; here are its words.
+        // The program gets only the number of the error; the text is in the last answer.
         let _ = self.conclude(Err(Error::new(error.kind(), error.to_string())));
         error
     }
 
-    /// Carries out an ioctl on a disk.
+    /// Executes an ioctl on a disk.
     pub(super) fn ioctl(&self, disk: &DiskName, number: u32, argument: &str) -> Result<String> {
         self.conclude(self.command(disk, number, argument).and_then(|command| self.carry_out(command)))
     }
@@ -167,7 +168,7 @@ impl Control {
         })
     }
 
-    /// What is in use, for people and scripts.
+    /// The disks in use and their counters, as text for people and scripts.
     pub(super) fn status(&self) -> String {
         let counters = self.disks.counters();
         let mut text = format!(

@@ -1,13 +1,13 @@
-//! The disks behind a mount: versions, which are made in the cache folder when they are first opened and stay there,
-//! and writable clones, which stay until they are removed.
+//! The disks behind a mount: versions, which are created in the cache folder when they are first opened and stay
+//! there, and writable clones, which stay until they are removed.
 //!
 //! ```text
-//! FOLDER/versions/IMAGE/NUMBER/   a mirror's folder each, bounded together; the longest unused go first
-//! FOLDER/clones/NAME/             a mirror's folder each
+//! FOLDER/versions/IMAGE/NUMBER/   one mirror's folder; all together are limited, the least recently used go first
+//! FOLDER/clones/NAME/             one mirror's folder
 //! FOLDER/clones/NAME/fork         the image that the next commit makes, if that is not the base's
 //! ```
 //!
-//! A disk is opened once for all who use it, and closed when the last of them is gone.
+//! A disk is opened once for all its users, and closed when the last one has left.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -29,28 +29,28 @@ use super::event::{Event, Log};
 use super::origin::Origin;
 use crate::{Commit, Mirror, MirrorOptions, Served, Source};
 
-/// How often, and how far apart, somebody else's lock is looked at: two seconds in all.
+/// How often the lock of another mount is tried, and ([`LOCK_PAUSE`]) at what interval: two seconds in all.
 const LOCK_LOOKS: u32 = 100;
 /// See [`LOCK_LOOKS`].
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Manifests that are remembered; versions never change.
+/// Maximum number of cached manifests. They need no refresh, since versions never change.
 const MANIFESTS_MAX: usize = 1024;
 
-/// Where and how disks are kept.
+/// Where and how the disks of a mount are kept.
 #[derive(Debug, Clone)]
 pub struct DiskSettings {
     /// The cache folder.
     pub folder: PathBuf,
-    /// Most bytes that closed versions take there, all together.
+    /// Maximum number of bytes that closed versions take there, all together.
     pub bytes_max: u64,
-    /// How each disk works.
+    /// Options of each disk.
     pub mirror: MirrorOptions,
-    /// Whether the kernel may read complete versions by itself.
+    /// Whether the kernel may read complete versions directly from their local file (FUSE passthrough).
     pub passthrough: bool,
 }
 
-/// Which disk.
+/// The name of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum DiskName {
     /// A version of an image, read-only.
@@ -68,14 +68,15 @@ impl std::fmt::Display for DiskName {
     }
 }
 
-/// A disk in use.
+/// An open disk.
 #[derive(Clone)]
 pub(super) struct OpenDisk {
     /// The disk.
     pub mirror: Arc<Mirror>,
-    /// The same as bytes.
+    /// Byte access to it.
     pub bytes: Arc<ByteDisk>,
-    /// By which the kernel reads its file. All who use it at once do it in the same way: the kernel demands it.
+    /// If the kernel reads the local file directly: its handle for that file. All users of one disk must use the
+    /// same way at the same time; the kernel demands it.
     pub backing: Option<Arc<BackingId>>,
 }
 
@@ -83,20 +84,21 @@ pub(super) struct OpenDisk {
 struct Slot {
     /// Held while the disk is opened or closed.
     open: Mutex<Option<OpenDisk>>,
-    /// Counted up under the lock, down without it: whoever is last says so at once and closes later.
+    /// Increased only under the lock, decreased without it: the last user is counted off at once, and the disk is
+    /// closed later.
     users: AtomicU64,
 }
 
-/// What happened since the mount.
+/// Counters since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MountCounters {
-    /// Disks that were opened: the first user counts.
+    /// Disks that were opened. Only the first user of a disk counts.
     pub opened: u64,
-    /// Of these so many by passthrough.
+    /// How many of these by passthrough.
     pub passthrough: u64,
-    /// Reads that the mount answered; those of the kernel alone are not among them.
+    /// Reads that the mount answered, without those that the kernel did by passthrough.
     pub reads: u64,
-    /// Writes that it answered.
+    /// Writes that the mount answered.
     pub writes: u64,
     /// Versions that were dropped from the cache folder.
     pub dropped: u64,
@@ -115,7 +117,7 @@ pub(super) struct Disks {
     pub writes: AtomicU64,
     dropped: AtomicU64,
     pub log: Log,
-    /// Held as long as this lives.
+    /// Keeps the lock file locked.
     _lock: File,
 }
 
@@ -123,7 +125,8 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     Error::from_io(format!("{what} `{}`", path.display()), error)
 }
 
-/// Locks `file`. A mount that ends, or a program that it is just starting, may have it for a moment longer.
+/// Locks `file`, and retries for two seconds: a mount that is just ending, or a child process that has inherited the
+/// file for a moment, may still have the lock.
 fn hold(file: &File) -> std::result::Result<(), TryLockError> {
     for _ in 0..LOCK_LOOKS {
         match file.try_lock() {
@@ -135,7 +138,7 @@ fn hold(file: &File) -> std::result::Result<(), TryLockError> {
 }
 
 impl Disks {
-    /// Uses the cache folder of `settings`, which is made if it is not there. `Exists` if another mount has it.
+    /// Uses the cache folder of `settings`, and creates it if it does not exist. `Exists` if another mount has it.
     pub(super) fn new(
         settings: DiskSettings,
         origin: Origin,
@@ -170,7 +173,7 @@ impl Disks {
         })
     }
 
-    /// What happened so far.
+    /// The counters since the mount.
     pub(super) fn counters(&self) -> MountCounters {
         let [opened, passthrough, reads, writes, dropped] =
             [&self.opened, &self.passthrough, &self.reads, &self.writes, &self.dropped]
@@ -211,16 +214,16 @@ impl Disks {
         Arc::clone(self.slots.lock().entry(name.clone()).or_default())
     }
 
-    /// Forgets a slot that nobody uses or is about to.
+    /// Removes a slot without users from the table.
     fn tidy(&self, name: &DiskName, slot: &Arc<Slot>) {
         let mut slots = self.slots.lock();
-        // One is the map's, one the caller's; others come to it by the map alone, which is locked.
+        // Two references: the map's and the caller's. A new one is only made through the map, which is locked here.
         if Arc::strong_count(slot) == 2 && slot.open.lock().is_none() {
             slots.remove(name);
         }
     }
 
-    /// One more user of the disk. `back` makes a file known to the kernel, for reads that do not come here.
+    /// Opens the disk for one more user. `back` registers a file with the kernel for passthrough.
     pub(super) fn open(
         &self,
         name: &DiskName,
@@ -251,10 +254,10 @@ impl Disks {
             DiskName::Version(image, number) => self.open_version(&folder, image, *number)?,
             DiskName::Clone(_) => Mirror::open(&folder, self.sources.clone(), &self.settings.mirror)?,
         });
-        // Writes of a clone have to be recorded, and so to come here.
+        // Only versions: writes of a clone must be recorded, so they must come here.
         let may_back = self.settings.passthrough && matches!(name, DiskName::Version(..));
         let backing = if may_back && mirror.is_complete() {
-            // Without the right to it, or on an older kernel, reads come here.
+            // If the process has no right to passthrough, or the kernel is too old, reads come here.
             File::open(folder.join("data")).and_then(|file| back(&file)).ok().map(Arc::new)
         } else {
             None
@@ -266,13 +269,13 @@ impl Disks {
         Ok(OpenDisk { mirror, bytes, backing })
     }
 
-    /// The version's disk, as it was left in the cache folder if that is of this version.
+    /// Opens the version's disk in the cache folder, or creates it there if there is none or another one.
     fn open_version(&self, folder: &Path, image: &ImageName, number: u64) -> Result<Mirror> {
         let manifest = self.manifest(image, number)?;
         let (sources, options) = (&self.sources, &self.settings.mirror);
         match Mirror::open(folder, sources.clone(), options) {
             Ok(mirror) if mirror.base().root == manifest.root => return Ok(mirror),
-            // Of another repository, or damaged: everything in it can be had again.
+            // The disk is of another repository, or damaged. It is only a cache, so it is made again.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Malformed => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -284,12 +287,12 @@ impl Disks {
         Mirror::create(folder, &manifest, sources.clone(), options)
     }
 
-    /// One user less. The disk is closed by [`Self::close_if_unused`], which takes longer.
+    /// Counts one user less. [`Self::close_if_unused`] closes the disk, which takes longer.
     pub(super) fn leave(&self, name: &DiskName) {
         self.slot(name).users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Closes the disk if nobody uses it.
+    /// Closes the disk if it has no users.
     pub(super) fn close_if_unused(&self, name: &DiskName) {
         let slot = self.slot(name);
         let closed = self.close_unused(name, &slot, &mut slot.open.lock());
@@ -311,12 +314,12 @@ impl Disks {
         }
     }
 
-    /// Tells of a failure.
+    /// Logs a failure.
     pub(super) fn complain(&self, name: &str, error: &Error) {
         (self.log)(&Event::Failed { name: name.to_owned(), error: base::chain(error) });
     }
 
-    /// Closes all disks, in use or not: the mount ends.
+    /// Closes all disks, also those in use, because the mount ends.
     pub(super) fn close_all(&self) {
         let all: Vec<_> =
             self.slots.lock().iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
@@ -328,7 +331,7 @@ impl Disks {
         }
     }
 
-    /// Disks in use, with the number of users.
+    /// The open disks, with their numbers of users.
     pub(super) fn in_use(&self) -> Vec<(DiskName, OpenDisk, u64)> {
         let all: Vec<_> =
             self.slots.lock().iter().map(|(name, slot)| (name.clone(), Arc::clone(slot))).collect();
@@ -339,7 +342,8 @@ impl Disks {
         each.collect()
     }
 
-    /// Drops versions that nobody uses, the longest unused first, until the others take no more than they may.
+    /// Deletes unused versions from the cache folder, the least recently used first, until the others fit into
+    /// `bytes_max`.
     fn bound(&self) {
         let mut closed = self.versions_here();
         let mut total: u64 = closed.iter().map(|(_, bytes, _)| bytes).sum();
@@ -366,7 +370,7 @@ impl Disks {
         }
     }
 
-    /// Versions in the cache folder, what they take, and when they were used last.
+    /// The versions in the cache folder, their size in bytes, and when they were last used.
     fn versions_here(&self) -> Vec<(DiskName, u64, SystemTime)> {
         let images = names_in(&self.settings.folder.join("versions"));
         let versions = images.into_iter().filter_map(|image| Some((image.parse::<ImageName>().ok()?, image)));
@@ -385,7 +389,7 @@ impl Disks {
     }
 }
 
-/// Names in a folder.
+/// The names in a folder; none if it cannot be read.
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -393,7 +397,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 /// Writable clones.
 impl Disks {
-    /// All of them, in the order of their names.
+    /// The names of all clones, sorted.
     pub(super) fn clones(&self) -> Vec<ImageName> {
         let folder = self.settings.folder.join("clones");
         let names = names_in(&folder).into_iter().filter(|name| folder.join(name).join("journal").exists());
@@ -402,7 +406,8 @@ impl Disks {
         names
     }
 
-    /// Size and allocated bytes of a clone's local file, and when it was written last. `NotFound` if there is none.
+    /// The size of a clone's local file, its allocated bytes, and when it was last written. `NotFound` if there is
+    /// no such clone.
     pub(super) fn clone_file(&self, name: &ImageName) -> Result<(u64, u64, SystemTime)> {
         let folder = self.folder_of(&DiskName::Clone(name.clone()));
         let missing = |error| failed("look for clone in", &folder, error);
@@ -411,7 +416,7 @@ impl Disks {
         Ok((data.len(), data.blocks() * 512, data.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
     }
 
-    /// Makes clone `name` of a version; nothing is fetched. `Exists` if there is one of that name.
+    /// Makes clone `name` of a version. Nothing is fetched. `Exists` if there is a clone of that name.
     pub(super) fn create_clone(&self, name: &ImageName, from: &Reference) -> Result<Manifest> {
         let manifest = self.origin.resolve(from)?;
         let disk = DiskName::Clone(name.clone());
@@ -426,7 +431,7 @@ impl Disks {
         made.map(|()| manifest)
     }
 
-    /// Lets the next commit of clone `name` make the image `image`, as a clone of its base. `Exists` if there is one.
+    /// Makes the next commit of clone `name` create the image `image`. `Exists` if that image already exists.
     pub(super) fn fork(&self, name: &ImageName, image: &ImageName) -> Result<()> {
         self.clone_file(name)?;
         match self.origin.versions(image) {
@@ -448,8 +453,8 @@ impl Disks {
         write().map_err(|error| failed("write", &path, error))
     }
 
-    /// Makes what was written to clone `name` a version of `image`; without, of the image that it was forked to, or of
-    /// its base. `None` if nothing was written.
+    /// Commits the changes of clone `name` to `image`; if that is `None`, to the image that it was forked to, or
+    /// else to the image of its base. Returns the base, and the commit; `None` if nothing was written.
     pub(super) fn commit(
         &self,
         name: &ImageName,
@@ -476,13 +481,15 @@ impl Disks {
             named.parse().map_err(|error: Error| error.within("find out what to commit to"))?;
         let done = self.origin.commit(mirror, image.unwrap_or(&named))?;
         if done.is_some() {
-            // It is the base's image now. One that stays would be refused by the next commit, if it is another.
+            // The base is now a version of the committed image. If the file stayed and named another image, the next
+            // commit would go there and be refused.
             let _ = std::fs::remove_file(&path);
         }
         Ok((mirror.base(), done))
     }
 
-    /// Calls clone `name` by the name `new`. `Exists` if there is one of that name, `Refused` while it is in use.
+    /// Renames clone `name` to `new`. `Exists` if there is a clone of that name, `Refused` while the clone is in
+    /// use.
     pub(super) fn rename_clone(&self, name: &ImageName, new: &ImageName) -> Result<()> {
         self.clone_file(name)?;
         let (from, to) = (DiskName::Clone(name.clone()), DiskName::Clone(new.clone()));
@@ -491,7 +498,7 @@ impl Disks {
         }
         let slots = [self.slot(&from), self.slot(&to)];
         let renamed = {
-            // In the order of their names, so that two who rename each the other's do not wait for one another.
+            // Lock in the order of the names, so that two opposite renames cannot deadlock.
             let (first, second) = if name < new { (0, 1) } else { (1, 0) };
             let (mut one, mut other) = (slots[first].open.lock(), slots[second].open.lock());
             let open = if first == 0 { &mut *one } else { &mut *other };
@@ -514,7 +521,7 @@ impl Disks {
         renamed
     }
 
-    /// Removes clone `name` with all that was not committed. `Refused` while it is in use.
+    /// Removes clone `name` with all its changes that were not committed. `Refused` while it is in use.
     pub(super) fn remove_clone(&self, name: &ImageName) -> Result<()> {
         self.clone_file(name)?;
         let disk = DiskName::Clone(name.clone());
@@ -526,7 +533,7 @@ impl Disks {
                 Err(Error::new(ErrorKind::Refused, format!("clone `{name}` is in use")))
             } else {
                 let folder = self.folder_of(&disk);
-                // Without its journal it is no disk any more, whenever the end comes.
+                // The journal goes first: without it the folder is no disk, even if the process dies here.
                 std::fs::remove_file(folder.join("journal"))
                     .and_then(|()| File::open(&folder)?.sync_all())
                     .and_then(|()| std::fs::remove_dir_all(&folder))

@@ -1,29 +1,29 @@
-//! What happens in a mount, for a log. Who mounts decides where it goes.
+//! The events of a mount, for a log. The program that mounts decides where they go.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A disk is in use from now on.
+    /// A disk was opened by its first user.
     Opened {
         /// Its name in the mount.
         disk: String,
         /// The kernel reads its local file by itself.
         passthrough: bool,
     },
-    /// Nobody uses it any more; what was written is durable.
+    /// The disk was closed after its last user left; all writes are durable.
     Closed {
         /// Its name in the mount.
         disk: String,
     },
-    /// Something was asked of the control file, and done.
+    /// A command was executed.
     Done {
-        /// What was answered.
+        /// The answer.
         answer: String,
     },
-    /// A request failed through no fault of whoever made it.
+    /// A request failed through no fault of the program that made it.
     Failed {
         /// The disk, file or folder.
         name: String,

@@ -1,5 +1,5 @@
-//! The mount as the kernel asks for it: each request is answered at once if that waits for nothing, and handed to the
-//! [`ThreadPool`] if it may. fuse(4); the kernel's `Documentation/filesystems/fuse/`.
+//! Answers the requests of the kernel. A request that cannot wait for anything is answered at once; others are
+//! handed to the [`ThreadPool`]. See fuse(4) and the kernel's `Documentation/filesystems/fuse/`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,9 +24,9 @@ use super::names::{Names, Place};
 use super::thread_pool::ThreadPool;
 use crate::{Durability, Space};
 
-/// Longest write of one request; reads follow the kernel's own bound.
+/// Maximum length of a write in bytes. Reads have the kernel's own limit.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Requests that the kernel keeps in flight for readahead and asynchronous I/O.
+/// Maximum number of requests that the kernel keeps in flight for readahead and asynchronous I/O.
 const BACKGROUND_MAX: u16 = 128;
 /// `lseek(2)`: the next data.
 const SEEK_DATA: i32 = 3;
@@ -34,20 +34,20 @@ const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
 thread_local! {
-    /// Of a thread that reads requests: what it answers reads from.
+    /// The buffer for reads that a thread answers directly.
     static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Something that was opened.
+/// An open file or folder.
 enum Handle {
     Disk(DiskName, OpenDisk),
-    /// A folder as it was then.
+    /// The entries of a folder at the time when it was opened.
     List(Vec<(String, Place)>),
-    /// What is read of `_status`, or was answered by `_control`.
+    /// The text of `_status`, or the last answer of `_control`.
     Text(Mutex<String>),
 }
 
-/// What threads share.
+/// The state that all threads share.
 pub(super) struct Shared {
     pub names: Names,
     pub disks: Arc<Disks>,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub handles: Handles,
 }
 
-/// What is open.
+/// The table of open files and folders.
 #[derive(Default)]
 pub(super) struct Handles {
     open: RwLock<HashMap<u64, Arc<Handle>>>,
@@ -86,7 +86,7 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Over what threads share; `passthrough` if the kernel may read complete versions by itself.
+    /// A front end over the shared state. `passthrough`: the kernel may read complete versions directly.
     pub(super) fn new(shared: Arc<Shared>, passthrough: bool) -> Self {
         Self { shared, passthrough }
     }
@@ -105,7 +105,7 @@ impl Front {
     }
 }
 
-/// What a program is told that asked for a name, or for something to be done.
+/// The error number for a request about a name, or for a command.
 fn errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::NotFound => Errno::ENOENT,
@@ -120,7 +120,7 @@ fn errno(error: &Error) -> Errno {
 }
 
 impl Shared {
-    /// What a program is told whose bytes could not be read or written; the log is told why.
+    /// The error number for a failed read or write; the cause is logged.
     fn failed(&self, name: &DiskName, error: &Error) -> Errno {
         match error.kind() {
             ErrorKind::Full => return Errno::ENOSPC,
@@ -130,7 +130,8 @@ impl Shared {
         Errno::EIO
     }
 
-    /// What a program is told about a name; the log is told of what is nobody's mistake.
+    /// The error number for a request about a name. The error is logged unless it is an ordinary mistake of the
+    /// program.
     fn missed(&self, name: &str, error: &Error) -> Errno {
         if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Exists) {
             self.disks.complain(name, error);
@@ -165,12 +166,13 @@ impl Shared {
         }
     }
 
-    /// Why attributes can't be changed; times are as what is there says, whatever is wished.
+    /// The error if these attributes cannot be changed. `gives`: mode, user or group shall change. New times are
+    /// silently ignored.
     fn refusal(&self, number: INodeNo, size: Option<u64>, gives: bool) -> Option<Errno> {
         let found = self.names.place(number);
         match found.and_then(|place| Ok((self.names.attributes(&place)?.size, place))) {
             Ok((_, Place::Disk(DiskName::Version(..)))) => Some(Errno::EROFS),
-            // Nobody becomes its owner, and disks neither grow nor shrink.
+            // Owner and mode are fixed, and disks neither grow nor shrink.
             Ok(_) if gives => Some(Errno::EPERM),
             Ok((_, Place::Control)) => None,
             Ok((is, Place::Disk(_))) => size.filter(|size| *size != is).map(|_| Errno::EPERM),
@@ -201,12 +203,13 @@ impl Shared {
         let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | FopenFlags::FOPEN_NOFLUSH;
         let backing = open.backing.clone();
         if matches!(name, DiskName::Version(..)) && backing.is_none() {
-            // What is in the page cache of a version stays true. Passthrough has none, and refuses the flag.
+            // The page cache of a version stays valid, since versions never change. With passthrough there is none,
+            // and the kernel rejects the flag.
             flags |= FopenFlags::FOPEN_KEEP_CACHE;
         }
         if backing.is_none() && asked.0 & OFlags::DIRECT.bits().cast_signed() != 0 {
-            // Who waits for each request is told by its answer alone. Otherwise the kernel has all direct requests
-            // complete in the background, and wakes who waits once more.
+            // With this flag, the reply itself completes a direct request. Without it the kernel completes all
+            // direct requests in the background, and has to wake the waiting program once more.
             flags |= FopenFlags::FOPEN_DIRECT_IO;
         }
         let handle = self.handles.insert(Handle::Disk(name, open));
@@ -224,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// A line for the control file.
+    /// Executes a line that was written to the control file.
     fn command(&self, text: &Mutex<String>, line: &[u8], reply: ReplyWrite) {
         let count = u32::try_from(line.len()).expect("lines are bounded");
         let done = self.control.line(&String::from_utf8_lossy(line));
@@ -236,7 +239,7 @@ impl Shared {
     }
 }
 
-/// Part of a text, as a read asks for it.
+/// The part of a text that a read requests.
 fn part(text: &str, offset: u64, count: u32) -> &[u8] {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
     let end = from.saturating_add(count as usize).min(text.len());
@@ -245,12 +248,12 @@ fn part(text: &str, offset: u64, count: u32) -> &[u8] {
 
 impl Filesystem for Front {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Older kernels lack some; what they have is used.
+        // Older kernels do not have all of these; failures are ignored.
         for flag in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
             let _ = config.add_capabilities(flag);
         }
         if self.passthrough && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
-            // The cache folder may lie on an overlay.
+            // 2, since the cache folder may be on an overlay file system, which counts as one level.
             let _ = config.set_max_stack_depth(2);
         }
         let _ = config.set_max_write(WRITE_BYTES_MAX);
@@ -376,7 +379,7 @@ impl Filesystem for Front {
                 reply.data(bytes);
                 None
             }
-            // Why it fails is found out in the long way.
+            // After an error, the thread pool tries again and reports why it fails.
             Ok(None) | Err(_) => Some(reply),
         });
         let Some(reply) = left else { return };
@@ -432,7 +435,7 @@ impl Filesystem for Front {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // close(2) promises nothing; the last one makes everything durable by itself.
+        // close(2) guarantees nothing. The last one makes everything durable, in `release`.
         reply.ok();
     }
 
@@ -520,7 +523,7 @@ impl Filesystem for Front {
     ) {
         let name = match (number, self.disk(handle)) {
             (IOCTL_CLONE | IOCTL_COMMIT, Ok((name, _))) => name,
-            // Whoever asks for a block device learns that it is none.
+            // Programs test by ioctls whether this is a block device; it is none.
             (_, Ok(_) | Err(Errno::EINVAL)) => return reply.error(Errno::ENOTTY),
             (_, Err(error)) => return reply.error(error),
         };
@@ -559,7 +562,7 @@ impl Filesystem for Front {
         let space = match mode.difference(FallocateFlags::KEEP_SIZE) {
             FallocateFlags::PUNCH_HOLE if keeps_size => Space::Free,
             FallocateFlags::ZERO_RANGE => Space::Keep,
-            // The space of a disk is promised by nobody.
+            // Allocation (mode 0) succeeds without an effect: space is never reserved.
             other if other.is_empty() => return reply.ok(),
             _ => return reply.error(Errno::EOPNOTSUPP),
         };

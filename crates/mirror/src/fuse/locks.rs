@@ -1,14 +1,14 @@
-//! Who may touch which sectors: writes of whole sectors go side by side, whoever changes a part of a sector is alone
-//! there.
+//! Locks on sectors: writes of whole sectors may overlap, but a write that changes part of a sector excludes all
+//! others there.
 //!
-//! Claims are served in the order in which they came: one waits for earlier ones that it conflicts with, and for no
-//! others, so nobody starves and nothing waits in a circle.
+//! Claims are served in order: a claim waits only for earlier ones that conflict with it. So there is neither
+//! starvation nor deadlock.
 
 use std::ops::Range;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// See the module. Ranges are bytes, in whole sectors.
+/// See the module. Ranges are in bytes and cover whole sectors.
 #[derive(Debug, Default)]
 pub(super) struct SectorLocks {
     queue: Mutex<Queue>,
@@ -18,7 +18,7 @@ pub(super) struct SectorLocks {
 #[derive(Debug, Default)]
 struct Queue {
     last: u64,
-    /// In the order in which they came. As many as there are threads that write.
+    /// In the order of arrival. At most one for each writing thread.
     claims: Vec<Claim>,
 }
 
@@ -26,7 +26,7 @@ struct Queue {
 struct Claim {
     id: u64,
     all: Range<u64>,
-    /// The sectors of which a part is changed: the first, the last, or none.
+    /// The sectors that are changed only in part: the first, the last, or none (empty ranges).
     alone: [Range<u64>; 2],
 }
 
@@ -42,7 +42,7 @@ fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl SectorLocks {
-    /// Waits until `all` may be written, and the sectors `alone` in it by nobody else.
+    /// Waits until `all` may be written, and no other claim touches the sectors `alone` in it.
     pub(super) fn claim(&self, all: Range<u64>, alone: [Range<u64>; 2]) -> Claimed<'_> {
         let mut queue = self.lock();
         queue.last += 1;
@@ -54,7 +54,7 @@ impl SectorLocks {
         Claimed { locks: self, id }
     }
 
-    /// Claims `all` for a write of whole sectors; none if that would have to wait.
+    /// Claims `all` for a write of whole sectors. `None` if it would have to wait.
     pub(super) fn try_claim(&self, all: Range<u64>) -> Option<Claimed<'_>> {
         let mut queue = self.lock();
         queue.last += 1;
@@ -80,7 +80,7 @@ impl Queue {
     }
 }
 
-/// A claim that is served until it is dropped.
+/// A claim that holds until it is dropped.
 pub(super) struct Claimed<'a> {
     locks: &'a SectorLocks,
     id: u64,

@@ -1,7 +1,8 @@
-//! FUSE front end: versions and writable clones as files in a folder, fetched as they are read.
+//! The FUSE front end: versions and writable clones as files in a folder. Their content is fetched when it is read.
 //!
-//! [`mount`] shows what an [`Origin`] has. [`names`] says which file is what, [`disks`] opens and closes what is behind
-//! them, [`bytes`] makes files of disks, [`control`] makes clones and commits, [`front`] speaks with the kernel.
+//! [`mount`] shows the images of an [`Origin`]. [`names`] maps names and inode numbers to files, [`disks`] opens and
+//! closes the disks behind them, [`bytes`] gives byte access to a disk, [`control`] makes clones and commits,
+//! [`front`] answers the kernel's requests.
 
 mod bytes;
 mod control;

@@ -1,15 +1,15 @@
-//! Names in a mount, their numbers and attributes.
+//! The names in a mount, their inode numbers and attributes.
 //!
 //! ```text
 //! /IMAGE/NUMBER      a version, read-only
 //! /IMAGE/latest      a symbolic link to the newest version; tags are links as well
 //! /_clones/NAME      a writable clone
-//! /_control          takes commands, tells the last answer
-//! /_status           what is in use
+//! /_control          takes commands; a read returns the last answer
+//! /_status           the disks in use
 //! ```
 //!
-//! Names of images begin with a letter or a digit, so no image hides behind what begins with `_`. A link is followed
-//! when something is opened: what is open stays the version that it was, whatever becomes `latest`.
+//! Names of images begin with a letter or a digit, so they cannot collide with names that begin with `_`. A link is
+//! resolved when a file is opened: an open file stays the same version, whatever `latest` becomes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const CONTROL: &str = "_control";
 const STATUS: &str = "_status";
 const CLONES: &str = "_clones";
 const LATEST: &str = "latest";
-/// What is advised for requests.
+/// The I/O size in bytes that programs are advised to use (`st_blksize`).
 const BLOCK_BYTES: u32 = 128 << 10;
 
 /// A place in the mount.
@@ -49,16 +49,17 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Its number, the same in every mount.
+    /// Its inode number, which is the same in every mount.
     pub(super) fn number(&self) -> INodeNo {
         if *self == Self::Root {
             return INodeNo::ROOT;
         }
         let digest = Digest::of(format!("{self:?}").as_bytes());
-        // 1 is the root's, 0 nobody's.
+        // 1 is the root's number and 0 is invalid; with bit 1 set it can be neither.
         INodeNo(u64::from_le_bytes(*digest.0.first_chunk().expect("a digest is longer")) | 2)
     }
 
+    /// The type of file at this place.
     pub(super) fn kind(&self) -> FileType {
         match self {
             Self::Root | Self::Clones | Self::Image(_) => FileType::Directory,
@@ -67,19 +68,19 @@ impl Place {
         }
     }
 
-    /// How long the kernel may believe what it was told: versions never change, but may be removed.
+    /// How long the kernel may cache an entry and its attributes. Versions never change, but may be removed.
     pub(super) fn lifetime(&self) -> Duration {
         match self {
             Self::Disk(DiskName::Version(..)) => Duration::from_secs(10),
             Self::Clones | Self::Image(_) | Self::Link(..) | Self::Disk(DiskName::Clone(_)) => {
                 Duration::from_secs(1)
             }
-            // Who looks whether a mount is dead must not be told what the kernel remembers of it.
+            // No caching: a check whether the mount is alive must reach this process.
             Self::Root | Self::Control | Self::Status => Duration::ZERO,
         }
     }
 
-    /// The place called `name` in this one, whether or not anything is there. `NotFound` if nothing can be.
+    /// The place called `name` in this one, whether or not it exists. `NotFound` if the name is impossible here.
     pub(super) fn child(&self, name: &str) -> Result<Self> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is nothing called `{name}`"));
         match self {
@@ -103,7 +104,7 @@ impl Place {
     }
 }
 
-/// A number from 1 as versions are written.
+/// The number of a version, from 1 and without leading zeros; `None` for other text.
 fn number(name: &str) -> Option<u64> {
     name.parse().ok().filter(|number: &u64| *number > 0 && number.to_string() == name)
 }
@@ -111,14 +112,14 @@ fn number(name: &str) -> Option<u64> {
 /// See the module.
 pub(super) struct Names {
     disks: Arc<Disks>,
-    /// What the kernel knows, with the number of times that it was told.
+    /// The places that the kernel knows, with its number of lookups of each.
     known: Mutex<HashMap<INodeNo, (Place, u64)>>,
     owner: (u32, u32),
     since: SystemTime,
 }
 
 impl Names {
-    /// All belongs to `owner`, user and group; `since` is when the mount was made.
+    /// All files belong to `owner` (user and group). `since` is the time of the mount.
     pub(super) fn new(disks: Arc<Disks>, owner: (u32, u32), since: SystemTime) -> Self {
         Self { disks, known: Mutex::default(), owner, since }
     }
@@ -127,7 +128,7 @@ impl Names {
         self.known.lock()
     }
 
-    /// The place of a number that the kernel was told.
+    /// The place of an inode number that the kernel knows. `NotFound` for others.
     pub(super) fn place(&self, number: INodeNo) -> Result<Place> {
         if number == INodeNo::ROOT {
             return Ok(Place::Root);
@@ -136,12 +137,12 @@ impl Names {
         found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("nothing has the number {}", number.0)))
     }
 
-    /// The kernel is told of a place once more.
+    /// Counts one more lookup of a place by the kernel.
     pub(super) fn remember(&self, place: &Place) {
         self.known().entry(place.number()).or_insert_with(|| (place.clone(), 0)).1 += 1;
     }
 
-    /// The kernel forgets so many of the times that it was told.
+    /// Handles a FORGET request: the kernel drops `times` of its lookups.
     pub(super) fn forget(&self, number: INodeNo, times: u64) {
         let mut known = self.known();
         if let Some((_, told)) = known.get_mut(&number) {
@@ -152,7 +153,7 @@ impl Names {
         }
     }
 
-    /// What is in a folder. Nothing of a disk is fetched.
+    /// The entries of a folder. No content of a disk is fetched.
     pub(super) fn list(&self, place: &Place) -> Result<Vec<(String, Place)>> {
         let mut list = Vec::new();
         let mut add = |name: &str| {
@@ -177,12 +178,12 @@ impl Names {
         Ok(list)
     }
 
-    /// What a link says.
+    /// The target of a link: the number of a version.
     pub(super) fn target(&self, reference: &Reference) -> Result<String> {
         Ok(self.disks.origin.resolve(reference)?.number.to_string())
     }
 
-    /// Attributes of what is at a place. `NotFound` if nothing is.
+    /// The attributes of the file at a place. `NotFound` if there is none.
     pub(super) fn attributes(&self, place: &Place) -> Result<FileAttr> {
         let (size, allocated, perm, changed) = match place {
             Place::Root | Place::Clones => (0, 0, 0o500, self.since),
@@ -227,7 +228,7 @@ impl Names {
     }
 }
 
-/// The moment that an RFC 3339 date in UTC tells, as manifests have it; 1970 if it is none.
+/// The time of an RFC 3339 date in UTC, as manifests have it; 1970 if it cannot be parsed.
 fn time_of(text: &str) -> SystemTime {
     let number =
         |range: std::ops::Range<usize>| text.get(range).and_then(|digits| digits.parse::<i64>().ok());
@@ -235,7 +236,7 @@ fn time_of(text: &str) -> SystemTime {
     let [Some(year), Some(month), Some(day), Some(hour), Some(minute), Some(second)] = fields else {
         return SystemTime::UNIX_EPOCH;
     };
-    // Years begin in March, so that a leap day is the last of its year.
+    // Years are counted from March, so that the leap day is the last day of its year.
     let (years, months) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = years * 365 + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day - 719_469;
     let seconds = ((days * 24 + hour) * 60 + minute) * 60 + second;
@@ -258,7 +259,7 @@ mod tests {
             Place::Link(image.clone(), Reference::Newest(image.clone()))
         );
         assert!(matches!(folder.child("stable").unwrap(), Place::Link(_, Reference::Tagged(..))));
-        // `012` is no number of a version; a tag may be called so.
+        // `012` is not the number of a version, but a tag may have this name.
         assert!(matches!(folder.child("012").unwrap(), Place::Link(..)));
         for (place, name) in [(&Place::Root, "_x"), (&folder, "A"), (&version, "x"), (&Place::Clones, "..")] {
             assert_eq!(place.child(name).unwrap_err().kind(), ErrorKind::NotFound);

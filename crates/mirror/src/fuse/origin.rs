@@ -1,5 +1,5 @@
-//! What a mount shows: the images of a repository, of servers, or of several in the order in which they are asked; and
-//! where commits go.
+//! The images that a mount shows, of one or several repositories and servers in the order in which they are asked,
+//! and the place where commits go.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use store::{ImageName, Reference, Stamp, TagName};
 use crate::images::Images;
 use crate::{Commit, CommitOptions, Mirror};
 
-/// See the module. `NotFound` if there is no such thing.
+/// See the module. Calls fail with `NotFound` if there is no such image, version or tag.
 pub struct Origin {
     places: Vec<Arc<dyn Images>>,
     stamp: Box<dyn Fn() -> Stamp + Send + Sync>,
 }
 
 impl Origin {
-    /// The first of `places` that has something counts, and commits go to the first of all. `stamp` says who commits,
-    /// and when.
+    /// The first of `places` that has an image or version is used. Commits always go to the first place. `stamp`
+    /// says who commits and when.
     pub fn new(places: Vec<Arc<dyn Images>>, stamp: impl Fn() -> Stamp + Send + Sync + 'static) -> Self {
         Self { places, stamp: Box::new(stamp) }
     }
@@ -36,12 +36,14 @@ impl Origin {
                     | ErrorKind::Untrusted => {
                         first.get_or_insert(error);
                     }
-                    // What no trusted key has signed, or is damaged, is not asked for elsewhere.
+                    // A damaged version, or one that no trusted key has signed, is an error: another place is not
+                    // asked.
                     _ => return Err(error),
                 },
             }
         }
-        Err(first.unwrap_or_else(|| Error::new(ErrorKind::NotFound, "nobody is asked")))
+        Err(first
+            .unwrap_or_else(|| Error::new(ErrorKind::NotFound, "there is no repository or server to ask")))
     }
 
     /// Names of all images.
@@ -61,17 +63,17 @@ impl Origin {
         found.map_err(|error| error.within(format!("list tags of `{image}`")))
     }
 
-    /// The manifest of a version, signed by a trusted key if only some are trusted.
+    /// The manifest of a version. If only some keys are trusted, one of them must have signed it.
     pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
         let found = self.first(|place| place.find(reference));
         found.map(|found| found.manifest).map_err(|error| error.within(format!("look up `{reference}`")))
     }
 
-    /// Makes what was written to `disk` a version of `image`. `None` if nothing was written.
+    /// Commits the changes of `disk` to `image`. `None` if nothing was written.
     pub fn commit(&self, disk: &Mirror, image: &ImageName) -> Result<Option<Commit>> {
-        // Where a commit went is not to depend on who answers.
+        // Where a commit goes must not depend on which place answers.
         let Some(place) = self.places.first() else {
-            return Err(Error::new(ErrorKind::Refused, "there is no place that commits go to"));
+            return Err(Error::new(ErrorKind::Refused, "there is no repository or server to commit to"));
         };
         disk.commit(place.as_ref(), image, &CommitOptions::new(&(self.stamp)()))
     }

@@ -1,5 +1,5 @@
-//! A mount from its beginning to its end. Whatever ends, it leaves no folder behind that nobody answers for: the mount
-//! goes when it is stopped, when it is dropped, and, by a small process that watches, when this process is killed.
+//! The life of a mount. No dead mount is left behind: it is unmounted when it is stopped or dropped, and, by a small
+//! watching process, when this process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -25,30 +25,30 @@ use super::origin::Origin;
 use super::thread_pool::ThreadPool;
 use crate::Source;
 
-/// Threads that read requests from the kernel; what waits for anything waits elsewhere.
+/// Threads that read requests from the kernel. Requests that may wait are executed by other threads.
 const READERS_MAX: usize = 8;
 const READERS_MIN: usize = 2;
-/// How long the end may take once nobody has a file open.
+/// Maximum time to wait for the end of the session after unmounting.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often, and how far apart, a mount that nobody answers for is looked at until it is taken away here: two seconds
-/// in all, where the process that watches takes some milliseconds.
+/// How often a dead mount is examined, and ([`DEAD_PAUSE`]) at what interval, before this process unmounts it: two
+/// seconds in all, while the watching process needs only milliseconds.
 const DEAD_LOOKS: u32 = 200;
 /// See [`DEAD_LOOKS`].
 const DEAD_PAUSE: Duration = Duration::from_millis(10);
-/// The program by which users mount and unmount.
+/// The program with which unprivileged users mount and unmount.
 const HELPER: &str = "fusermount3";
-/// What the watching process does: it waits for a line, and if an end comes instead takes away the mount, but only if
-/// nobody answers for it: a new one may stand there by then.
+/// What the watching process does. It waits for a line. If its input ends instead, the mount's process was killed,
+/// and it unmounts the folder, but only if the folder is dead: a new mount may already be there.
 const WATCH: &str =
     "read -r line || [ -d \"$0\" ] || umount -l \"$0\" 2>/dev/null || fusermount3 -uzq \"$0\"";
 
-/// How a mount works.
+/// The options of a mount.
 pub struct MountOptions {
-    /// Its disks.
+    /// Where and how its disks are kept.
     pub disks: DiskSettings,
     /// User and group to whom all files belong.
     pub owner: (u32, u32),
-    /// When it is mounted, for the times of what has none of its own.
+    /// The time of the mount, used for files that have no time of their own.
     pub now: SystemTime,
     /// Where events go.
     pub log: Log,
@@ -57,7 +57,8 @@ pub struct MountOptions {
 /// See the module. Dropped, it is stopped.
 pub struct Mounted {
     at: PathBuf,
-    /// Writing here ends the kernel's connection. Open from the beginning: once it is over another may have its number.
+    /// Writing to this file ends the kernel's connection. It is opened at the beginning, since another connection
+    /// may get the same number after the end.
     abort: Option<File>,
     shared: Arc<Shared>,
     end: Arc<End>,
@@ -79,11 +80,10 @@ fn failed(at: &Path, error: std::io::Error) -> Error {
     Error::from_source(kind, format!("mount at `{}`", at.display()), error)
 }
 
-/// Shows `origin` in the folder `at`; bytes come from `sources`, in this order. What a process that died has left
-/// mounted there is taken away first.
+/// Shows `origin` in the folder `at`; content comes from `sources`, which are asked in this order. A dead mount that
+/// a killed process left there is unmounted first.
 ///
-/// # Errors
-/// `NotFound` without the folder or /dev/fuse, `Refused` without the right to mount.
+/// `NotFound` if the folder or /dev/fuse does not exist, `Refused` if the process has no right to mount.
 pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOptions) -> Result<Mounted> {
     let MountOptions { disks: settings, owner, now, log } = options;
     clear_dead(at).map_err(|error| failed(at, error))?;
@@ -97,7 +97,8 @@ pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOpti
         pool: ThreadPool::default(),
         handles: Handles::default(),
     });
-    // Without it a mount that was killed fails at once all the same, and stands there until the next one clears it.
+    // If it cannot be started, requests to the mount of a killed process still fail at once, but the dead mount
+    // stays until the next mount clears it.
     let watch = Watch::start(&at).ok();
     let session = Session::new(Front::new(Arc::clone(&shared), passthrough), &at, &config());
     let session = session.map_err(|error| failed(&at, error))?;
@@ -106,7 +107,7 @@ pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOpti
     let serve = move || {
         let result = session.run();
         served.disks.close_all();
-        // Whoever is told may want the folder of the disks at once.
+        // The thread that waits for the end may use the disks' folder at once.
         drop(served);
         *told.result.lock() = Some(result);
         told.change.notify_all();
@@ -120,14 +121,14 @@ pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOpti
     Ok(Mounted { at, abort: abort.ok(), shared, end, _watch: watch })
 }
 
-/// The process that watches.
+/// The watching process.
 struct Watch(Child);
 
 impl Watch {
     fn start(at: &Path) -> std::io::Result<Self> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", WATCH]).arg(at).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // What a terminal sends to its group ends us, and is not to end who watches.
+        // A signal from a terminal to its process group ends this process, but must not end the watching process.
         command.process_group(0).current_dir("/").spawn().map(Self)
     }
 }
@@ -135,7 +136,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(mut line) = self.0.stdin.take() {
-            // It fails where somebody has killed it.
+            // This fails if the watching process was killed.
             let _ = line.write_all(b"over\n");
         }
         let _ = self.0.wait();
@@ -151,7 +152,7 @@ fn config() -> Config {
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
-    // Files have an owner and modes, and the kernel checks them: "all" may look no further than those allow.
+    // The kernel checks owner and mode of the files, so "all" gives no user more access than these allow.
     let is_root = rustix::process::geteuid().is_root();
     config.acl = if is_root { SessionACL::All } else { SessionACL::Owner };
     let readers = std::thread::available_parallelism().map_or(READERS_MIN, std::num::NonZero::get);
@@ -160,8 +161,8 @@ fn config() -> Config {
     config
 }
 
-/// Takes away a mount that nobody answers for, if the process that watched it does not: that one must not find ours
-/// there.
+/// Removes a dead mount, after waiting for its own watching process to do so: that process must not find the new
+/// mount there.
 fn clear_dead(at: &Path) -> std::io::Result<()> {
     let is_dead = || {
         let root = std::fs::metadata(at);
@@ -176,7 +177,7 @@ fn clear_dead(at: &Path) -> std::io::Result<()> {
     take_away(at, true)
 }
 
-/// Unmounts; `lazily` even if it is in use.
+/// Unmounts; if `lazily`, also while it is in use.
 fn take_away(at: &Path, lazily: bool) -> std::io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
     match unmount(at, flags) {
@@ -185,20 +186,20 @@ fn take_away(at: &Path, lazily: bool) -> std::io::Result<()> {
             let ended = Command::new(HELPER).arg(words).arg(at).output()?;
             if ended.status.success() { Ok(()) } else { Err(Errno::BUSY.into()) }
         }
-        // It is not mounted any more.
+        // It is no longer mounted.
         Err(Errno::INVAL) => Ok(()),
         done => Ok(done?),
     }
 }
 
 impl Mounted {
-    /// What happened so far.
+    /// The counters since the mount.
     #[must_use]
     pub fn counters(&self) -> MountCounters {
         self.shared.disks.counters()
     }
 
-    /// Waits until it is unmounted, by whomever.
+    /// Waits until it is unmounted, by [`Self::stop`] or by any other program.
     ///
     /// # Errors
     /// `Io` if the kernel's connection broke.
@@ -217,24 +218,25 @@ impl Mounted {
         self.end.result.lock().is_some()
     }
 
-    /// Unmounts it and closes its disks; all that was written is durable then. Whoever still has a file open gets
+    /// Unmounts it and closes its disks; then all writes are durable. Programs that still have a file open get
     /// errors.
     pub fn stop(&self) -> Result<()> {
         if self.has_ended() {
             return Ok(());
         }
         let gone = take_away(&self.at, false).or_else(|_| {
-            // What was written by memory maps is still with the kernel.
+            // Writes through memory maps may still be in the kernel's page cache.
             File::open(&self.at).and_then(|root| Ok(rustix::fs::syncfs(root)?))?;
             take_away(&self.at, true)
         });
         self.shared.disks.close_all();
         if let Some(mut abort) = self.abort.as_ref() {
-            // Ends it for those who still have a file open. It fails where nobody has: there it is over already.
+            // Ends the connection for programs that still have a file open. The write fails if the connection has
+            // already ended.
             let _ = abort.write_all(b"1");
         }
         let mut result = self.end.result.lock();
-        // Where it can't be ended, without fusectl for example, it ends with the process.
+        // If it cannot be ended (without fusectl, for example), it ends with the process.
         self.end.change.wait_while_for(&mut result, |result| result.is_none(), END_TIME_MAX);
         drop(result);
         gone.map_err(|error| failed(&self.at, error))
@@ -243,7 +245,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // There is nobody left to tell.
+        // Nothing can be done about an error here.
         let _ = self.stop();
     }
 }

@@ -1,20 +1,21 @@
-//! Threads for requests that may wait: for a source far away, for a flush, for a commit. Whoever reads requests from
-//! the kernel hands them over, so that others are answered meanwhile.
+//! Threads for requests that may wait for a source, a flush or a commit. The threads that read requests from the
+//! kernel hand them over, so that they can answer other requests meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Most threads, and so requests that wait at once.
+/// Maximum number of threads, and so of requests that wait at the same time.
 const THREADS_MAX: usize = 64;
-/// Most requests that wait for a thread; what is more is done by whoever brings it, so that the kernel keeps the rest.
+/// Maximum number of requests that wait for a thread. A further request is executed by the thread that reads from
+/// the kernel, so that the rest stay in the kernel's queue.
 const QUEUE_MAX: usize = 256;
 
-/// Something to be done; the memory is the thread's, for whatever.
+/// A job. The argument is a buffer of the thread, for any use.
 pub(super) type Job = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
-/// See the module. Threads are started when they are needed, and end when it is dropped.
+/// See the module. Threads are started when they are needed, and end after the pool is dropped.
 #[derive(Default)]
 pub(super) struct ThreadPool(Arc<Shared>);
 
@@ -57,7 +58,7 @@ impl Shared {
 }
 
 impl ThreadPool {
-    /// Does `job` on another thread; on this one if all are busy.
+    /// Runs `job` on another thread; on this one if the queue is full.
     pub(super) fn hand_over(&self, job: Job) {
         let mut state = self.0.lock();
         let needs_thread = state.idle <= state.queue.len();

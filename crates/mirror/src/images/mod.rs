@@ -1,5 +1,5 @@
-//! The images of a repository that is here or behind a server: one trait, and its two implementations. Commands, disks
-//! and mounts use it, and do not ask which of the two they have.
+//! The images of a local repository or of a server: one trait with two implementations. Commands, disks and mounts
+//! use the trait and need not know which of the two they have.
 
 mod repository;
 mod server;
@@ -13,8 +13,8 @@ use net::clock::Stop;
 use net::profile::Cursor;
 use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
 
-/// See the module. Calls block, and several threads may make them at once. `stamp` says who changes something, and
-/// when; a server uses its own.
+/// See the module. Calls block, and several threads may make them at the same time. `stamp` records who makes a
+/// change and when; a server ignores it and uses its own.
 pub trait Images: BootProfiles {
     /// Names of all images.
     fn image_names(&self) -> Result<Vec<ImageName>>;
@@ -25,17 +25,18 @@ pub trait Images: BootProfiles {
     /// Tags of `image`.
     fn tag_names(&self, image: &ImageName) -> Result<Vec<TagName>>;
 
-    /// The version that `reference` names, signed by a trusted key if only some are trusted. `NotFound` if there is no
-    /// such version or image.
+    /// The version that `reference` names. If only some keys are trusted, one of them must have signed it.
+    /// `NotFound` if there is no such version or image.
     fn find(&self, reference: &Reference) -> Result<SignedManifest>;
 
-    /// Makes an empty image. The number of its version.
+    /// Makes an empty image and returns the number of its first version.
     fn create_image(&self, image: &ImageName, shape: &Shape, stamp: &Stamp) -> Result<u64>;
 
-    /// Makes `image`, which begins as the version `from`. The number of its version.
+    /// Makes `image` as a copy of the version `from`, and returns the number of its first version.
     fn clone_version(&self, from: &Reference, image: &ImageName, stamp: &Stamp) -> Result<u64>;
 
-    /// Makes a version of `image` with `changes`, onto version `expected` if that is given, else onto the newest.
+    /// Makes a version of `image` with `changes`. It follows version `expected` if that is given, else the newest
+    /// version.
     fn commit_changes(
         &self,
         image: &ImageName,
@@ -44,7 +45,7 @@ pub trait Images: BootProfiles {
         stamp: &Stamp,
     ) -> Result<Written>;
 
-    /// Makes a version of `image` with the first `bytes` bytes of `content` after its end.
+    /// Makes a version of `image` that has the first `bytes` bytes of `content` appended to its end.
     fn append_bytes(
         &self,
         image: &ImageName,
@@ -53,44 +54,45 @@ pub trait Images: BootProfiles {
         stamp: &Stamp,
     ) -> Result<Written>;
 
-    /// Does `work`, which adds one version, and does it again if what it sent may be lost.
+    /// Runs `work`, which adds one version. Runs it again if the objects that it sent may have been lost.
     fn add_version(
         &self,
         stamp: &Stamp,
         work: &mut dyn FnMut(&dyn Addition) -> Result<Manifest>,
     ) -> Result<Manifest>;
 
-    /// The same images for one commit: `tell` is told in words what it waits for, and `stop` calls it off, where they
-    /// are behind a server.
+    /// The same images, for one commit. If they are on a server, `tell` gets a text for each thing that the commit
+    /// waits for, and `stop` cancels the commit. A local repository ignores both.
     fn for_one_commit(self: Arc<Self>, tell: Tell, stop: &Stop) -> Arc<dyn Images>
     where
         Self: 'static;
 }
 
-/// What machines read when they start, as far as it is known. All of it is hints.
+/// What machines read when they boot, as far as it is known. All of it is only hints.
 pub trait BootProfiles: Send + Sync {
-    /// The chunks that a machine which starts from this version probably reads, in order. `None` if no boot of it is
+    /// The chunks that a machine booting from this version probably reads, in order. `None` if no boot of it is
     /// known.
     fn boot_profile(&self, image: &str, version: u64) -> Result<Option<Vec<u64>>>;
 
-    /// Tells others what this machine has just read, at most `EXCHANGE_CHUNKS_MAX` chunks, and returns what they have
-    /// read. `None` if nobody else can be reached through this.
+    /// Sends the chunks that this machine has just read, at most `EXCHANGE_CHUNKS_MAX`, and returns the chunks that
+    /// other machines have read. `None` if no other machine can be reached this way.
     fn share_reads(&self, image: &str, report: ReadReport<'_>) -> Result<Option<ReadUpdate>>;
 
-    /// Adds a boot to the profile: the chunks that it read, in the order of first reads.
+    /// Adds one boot to the profile: the chunks that it read, in the order of their first reads.
     fn record_boot(&self, image: &str, version: u64, chunks: &[u64], stamp: &Stamp) -> Result<()>;
 }
 
-/// Is told in words what is waited for.
+/// Called with a text that says what a commit is waiting for.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A version on its way: objects are put, then it is published.
+/// A version that is being made: its objects are put first, then it is published.
 pub trait Addition: ObjectSource + ObjectSink {
-    /// How many objects are best on their way at once.
+    /// How many objects should be sent in parallel for the best throughput.
     fn at_once(&self) -> usize;
 
-    /// Publishes `draft` as the version of `image` that follows version `expected`, 0 if there is no such image.
-    /// `Refused` with the newest one's number if that is another by then, or if an object was never put.
+    /// Publishes `draft` as the version of `image` that follows version `expected`; 0 if the image does not exist
+    /// yet. `Refused` if the newest version is another one by then (the error names its number), or if an object was
+    /// never put.
     fn publish(&self, image: &ImageName, draft: Manifest, expected: u64) -> Result<Manifest>;
 }
 
@@ -99,39 +101,39 @@ pub trait Addition: ObjectSource + ObjectSink {
 pub struct Written {
     /// Its number.
     pub number: u64,
-    /// Bytes that went into the store.
+    /// Bytes that were added to the store.
     pub stored_bytes: u64,
-    /// How often another writer had taken the number.
+    /// How often another writer had already taken the version number, so that this one retried.
     pub retries: u32,
-    /// Chunks that others wrote at the same time.
+    /// Chunks that other writers changed at the same time, and that were merged.
     pub merged_chunks: u64,
 }
 
-/// What a machine that starts tells others.
+/// What a booting machine reports about its reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadReport<'a> {
     /// The version that it runs.
     pub version: u64,
-    /// A random number of its own.
+    /// A random number that identifies the machine.
     pub machine: u64,
-    /// How far it knows what others read: as the last answer had it.
+    /// Up to where the machine knows the reads of others: the cursor of the last answer.
     pub cursor: Cursor,
-    /// What it read, in the order of first reads.
+    /// The chunks that it read, in the order of their first reads.
     pub chunks: &'a [u64],
 }
 
-/// What it is told.
+/// The answer to a [`ReadReport`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadUpdate {
-    /// For the next exchange.
+    /// To be sent with the next report.
     pub cursor: Cursor,
-    /// What others read, in the order of first reads.
+    /// The chunks that other machines read, in the order of their first reads.
     pub chunks: Vec<u64>,
-    /// The next exchange is not to come earlier than this.
+    /// The minimum time until the next report.
     pub pause: Duration,
 }
 
-/// What was found; `None` if there is no such thing.
+/// Turns the error `NotFound` into `None`. Other errors stay errors.
 pub fn if_found<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

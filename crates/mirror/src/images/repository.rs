@@ -1,4 +1,4 @@
-//! The images of a repository as [`Images`].
+//! Implements [`Images`] for a local repository.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ fn written(done: Committed) -> Written {
     }
 }
 
-/// An addition to a repository.
+/// A version that is being added to a local repository.
 struct Here<'a> {
     repository: &'a Repository,
     writer: &'a Writer,

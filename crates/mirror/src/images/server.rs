@@ -1,5 +1,5 @@
-//! The images of a server as [`Images`]. The client that makes changes should be patient, as
-//! [`net::client::ClientOptions::default`] is: the disk keeps what cannot be sent.
+//! Implements [`Images`] for a server. A client that makes changes should retry for a long time, as
+//! [`net::client::ClientOptions::default`] does: the disk keeps what cannot be sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
 
 use super::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Tell, Written, if_found};
 
-/// Objects that are on their way to a server at once: enough to fill 1 Gbit/s at 10 ms.
+/// Objects that are sent to a server in parallel: enough to fill 1 Gbit/s at a round trip of 10 ms.
 const AT_ONCE: usize = 16;
 
 impl Images for Client {
@@ -34,8 +34,8 @@ impl Images for Client {
         found.into_iter().flat_map(|found| found.tags.into_keys()).map(|tag| tag.parse()).collect()
     }
 
-    /// Where only some keys are trusted, the tag has to be signed as well: else the server could answer with any
-    /// version that was ever signed.
+    /// If only some keys are trusted, the tag must be signed too. Otherwise the server could answer with any version
+    /// that was ever signed.
     fn find(&self, reference: &Reference) -> Result<SignedManifest> {
         let Some(trust) = &self.options().trust else {
             return net::fetch::manifest(self, &reference.to_string());
@@ -84,7 +84,7 @@ impl Images for Client {
         self.append(image.as_str(), bytes, &mut read).map(|done| written(&done))
     }
 
-    /// The server keeps what was sent for ten minutes, and takes care of prunes.
+    /// The server keeps uploaded objects for ten minutes and protects them from prunes, so `work` runs only once.
     fn add_version(
         &self,
         _: &Stamp,
@@ -105,7 +105,7 @@ impl BootProfiles for Client {
         Ok(found.map(|profile| chunks_of(&profile.runs, PROFILE_CHUNKS_MAX)))
     }
 
-    /// `None` also if the server is older than the exchange, or the version is gone.
+    /// `None` also if the server does not know this request yet, or if the version no longer exists.
     fn share_reads(&self, image: &str, report: ReadReport<'_>) -> Result<Option<ReadUpdate>> {
         let ReadReport { version, machine, cursor, chunks } = report;
         let request = ExchangeRequest { version, machine, cursor, runs: runs_of(chunks) };
@@ -123,7 +123,8 @@ impl BootProfiles for Client {
     }
 }
 
-/// The version on which a trusted key put `tag`.
+/// The version that the signed tag `tag` names. Fails with `Verification` if the server has another version of that
+/// number.
 fn tagged(client: &Client, image: &ImageName, tag: &TagName, trust: &Trust) -> Result<SignedManifest> {
     let record = client.tag(image.as_str(), tag.as_str())?;
     let (number, digest) = store::read_tag(image, tag, record, &ObjectSource::cipher(client), trust)?;
@@ -144,7 +145,7 @@ fn written(done: &net::api::Written) -> Written {
     }
 }
 
-/// An addition through a server: an upload of its own.
+/// A version that is being added through a server, as one upload.
 struct There(Client);
 
 impl ObjectSource for There {
@@ -177,7 +178,7 @@ impl Addition for There {
     }
 
     fn publish(&self, image: &ImageName, draft: Manifest, expected: u64) -> Result<Manifest> {
-        // The name is the server's to say.
+        // The server knows the image under its own name, which must be the name in the manifest.
         let draft = Manifest { image: image.to_string(), ..draft }.encode(None)?;
         let published = self.0.publish_onto(image.as_str(), draft, expected)?;
         Manifest::decode(&published).map_err(|error| error.within(format!("publish `{image}`")))

@@ -1,4 +1,4 @@
-//! Operations that need what is far away: reads, learning what is empty, and the fetches themselves.
+//! Operations that need data from a source: reads, finding empty chunks, and the fetches themselves.
 
 use base::limits::TREE_FANOUT;
 use base::{Instant, RunSet};
@@ -8,10 +8,11 @@ use crate::machine::operations::{Fetch, FetchPhase, ITSELF, Learn, NOBODY, Read}
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, Item, OpId, Record, Sectors, Step, Unread, overlaps};
 
-/// Nodes that one request to learn waits for at once.
+/// Maximum number of nodes that one [`Learn`] waits for at the same time.
 const LEARNS_MAX: usize = 64;
 
 impl Core {
+    /// A read demands the missing chunks and waits, until all of its range is local.
     pub(in crate::machine) fn step_read(&mut self, now: Instant, id: OpId, read: &mut Read) -> Step {
         if let Some(failure) = read.failure {
             return Step::Over(Err(failure));
@@ -29,7 +30,7 @@ impl Core {
             for chunk in self.cut.chunks_of(&run) {
                 let sectors = self.cut.chunk(chunk);
                 let part = run.start.max(sectors.start)..run.end.min(sectors.end);
-                // What is being written is here in a moment.
+                // A running write makes this part local soon: wait for the write instead of fetching.
                 if self.writing.iter().any(|(_, range)| range.start <= part.start && part.end <= range.end) {
                     blocked = true;
                 } else if demanded != Some(chunk) {
@@ -46,6 +47,7 @@ impl Core {
         Step::Wait
     }
 
+    /// Wants the nodes that are not known yet, and waits for at most [`LEARNS_MAX`] of them at a time.
     pub(in crate::machine) fn step_learn(&mut self, now: Instant, id: OpId, learn: &mut Learn) -> Step {
         if let Some(failure) = learn.failure {
             return Step::Over(Err(failure));
@@ -63,6 +65,7 @@ impl Core {
                 }
                 chunk = match item {
                     Item::Node(place) => Supply::span(place, self.cut.chunks()).end,
+                    // The node that has this chunk's leaf is known: continue with the first chunk of the next node.
                     Item::Chunk(_) => (chunk / TREE_FANOUT + 1) * TREE_FANOUT,
                 };
             }
@@ -70,6 +73,7 @@ impl Core {
         if waits > 0 { Step::Wait } else { Step::Over(Ok(())) }
     }
 
+    /// A fetch gets its item, locks the range against writes, fills the chunk, and records what is clean now.
     pub(in crate::machine) fn step_fetch(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {
         match (fetch.phase, fetch.item) {
             (FetchPhase::Over, _) => Step::Over(Ok(())),
@@ -98,7 +102,7 @@ impl Core {
         }
     }
 
-    /// The chunks that a fetch makes clean.
+    /// The chunks that a fetch makes clean: the fetched chunk, or the empty chunks below a fetched node.
     fn became_clean(&self, fetch: &Fetch) -> Vec<std::ops::Range<u64>> {
         match fetch.item {
             Item::Chunk(chunk) => std::iter::once(chunk..chunk + 1).collect(),
@@ -106,7 +110,8 @@ impl Core {
             Item::Node(place) => {
                 let empty = Supply::empty_chunks(place, &fetch.empty, self.cut.chunks());
                 let fresh = empty.iter().flat_map(|run| self.held.clean.gaps(run).collect::<Vec<_>>());
-                // What must be checked may hold something: it is cleared by itself.
+                // The local file may hold old bytes in a suspect chunk although the chunk is empty now. Its own
+                // check clears it.
                 fresh.flat_map(|run| self.held.suspect.gaps(run).collect::<Vec<_>>()).collect()
             }
         }
@@ -116,18 +121,20 @@ impl Core {
     fn fill_parts(&self, chunk: u64) -> Vec<Sectors> {
         let mut parts = RunSet::new();
         if self.held.clean.contains(&(chunk..chunk + 1)) {
-            // It was committed as a whole meanwhile.
+            // Meanwhile the chunk was committed as a whole.
             return Vec::new();
         }
         let whole = self.cut.chunk(chunk);
         parts.insert(whole.clone());
+        // The sectors in these three sets may be newer than the fetched content.
         self.held.dirty.within(whole.clone()).for_each(|run| parts.remove(run));
         self.held.frozen.within(whole.clone()).for_each(|run| parts.remove(run));
         self.held.kept.within(whole).for_each(|run| parts.remove(run));
         parts.iter().collect()
     }
 
-    /// Lets writes to what is about to become clean end, and keeps others out.
+    /// Blocks new writes to the range that is about to become clean, and waits until running writes to it have
+    /// ended.
     fn lock_range(&mut self, now: Instant, id: OpId, fetch: &mut Fetch) -> Step {
         let sectors = self.sectors_of(fetch.item);
         if !self.locked.iter().any(|(locked, _)| *locked == id) {
@@ -177,7 +184,7 @@ impl Core {
                 self.landed(id, fetch);
                 fetch.phase = FetchPhase::Over;
             }
-            // The local file or the journal failed.
+            // Writing to the local file or to the journal failed.
             (_, _) => {
                 self.unlock(id);
                 self.not_kept(fetch.item, fetch.priority);
@@ -186,17 +193,17 @@ impl Core {
         }
     }
 
-    /// A chunk that was clean before a power cut is right, or is not.
+    /// Continues after the check of a suspect chunk; `right` is the result.
     fn checked(&mut self, id: OpId, fetch: &mut Fetch, right: bool) {
         let Item::Chunk(chunk) = fetch.item else { return };
         if right {
             fetch.phase = FetchPhase::Record;
         } else if self.is_empty(chunk) {
-            // No source has it: it is cleared.
+            // The version has only zeros here, and no object to fetch: the fill clears the chunk.
             fetch.phase = FetchPhase::Fill;
         } else {
-            // Suspect it stays until it is filled: as an absent chunk it would count as zeros where the version has
-            // zeros.
+            // The chunk stays suspect until it is filled. As an absent chunk it would count as zeros where the
+            // version has zeros, but the local file may have other bytes there.
             self.wrong.insert(chunk..chunk + 1);
             self.unlock(id);
             self.failed(fetch.item, fetch.priority, NOBODY, Failure::Missing);
@@ -209,7 +216,7 @@ impl Core {
         self.unblock();
     }
 
-    /// What was fetched is here.
+    /// Ends a fetch whose item is local and recorded: updates the sets and wakes the operations that wait.
     fn landed(&mut self, id: OpId, fetch: &Fetch) {
         for run in self.became_clean(fetch) {
             let sectors = self.cut.sectors_of(run.clone());
@@ -232,6 +239,7 @@ impl Core {
         self.unlock(id);
     }
 
+    /// Adds a fetch to the counters.
     fn book(&mut self, fetch: &Fetch) {
         let bytes = u64::from(fetch.bytes);
         self.counters.arrived_bytes += if fetch.source == ITSELF { bytes } else { 0 };
@@ -247,7 +255,7 @@ impl Core {
                 let unread = Unread { bytes: fetch.bytes, expected };
                 self.counters.prefetched(unread);
                 if self.supply.is_demanded(chunk) {
-                    // It was read on its way.
+                    // A read waited for it while it was in flight.
                     self.counters.used(unread);
                 } else {
                     self.supply.unread.insert(chunk, unread);

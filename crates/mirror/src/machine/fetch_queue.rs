@@ -1,5 +1,6 @@
-//! What is wanted from far away, in which order, and from whom: one queue by priority for nodes and chunks, sources in
-//! order with bounded fan-in, retries elsewhere, and a rest for sources that are dead or lie.
+//! The queue of wanted nodes and chunks, ordered by priority, and the state of each source. The number of requests
+//! to a source is limited; a failed item is retried at other sources; a source that is dead or sends damaged objects
+//! is not asked for some time ("rests").
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -11,47 +12,50 @@ use crate::machine::prefetch::expected::Expected;
 use crate::machine::prefetch::window::Window;
 use crate::machine::types::{Config, Failure, Item, NodePlace, OpId, Unread};
 
-/// Children of a node.
+/// Entries of a node.
 const FANOUT: u64 = base::limits::TREE_FANOUT;
-/// First and longest rest of a source that could not be reached, and of an item that no source gave.
+/// First pause after a source could not be reached, or after no source delivered an item. It doubles up to
+/// [`REST_MAX`].
 const REST_MIN: Duration = Duration::from_millis(50);
 /// See [`REST_MIN`].
 const REST_MAX: Duration = Duration::from_secs(1);
-/// A source that lied so often in a row is not asked for [`LIAR_REST`].
+/// A source that sent this many damaged objects in a row is not asked for [`LIAR_REST`].
 const LIES_MAX: u32 = 3;
 /// See [`LIES_MAX`].
 const LIAR_REST: Duration = Duration::from_secs(30);
-/// So often all sources are asked for an item that each of them has damaged, or lacks, before whoever waits hears of
-/// it: what was wrong on its way only, or in a source that is being healed, may be right then.
+/// If every source has an item damaged, or lacks it, all are asked this many times before the waiting operations
+/// fail: damage during transfer, or in a source that is being repaired, may be gone by then.
 const SPOILT_ROUNDS: u32 = 3;
 
-/// Most nodes that are fetched before anything below them is asked for: those of 64 GiB in chunks of 256 KiB, some 3
-/// MB.
+/// Maximum number of nodes that are fetched before anything below them is needed. They cover 64 GiB in chunks of 256
+/// KiB and have about 3 MB.
 const NODES_AHEAD_MAX: u32 = 1024;
 
-/// Why an item is fetched: the lower the earlier.
+/// Why an item is fetched. The lowest value is fetched first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::machine) enum Priority {
-    /// Somebody waits.
+    /// A read waits for it.
     Demand,
-    /// A stream is likely to come there.
+    /// A stream of reads will probably reach it.
     Ahead,
     /// Other machines read it when they started.
     Expected,
-    /// Until the disk is local.
+    /// Background filling, until the whole disk is local.
     Background,
 }
 
+/// The state of a wanted item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::machine) enum State {
-    /// A chunk whose node is wanted first.
+    /// A chunk whose node must be fetched first.
     NeedsNode,
     Queued,
     Running,
-    /// No source gave it; until then.
+    /// No source delivered it, or it was left to multicast: it is not requested before this time.
     Resting(Instant),
 }
 
+/// A wanted item: its place in the queue, who waits for it, and what was tried.
 pub(in crate::machine) struct Want {
     pub(in crate::machine) priority: Priority,
     pub(in crate::machine) order: u64,
@@ -59,22 +63,22 @@ pub(in crate::machine) struct Want {
     pub(in crate::machine) waiters: Vec<OpId>,
     /// Chunks that need this node.
     pub(in crate::machine) dependents: Vec<u64>,
-    /// Sources that failed at it in this round, as bits.
+    /// Sources that failed to deliver it in this round, one bit per source.
     pub(in crate::machine) tried: u64,
     pub(in crate::machine) rounds: u32,
-    /// Of the sources tried those that answered, and have it damaged or not at all.
+    /// Of `tried`: sources that answered, but have the item damaged or not at all.
     pub(in crate::machine) spoilt: u64,
-    /// Rounds in a row in which all sources did.
+    /// Number of rounds in a row in which that was so for all sources.
     pub(in crate::machine) spoilt_rounds: u32,
-    /// Since when somebody waits for it.
+    /// Since when an operation waits for it.
     pub(in crate::machine) since: Option<Instant>,
-    /// When it fails for who waits.
+    /// When the operations that wait for it fail.
     pub(in crate::machine) deadline: Option<Instant>,
     /// How it failed last.
     pub(in crate::machine) failure: Option<Failure>,
-    /// It was left to come by itself.
+    /// It was already left to multicast once; it is not left a second time.
     pub(in crate::machine) left: bool,
-    /// It was wished for as urgent.
+    /// An urgent wish for it was queued for the multicast session.
     pub(in crate::machine) urged: bool,
 }
 
@@ -94,35 +98,37 @@ pub(in crate::machine) struct Supply {
     pub(in crate::machine) timers: BTreeSet<(Instant, Item)>,
     pub(in crate::machine) deadlines: BTreeSet<(Instant, Item)>,
     pub(in crate::machine) sources: Vec<Source>,
-    /// How the last answer of a source failed, if it did: what those suffer from whose turn never came.
+    /// How the last answer of any source failed, if it did. It explains the failure of an item that was never
+    /// requested before its deadline.
     pub(in crate::machine) failure: Option<Failure>,
     pub(in crate::machine) order: u64,
     pub(in crate::machine) running: usize,
     pub(in crate::machine) running_demand: usize,
-    /// How many may be in flight that nobody waits for.
+    /// How many fetches may be in flight that no read waits for.
     pub(in crate::machine) window: Window,
-    /// Nodes that were opened.
+    /// Nodes whose content is known.
     pub(in crate::machine) known: HashSet<NodePlace>,
-    /// What comes by itself.
+    /// What is left to multicast.
     pub(in crate::machine) multicast: MulticastWishes,
-    /// Nodes of this tree that were asked for ahead.
+    /// Number of nodes of this tree that were requested ahead of need.
     pub(in crate::machine) nodes_ahead: u32,
     /// Chunks that hold nothing but zeros in the base version.
     pub(in crate::machine) empty: RunSet,
     /// Chunks that are expected to be read.
     pub(in crate::machine) expected: Expected,
-    /// Counts the trees that there were.
+    /// Number of the current tree: it grows with each new base.
     pub(in crate::machine) tree: u64,
-    /// Where background filling is.
+    /// The next chunk for background filling.
     pub(in crate::machine) cursor: u64,
+    /// When background filling may request its next chunk.
     pub(in crate::machine) background_at: Instant,
-    /// It waits for that time and nothing else.
+    /// Background filling waits only for `background_at`.
     pub(in crate::machine) background_waits: bool,
     /// Chunks that were fetched before they were read.
     pub(in crate::machine) unread: HashMap<u64, Unread>,
 }
 
-/// Who waits for an item.
+/// An operation that waits for an item.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::machine) struct Waiter {
     pub(in crate::machine) id: OpId,
@@ -165,20 +171,21 @@ impl Supply {
         }
     }
 
-    /// What has to be fetched next on the way to `chunk`: the highest node that is not known, or the chunk.
+    /// The item to fetch next in order to get `chunk`: the highest node on its path that is not known, or the chunk
+    /// itself.
     pub(in crate::machine) fn next_item(&self, chunk: u64) -> Item {
         let place = |level: u8| NodePlace { level, number: chunk / FANOUT.pow(u32::from(level) + 1) };
         let unknown = (0..self.height).take_while(|&level| !self.known.contains(&place(level))).last();
         unknown.map_or(Item::Chunk(chunk), |level| Item::Node(place(level)))
     }
 
-    /// The chunks below a node.
+    /// The chunks below a node, of a disk with `count` chunks.
     pub(in crate::machine) fn span(place: NodePlace, count: u64) -> Range<u64> {
         let each = FANOUT.pow(u32::from(place.level) + 1);
         (place.number * each).min(count)..((place.number + 1) * each).min(count)
     }
 
-    /// The chunks of a node's entries that are `empty`, and of those behind its last.
+    /// The chunks below the node's `empty` entries, and below the entries that the node does not have.
     pub(in crate::machine) fn empty_chunks(place: NodePlace, empty: &[bool], count: u64) -> RunSet {
         let span = Self::span(place, count);
         let each = FANOUT.pow(u32::from(place.level));
@@ -202,7 +209,7 @@ impl Supply {
         }
     }
 
-    /// Wants `item`; true if that is new.
+    /// Adds `item` to the wanted items, or raises its priority. True if it is new; the caller then queues it.
     pub(in crate::machine) fn want(&mut self, item: Item, priority: Priority) -> bool {
         if let Some(want) = self.wants.get(&item) {
             if priority < want.priority {
@@ -237,7 +244,7 @@ impl Supply {
         true
     }
 
-    /// Wants what comes next on the way to `chunk`, which is wanted itself.
+    /// Wants the next item on the path to `chunk`, which must be wanted already.
     pub(in crate::machine) fn want_next(&mut self, chunk: u64, priority: Priority) {
         match self.next_item(chunk) {
             Item::Chunk(_) => self.enqueue(Item::Chunk(chunk)),
@@ -254,12 +261,12 @@ impl Supply {
         }
     }
 
-    /// Whether the chunk is on its way, or about to be.
+    /// Whether the chunk is being fetched or waits for that.
     pub(in crate::machine) fn is_wanted(&self, chunk: u64) -> bool {
         self.wants.contains_key(&Item::Chunk(chunk))
     }
 
-    /// Whether somebody waits for the chunk that is on its way.
+    /// Whether a read waits for the chunk.
     pub(in crate::machine) fn is_demanded(&self, chunk: u64) -> bool {
         self.wants.get(&Item::Chunk(chunk)).is_some_and(|want| want.priority == Priority::Demand)
     }
@@ -271,12 +278,13 @@ impl Supply {
         if let Some(waiter) = waiter {
             self.wait_for(item, waiter);
         }
+        // A chunk that needs a node passes its priority on to that node.
         if fresh || self.wants.get(&item).is_some_and(|want| want.state == State::NeedsNode) {
             self.want_next(chunk, priority);
         }
     }
 
-    /// Wants a node that can be named, for `waiter`.
+    /// Wants a node, for `waiter`. Its parent must be known.
     pub(in crate::machine) fn want_node(&mut self, place: NodePlace, waiter: Waiter) {
         let item = Item::Node(place);
         if self.want(item, Priority::Demand) {
@@ -285,13 +293,13 @@ impl Supply {
         self.wait_for(item, waiter);
     }
 
-    /// Why the item is wanted whose turn is next.
+    /// The priority of the first item in the queue.
     pub(in crate::machine) fn next_priority(&self) -> Option<Priority> {
         self.queue.first().map(|(priority, ..)| *priority)
     }
 
-    /// Wants the nodes below that of `place`, whose entries are `empty` or not: they are small, and each would else
-    /// cost who reads below it a round trip of its own.
+    /// Wants the children of node `place`; `empty` says which of its entries need none. Nodes are small, and without
+    /// this each would cost a read below it one more round trip.
     pub(in crate::machine) fn want_nodes_below(&mut self, place: NodePlace, empty: &[bool]) {
         let Some(level) = place.level.checked_sub(1) else { return };
         for (slot, _) in (0..).zip(empty).filter(|(_, empty)| !**empty) {
@@ -306,11 +314,12 @@ impl Supply {
         }
     }
 
+    /// Adds `waiter` to the operations that wait for `item`, which must be wanted.
     pub(in crate::machine) fn wait_for(&mut self, item: Item, waiter: Waiter) {
         let Waiter { id, since, deadline } = waiter;
         let want = self.wants.get_mut(&item).expect("it is wanted");
         if want.waiters.is_empty() {
-            // Who begins to wait has sources asked anew.
+            // A new waiter gets all rounds of retries.
             want.spoilt_rounds = 0;
         }
         if !want.waiters.contains(&id) {
@@ -323,7 +332,7 @@ impl Supply {
         }
     }
 
-    /// Takes the want of `item` off: whoever waited for it, and the chunks that needed it.
+    /// Removes the want of `item`. Returns the operations that waited for it and the chunks that needed it.
     pub(in crate::machine) fn remove(&mut self, item: Item) -> (Vec<OpId>, Vec<u64>) {
         self.take_from_queue(item);
         let Some(want) = self.wants.remove(&item) else { return Default::default() };
@@ -336,11 +345,12 @@ impl Supply {
         (want.waiters, want.dependents)
     }
 
-    /// The source to ask for `item` now; or when there may be one.
+    /// The source to ask for `item` now, or the reason why there is none.
     pub(in crate::machine) fn source_for(&mut self, now: Instant, item: Item) -> Choice {
         let want = self.wants.get_mut(&item).expect("it is wanted");
         let (mut busy, mut earliest, mut liar) = (false, None::<Instant>, None);
         for (index, source) in self.sources.iter().enumerate() {
+            // Each source is asked once per round.
             if want.tried & (1 << index) != 0 {
                 continue;
             }
@@ -358,11 +368,11 @@ impl Supply {
         if busy {
             return Choice::Busy;
         }
-        // A liar rests so that others are asked, not so that nobody is.
+        // A source that sent damaged objects rests so that others are preferred. If no other is left, it is asked.
         if let (Some(liar), None) = (liar, earliest) {
             return Choice::Ask(liar);
         }
-        // All that were not tried rest, or all were tried: another round.
+        // All sources that were not tried rest, or all were tried: a new round begins.
         let all_answered = want.spoilt.count_ones() as usize == self.sources.len();
         want.spoilt_rounds =
             if all_answered && !self.sources.is_empty() { want.spoilt_rounds + 1 } else { 0 };
@@ -371,17 +381,18 @@ impl Supply {
         if want.spoilt_rounds >= SPOILT_ROUNDS {
             return Choice::Spoilt;
         }
+        // Exponential backoff; after 8 doublings it is past `REST_MAX` in any case.
         let pause = (REST_MIN * 2u32.saturating_pow(want.rounds.min(8))).min(REST_MAX);
         Choice::Rest(earliest.unwrap_or(now + pause))
     }
 
-    /// A source answered, or did not.
+    /// Records how a request to `source` ended, and sets its rest.
     pub(in crate::machine) fn judge(&mut self, now: Instant, source: usize, result: Result<(), Failure>) {
         let Some(source) = self.sources.get_mut(source) else { return };
         source.running -= 1;
         self.failure = result.err();
         match result {
-            // Whoever gives something good need not rest, whatever was before.
+            // One good answer is enough to end a rest.
             Ok(()) => (source.failures, source.lies, source.rests_until) = (0, 0, now),
             Err(Failure::Dead) => {
                 source.failures += 1;
@@ -398,7 +409,7 @@ impl Supply {
         }
     }
 
-    /// The nodes are of another tree now.
+    /// Forgets all nodes: the base, and so the tree, has changed.
     pub(in crate::machine) fn forget_nodes(&mut self) {
         self.tree += 1;
         self.nodes_ahead = 0;
@@ -406,6 +417,7 @@ impl Supply {
         self.empty = RunSet::new();
     }
 
+    /// Notes that the content of a node is known.
     pub(in crate::machine) fn learn(&mut self, place: NodePlace) {
         self.known.insert(place);
     }
@@ -415,11 +427,11 @@ impl Supply {
     }
 }
 
-/// Whom to ask for an item.
+/// The result of choosing a source for an item.
 pub(in crate::machine) enum Choice {
     Ask(usize),
     Busy,
     Rest(Instant),
-    /// Nobody: all sources have it damaged, or lack it.
+    /// All sources have it damaged, or lack it.
     Spoilt,
 }

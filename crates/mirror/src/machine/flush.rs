@@ -1,5 +1,5 @@
-//! Flushes, and generations: what must be durable in which order, and the one moment from which a commit takes the
-//! disk.
+//! Flushes, generations (begin, end, reads of frozen sectors) and the rewriting of the journal: in which order data
+//! and records become durable, and how a commit gets all sectors as of one moment.
 
 use base::RunSet;
 
@@ -8,6 +8,7 @@ use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, overlaps};
 
 impl Core {
+    /// A flush joins a round of syncing or begins one: it syncs the data, then writes a barrier.
     pub(in crate::machine) fn step_flush(&mut self, id: OpId, flush: &mut Flush) -> Step {
         match flush.phase {
             _ if self.broken => Step::Over(Err(Failure::Local)),
@@ -18,12 +19,15 @@ impl Core {
             }
             FlushPhase::Wait => {
                 self.rounds.begin();
+                // Noted before the sync: a record that is appended during the sync may describe data that the sync
+                // misses.
                 let (upto, records) = (self.rounds.journal_end, self.rounds.records);
                 flush.phase = FlushPhase::Data { upto, records };
                 Step::Do(Io::SyncData)
             }
             FlushPhase::Data { .. } => Step::Do(Io::SyncData),
             FlushPhase::Barrier { upto, records } => {
+                // If no record was added since the last barrier, the sync of the data is enough.
                 if records > self.rounds.covered {
                     return Step::Do(Io::Barrier(upto));
                 }
@@ -35,7 +39,8 @@ impl Core {
 
     pub(in crate::machine) fn done_flush(&mut self, _id: OpId, flush: &mut Flush, done: &Done) {
         if let Done::Failed(_) = done {
-            // What the system could not write it may have dropped: nothing is known of it any more.
+            // After a failed sync the system may have dropped the data that it could not write: the state of the
+            // file is unknown.
             self.broken = true;
             self.round_over();
             return;
@@ -43,7 +48,7 @@ impl Core {
         match flush.phase {
             FlushPhase::Data { upto, records } => flush.phase = FlushPhase::Barrier { upto, records },
             FlushPhase::Barrier { records, .. } => {
-                // A barrier is no record.
+                // `Rounds::appended` counted the barrier as a record, but it is none.
                 self.rounds.records -= 1;
                 self.rounds.covered = records;
             }
@@ -61,7 +66,8 @@ impl Core {
         self.wakes.extend(rounds.waiters.drain(..));
     }
 
-    /// Keeps writes out and waits until none is under way. `None` once that is so.
+    /// Makes `id` the exclusive holder, which blocks new writes, and waits until no write is running. `None` once
+    /// that is so.
     fn hold(&mut self, id: OpId) -> Option<Step> {
         if self.exclusive.holder.is_some_and(|holder| holder != id) {
             self.exclusive.waiters.push(id);
@@ -81,6 +87,7 @@ impl Core {
         if let Some(over) = freeze.over {
             return Step::Over(over);
         }
+        // All running writes end first, so that the frozen sectors are the disk as of one moment.
         if let Some(wait) = self.hold(id) {
             return wait;
         }
@@ -107,6 +114,7 @@ impl Core {
         self.release();
     }
 
+    /// Waits for running writes, appends the record that ends the generation (or changes the base), and flushes.
     pub(in crate::machine) fn step_thaw(&mut self, id: OpId, thaw: &mut Thaw) -> Step {
         if let Some(failure) = thaw.failure {
             return Step::Over(Err(failure));
@@ -142,6 +150,7 @@ impl Core {
         self.release();
     }
 
+    /// Syncs the data, waits for appends in flight, and replaces the journal. It counts as a round of syncing.
     pub(in crate::machine) fn step_rewrite(&mut self, id: OpId, rewrite: &mut Rewrite) -> Step {
         if rewrite.over {
             return Step::Over(Ok(()));
@@ -150,7 +159,8 @@ impl Core {
             return wait;
         }
         if !rewrite.begun {
-            // A barrier of the old journal has no place in the new one.
+            // A barrier names an offset of the old journal and must not be appended to the new one: wait for the
+            // running flush.
             if self.rounds.running {
                 self.rounds.waiters.push(id);
                 return Step::Wait;
@@ -161,7 +171,8 @@ impl Core {
         if !rewrite.synced {
             return Step::Do(Io::SyncData);
         }
-        // A record of the old journal says of the new one neither what is in it nor where it ends.
+        // A record that is still being appended to the old journal would be missing in the new one, and its end
+        // offset would be wrong there. So wait for such records, and hold back new ones.
         self.exclusive.replaces = true;
         if !self.appending.is_empty() {
             return self.wait_blocked(id);
@@ -173,10 +184,12 @@ impl Core {
         match done {
             Done::Well if !rewrite.synced => rewrite.synced = true,
             Done::Appended(end) => {
-                // All that the new journal says is durable.
+                // The new journal was synced: all that it says is durable.
                 self.rounds.records -= 1;
                 self.rounds.covered = self.rounds.records;
                 self.rounds.journal_end = *end;
+                // If the new journal is almost as long as the limit, the limit grows. Else a rewrite would follow at
+                // once.
                 self.config.journal_bytes_max = self.config.journal_bytes_max.max(2 * end);
                 rewrite.over = true;
             }
@@ -192,6 +205,7 @@ impl Core {
         }
     }
 
+    /// Reads frozen sectors from the side file if they were copied there, else from the local file.
     pub(in crate::machine) fn step_frozen_read(&mut self, id: OpId, read: &mut FrozenRead) -> Step {
         if let Some(over) = read.over {
             return Step::Over(over);
@@ -208,7 +222,7 @@ impl Core {
         Step::Do(Io::ReadFrozen { copied, here })
     }
 
-    /// Whether all of `range` is as it was when the generation began, in place or copied.
+    /// Whether all of `range` still has the bytes from the begin of the generation, in place or in the side file.
     fn is_as_frozen(&self, range: &Sectors) -> bool {
         let others = self.held.frozen.gaps(range.clone());
         others.into_iter().all(|run| self.held.is_here(&self.cut, &run) && !self.held.dirty.touches(&run))
@@ -249,7 +263,7 @@ mod tests {
         Core::new(cut, config, held, 100)
     }
 
-    /// What `id` is to do after it did what it was told to.
+    /// Reports `done` for the last step of `id`, and returns its next step.
     fn go_on(core: &mut Core, id: OpId, done: Done) -> Step {
         core.done(NOW, id, done);
         core.step(NOW, id)
@@ -276,7 +290,7 @@ mod tests {
         assert_eq!(core.step(NOW, flush), Step::Wait);
         assert_eq!(go_on(&mut core, first, Done::Well), Step::Do(Io::Barrier(200)));
         assert_eq!(go_on(&mut core, first, Done::Appended(400)), Step::Over(Ok(())));
-        // The round that ran does not know of the generation.
+        // The round that was running began before the generation, so it does not cover it.
         assert_eq!(core.poll_wake(), Some(flush));
         assert_eq!(core.step(NOW, flush), Step::Do(Io::SyncData));
         assert_eq!(go_on(&mut core, flush, Done::Well), Step::Do(Io::Barrier(400)));
@@ -302,7 +316,7 @@ mod tests {
             assert!(matches!(go_on(&mut core, fetch, Done::Chunk(10)), Step::Do(Io::Fill { .. })));
         }
         assert!(matches!(go_on(&mut core, fetches[0], Done::Well), Step::Do(Io::Append(_))));
-        // Meanwhile a write made the journal as long as it may be.
+        // Meanwhile a write makes the journal longer than its limit.
         let write = core.submit(Request::Write { range: 40..41, durable: false });
         assert_eq!(core.step(NOW, write), Step::Do(Io::Write(40..41)));
         assert!(matches!(go_on(&mut core, write, Done::Well), Step::Do(Io::Append(_))));
@@ -346,7 +360,7 @@ mod tests {
         assert_eq!(core.step(NOW, rebase), Step::Do(Io::Append(Record::Rebased)));
         assert_eq!(go_on(&mut core, rebase, Done::Appended(200)), Step::Do(Io::SyncData));
         assert_eq!(go_on(&mut core, check, Done::Checked(false)), Step::Over(Ok(())));
-        // In the tree of now it is empty: what lies there is not.
+        // In the new tree the chunk is empty, but the local file still has bytes there.
         let (node, step) = opens(&mut core, true);
         assert_eq!(step, Step::Do(Io::Append(Record::Clean(std::iter::once(1..4).collect()))));
         assert_eq!(go_on(&mut core, node, Done::Appended(300)), Step::Over(Ok(())));

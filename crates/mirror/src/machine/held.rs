@@ -1,25 +1,25 @@
-//! What lies in the local file, by sets of sectors and chunks.
+//! The sets that say which parts of the local file are valid, and how.
 
 use base::RunSet;
 
 use crate::machine::types::{Cut, Sectors};
 
-/// What lies in the local file, by sets: what the journal remembers.
+/// Which parts of the local file are valid, as sets of sectors and chunks. The journal records exactly this.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
     /// Sectors written since the base version.
     pub dirty: RunSet,
-    /// Of these, those that nobody needs: they hold zeros, and are free in the next version.
+    /// Of these, the freed ones: they hold zeros, and are free in the next version.
     pub freed: RunSet,
     /// Sectors that are being committed.
     pub frozen: RunSet,
-    /// Of these, those that are free in the version.
+    /// Of these, those that are free in the version being committed.
     pub frozen_freed: RunSet,
-    /// Sectors that were committed, in chunks that are not here as a whole.
+    /// Sectors that were committed, in chunks that are not completely local.
     pub kept: RunSet,
-    /// Chunks that are here.
+    /// Chunks that are completely local.
     pub clean: RunSet,
-    /// Chunks that have to be checked.
+    /// Chunks that were clean before a power cut, and must be checked before use.
     pub suspect: RunSet,
 }
 
@@ -38,13 +38,13 @@ impl Held {
         missing
     }
 
-    /// What is dirty is frozen: a commit begins.
+    /// Makes all dirty sectors frozen: a commit begins.
     pub fn freeze(&mut self) {
         self.frozen = std::mem::take(&mut self.dirty);
         self.frozen_freed = std::mem::take(&mut self.freed);
     }
 
-    /// What was frozen is dirty again, and free unless it was written since.
+    /// Makes the frozen sectors dirty again. Those that were freed stay freed unless they were written since.
     pub fn abandon(&mut self) {
         let mut freed = std::mem::take(&mut self.frozen_freed);
         self.dirty.iter().for_each(|run| freed.remove(run));
@@ -53,24 +53,26 @@ impl Held {
         self.dirty.extend(&frozen);
     }
 
-    /// These sectors hold something.
+    /// Makes these sectors dirty and not freed.
     pub fn write(&mut self, range: Sectors) {
         self.freed.remove(range.clone());
         self.dirty.insert(range);
     }
 
-    /// These sectors hold zeros that nobody needs.
+    /// Makes these sectors dirty and freed.
     pub fn free(&mut self, range: Sectors) {
         self.dirty.insert(range.clone());
         self.freed.insert(range);
     }
 
-    /// What was frozen is a version now, and the base.
+    /// The frozen sectors are in the new base. Chunks that are now completely local become clean; in other chunks
+    /// the sectors become kept.
     pub fn commit(&mut self, cut: &Cut) {
         self.frozen_freed = RunSet::new();
         let frozen = std::mem::take(&mut self.frozen);
         for run in frozen.iter() {
             let chunks = cut.chunks_of(&run);
+            // The last chunk of the disk may be shorter, so a run up to the end of the disk covers it completely.
             let whole = run.start.div_ceil(cut.chunk_sectors)..if run.end == cut.size_sectors {
                 chunks.end
             } else {
@@ -79,7 +81,8 @@ impl Held {
             if !whole.is_empty() {
                 self.clean.insert(whole);
             }
-            // The first and the last may have been written in part.
+            // The first and the last chunk may be covered only in part: keep that part, unless other parts complete
+            // the chunk.
             for chunk in [chunks.start, chunks.end - 1] {
                 let sectors = cut.chunk(chunk);
                 self.kept.insert(run.start.max(sectors.start)..run.end.min(sectors.end));

@@ -1,25 +1,27 @@
-//! The heart of the mirror: which sectors are here, what is fetched when and from whom, and in which order data,
-//! records and syncs reach the local medium. Sans-IO: it holds sets of sectors and no bytes; time is an argument.
+//! The core of an on-demand disk. It decides which sectors are fetched, when and from which source, and in which
+//! order data, journal records and syncs reach the local medium. It does no I/O itself: it holds sets of sectors but
+//! no bytes, and time is an argument.
 //!
-//! Whatever happens is an *operation*: a request of a front end, or a fetch that the core starts itself. Whoever drives
-//! one (a thread of a front end, a worker, the simulator) asks [`Core::step`] what is to be done next, does it, and
-//! tells [`Core::done`]. Operations that wait for others are named by [`Core::poll_wake`] when they may go on.
+//! All work is done in *operations*: a request of a front end, or a fetch that the core starts itself. A driver (a
+//! front end's thread, a worker thread, the simulator) asks [`Core::step`] for the next step of an operation,
+//! executes it, and reports the result to [`Core::done`]. When an operation that had to wait can continue,
+//! [`Core::poll_wake`] returns it. The frozen sectors of one commit are a *generation*.
 //!
 //! ```text
-//! sector   dirty    written since the base version; lies in the local file
+//! sector   dirty    written since the base version; is in the local file
 //!          frozen   dirty when a commit began; copied before it is overwritten
-//!          kept     committed since, in a chunk that is not here as a whole
-//!          other    as its chunk is
-//! chunk    clean    all of it that is not dirty equals the base version, zeros where that is free
-//!          suspect  was clean before a power cut; held against its digest before it is used
-//!          absent   fetched as a whole on first touch; what is dirty or kept of it stays
+//!          kept     committed since, in a chunk that is not completely local
+//!          other    has the state of its chunk
+//! chunk    clean    its sectors, except the dirty ones, equal the base version; free space reads as zeros
+//!          suspect  was clean before a power cut; is compared with its digest before it is used
+//!          absent   fetched as a whole at the first access; its dirty and kept sectors stay
 //! ```
 //!
-//! **Order.** `formats/mirror.md` has the argument. A sector that becomes dirty is recorded *after* its data was
-//! written where it was not here before (what lies there without a record is void and is cleared after a crash), and
-//! *before* where it was (a record too many says that equal data is dirty). A flush syncs the data first, then writes a
-//! barrier that covers the records that were there before, and syncs that. A chunk is recorded as clean after all of it
-//! was written.
+//! **Order.** `formats/mirror.md` explains why it is correct. If a sector was not local when it becomes dirty, it is
+//! recorded *after* its data was written: bytes without a record are not valid and are cleared after a crash. If it
+//! was local, it is recorded *before*: a record without its data only makes equal bytes dirty. A flush first syncs
+//! the data, then writes a barrier that covers the records which existed before that sync, and syncs the journal. A
+//! chunk is recorded as clean after all of it was written.
 
 mod fetch;
 mod fetch_queue;

@@ -1,5 +1,5 @@
-//! What comes by itself: a multicast session brings nodes and chunks without a request for each. While one is relied
-//! on, sources are asked only for what it did not bring in time.
+//! Multicast: a session delivers nodes and chunks without a request for each. While the core relies on a session, it
+//! asks sources only for items that the session did not deliver in time.
 
 use base::Instant;
 
@@ -10,14 +10,15 @@ use crate::machine::state::{Core, Op};
 use crate::machine::types::{Done, Item, OpId};
 
 impl Supply {
-    /// Until when `item`, whose turn to be fetched has come, is left to come by itself: once, for a bounded time.
+    /// Called when it is the turn of `item` to be fetched. If it should be left to multicast first: until when. This
+    /// happens once per want.
     pub(in crate::machine) fn left_until(&mut self, now: Instant, item: Item) -> Option<Instant> {
         let Expectation::Everything(patience) = self.multicast.expectation else { return None };
         let want = self.wants.get_mut(&item)?;
         (!std::mem::replace(&mut want.left, true)).then_some(now + patience)
     }
 
-    /// Lets `chunk`, which is wanted because somebody waits or is about to, come by itself if it does.
+    /// Tells the multicast session that `chunk` is urgent: a read waits for it or will need it soon. Once per want.
     pub(in crate::machine) fn urge(&mut self, chunk: u64) {
         if let Some(want) = self.wants.get_mut(&Item::Chunk(chunk))
             && want.state != State::Running
@@ -27,7 +28,7 @@ impl Supply {
         }
     }
 
-    /// What was left to come by itself is to be fetched.
+    /// Queues all items again that were left to multicast.
     fn release_left(&mut self) {
         let left = self.wants.iter().filter_map(|(item, want)| match want.state {
             State::Resting(until) if want.left => Some((until, *item)),
@@ -39,7 +40,8 @@ impl Supply {
         }
     }
 
-    /// `item` came by itself: nobody is asked for it any more. Returns why it is wanted; `None` if it is being fetched.
+    /// `item` arrived by multicast: no source is asked for it any more. Returns the priority with which it is
+    /// wanted; `None` if it is already being fetched from a source.
     fn arrives(&mut self, item: Item) -> Option<Priority> {
         let want = self.wants.get(&item);
         if want.is_some_and(|want| want.state == State::Running) {
@@ -48,6 +50,7 @@ impl Supply {
         if let Some(State::Resting(until)) = want.map(|want| want.state) {
             self.timers.remove(&(until, item));
         }
+        // If nothing wanted the item, it is wanted from now on, so that its fetch ends like any other.
         self.want(item, Priority::Expected);
         self.take_from_queue(item);
         let want = self.wants.get_mut(&item).expect("it is wanted");
@@ -60,8 +63,8 @@ impl Supply {
 }
 
 impl Core {
-    /// From now on the core relies on what comes by itself so far. What was left to come, and is not relied on any
-    /// more, is fetched at once; [`Self::poll_begin`] says what.
+    /// Sets how far the core relies on multicast from now on. If it relied on it before and does not any more, the
+    /// items that were left to multicast are fetched at once: [`Self::poll_begin`] returns the fetches.
     pub fn expect_multicast(&mut self, expectation: Expectation) {
         let before = std::mem::replace(&mut self.supply.multicast.expectation, expectation);
         match (before, expectation) {
@@ -86,7 +89,7 @@ impl Core {
         }
     }
 
-    /// What is expected to be read is to come by itself, too.
+    /// Wishes for the chunks that are expected to be read, too.
     pub(in crate::machine) fn wish_expected(&mut self, now: Instant) {
         while matches!(self.supply.multicast.expectation, Expectation::Everything(_))
             && self.supply.multicast.has_room()
@@ -98,7 +101,7 @@ impl Core {
         }
     }
 
-    /// A chunk that was wished for does not come: it is fetched, if it is not here.
+    /// The session will not deliver `chunk`, which was wished for: it is fetched from a source unless it is local.
     pub(crate) fn fetch_instead(&mut self, chunk: u64) {
         if self.is_chunk_here(chunk) {
             return;
@@ -115,25 +118,26 @@ impl Core {
         }
     }
 
-    /// The next chunk that is to come by itself.
+    /// The next chunk that the multicast session should deliver.
     pub fn poll_wish(&mut self) -> Option<ChunkWish> {
         self.supply.multicast.wishes.pop_front()
     }
 
-    /// Whether [`Self::poll_wish`] has something to say.
+    /// Whether [`Self::poll_wish`] would return a chunk.
     #[must_use]
     pub(crate) fn has_wishes(&self) -> bool {
         !self.supply.multicast.wishes.is_empty()
     }
 
-    /// Whether the node of this place was opened.
+    /// Whether the content of the node at this place is known.
     #[must_use]
     pub fn knows(&self, place: super::NodePlace) -> bool {
         self.supply.knows(place)
     }
 
-    /// `item` came by itself, verified and opened as `came` says: an operation as a fetch that has its answer, to be
-    /// driven as any other. `None` if it is not needed, or is being fetched.
+    /// `item` arrived by multicast; it was verified and decoded, and `came` describes it. Returns an operation,
+    /// which is like a fetch that already has its answer, and must be driven like any other. `None` if the item is
+    /// not needed or is already being fetched.
     pub fn arrived(&mut self, item: Item, came: Done) -> Option<OpId> {
         let is_needed = match item {
             Item::Chunk(chunk) => {

@@ -1,34 +1,34 @@
-//! What is left to come by multicast, and how far the machine relies on that.
+//! Which chunks are left to multicast, and how far the core relies on it.
 
 use std::collections::VecDeque;
 
 use base::Duration;
 
-/// Most wishes that wait to be heard; what finds no room is fetched.
+/// Maximum number of wishes in the queue. A chunk for which there is no room is fetched.
 const WISHES_MAX: usize = 1024;
 
-/// How far the core relies on what comes by itself.
+/// How far the core relies on multicast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expectation {
-    /// Nothing does: everything is fetched.
+    /// Not at all: everything is fetched.
     #[default]
     Nothing,
-    /// Something may soon: what nobody waits for is not fetched yet.
+    /// Multicast may deliver something soon: only items that a read waits for are fetched now.
     Perhaps,
-    /// All that is wanted does, within this time; what does not is fetched.
+    /// Multicast delivers all wanted items. An item that does not arrive within this time is fetched.
     Everything(Duration),
 }
 
-/// A chunk that is to come.
+/// A chunk that the multicast session should deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkWish {
     /// Its index.
     pub chunk: u64,
-    /// Whether somebody waits for it, or is about to.
+    /// Whether a read waits for it or will need it soon.
     pub urgent: bool,
 }
 
-/// What is left to come by itself.
+/// The chunks that are left to multicast.
 #[derive(Debug, Default)]
 pub(in crate::machine) struct MulticastWishes {
     pub(in crate::machine) expectation: Expectation,
@@ -36,7 +36,7 @@ pub(in crate::machine) struct MulticastWishes {
 }
 
 impl MulticastWishes {
-    /// Whether what nobody waits for is not to be fetched.
+    /// Whether prefetches and background fetches are held back.
     pub(in crate::machine) fn holds_back(&self) -> bool {
         self.expectation != Expectation::Nothing
     }
@@ -45,7 +45,7 @@ impl MulticastWishes {
         self.wishes.len() < WISHES_MAX
     }
 
-    /// A chunk is wanted. False if it has to be fetched.
+    /// Adds a wish for `chunk`. False if multicast will not deliver it, so that it must be fetched.
     pub(in crate::machine) fn wish(&mut self, chunk: u64, urgent: bool) -> bool {
         let comes = matches!(self.expectation, Expectation::Everything(_)) && self.has_room();
         if comes {

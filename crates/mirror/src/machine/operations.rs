@@ -1,15 +1,16 @@
-//! What the machine remembers of each operation.
+//! The state of each kind of operation, and the state that flushes and exclusive operations share.
 
 use base::Instant;
 
 use crate::machine::fetch_queue::Priority;
 use crate::machine::types::{Done, Failure, Item, OpId, Record, Sectors, Zeros};
 
-/// A request for bytes.
+/// A read.
 pub(in crate::machine) struct Read {
     pub(in crate::machine) range: Sectors,
     pub(in crate::machine) failure: Option<Failure>,
     pub(in crate::machine) over: bool,
+    /// It has waited for missing chunks; they are counted only the first time.
     pub(in crate::machine) waited: bool,
 }
 
@@ -30,7 +31,7 @@ impl Read {
     }
 }
 
-/// A request to know what is empty.
+/// A request to find out which chunks are empty.
 pub(in crate::machine) struct Learn {
     pub(in crate::machine) range: Sectors,
     pub(in crate::machine) failure: Option<Failure>,
@@ -46,7 +47,7 @@ impl Learn {
     }
 }
 
-/// An item on its way.
+/// A fetch of an item, or a check of a suspect chunk.
 pub(in crate::machine) struct Fetch {
     pub(in crate::machine) began: Instant,
     pub(in crate::machine) item: Item,
@@ -55,22 +56,22 @@ pub(in crate::machine) struct Fetch {
     pub(in crate::machine) phase: FetchPhase,
     pub(in crate::machine) bytes: u32,
     pub(in crate::machine) empty: Vec<bool>,
-    /// Which tree it is of.
+    /// Number of the tree to which the item belongs; see `Supply::tree`.
     pub(in crate::machine) tree: u64,
 }
 
-/// In the place of a source: what lies here is looked at.
+/// In place of a source: no source is asked; the chunk in the local file is checked.
 pub(in crate::machine) const NOBODY: usize = usize::MAX;
-/// In the place of a source: it came by itself.
+/// In place of a source: the item arrived by multicast.
 pub(in crate::machine) const ITSELF: usize = usize::MAX - 1;
 
 /// What a fetch does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::machine) enum FetchPhase {
     Get,
-    /// Writes to the chunk end first, and others wait.
+    /// Waits until running writes to the range have ended; new ones wait.
     Lock,
-    /// What the local file has is held against the leaf.
+    /// Compares the chunk in the local file with its leaf.
     Check,
     Fill,
     Record,
@@ -89,7 +90,8 @@ impl Fetch {
         Self { began, item, source, priority, phase, bytes: 0, empty: Vec::new(), tree }
     }
 
-    /// Of what came by itself: an object of `bytes`; of a node, which of its entries are `empty`.
+    /// A fetch whose item has arrived by multicast: an object of `bytes` bytes and, of a node, which of its entries
+    /// are `empty`.
     pub(in crate::machine) fn arrived(
         item: Item,
         priority: Priority,
@@ -109,13 +111,13 @@ impl Fetch {
 /// A request that changes sectors.
 pub(in crate::machine) struct Write {
     pub(in crate::machine) range: Sectors,
-    /// `None`: bytes; else zeros, and what becomes of the space.
+    /// `None`: the write has bytes. Else it writes zeros, and this is what happens to the space.
     pub(in crate::machine) zeros: Option<Zeros>,
     pub(in crate::machine) durable: bool,
     pub(in crate::machine) phase: WritePhase,
-    /// Parts that are still to be copied or, after a failure, to be cleared; last first.
+    /// Parts that must still be copied to the side file or, after a failure, cleared. The last one is the next.
     pub(in crate::machine) parts: Vec<Sectors>,
-    /// What is being recorded.
+    /// Sectors of the record that is being appended.
     pub(in crate::machine) recording: Vec<Sectors>,
     pub(in crate::machine) failure: Option<Failure>,
     pub(in crate::machine) flush: Option<Flush>,
@@ -126,12 +128,12 @@ pub(in crate::machine) struct Write {
 pub(in crate::machine) enum WritePhase {
     Enter,
     Copy,
-    /// Sectors that are here are recorded before they change.
+    /// Local sectors that are not dirty yet are recorded before they change.
     Ahead,
     Data,
-    /// Sectors that were not here are recorded after they were written.
+    /// Sectors that were absent are recorded after they were written.
     Behind,
-    /// The write failed: what it left where nothing was is cleared.
+    /// The write failed: the bytes that it left in absent sectors are cleared.
     Clear,
     Flush,
 }
@@ -152,18 +154,18 @@ impl Write {
     }
 }
 
-/// Rounds of syncing: those who flush at the same time share one.
+/// Rounds of syncing: flushes that run at the same time share one round (group commit).
 pub(in crate::machine) struct Rounds {
     pub(in crate::machine) begun: u64,
     pub(in crate::machine) over: u64,
     pub(in crate::machine) running: bool,
     pub(in crate::machine) waiters: Vec<OpId>,
-    /// Writes and turns of a generation that are over; how many were when the running round began, and when the last
-    /// good one did.
+    /// Number of writes, begins and ends of generations that are over: `written` now, `running_written` when the
+    /// running round began, `synced` when the last successful round began.
     pub(in crate::machine) written: u64,
     pub(in crate::machine) running_written: u64,
     pub(in crate::machine) synced: u64,
-    /// Records in the journal, and how many are covered by a barrier.
+    /// Number of records in the journal, and how many of them a barrier covers.
     pub(in crate::machine) records: u64,
     pub(in crate::machine) covered: u64,
     pub(in crate::machine) journal_end: u64,
@@ -189,7 +191,8 @@ impl Rounds {
         self.journal_end
     }
 
-    /// Something is over that only a round which begins from now on covers.
+    /// Counts a write (or a begin or end of a generation) that is over. Only a round that begins from now on covers
+    /// it.
     pub(in crate::machine) fn wrote(&mut self) {
         self.written += 1;
     }
@@ -205,7 +208,8 @@ impl Rounds {
         self.running_written = self.written;
     }
 
-    /// A flush of all writes that are over by now.
+    /// A flush of all writes that are over now. It joins the running round only if nothing was written since that
+    /// round began, and needs no round at all if everything is already durable.
     pub(in crate::machine) fn flush(&self) -> Flush {
         let joins = self.running && self.running_written == self.written;
         let idle = !self.running && self.written == self.synced && self.records == self.covered;
@@ -215,7 +219,7 @@ impl Rounds {
 
 /// A request for durability.
 pub(in crate::machine) struct Flush {
-    /// Over once this round is.
+    /// The flush is over when this round is.
     pub(in crate::machine) round: u64,
     pub(in crate::machine) phase: FlushPhase,
 }
@@ -227,12 +231,12 @@ pub(in crate::machine) enum FlushPhase {
     Barrier { upto: u64, records: u64 },
 }
 
-/// Freezing, thawing and rewriting exclude each other, and keep writes out.
+/// Freezing, thawing and rewriting the journal exclude each other, and block writes.
 #[derive(Default)]
 pub(in crate::machine) struct Exclusive {
     pub(in crate::machine) holder: Option<OpId>,
     pub(in crate::machine) waiters: Vec<OpId>,
-    /// The holder replaces the journal.
+    /// The holder is about to replace the journal.
     pub(in crate::machine) replaces: bool,
 }
 
@@ -241,7 +245,7 @@ impl Exclusive {
         self.holder.is_some()
     }
 
-    /// Whether nothing may be appended to the journal: another one is about to be in its place.
+    /// Whether nothing may be appended to the journal, because it is about to be replaced.
     pub(in crate::machine) fn holds_records(&self) -> bool {
         self.replaces
     }
@@ -253,7 +257,7 @@ pub(in crate::machine) struct Freeze {
     pub(in crate::machine) over: Option<Result<(), Failure>>,
 }
 
-/// A request to end one, or to change the base, by a record.
+/// A request to end a generation or to change the base, which it does by a record.
 pub(in crate::machine) struct Thaw {
     pub(in crate::machine) record: Record,
     pub(in crate::machine) flush: Option<Flush>,
@@ -266,10 +270,10 @@ impl Thaw {
     }
 }
 
-/// The journal is replaced by a shorter one.
+/// Replaces the journal by a shorter one.
 #[derive(Default)]
 pub(in crate::machine) struct Rewrite {
-    /// It is the round of syncing that runs.
+    /// It has begun a round of syncing, which is the running one.
     pub(in crate::machine) begun: bool,
     pub(in crate::machine) synced: bool,
     pub(in crate::machine) over: bool,

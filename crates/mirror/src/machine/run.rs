@@ -1,4 +1,4 @@
-//! The machine as its driver sees it: operations begin, go on and end here.
+//! The interface of the core for its driver: begin, step and end operations.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,12 +14,12 @@ use crate::machine::types::{
     Config, Counters, Cut, Done, Ending, Failure, Io, OpId, Record, Request, Sectors, Step,
 };
 
-/// Most chunks of the order of first reads that are remembered.
+/// Maximum number of chunks in the recorded order of first reads.
 const ORDER_MAX: usize = 1 << 16;
 
 impl Core {
-    /// A disk that is cut like this, of which `held` is in the local file, and whose journal ends at `journal_end`, all
-    /// of it durable.
+    /// The core of a disk that is divided into chunks as `cut` says. `held` is in the local file. The journal ends
+    /// at `journal_end` bytes, and all of it is durable.
     #[must_use]
     pub fn new(cut: Cut, config: Config, held: Held, journal_end: u64) -> Self {
         let supply = Supply::new(&config, cut.height);
@@ -50,7 +50,7 @@ impl Core {
         }
     }
 
-    /// Begins an operation; drive it by [`Self::step`].
+    /// Begins an operation. Drive it with [`Self::step`].
     pub fn submit(&mut self, request: Request) -> OpId {
         let op = match request {
             Request::Read(range) => {
@@ -71,6 +71,7 @@ impl Core {
         self.enter(op)
     }
 
+    /// Adds an operation and returns its number.
     pub(in crate::machine) fn enter(&mut self, op: Op) -> OpId {
         let id = OpId(self.next_op);
         self.next_op += 1;
@@ -78,7 +79,7 @@ impl Core {
         id
     }
 
-    /// What operation `id` needs now. After [`Step::Over`] there is no such operation any more.
+    /// The next step of operation `id`. After [`Step::Over`] the operation no longer exists.
     pub fn step(&mut self, now: Instant, id: OpId) -> Step {
         let mut op = self.ops.remove(&id).expect("only operations that are not over are driven");
         let step = match &mut op {
@@ -101,7 +102,7 @@ impl Core {
         step
     }
 
-    /// Says how it went what operation `id` was last told to do. Then comes [`Self::step`].
+    /// Reports the result of the last [`Step::Do`] of operation `id`. Call [`Self::step`] next.
     pub fn done(&mut self, now: Instant, id: OpId, done: Done) {
         if let Done::Appended(end) = done {
             self.rounds.appended(end);
@@ -122,7 +123,7 @@ impl Core {
         self.ops.insert(id, op);
     }
 
-    /// The next operation that waited and may go on. It may have to wait again.
+    /// The next operation that waited and can continue. It may have to wait again.
     pub fn poll_wake(&mut self) -> Option<OpId> {
         loop {
             let id = self.wakes.pop_front()?;
@@ -132,8 +133,8 @@ impl Core {
         }
     }
 
-    /// The next operation that the core began itself, to be driven as any other: a fetch, if there is something to
-    /// fetch and somebody to ask, or a new journal.
+    /// The next operation that the core starts itself, to be driven like any other: a fetch, if an item is wanted
+    /// and a source is free, or a rewrite of the journal.
     pub fn poll_begin(&mut self, now: Instant) -> Option<OpId> {
         if self.rounds.journal_bytes() > self.config.journal_bytes_max && !self.rewriting && !self.broken {
             self.rewriting = true;
@@ -142,30 +143,30 @@ impl Core {
         self.next_fetch(now)
     }
 
-    /// When [`Self::handle_timeout`] is to be called; never earlier than necessary.
+    /// When [`Self::handle_timeout`] must be called. `None`: not before something else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.next_timeout()
     }
 
-    /// Lets what waited for its time go on; [`Self::poll_begin`] and [`Self::poll_wake`] say what.
+    /// Handles all timers that have expired at `now`. Call [`Self::poll_begin`] and [`Self::poll_wake`] afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.pass_time(now);
     }
 
-    /// Whether a read of `range` needs no operation at all: all of it is here.
+    /// Whether all of `range` is local, so that a read of it needs no operation.
     #[must_use]
     pub fn is_here(&self, range: &Sectors) -> bool {
         self.held.is_here(&self.cut, range)
     }
 
-    /// A read that is answered without an operation, since [`Self::is_here`]. Whether there may be something to begin
-    /// now.
+    /// Notes a read that is answered without an operation, after [`Self::is_here`] said so. Returns whether there
+    /// may be something to fetch now.
     pub(crate) fn read_here(&mut self, range: &Sectors) -> bool {
         self.note_read(range)
     }
 
-    /// The end is near: reads that wait for a source fail.
+    /// Makes all reads fail that wait for a source, because the disk is being closed.
     pub(crate) fn give_up_all(&mut self) {
         let reads = |(id, op): (&OpId, &Op)| matches!(op, Op::Read(_) | Op::Learn(_)).then_some(*id);
         let waiting: Vec<OpId> = self.ops.iter().filter_map(reads).collect();
@@ -184,13 +185,13 @@ impl Core {
         self.supply.empty.contains(&(chunk..chunk + 1))
     }
 
-    /// How the disk is cut.
+    /// How the disk is divided into chunks.
     #[must_use]
     pub fn cut(&self) -> &Cut {
         &self.cut
     }
 
-    /// What happened so far.
+    /// The counters since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -202,8 +203,9 @@ impl Core {
         &self.order
     }
 
-    /// Chunks that are likely to be read, in this order: fetched behind what is demanded. What was expected before
-    /// stays; what is new goes behind what stands before it here and was not asked for yet, else it is next.
+    /// Adds chunks that will probably be read, in this order. They are prefetched, after demanded chunks. Chunks
+    /// that were expected before stay in the queue. A new chunk is inserted after the nearest chunk before it in
+    /// `chunks` that is still in the queue; without one, it goes to the front of the queue.
     pub fn expect_reads(&mut self, chunks: &[u64]) {
         let count = self.cut.chunks();
         let is_new =
@@ -212,29 +214,31 @@ impl Core {
         self.supply.expected.add(&new);
     }
 
-    /// Whether what is expected is still fetched. Where most of it was in vain nothing is expected any more.
+    /// Whether expected chunks are still fetched. Not any more once most of them turned out to be useless.
     #[must_use]
     pub fn expects(&self) -> bool {
         !self.supply.expected.is_given_up()
     }
 
-    /// Whether every chunk is in the local file.
+    /// Whether the whole disk is in the local file.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.held.is_here(&self.cut, &(0..self.cut.size_sectors))
     }
 
-    /// Wakes whoever waits for a write, a fill or a generation.
+    /// Wakes all operations that wait for a write, a fill or an exclusive operation.
     pub(in crate::machine) fn unblock(&mut self) {
         self.wakes.extend(self.blocked.drain(..));
     }
 
+    /// Makes `id` wait until [`Self::unblock`] is called.
     pub(in crate::machine) fn wait_blocked(&mut self, id: OpId) -> Step {
         self.blocked.push(id);
         Step::Wait
     }
 
-    /// Books a read: for the order of first reads, for what was prefetched, and for the streams.
+    /// Notes a read: for the order of first reads, for the statistics of prefetching, and for the detection of
+    /// streams. Returns whether there may be something to fetch now.
     pub(in crate::machine) fn note_read(&mut self, range: &Sectors) -> bool {
         let chunks = self.cut.chunks_of(range);
         for chunk in chunks.clone() {
@@ -242,7 +246,7 @@ impl Core {
                 self.counters.used(unread);
                 self.contexts.used(chunk);
             } else if self.supply.is_wanted(chunk) {
-                // It is on its way: not in vain.
+                // It is still being fetched, but the prefetch was useful.
                 self.contexts.used(chunk);
             }
         }

@@ -1,4 +1,5 @@
-//! Which item is fetched next, from whom, and who goes on when it came or did not.
+//! Scheduling: which item is fetched next and from which source, and which operations continue when it arrives or
+//! fails.
 
 use base::{Duration, Instant};
 
@@ -8,25 +9,25 @@ use crate::machine::prefetch::expected::WANTS_EACH;
 use crate::machine::state::{Core, Op};
 use crate::machine::types::{Failure, Item, OpId};
 
-/// Queued items that are looked at for one that a free source has not failed at.
+/// Number of items at the front of the queue that are examined to find one for which a source is free.
 const LOOKS_MAX: usize = 64;
-/// Fetches in flight in the background, and with any others in flight or queued.
+/// Background filling requests a chunk only while fewer items than this are queued or in flight, of any priority.
 const BACKGROUND_MAX: usize = 4;
 
 impl Core {
-    /// Wants a chunk for a read that waits.
+    /// Wants a chunk for a read that waits for it.
     pub(in crate::machine) fn demand(&mut self, now: Instant, chunk: u64, waiter: OpId) {
         let waiter = self.waiter(now, waiter);
         self.supply.want_chunk(chunk, Priority::Demand, Some(waiter));
         self.supply.urge(chunk);
     }
 
-    /// The operation `id`, which waits from now on.
+    /// Operation `id` as a waiter that begins to wait now.
     pub(in crate::machine) fn waiter(&self, now: Instant, id: OpId) -> Waiter {
         Waiter { id, since: now, deadline: self.config.give_up.map(|after| now + after) }
     }
 
-    /// What is waited for longest of all that somebody waits for, and since when.
+    /// The item for which operations have waited longest, and since when.
     #[must_use]
     pub(crate) fn longest_wait(&self) -> Option<(Item, Instant)> {
         let waits = |(item, want): (&Item, &Want)| {
@@ -35,6 +36,7 @@ impl Core {
         self.supply.wants.iter().filter_map(waits).min().map(|(since, item)| (item, since))
     }
 
+    /// Wants chunks ahead of need, unless they are local.
     pub(in crate::machine) fn read_ahead(&mut self, chunks: Vec<u64>) {
         for chunk in chunks {
             if !self.is_chunk_here(chunk) {
@@ -48,7 +50,7 @@ impl Core {
         self.held.is_here(&self.cut, &self.cut.chunk(chunk))
     }
 
-    /// Sees that something is queued of what nobody asked for yet.
+    /// Queues prefetches: bets on neighbours, chunks that other machines read, and background filling.
     fn feed(&mut self, now: Instant) {
         self.judge_expected(now);
         self.place_bets(now);
@@ -81,7 +83,7 @@ impl Core {
             if !self.is_chunk_here(gap.start) {
                 self.supply.want_chunk(gap.start, Priority::Background, None);
                 let pause = Duration::from_nanos(1_000_000_000 / each_second);
-                // What was not used of the rate while demand came first is not made up for.
+                // `max(now)`: the time in which demanded chunks went first is not made up for.
                 self.supply.background_at = now.max(self.supply.background_at) + pause;
             }
         }
@@ -89,6 +91,7 @@ impl Core {
             each_second > 0 && now < self.supply.background_at && self.supply.cursor < count;
     }
 
+    /// Begins the next fetch. `None` if nothing is wanted, or no source is free.
     pub(in crate::machine) fn next_fetch(&mut self, now: Instant) -> Option<OpId> {
         self.feed(now);
         let ahead_max = self.ahead_max().min(self.supply.window.size());
@@ -100,21 +103,23 @@ impl Core {
         for (priority, _, item) in queued {
             if let Item::Chunk(chunk) = item {
                 if self.held.clean.contains(&(chunk..chunk + 1)) {
-                    // It was committed as a whole, or turned out to be empty, since it was queued.
+                    // Since it was queued, the chunk was committed as a whole, or turned out to be empty.
                     self.wakes.extend(supply.remove(item).0);
                     return self.next_fetch(now);
                 }
                 if supply.next_item(chunk) != item {
-                    // The tree is another one since it was queued.
+                    // The tree has changed since the chunk was queued, so its nodes come first again.
                     supply.take_from_queue(item);
                     supply.want_next(chunk, priority);
                     return self.next_fetch(now);
                 }
             }
+            // The queue is sorted by priority, so no demanded item follows this one.
             if priority != Priority::Demand && supply.running - supply.running_demand >= ahead_max {
                 return None;
             }
-            // A chunk that has to be checked is here: nobody is asked for it yet, and for an empty one never.
+            // A suspect chunk is in the local file: no source is asked before the check has failed, and none at all
+            // if the chunk is empty in the version.
             let check = match item {
                 Item::Chunk(chunk) => {
                     let one = chunk..chunk + 1;
@@ -130,6 +135,7 @@ impl Core {
                 None => supply.source_for(now, item),
             };
             match choice {
+                // The item stays in the queue, and a later one may have a free source.
                 Choice::Busy => {}
                 Choice::Rest(until) => {
                     supply.take_from_queue(item);
@@ -146,7 +152,7 @@ impl Core {
         None
     }
 
-    /// Most fetches in flight that nobody waits for.
+    /// Maximum number of fetches in flight that no read waits for.
     pub(in crate::machine) fn ahead_max(&self) -> usize {
         self.config.fetches_max.saturating_sub(self.config.demand_reserve)
     }
@@ -167,7 +173,7 @@ impl Core {
         self.enter(Op::Fetch(Fetch::new(now, item, source, priority, tree)))
     }
 
-    /// The source of a fetch has answered.
+    /// Records the answer of a source, for its rest and for the counters.
     pub(in crate::machine) fn answered(&mut self, now: Instant, source: usize, result: Result<(), Failure>) {
         self.supply.judge(now, source, result);
         match result {
@@ -185,7 +191,7 @@ impl Core {
         self.supply.running_demand -= usize::from(priority == Priority::Demand);
     }
 
-    /// A fetch is over and brought what was wanted.
+    /// Ends a successful fetch: wakes the waiting operations, and continues with the chunks that needed this node.
     pub(in crate::machine) fn fetched(&mut self, item: Item, priority: Priority) {
         self.stop_running(priority);
         let (waiters, dependents) = self.supply.remove(item);
@@ -203,19 +209,19 @@ impl Core {
         }
     }
 
-    /// A fetch is over and what it brought could not be kept: who waits hears of it.
+    /// Ends a fetch whose item could not be written to the local medium: the waiting operations fail.
     pub(in crate::machine) fn not_kept(&mut self, item: Item, priority: Priority) {
         self.stop_running(priority);
         self.drop_want(item, Failure::Local);
     }
 
-    /// All sources were asked, and none has the item undamaged: waiting does not help who waits.
+    /// All sources were asked, and none has the item undamaged: the waiting operations fail.
     fn give_up_spoilt(&mut self, item: Item) {
         let failure = self.supply.wants.get(&item).and_then(|want| want.failure);
         self.drop_want(item, failure.unwrap_or(Failure::Missing));
     }
 
-    /// The item is not wanted any more, nor is what needs it: who waits hears of it.
+    /// Removes the want of `item` and of the chunks that need it. All operations that wait for them fail.
     fn drop_want(&mut self, item: Item, failure: Failure) {
         let (mut waiters, dependents) = self.supply.remove(item);
         for chunk in dependents {
@@ -224,7 +230,7 @@ impl Core {
         self.fail(waiters, failure);
     }
 
-    /// A fetch is over and brought nothing.
+    /// Ends a fetch that failed at `source`: the item is queued again, for the other sources.
     pub(in crate::machine) fn failed(
         &mut self,
         item: Item,
@@ -235,13 +241,14 @@ impl Core {
         self.stop_running(priority);
         let Some(want) = self.supply.wants.get_mut(&item) else { return };
         want.failure = Some(failure);
+        // `tried` has 64 bits; `NOBODY`, for a failed check, is above that.
         if source < 64 {
             want.tried |= 1 << source;
             if matches!(failure, Failure::Damaged | Failure::Missing) {
                 want.spoilt |= 1 << source;
             }
         }
-        // A node that was fetched ahead may be of a tree that is gone.
+        // A node for which nothing waits is not retried: it may belong to an old tree.
         let idle = matches!(item, Item::Node(_)) && want.waiters.is_empty() && want.dependents.is_empty();
         if idle {
             self.supply.remove(item);
@@ -257,6 +264,7 @@ impl Core {
         [timer, deadline, background, self.neighbours.due].into_iter().flatten().min()
     }
 
+    /// Handles expired timers: queues items whose rest is over, and fails operations whose deadline has passed.
     pub(in crate::machine) fn pass_time(&mut self, now: Instant) {
         while let Some(&(at, item)) = self.supply.timers.first().filter(|(at, _)| *at <= now) {
             self.supply.timers.remove(&(at, item));
@@ -268,7 +276,8 @@ impl Core {
         }
     }
 
-    /// Who waits for `item` has waited long enough. It stays wanted: it may come yet.
+    /// The operations that wait for `item` have reached their deadline and fail. The item stays wanted: it may still
+    /// arrive.
     fn give_up(&mut self, item: Item) {
         let mut waiters = Vec::new();
         let next = match item {
@@ -284,6 +293,7 @@ impl Core {
         self.fail(waiters, failure);
     }
 
+    /// Makes waiting reads and learn requests fail, and wakes them.
     pub(in crate::machine) fn fail(&mut self, waiters: Vec<OpId>, failure: Failure) {
         for waiter in waiters {
             if let Some(op) = self.ops.get_mut(&waiter) {

@@ -1,5 +1,5 @@
-//! The state of the machine: sets, queues, and the operations that are not over. How each kind of operation goes on
-//! stands in a file of its own.
+//! The state of the core: sets of sectors, queues, and running operations. Each kind of operation is implemented in
+//! a file of its own.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::machine::prefetch::spatial::Neighbours;
 use crate::machine::prefetch::streams::Contexts;
 use crate::machine::types::{Config, Counters, Cut, OpId, Sectors};
 
-/// An operation that is not over.
+/// A running operation.
 pub(in crate::machine) enum Op {
     Read(Read),
     Write(Write),
@@ -36,18 +36,20 @@ pub struct Core {
     pub(in crate::machine) copied: RunSet,
     pub(in crate::machine) ops: HashMap<OpId, Op>,
     pub(in crate::machine) next_op: u64,
+    /// Operations that waited and can continue; [`Core::poll_wake`] returns them.
     pub(in crate::machine) wakes: VecDeque<OpId>,
-    /// Writes under way, and what they write.
+    /// Running writes and the sectors that they write.
     pub(in crate::machine) writing: Vec<(OpId, Sectors)>,
-    /// Reads of the frozen generation under way.
+    /// Running reads of the frozen generation.
     pub(in crate::machine) frozen_reading: Vec<(OpId, Sectors)>,
-    /// Suspect chunks that were held against their leaf, and differ.
+    /// Suspect chunks that were compared with their leaf and differ.
     pub(in crate::machine) wrong: RunSet,
-    /// Operations whose record is on its way to the journal.
+    /// Operations whose record is being appended to the journal.
     pub(in crate::machine) appending: Vec<OpId>,
-    /// Sectors whose chunks are about to become clean: writes wait.
+    /// Sectors whose chunks are about to become clean: writes to them wait.
     pub(in crate::machine) locked: Vec<(OpId, Sectors)>,
-    /// Who waits for a write, a fill, or a generation to get out of the way.
+    /// Operations that wait for a write, a fill or an exclusive operation to end. All of them are woken when one
+    /// ends.
     pub(in crate::machine) blocked: Vec<OpId>,
     pub(in crate::machine) rounds: Rounds,
     pub(in crate::machine) exclusive: Exclusive,
@@ -57,9 +59,10 @@ pub struct Core {
     pub(in crate::machine) counters: Counters,
     /// Chunks in the order in which they were first read.
     pub(in crate::machine) order: Vec<u64>,
+    /// All chunks that were read.
     pub(in crate::machine) touched: RunSet,
     /// The journal is about to be replaced.
     pub(in crate::machine) rewriting: bool,
-    /// A sync failed, or a record could not be written: nothing is promised any more.
+    /// A sync failed, or a record could not be written. From then on every write and flush fails.
     pub(in crate::machine) broken: bool,
 }

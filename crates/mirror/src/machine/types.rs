@@ -1,26 +1,26 @@
-//! What the machine and its driver say to each other.
+//! The types that the core and its driver exchange: requests, steps, results, configuration and counters.
 
 use std::ops::Range;
 
 use base::Duration;
 
-/// Sectors of 512 bytes.
+/// A range of sectors of 512 bytes each.
 pub type Sectors = Range<u64>;
 
-/// One operation. Never used twice.
+/// Identifies one operation. A number is never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub(in crate::machine) u64);
 
-/// A node of the tree by its place: node `number` of `level` stands over `256^(level + 1)` chunks.
+/// The place of a node in the tree: node `number` of `level` covers `256^(level + 1)` chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodePlace {
-    /// 0 for nodes of leaves.
+    /// 0 for the nodes whose entries are leaves.
     pub level: u8,
     /// Index among the nodes of its level.
     pub number: u64,
 }
 
-/// What is fetched.
+/// An object that can be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
     /// The tree node at this place.
@@ -41,66 +41,68 @@ impl std::fmt::Display for Item {
 /// What a front end or a commit asks for. Ranges are inside the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Bytes, once they are here.
+    /// Reads bytes, as soon as they are local.
     Read(Sectors),
-    /// Bytes over what is there.
+    /// Overwrites with bytes.
     Write {
         /// Where.
         range: Sectors,
-        /// Whether it is flushed before it is over.
+        /// Whether the request ends only after a flush (FUA).
         durable: bool,
     },
-    /// Zeros over what is there.
+    /// Overwrites with zeros.
     Zero {
         /// Where.
         range: Sectors,
-        /// What becomes of the space.
+        /// What happens to the space.
         space: Zeros,
-        /// Whether it is flushed before it is over.
+        /// Whether the request ends only after a flush (FUA).
         durable: bool,
     },
-    /// All writes that are over become durable.
+    /// Makes all writes that have ended durable.
     Flush,
-    /// It is found out which chunks of this range hold anything.
+    /// Finds out which chunks of this range are not empty, by fetching tree nodes.
     Learn(Sectors),
-    /// Begins a generation: what is dirty now is frozen. Fails with [`Failure::Busy`] while another is.
+    /// Begins a generation: the sectors that are dirty now become frozen. Fails with [`Failure::Busy`] while another
+    /// one exists.
     Freeze,
-    /// Bytes as they were when the generation began. If they are not here any more, or never were, it ends without a
-    /// step; frozen ones are here.
+    /// Reads bytes as they were when the generation began. If they are no longer or were never local, the operation
+    /// ends without a step. Frozen sectors are always local.
     ReadFrozen(Sectors),
     /// Ends the generation.
     Thaw(Ending),
-    /// The version that the driver adds is the base from now on: all that it has otherwise than the base before is
-    /// dirty.
+    /// Makes the version that the driver adds to the record the new base. All sectors in which it differs from the
+    /// old base are dirty.
     Rebase,
 }
 
-/// What becomes of space that is zeroed.
+/// What happens to space that is zeroed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Zeros {
     /// It stays allocated in the local file.
     Allocated,
-    /// It is a hole in the local file. In a version it is zeros.
+    /// It becomes a hole in the local file. A version has zeros there.
     Hole,
-    /// The same, and nobody needs it: in a version it is free.
+    /// It becomes a hole in the local file, and is free in the next version.
     Free,
 }
 
 /// How a generation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// What was frozen is a version that the driver adds, which is the base from now on.
+    /// The frozen sectors were published. The version that the driver adds has them and is the base from now on.
     Committed,
-    /// What was frozen is in a version that the driver adds, which holds what others wrote besides: it stays dirty.
+    /// The frozen sectors were published in the version that the driver adds, merged with changes of other writers.
+    /// They stay dirty.
     Landed,
-    /// What was frozen is no version: it is dirty as before.
+    /// The frozen sectors were not published. They are dirty again.
     Abandoned,
 }
 
-/// What is to be done next.
+/// The next step of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// This; then [`Core::done`].
+    /// Do this, then call [`Core::done`].
     Do(Io),
     /// Nothing, until [`Core::poll_wake`] names the operation.
     Wait,
@@ -108,7 +110,7 @@ pub enum Step {
     Over(Result<(), Failure>),
 }
 
-/// Something that the driver does for an operation.
+/// One piece of I/O that the driver does for an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Io {
     /// Reads these sectors of the local file into the request's buffer.
@@ -122,13 +124,13 @@ pub enum Io {
         /// Whether the space stays allocated.
         keep: bool,
     },
-    /// Appends to the journal. Appends end one after the other, in the order of their places.
+    /// Appends to the journal. Appends end one after the other, in the order of their offsets.
     Append(Record),
-    /// Makes durable what was written to the local file before this call.
+    /// Makes all bytes durable that were written to the local file before this call.
     SyncData,
-    /// Appends a barrier that covers the journal up to this place, and makes the journal durable.
+    /// Appends a barrier that covers the journal up to this offset in bytes, and makes the journal durable.
     Barrier(u64),
-    /// Replaces the journal by one that says what [`Core::snapshot`] says, durably.
+    /// Replaces the journal by one that states [`Core::held`](crate::machine::Core::held), and makes it durable.
     Rewrite,
     /// Copies these sectors from the local file to the side file.
     CopyOut(Sectors),
@@ -136,19 +138,20 @@ pub enum Io {
     ReadFrozen {
         /// Frozen sectors that were copied out.
         copied: Vec<Sectors>,
-        /// Those that were not.
+        /// Frozen sectors that were not copied out, since they were not overwritten.
         here: Vec<Sectors>,
     },
-    /// Gets an item from a source, verifies and opens it.
+    /// Gets an item from a source, verifies and decodes it.
     Fetch {
         /// What.
         item: Item,
-        /// Which of the sources.
+        /// Index of the source.
         source: usize,
     },
-    /// Holds a chunk, as the local file has it, against its leaf: content where it has some, zeros everywhere else.
+    /// Compares a chunk of the local file with its leaf: the allocated sectors with the digest, all others with
+    /// zeros.
     Check(u64),
-    /// Writes these parts of the chunk that was fetched to the local file.
+    /// Writes these parts of the fetched chunk to the local file.
     Fill {
         /// The chunk.
         chunk: u64,
@@ -157,7 +160,7 @@ pub enum Io {
     },
 }
 
-/// What the journal is to remember. `formats/mirror.md`.
+/// A record for the journal; see `formats/mirror.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// These sectors are dirty.
@@ -166,37 +169,37 @@ pub enum Record {
     Clean(Vec<Range<u64>>),
     /// These sectors are dirty, zero, and free in the next version.
     Freed(Vec<Sectors>),
-    /// What was dirty is frozen, to be published as the driver adds.
+    /// The dirty sectors are frozen, and will be published as the promise says that the driver adds.
     Frozen,
-    /// What was frozen is the version that the driver adds.
+    /// The frozen sectors were published: the version that the driver adds is the base.
     Committed,
-    /// What was frozen is in the version that the driver adds, and dirty again.
+    /// The frozen sectors are in the version that the driver adds, and are dirty again.
     Landed,
-    /// What was frozen is dirty again.
+    /// The frozen sectors are dirty again.
     Abandoned,
     /// The version that the driver adds is the base.
     Rebased,
 }
 
-/// How something went that the driver did.
+/// The result of a step that the driver executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// Well.
+    /// Success.
     Well,
-    /// The record stands in the journal, which ends here now.
+    /// The record was appended; the journal now ends at this offset in bytes.
     Appended(u64),
-    /// The chunk is in the operation's buffer; its object had so many bytes.
+    /// The chunk is in the operation's buffer. The number is the length of its object in bytes.
     Chunk(u32),
-    /// The node was opened: which entries hold nothing but zeros, and how many bytes its object had.
+    /// The node was decoded.
     Node {
-        /// For each entry that the node has, whether it is free or zero. Entries behind its last are free.
+        /// For each entry of the node: whether it is free or zero. Entries after its last one are free.
         empty: Vec<bool>,
-        /// Length of the object.
+        /// Length of the object in bytes.
         bytes: u32,
     },
-    /// Whether what was checked is right.
+    /// Whether the checked chunk has the right content.
     Checked(bool),
-    /// Not.
+    /// Failure.
     Failed(Failure),
 }
 
@@ -205,9 +208,9 @@ pub enum Done {
 pub enum Failure {
     /// The local medium failed.
     Local,
-    /// A source had something else than it should have.
+    /// A source sent an object that does not match its digest.
     Damaged,
-    /// A source has no such object.
+    /// A source does not have the object.
     Missing,
     /// A source could not be reached.
     Dead,
@@ -215,7 +218,7 @@ pub enum Failure {
     Busy,
 }
 
-/// How the disk is cut. Units of 512 bytes.
+/// How the disk is divided into chunks. Units are sectors of 512 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Size of the disk in sectors.
@@ -227,7 +230,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// How many chunks there are.
+    /// The number of chunks.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.size_sectors.div_ceil(self.chunk_sectors)
@@ -253,69 +256,72 @@ impl Cut {
     }
 }
 
-/// How the core goes about its work.
+/// Limits and policies of the core.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Most requests that are in flight to each source, in the order in which sources are asked. Bounds fan-in.
+    /// For each source, in the order in which sources are asked: the maximum number of requests in flight. Limits
+    /// the fan-in.
     pub sources: Vec<usize>,
-    /// Most fetches in flight, all sources together.
+    /// Maximum number of fetches in flight to all sources together.
     pub fetches_max: usize,
-    /// Of these so many are for demanded chunks alone.
+    /// How many of these are reserved for demanded chunks (chunks that a read waits for).
     pub demand_reserve: usize,
-    /// After so long a demanded chunk that no source gives is an error; without, it is waited for. One that all sources
-    /// have damaged, or lack, is an error at once.
+    /// A demanded chunk that no source delivers within this time is an error. `None`: wait without limit. A chunk
+    /// that all sources have damaged, or lack, is an error after a few rounds of asking them, whatever this is.
     pub give_up: Option<Duration>,
-    /// Most chunks that are read ahead of a stream; 0 for none.
+    /// Maximum number of chunks that are read ahead of a stream; 0 switches read-ahead off.
     pub ahead_chunks_max: u64,
-    /// Chunks a second that are filled in the background; 0 for none.
+    /// Chunks per second that are fetched in the background; 0 for none.
     pub background_per_second: u32,
-    /// The journal is rewritten when it has grown to so many bytes.
+    /// The journal is rewritten when it is longer than this many bytes.
     pub journal_bytes_max: u64,
 }
 
-/// What happened so far. Bytes are of objects, as they travel.
+/// Counts since the start. Bytes are those of objects, compressed as they are transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Chunks that a read waited for, whoever had them fetched; twice if two reads did.
+    /// Chunks that a read waited for, whether or not it was the first to request them. A chunk counts twice if two
+    /// reads waited.
     pub demanded_chunks: u64,
-    /// Bytes of chunks that were asked for when a read waited already.
+    /// Bytes of chunks that were requested because a read already waited.
     pub demanded_bytes: u64,
-    /// Bytes of chunks that were asked for before: ahead of a stream, or as other machines read.
+    /// Bytes of chunks that were requested before a read needed them: read ahead, or because other machines read
+    /// them.
     pub prefetched_bytes: u64,
-    /// Bytes of those that were read since, or waited for on their way.
+    /// Of `prefetched_bytes`: chunks that were read later, or waited for while they were in flight.
     pub prefetched_used_bytes: u64,
-    /// Of the bytes prefetched those that came because other machines read them.
+    /// Of `prefetched_bytes`: chunks that were requested because other machines read them.
     pub expected_bytes: u64,
-    /// Bytes of those that were read since, or waited for on their way.
+    /// Of `expected_bytes`: chunks that were read later, or waited for while they were in flight.
     pub expected_used_bytes: u64,
     /// Bytes fetched in the background.
     pub background_bytes: u64,
     /// Bytes of tree nodes.
     pub node_bytes: u64,
-    /// Of all these what came by itself, by multicast.
+    /// Of all the bytes above: those that arrived by multicast, without a request.
     pub arrived_bytes: u64,
-    /// Fetches that failed at one source and were tried elsewhere, or later.
+    /// Fetches that failed at one source and were tried at another source, or later.
     pub retries: u64,
-    /// Objects that were not what their name says.
+    /// Objects that did not match their digest.
     pub lies: u64,
     /// Sectors copied while a commit ran.
     pub copied_sectors: u64,
 }
 
 impl Counters {
-    /// Something that was prefetched is in the local file.
+    /// Counts a prefetched chunk that was written to the local file.
     pub(in crate::machine) fn prefetched(&mut self, unread: Unread) {
         self.prefetched_bytes += u64::from(unread.bytes);
         self.expected_bytes += if unread.expected { u64::from(unread.bytes) } else { 0 };
     }
 
-    /// Something that was prefetched is read.
+    /// Counts a prefetched chunk that is read now.
     pub(in crate::machine) fn used(&mut self, unread: Unread) {
         self.prefetched_used_bytes += u64::from(unread.bytes);
         self.expected_used_bytes += if unread.expected { u64::from(unread.bytes) } else { 0 };
     }
 
-    /// Bytes of chunks that were fetched before they were asked for, and were not asked for since.
+    /// Bytes of chunks that were prefetched and have not been read yet.
     #[must_use]
     pub fn prefetched_unused_bytes(&self) -> u64 {
         self.prefetched_bytes.saturating_sub(self.prefetched_used_bytes)
@@ -327,13 +333,14 @@ impl Counters {
 pub(in crate::machine) struct Unread {
     /// Bytes of its object.
     pub(in crate::machine) bytes: u32,
-    /// Whether it came because other machines read it.
+    /// Whether it was fetched because other machines read it.
     pub(in crate::machine) expected: bool,
 }
 
-/// Where a node stands over which entry of its parent: used by drivers to find it.
+/// Navigation in the tree, for drivers that must find a node.
 impl NodePlace {
-    /// The node above, and which of its entries this is. `None` for the root of a tree of this height.
+    /// The parent of this node, and the index of the parent's entry for it. `None` for the root of a tree of
+    /// `height` levels.
     #[must_use]
     pub fn parent(self, height: u8) -> Option<(Self, usize)> {
         let fanout = base::limits::TREE_FANOUT;

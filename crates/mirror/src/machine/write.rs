@@ -1,4 +1,5 @@
-//! Writes and zeroing: what was frozen is copied first, the journal and the data come in the right order.
+//! Writes and zeroing: frozen sectors are copied to the side file first; then record and data are written in the
+//! order that `formats/mirror.md` requires.
 
 use base::RunSet;
 
@@ -6,10 +7,12 @@ use crate::machine::operations::{Write, WritePhase};
 use crate::machine::state::Core;
 use crate::machine::types::{Done, Failure, Io, OpId, Record, Sectors, Step, Zeros, overlaps};
 
-/// Most runs of one record.
+/// Maximum number of runs in one record. A write with more runs appends several records.
 const RECORD_RUNS_MAX: usize = 1024;
 
 impl Core {
+    /// A write copies frozen sectors out, records sectors ahead, writes the data, and records the rest; see
+    /// [`WritePhase`].
     pub(in crate::machine) fn step_write(&mut self, id: OpId, write: &mut Write) -> Step {
         loop {
             match write.phase {
@@ -26,6 +29,7 @@ impl Core {
                     None => write.phase = WritePhase::Ahead,
                 },
                 WritePhase::Ahead => {
+                    // A record is limited in size, so this may take several rounds.
                     write.recording = self.recorded_ahead(write);
                     if write.recording.is_empty() {
                         write.phase = WritePhase::Data;
@@ -41,6 +45,7 @@ impl Core {
                     });
                 }
                 WritePhase::Behind => {
+                    // A write to sectors that are dirty by now, or a discard of freed ones, needs no record here.
                     let known = if write.frees() { &self.held.freed } else { &self.held.dirty };
                     if !known.contains(&write.range) {
                         write.recording = vec![write.range.clone()];
@@ -76,10 +81,11 @@ impl Core {
             return self.done_flush(id, flush, done);
         }
         if let Done::Failed(failure) = done {
-            // Nothing can be promised where the journal fails, or what must be cleared can't be.
+            // If the journal fails, or a sector cannot be cleared, nothing can be guaranteed any more.
             self.broken |= write.phase != WritePhase::Data && write.phase != WritePhase::Copy;
             write.failure = Some(*failure);
             let is_clearing = write.phase == WritePhase::Clear;
+            // The data may be partly written: clear it where no record makes it valid.
             let missing = self.held.missing(&self.cut, &write.range);
             write.parts = if is_clearing { Vec::new() } else { missing.iter().collect() };
             write.phase = WritePhase::Clear;
@@ -102,8 +108,8 @@ impl Core {
         }
     }
 
-    /// The parts of a write that are recorded before they are written: those that are here and not dirty, and those
-    /// that were free.
+    /// The parts of a write that are recorded before the data is written: local sectors that are not dirty, and
+    /// freed ones.
     fn recorded_ahead(&self, write: &Write) -> Vec<Sectors> {
         let range = &write.range;
         let mut parts = RunSet::new();
@@ -119,7 +125,7 @@ impl Core {
         parts.iter().take(RECORD_RUNS_MAX).collect()
     }
 
-    /// Whether something has to be over before sectors of `range` may change.
+    /// Whether another operation must end before sectors of `range` may change.
     fn is_blocked(&self, range: &Sectors) -> bool {
         let meets = |busy: &[(OpId, Sectors)]| busy.iter().any(|(_, other)| overlaps(other, range));
         self.exclusive.holds_writes()

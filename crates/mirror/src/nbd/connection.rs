@@ -1,9 +1,10 @@
-//! One client: its handshake, then threads that take turns at its socket.
+//! One client: its handshake, then threads that take turns at receiving from its socket.
 //!
-//! Whoever holds the lead receives requests. Reads that wait for nothing it answers itself, several in one system call
-//! while more requests are there already. For anything else it hands the lead to a thread that waits for it, does the
-//! job, replies, and waits for the lead again: requests overlap, answers come in the order in which they are ready, and
-//! no request is ever queued or copied. Threads are started when nobody waits for the lead, up to a bound.
+//! The thread that holds the *lead* (a lock) receives requests. It answers reads that need not wait itself, several
+//! in one system call if more requests are already received. For any other request it gives the lead to a waiting
+//! thread, executes the request, replies, and waits for the lead again. So requests overlap, replies are sent in the
+//! order in which they are ready, and requests are never queued or copied. A thread is started if none waits for the
+//! lead, up to [`REQUESTS_MAX`].
 
 use std::io;
 use std::sync::Arc;
@@ -26,14 +27,14 @@ use crate::nbd::serve::{Job, Memory, PIECE_BYTES, Service, pieces};
 use crate::nbd::tls::Tls;
 use crate::nbd::transport::{Deadline, Transport};
 
-/// Most requests of one client that are done at once; others wait in its socket.
+/// Maximum number of requests of one client that are executed at the same time. Others wait in its socket.
 pub const REQUESTS_MAX: usize = 32;
-/// Reads of at most this may be answered by whoever holds the lead.
+/// Reads of at most this many bytes may be answered by the thread that holds the lead.
 const NEAR_BYTES_MAX: u32 = 64 << 10;
-/// Longest time from the first byte to the choice of a disk.
+/// Maximum time from the first byte to the choice of a disk.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Leads a client to a disk. None if it leaves before.
+/// Does the handshake. `None` if the client leaves before it has chosen a disk.
 pub(super) fn negotiate(
     transport: &Transport,
     exports: &dyn Exports,
@@ -77,28 +78,31 @@ pub(super) fn negotiate(
 
 fn start_tls(transport: &Transport, tls: &Tls, input: &Input, deadline: &Deadline) -> Result<()> {
     if !input.ready().is_empty() {
-        return Err(Error::new(ErrorKind::Refused, "bytes came between STARTTLS and its answer"));
+        return Err(Error::new(
+            ErrorKind::Refused,
+            "an NBD client sent bytes between STARTTLS and its reply",
+        ));
     }
     let config = tls.config().expect("TLS was offered");
     let failed = |error| Error::from_source(ErrorKind::Io, "begin TLS with an NBD client", error);
     transport.start_tls(config, deadline).map_err(failed)
 }
 
-/// A client that has its disk.
+/// The connection of a client that has chosen a disk.
 pub(super) struct Connection {
     service: Service,
     peer: String,
     lead: Mutex<Lead>,
     members: AtomicUsize,
     waiting: AtomicUsize,
-    /// Something was written that may not be durable.
+    /// The client wrote something that may not be durable yet.
     written: AtomicBool,
-    /// The client was cut off; threads that find out later need not say so.
+    /// The client was disconnected, and this was logged; other threads that notice it do not log it again.
     dropped: AtomicBool,
     place: Place,
 }
 
-/// What the thread that leads has in hand.
+/// The state that belongs to the thread with the lead.
 struct Lead {
     input: Input,
     batch: Batch,
@@ -106,7 +110,7 @@ struct Lead {
 }
 
 impl Connection {
-    /// Serves the client on this thread and others until it leaves or the server stops.
+    /// Serves the client on this thread and others, until it leaves or the server stops.
     pub(super) fn run(service: Service, peer: String, input: Input, place: Place) {
         let lead = Mutex::new(Lead { input, batch: Batch::new(), ended: false });
         let (members, waiting) = (AtomicUsize::new(1), AtomicUsize::new(0));
@@ -117,7 +121,7 @@ impl Connection {
         Self::work(&Arc::new(this));
     }
 
-    /// What each thread does.
+    /// The loop of each thread.
     fn work(this: &Arc<Self>) {
         let _watch = Watch(this);
         let mut memory = Memory::default();
@@ -128,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the lead and leads until there is a job. None if the connection ends.
+    /// Waits for the lead and receives requests until there is a job. `None` if the connection ends.
     fn next(self: &Arc<Self>, memory: &mut Memory) -> Option<Job> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut lead = self.lead.lock();
@@ -148,7 +152,7 @@ impl Connection {
         None
     }
 
-    /// Sees that somebody takes the lead when this thread leaves it.
+    /// Starts a thread that takes the lead, unless one waits for it already.
     fn reinforce(self: &Arc<Self>) {
         let members = self.members.load(Ordering::Relaxed);
         if self.waiting.load(Ordering::Relaxed) > 0 || members >= REQUESTS_MAX {
@@ -156,7 +160,7 @@ impl Connection {
         }
         let this = Arc::clone(self);
         let started = std::thread::Builder::new().name("nbd".into()).spawn(move || Self::work(&this));
-        // Without it this thread leads again when its job is done.
+        // If no thread could be started, this thread takes the lead again after its job.
         if started.is_ok() {
             self.members.fetch_add(1, Ordering::Relaxed);
         }
@@ -193,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Answers a request at once, or makes a job of it.
+    /// Answers a request at once, or returns it as a job.
     fn take(&self, request: Request, lead: &mut Lead, memory: &mut Memory) -> Result<Option<Job>> {
         let Request { cookie, command } = request;
         if let Command::Read { range, .. } = command
@@ -214,14 +218,14 @@ impl Connection {
         }
     }
 
-    /// Reads into the batch if that waits for nothing.
+    /// Reads into the batch if the read need not wait. False if it must.
     fn read_now(&self, cookie: Cookie, range: Range, batch: &mut Batch) -> io::Result<bool> {
         let (data, simple) =
             (reply::data(cookie, range.offset, range.bytes, true), reply::simple(cookie, None));
         let head = if self.service.session.rules.structured { &data[..] } else { &simple[..] };
         let room = batch.room(&self.service.transport, head.len() + range.bytes as usize)?;
         let read = self.service.session.disk.read_now(range.offset, &mut room[head.len()..]);
-        // What failed will be tried again by a job, and answered there.
+        // After an error, a job tries again and reports it.
         let done = matches!(read, Ok(true));
         if done {
             room[..head.len()].copy_from_slice(head);
@@ -230,7 +234,8 @@ impl Connection {
         Ok(done)
     }
 
-    /// Receives the bytes of a write, and writes all pieces but the last, which becomes a job. None at the end.
+    /// Receives the bytes of a write and writes all pieces but the last, which becomes a job. `None` if the client
+    /// ends the connection before.
     fn receive_write(
         &self,
         cookie: Cookie,
@@ -266,7 +271,7 @@ impl Connection {
     }
 }
 
-/// The last thread is gone: nothing is in flight.
+/// Runs when the last thread has ended, so no request is in flight.
 impl Drop for Connection {
     fn drop(&mut self) {
         let (session, log) = (&self.service.session, &self.service.log);
@@ -282,7 +287,8 @@ impl Drop for Connection {
     }
 }
 
-/// A thread that panics leaves a request without an answer: its client is cut off, so that it does not wait.
+/// Disconnects the client if a thread panics: its request would never be answered, and the client would wait
+/// forever.
 struct Watch<'a>(&'a Connection);
 
 impl Drop for Watch<'_> {
@@ -297,7 +303,7 @@ fn broke(error: io::Error) -> Error {
     Error::from_source(ErrorKind::Io, "exchange bytes with an NBD client", error)
 }
 
-/// What becomes of a request when the server stops.
+/// Refuses a request because the server stops.
 fn too_late(request: std::result::Result<Request, Refusal>) -> std::result::Result<Request, Refusal> {
     let Request { cookie, command } = request?;
     let payload_bytes = match command {
@@ -305,5 +311,5 @@ fn too_late(request: std::result::Result<Request, Refusal>) -> std::result::Resu
         Command::Write { range, .. } => range.bytes,
         _ => 0,
     };
-    Err(Refusal { cookie, code: Code::Shutdown, why: "the server stops", payload_bytes })
+    Err(Refusal { cookie, code: Code::Shutdown, why: "the server is stopping", payload_bytes })
 }

@@ -1,16 +1,16 @@
-//! Metadata contexts: what block status can tell, under the names by which clients choose.
+//! Metadata contexts: the kinds of block status that clients can choose by name.
 
 use crate::nbd::wire::allocation;
 use crate::{Status, StatusRun};
 
-/// Something that is told of each run of a disk.
+/// A property that is reported for each run of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
     /// `base:allocation`: bit 0 a hole, bit 1 zeros.
     Allocation,
-    /// `diskcast:local`: bit 0 if the bytes are here, so that reading them waits for nobody.
+    /// `diskcast:local`: bit 0 if the bytes are local, so that reading them needs no source.
     Local,
-    /// `diskcast:dirty`: bit 0 if the bytes were written since the disk began as a version.
+    /// `diskcast:dirty`: bit 0 if the bytes were written since the disk's base version.
     Dirty,
 }
 
@@ -34,7 +34,7 @@ impl Context {
         self as u32
     }
 
-    /// What of it runs of a disk say: bytes and flags, neighbours differ.
+    /// Converts runs of a disk into runs of this context: length in bytes and flags. Neighbours differ.
     #[must_use]
     pub fn tell(self, runs: &[StatusRun]) -> Vec<(u32, u32)> {
         let mut told: Vec<(u32, u32)> = Vec::with_capacity(runs.len());

@@ -1,26 +1,26 @@
-//! What happens in a server, for a log. Who starts the server decides where it goes.
+//! The events of a server, for a log. The program that starts the server decides where they go.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A client chose a disk.
     Connected {
-        /// Where it comes from.
+        /// Its address.
         peer: String,
         /// The disk's name.
         export: String,
     },
-    /// It went, or its connection broke; what it had asked for is done.
+    /// The client left, or its connection broke; all its requests are finished.
     Disconnected {
-        /// Where it came from.
+        /// Its address.
         peer: String,
         /// The disk's name.
         export: String,
     },
-    /// A client was sent away, or broke off, before it chose a disk or because of what it sent.
+    /// A client was disconnected, or left, before it chose a disk or because of what it sent.
     Dropped {
         /// Where it came from.
         peer: String,

@@ -1,4 +1,4 @@
-//! What a server offers: disks by name.
+//! The disks that a server offers, by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,28 +8,28 @@ use parking_lot::RwLock;
 
 use crate::Served;
 
-/// Most bytes of an export's name or description, by the protocol.
+/// Maximum length in bytes of an export's name or description, by the protocol.
 pub(super) const NAME_BYTES_MAX: usize = 4096;
 
 /// A disk on offer.
 #[derive(Clone)]
 pub struct Export {
-    /// What is served. One disk for all connections: a flush on any of them is a flush for all.
+    /// The disk. All connections share it, so a flush on one of them covers all.
     pub disk: Arc<dyn Served>,
-    /// A line for people.
+    /// One line of text for people.
     pub description: String,
 }
 
-/// Knows the disks on offer. Called from many threads.
+/// Finds the disks on offer. Called from many threads.
 pub trait Exports: Send + Sync {
-    /// Names and descriptions of all, for clients that ask what there is.
+    /// Names and descriptions of all disks, for clients that ask for the list.
     fn list(&self) -> Vec<(String, String)>;
 
     /// The disk of this name; the empty name is the default. `NotFound` if there is none.
     fn find(&self, name: &str) -> Result<Export>;
 }
 
-/// Disks in a table, which changes while they are served. The default is the one that is alone there.
+/// A table of disks that may change while they are served. If it has only one disk, that is the default.
 #[derive(Default)]
 pub struct ExportTable(RwLock<BTreeMap<String, Export>>);
 
@@ -48,7 +48,7 @@ impl ExportTable {
         Ok(())
     }
 
-    /// Offers a disk no longer, and returns it. Connections that have it keep it.
+    /// Removes a disk from the offer and returns it. Connections that use it keep it.
     pub fn remove(&self, name: &str) -> Option<Export> {
         self.0.write().remove(name)
     }

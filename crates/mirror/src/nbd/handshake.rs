@@ -1,4 +1,5 @@
-//! The handshake: fixed newstyle negotiation, from the greeting to a disk that is chosen. Bytes in, bytes out, no I/O.
+//! The handshake (fixed newstyle negotiation), from the greeting to the choice of a disk. Bytes in, bytes out, no
+//! I/O.
 
 use std::sync::Arc;
 
@@ -14,17 +15,18 @@ use crate::nbd::wire::{
     take_u16, take_u32, take_u64,
 };
 
-/// Most bytes of one option and its head that are looked at. A buffer of this size always holds the next step.
+/// Maximum length in bytes of an option with its head that is parsed. A buffer of this size can always hold the next
+/// step.
 pub const OPTION_BYTES_MAX: usize = OPTION_HEAD_BYTES + (16 << 10);
 const OPTION_HEAD_BYTES: usize = 16;
-/// Most options in one handshake; clients need about six.
+/// Maximum number of options in one handshake; clients need about six.
 const OPTIONS_MAX: u32 = 500;
-/// Zeros after the answer to `EXPORT_NAME`, unless the client does without.
+/// Zeros after the reply to `EXPORT_NAME`, unless the client has declined them.
 const ANCIENT_ZEROES: [u8; 124] = [0; 124];
-/// What clients assume of sectors that were not told to them.
+/// The sector size in bytes that clients assume if they were not told.
 const DEFAULT_SECTOR_BYTES: u32 = 512;
 
-/// What the server sends first.
+/// The first bytes that the server sends.
 #[must_use]
 pub fn greeting() -> [u8; 18] {
     let mut bytes = [0; 18];
@@ -34,43 +36,44 @@ pub fn greeting() -> [u8; 18] {
     bytes
 }
 
-/// How a connection stands to TLS.
+/// The state of TLS on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privacy {
-    /// There is no TLS here.
+    /// The server has no TLS.
     Plain,
     /// The client may ask for it.
     Offered,
-    /// Without it nothing is told.
+    /// The client gets no information without it.
     Required,
-    /// It runs.
+    /// TLS is active.
     Running,
 }
 
-/// What is to be done after some bytes were taken in.
+/// The next step after some bytes were parsed.
 pub enum Step {
-    /// More bytes are to be received; none were taken in.
+    /// Receive more bytes; none were consumed.
     Receive,
-    /// Send what was put out, go on.
+    /// Send the output and continue.
     Continue,
-    /// Send what was put out, then start TLS and go on; bytes that were received behind are a fraud.
+    /// Send the output, then start TLS and continue. Bytes received after the option are an attack and must be
+    /// rejected.
     StartTls,
-    /// Send what was put out: the handshake is over, requests follow.
+    /// Send the output: the handshake is over, and requests follow.
     Serve(Session),
-    /// Send what was put out: the client leaves.
+    /// Send the output: the client leaves.
     End,
 }
 
-/// What a handshake led to.
+/// The result of a handshake.
 #[derive(Clone)]
 pub struct Session {
-    /// Under which name the disk was asked for.
+    /// The name under which the disk was requested.
     pub name: String,
     /// The disk.
     pub disk: Arc<dyn Served>,
-    /// How requests are judged.
+    /// The rules for requests.
     pub rules: Rules,
-    /// What block status tells.
+    /// The contexts of block status replies.
     pub contexts: Vec<Context>,
 }
 
@@ -81,10 +84,10 @@ pub struct Negotiation<'a> {
     greeted: bool,
     no_zeroes: bool,
     structured: bool,
-    /// For the export of this name.
+    /// The chosen contexts, which are valid for the export of this name.
     contexts: (String, Vec<Context>),
     options_left: u32,
-    /// Bytes of an option that was too long, still to be passed over.
+    /// Bytes of a too long option that must still be skipped.
     skip: u32,
 }
 
@@ -104,8 +107,9 @@ impl<'a> Negotiation<'a> {
         }
     }
 
-    /// Takes in bytes from the front of `input`, puts out what is to be sent, and tells how many it took and what is to
-    /// be done. `Invalid` if the client does not speak NBD, `Refused` if the protocol has no milder answer.
+    /// Parses bytes from the front of `input` and appends the reply to `output`. Returns how many bytes it consumed,
+    /// and the next step. `Invalid` if the client does not speak NBD, `Refused` if the protocol has no way to reply
+    /// with an error.
     pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<(usize, Step)> {
         if self.skip > 0 && !input.is_empty() {
             let passed = u32::try_from(input.len()).unwrap_or(u32::MAX).min(self.skip);
@@ -125,7 +129,7 @@ impl<'a> Negotiation<'a> {
                 return Err(Error::new(ErrorKind::Invalid, format!("a name of {length} bytes for a disk")));
             }
             self.skip = length;
-            answers.refuse(answer::ERR_TOO_BIG, "longer than any option known here");
+            answers.refuse(answer::ERR_TOO_BIG, "the option is longer than any that this server knows");
             return Ok((OPTION_HEAD_BYTES, Step::Continue));
         }
         let Some(body) = rest.get(..length as usize) else { return Ok((0, Step::Receive)) };
@@ -152,9 +156,9 @@ impl<'a> Negotiation<'a> {
     fn answer(&mut self, option: u32, body: &[u8], answers: &mut Answers<'_>) -> Result<Step> {
         if self.privacy == Privacy::Required && ![option::STARTTLS, option::ABORT].contains(&option) {
             if option == option::EXPORT_NAME {
-                return Err(Error::new(ErrorKind::Refused, "an NBD client wants a disk without TLS"));
+                return Err(Error::new(ErrorKind::Refused, "an NBD client asked for a disk without TLS"));
             }
-            answers.refuse(answer::ERR_TLS_REQD, "this server wants TLS first");
+            answers.refuse(answer::ERR_TLS_REQD, "this server requires TLS first");
             return Ok(Step::Continue);
         }
         let answered = match option {
@@ -169,7 +173,7 @@ impl<'a> Negotiation<'a> {
             option::STRUCTURED_REPLY => self.structured_reply(body, answers),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(body, answers),
             _ => {
-                answers.refuse(answer::ERR_UNSUP, "an option that is not known here");
+                answers.refuse(answer::ERR_UNSUP, "this server does not know the option");
                 Ok(Step::Continue)
             }
         };
@@ -196,11 +200,11 @@ impl<'a> Negotiation<'a> {
             return Err(Truncated);
         }
         match self.privacy {
-            Privacy::Plain => answers.refuse(answer::ERR_POLICY, "there is no TLS here"),
-            Privacy::Running => answers.refuse(answer::ERR_INVALID, "TLS runs already"),
+            Privacy::Plain => answers.refuse(answer::ERR_POLICY, "this server has no TLS"),
+            Privacy::Running => answers.refuse(answer::ERR_INVALID, "TLS is already active"),
             Privacy::Offered | Privacy::Required => {
                 answers.acknowledge();
-                // Whatever was said before may have been said by somebody else.
+                // An attacker may have sent the options before TLS: forget them.
                 (self.structured, self.contexts) = (false, (String::new(), Vec::new()));
                 self.privacy = Privacy::Running;
                 return Ok(Step::StartTls);
@@ -286,10 +290,10 @@ impl<'a> Negotiation<'a> {
         Ok(if answers.option == option::GO { Step::Serve(session) } else { Step::Continue })
     }
 
-    /// The oldest way to choose a disk, which knows no answer but yes.
+    /// The oldest way to choose a disk. The protocol has no error reply for it.
     fn export_name(&mut self, body: &[u8], output: &mut Vec<u8>) -> Result<Step> {
         let name =
-            text(body).map_err(|_| Error::new(ErrorKind::Invalid, "a name for a disk that is no text"))?;
+            text(body).map_err(|_| Error::new(ErrorKind::Invalid, "the name of a disk is not valid text"))?;
         let export = self.exports.find(name)?;
         let session = self.session(name, &export);
         if session.rules.sector_bytes > DEFAULT_SECTOR_BYTES {
@@ -322,10 +326,10 @@ impl<'a> Negotiation<'a> {
     }
 }
 
-/// `Truncated` if an option's fields do not fit its length, or are no text.
+/// `Truncated` if an option's fields do not fit its length, or are not valid text.
 type Answered = std::result::Result<Step, Truncated>;
 
-/// Answers to one option.
+/// The replies to one option.
 struct Answers<'a> {
     option: u32,
     output: &'a mut Vec<u8>,
@@ -371,7 +375,7 @@ fn refusal(kind: ErrorKind) -> u32 {
     if kind == ErrorKind::NotFound { answer::ERR_UNKNOWN } else { answer::ERR_POLICY }
 }
 
-/// Size and abilities always, block sizes as well since they cost nothing, names if wanted.
+/// Appends information about a disk: always its size, flags and block sizes (which cost nothing), names if wanted.
 fn tell(session: &Session, export: &Export, wanted: &[u16], answers: &mut Answers<'_>) {
     let rules = &session.rules;
     let (size, flags) = (rules.size_bytes.to_be_bytes(), flags(rules).to_be_bytes());
@@ -441,7 +445,7 @@ mod tests {
         [counted(name), count, queries.iter().flat_map(|query| counted(query)).collect()].concat()
     }
 
-    /// A client that said hello, and the kinds of the answers to what it says.
+    /// A client after the greeting. Its methods send an option and return the kinds of the replies.
     struct Talk<'a>(Negotiation<'a>);
 
     impl<'a> Talk<'a> {

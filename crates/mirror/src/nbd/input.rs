@@ -1,11 +1,11 @@
-//! What was received and not looked at yet. Payloads go past it into the memory that they are meant for.
+//! The buffer of received bytes that were not parsed yet. Payloads bypass it and go directly into their own memory.
 
 use std::io::{self, IoSliceMut};
 
 use crate::nbd::handshake::OPTION_BYTES_MAX;
 use crate::nbd::transport::Transport;
 
-/// As large as an option may be, and as some requests with a small payload are together.
+/// Large enough for the longest option, and for several requests with small payloads.
 const INPUT_BYTES: usize = 2 * OPTION_BYTES_MAX;
 
 /// See the module.
@@ -16,25 +16,25 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Nothing was received yet.
+    /// An empty buffer.
     #[must_use]
     pub(super) fn new() -> Self {
         Self { bytes: vec![0; INPUT_BYTES].into(), start: 0, end: 0 }
     }
 
-    /// What is there.
+    /// The received bytes.
     #[must_use]
     pub(super) fn ready(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Forgets the first `count` bytes of what is there.
+    /// Removes the first `count` received bytes.
     pub(super) fn consume(&mut self, count: usize) {
         assert!(count <= self.end - self.start, "no more is consumed than there is");
         self.start += count;
     }
 
-    /// Receives until `count` bytes are there, at most [`OPTION_BYTES_MAX`]. False if the end comes before.
+    /// Receives until there are `count` bytes, at most [`OPTION_BYTES_MAX`]. False if the connection ends before.
     pub(super) fn fill(&mut self, transport: &Transport, count: usize) -> io::Result<bool> {
         assert!(count <= OPTION_BYTES_MAX, "there is room for what is asked");
         if self.start == self.end || self.bytes.len() - self.start < count {
@@ -50,7 +50,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Fills `into`, and keeps what came behind. False if the end comes before.
+    /// Fills `into`, and keeps bytes that were received after it. False if the connection ends before.
     pub(super) fn take(&mut self, transport: &Transport, mut into: &mut [u8]) -> io::Result<bool> {
         let count = into.len().min(self.ready().len());
         into[..count].copy_from_slice(&self.ready()[..count]);
@@ -70,7 +70,7 @@ impl Input {
         Ok(true)
     }
 
-    /// Passes over `count` bytes. False if the end comes before.
+    /// Skips `count` bytes. False if the connection ends before.
     pub(super) fn skip(&mut self, transport: &Transport, mut count: usize) -> io::Result<bool> {
         loop {
             let passed = count.min(self.ready().len());

@@ -1,12 +1,11 @@
-//! The NBD front end: disks for QEMU, the kernel, nbdcopy and whoever else speaks the protocol, by Unix socket, TCP and
-//! TLS.
+//! The NBD front end: serves disks to QEMU, the kernel, nbdcopy and other clients, over Unix sockets, TCP and TLS.
 //!
-//! Source: `doc/proto.md` of the NBD project; `formats/nbd.md` says what of it is spoken, and what the server chose
-//! where the protocol leaves it free.
+//! The protocol is defined in `doc/proto.md` of the NBD project. `formats/nbd.md` says which parts are supported,
+//! and what the server does where the protocol leaves a choice.
 //!
-//! Bytes become messages in `handshake` and `request`, which know nothing of sockets; `connection` and `serve` move
-//! them; `server` lets clients in and out. A client takes at most [`REQUESTS_MAX`] threads with a MiB of memory each,
-//! whatever it sends, and its end concerns nobody else.
+//! `handshake` and `request` parse messages and know nothing of sockets; `connection` and `serve` do the I/O;
+//! `server` accepts and ends clients. A client takes at most [`REQUESTS_MAX`] threads with a MiB of memory each,
+//! whatever it sends, and a failing client does not affect others.
 
 mod batch;
 mod connection;

@@ -1,4 +1,4 @@
-//! The places of a server's clients: how many there are, and who has them.
+//! The limited number of places for a server's clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::nbd::event::Log;
 use crate::nbd::exports::Exports;
 use crate::nbd::transport::Transport;
 
-/// After the system could not give a connection (no file descriptors left, mostly).
+/// Pause after accept(2) failed, usually because there were no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Clients that came when all places were taken, and are being told so; more of them are cut off without a word.
+/// Maximum number of clients that are being told that all places are taken. Further ones are disconnected at once.
 const TURNED_AWAY_MAX: usize = 8;
 
-/// What all clients of a server share.
+/// The state that all clients of a server share.
 pub(super) struct Shared {
     pub(super) exports: Arc<dyn Exports>,
     pub(super) clients_max: usize,
@@ -28,16 +28,17 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
 }
 
-/// Who is here.
+/// The clients that are connected.
 #[derive(Default)]
 pub(super) struct Places {
     taken: BTreeMap<u64, Arc<Transport>>,
-    /// Of these, those who are only told that there is no place.
+    /// How many of these are only told that there is no place.
     turned_away: usize,
     next: u64,
 }
 
 impl Places {
+    /// The connections of all clients.
     pub(super) fn transports(&self) -> impl Iterator<Item = &Arc<Transport>> {
         self.taken.values()
     }
@@ -52,21 +53,21 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// From now on no place is given, and no transport takes one.
+    /// Stops: from now on no client gets a place.
     pub(super) fn stop(&self) -> MutexGuard<'_, Places> {
         let places = self.lock();
         self.begin_stop();
         places
     }
 
-    /// The same for who has the places.
+    /// Like [`Self::stop`], for a caller that has the lock.
     pub(super) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 
-    /// A place for the client of `transport`, if only to be told that there is none. None if the server stops, or too
-    /// many are being told that already.
+    /// A place for the client of `transport`, perhaps only to be told that there is none. `None` if the server
+    /// stops, or too many clients are being told that already.
     pub(super) fn place(self: &Arc<Self>, transport: &Arc<Transport>) -> Option<Place> {
         let mut places = self.lock();
         let full = places.taken.len() - places.turned_away >= self.clients_max;
@@ -80,22 +81,23 @@ impl Shared {
         Some(Place { shared: Arc::clone(self), number, full })
     }
 
+    /// Waits for [`ACCEPT_PAUSE`], or until the server stops.
     pub(super) fn pause(&self) {
         let stays = |_: &mut Places| !self.is_stopping();
         self.changed.wait_while_for(&mut self.lock(), stays, ACCEPT_PAUSE);
     }
 }
 
-/// A client's place, free again when it is dropped.
+/// A client's place, which is free again when this is dropped.
 pub(super) struct Place {
     pub(super) shared: Arc<Shared>,
     number: u64,
-    /// All places were taken: this one is for being told so.
+    /// All places were taken: this client is only told so.
     pub(super) full: bool,
 }
 
 impl Place {
-    /// Whether requests are to be refused.
+    /// Whether requests must be refused, because the server stops.
     pub(super) fn is_stopping(&self) -> bool {
         self.shared.is_stopping()
     }

@@ -1,19 +1,19 @@
-//! Replies of the transmission phase as bytes: simple ones, and the chunks of structured ones.
+//! Encodes the replies of the transmission phase: simple replies, and the chunks of structured replies.
 
 use crate::nbd::context::Context;
 use crate::nbd::request::{Code, Cookie};
 use crate::nbd::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk};
 
-/// Bytes of a simple reply before its data.
+/// Length in bytes of a simple reply without its data.
 pub(super) const SIMPLE_BYTES: usize = 16;
-/// Bytes of a chunk of data before its data.
+/// Length in bytes of the head of a data chunk.
 pub(super) const DATA_BYTES: usize = CHUNK_BYTES + 8;
-/// Bytes of a chunk before what its kind adds.
+/// Length in bytes of the head that all chunks have.
 const CHUNK_BYTES: usize = 20;
-/// Most bytes of an error's words, by the protocol.
+/// Maximum length in bytes of an error's text, by the protocol.
 const WORDS_BYTES_MAX: usize = 4096;
 
-/// A reply without data; before the data of a read, if nothing failed.
+/// A reply without data. For a successful read, the data follows it.
 #[must_use]
 pub(super) fn simple(cookie: Cookie, code: Option<Code>) -> [u8; SIMPLE_BYTES] {
     let mut bytes = [0; SIMPLE_BYTES];
@@ -23,7 +23,8 @@ pub(super) fn simple(cookie: Cookie, code: Option<Code>) -> [u8; SIMPLE_BYTES] {
     bytes
 }
 
-/// What stands before `data_bytes` bytes from `offset` of the disk; `last` if no other chunk of the reply follows.
+/// The head of a chunk with `data_bytes` bytes from `offset` of the disk. `last` if no other chunk of the reply
+/// follows.
 #[must_use]
 pub(super) fn data(cookie: Cookie, offset: u64, data_bytes: u32, last: bool) -> [u8; DATA_BYTES] {
     let mut bytes = [0; DATA_BYTES];
@@ -32,14 +33,14 @@ pub(super) fn data(cookie: Cookie, offset: u64, data_bytes: u32, last: bool) -> 
     bytes
 }
 
-/// Says that `hole_bytes` bytes from `offset` of the disk are zeros.
+/// Appends a chunk which says that `hole_bytes` bytes from `offset` of the disk are zeros.
 pub(super) fn hole(into: &mut Vec<u8>, cookie: Cookie, offset: u64, hole_bytes: u32, last: bool) {
     into.extend(head(chunk::OFFSET_HOLE, cookie, 12, last));
     into.extend(offset.to_be_bytes());
     into.extend(hole_bytes.to_be_bytes());
 }
 
-/// What `context` says: bytes and flags of run after run.
+/// Appends a chunk with the block status of `context`: length in bytes and flags of each run.
 pub(super) fn status(into: &mut Vec<u8>, cookie: Cookie, context: Context, runs: &[(u32, u32)], last: bool) {
     let length = u32::try_from(4 + 8 * runs.len()).expect("runs are few");
     into.extend(head(chunk::BLOCK_STATUS, cookie, length, last));
@@ -50,7 +51,7 @@ pub(super) fn status(into: &mut Vec<u8>, cookie: Cookie, context: Context, runs:
     }
 }
 
-/// Ends a structured reply with an error, told to people as `words`.
+/// Appends the last chunk of a structured reply: an error, with `words` as text for people.
 pub(super) fn error(into: &mut Vec<u8>, cookie: Cookie, code: Code, words: &str) {
     let words = &words[..words.floor_char_boundary(WORDS_BYTES_MAX)];
     let length = u16::try_from(words.len()).expect("at most 4096");

@@ -1,5 +1,5 @@
-//! Requests of the transmission phase: 28 bytes from a stranger become a [`Request`] that lies inside the disk, in
-//! whole sectors, with no flag unknown, or a [`Refusal`] that says what to answer.
+//! Parses requests of the transmission phase. 28 bytes from an untrusted client become a [`Request`] that lies
+//! inside the disk, in whole sectors and without unknown flags, or a [`Refusal`] that says what to reply.
 
 use base::wire::{Reader, Truncated};
 use base::{Error, ErrorKind, Result};
@@ -7,23 +7,23 @@ use base::{Error, ErrorKind, Result};
 use crate::nbd::wire::{REQUEST_MAGIC, command, command_flag, take_u16, take_u32, take_u64};
 use crate::{Durability, Space};
 
-/// Bytes of a request without its payload.
+/// Length in bytes of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
-/// Most bytes that one read or write moves, advertised to clients. The protocol's own default.
+/// Maximum number of bytes of one read or write, as advertised to clients. It is the protocol's own default.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// What a client calls its request; answers carry it back.
+/// The client's identifier of a request; the reply carries it too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie(pub u64);
 
-/// What a connection agreed on, as far as requests are judged by it.
+/// What was negotiated on a connection, as far as requests depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub size_bytes: u64,
     /// Offsets and lengths are multiples of this, a power of two.
     pub sector_bytes: u32,
-    /// Nothing may be changed.
+    /// The disk is read-only.
     pub read_only: bool,
     /// Replies are structured.
     pub structured: bool,
@@ -33,7 +33,7 @@ pub struct Rules {
     pub fast_zero: bool,
 }
 
-/// Some bytes of the disk: at least one sector, inside it.
+/// A range of bytes: at least one sector, and inside the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// Where it begins, in bytes.
@@ -42,14 +42,14 @@ pub struct Range {
     pub bytes: u32,
 }
 
-/// What a client asks for.
+/// A command of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// At most [`PAYLOAD_BYTES_MAX`].
     Read {
         /// What to read.
         range: Range,
-        /// The reply is to be one chunk.
+        /// The reply must be one chunk.
         whole: bool,
     },
     /// At most [`PAYLOAD_BYTES_MAX`], which follow the request.
@@ -61,11 +61,11 @@ pub enum Command {
     },
     /// No more requests will come.
     Disconnect,
-    /// What was written is to be durable.
+    /// All completed writes must become durable.
     Flush,
-    /// The bytes are of no use.
+    /// The content of the bytes is not needed any more.
     Discard {
-        /// What is of no use.
+        /// What to discard.
         range: Range,
         /// What the reply promises.
         durability: Durability,
@@ -75,43 +75,43 @@ pub enum Command {
         /// What to fetch.
         range: Range,
     },
-    /// The bytes are to be zeros.
+    /// The bytes become zeros.
     WriteZeroes {
-        /// What becomes zeros.
+        /// What to zero.
         range: Range,
-        /// What becomes of its space.
+        /// What happens to its space.
         space: Space,
         /// What the reply promises.
         durability: Durability,
     },
-    /// What is known of the bytes.
+    /// Asks for the status of the bytes.
     Status {
-        /// What is asked about.
+        /// The range in question.
         range: Range,
-        /// The first run is enough.
+        /// Only the first run is wanted.
         one: bool,
     },
 }
 
-/// A request that may be served.
+/// A valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Its name.
+    /// Its identifier.
     pub cookie: Cookie,
-    /// What is asked.
+    /// Its command.
     pub command: Command,
 }
 
-/// A request that is answered with an error.
+/// A request that must be answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its name.
+    /// Its identifier.
     pub cookie: Cookie,
-    /// The answer.
+    /// The error in the reply.
     pub code: Code,
-    /// The answer for people.
+    /// The text in the reply.
     pub why: &'static str,
-    /// So many bytes follow the request, to be passed over.
+    /// This many bytes of payload follow the request and must be skipped.
     pub payload_bytes: u32,
 }
 
@@ -141,14 +141,15 @@ impl From<ErrorKind> for Code {
             ErrorKind::Invalid => Self::Invalid,
             ErrorKind::Full => Self::NoSpace,
             ErrorKind::Unsupported => Self::NotSupported,
-            // What is read-only never comes as far as the disk: it is closed.
+            // `Refused` here means that the disk is closed: writes to a read-only disk are refused earlier.
             ErrorKind::Refused => Self::Shutdown,
             _ => Self::Io,
         }
     }
 }
 
-/// Takes a request apart. `Invalid` if these bytes are no request at all: then nothing that follows can be understood.
+/// Parses a request. `Invalid` if these bytes are not a request at all: then the rest of the stream cannot be
+/// understood either.
 pub fn parse(bytes: &[u8; REQUEST_BYTES], rules: &Rules) -> Result<std::result::Result<Request, Refusal>> {
     let raw = Raw::take(bytes).expect("a request has all its fields");
     if raw.magic != REQUEST_MAGIC {
@@ -166,7 +167,7 @@ pub fn parse(bytes: &[u8; REQUEST_BYTES], rules: &Rules) -> Result<std::result::
 
 type Judged<T> = std::result::Result<T, (Code, &'static str)>;
 
-/// The fields as they came.
+/// The fields as received.
 struct Raw {
     magic: u32,
     flags: u16,
@@ -199,8 +200,8 @@ impl Raw {
             }
             command::DISC => Command::Disconnect,
             command::FLUSH => Command::Flush,
-            // As QEMU's server and nbdkit have it: nothing is written, so no space is lacking, and QEMU would stop a
-            // machine.
+            // `Invalid` and not `NoSpace`, like QEMU's server and nbdkit: a discard needs no space, and for
+            // `NoSpace` a QEMU client would stop its machine.
             command::TRIM => Command::Discard { range: self.writable(rules, Code::Invalid)?, durability },
             command::CACHE => Command::Cache { range: self.inside(rules, Code::Invalid)? },
             command::WRITE_ZEROES => {
@@ -212,7 +213,7 @@ impl Raw {
                 Command::Status { range: self.inside(rules, Code::Invalid)?, one }
             }
             command::BLOCK_STATUS => return Err((Code::Invalid, "no metadata context was chosen")),
-            // Resizing among them: a disk keeps its size.
+            // This includes the command to resize: a disk keeps its size.
             _ => return Err((Code::Invalid, "an unknown command")),
         })
     }
@@ -221,7 +222,8 @@ impl Raw {
         self.flags & flag != 0
     }
 
-    /// A client may send FUA with every command, any other flag only where it means something and was agreed on.
+    /// A client may send FUA with every command. Any other flag is valid only where it has a meaning and was
+    /// negotiated.
     fn check_flags(&self, rules: &Rules) -> Judged<()> {
         let own = match self.kind {
             command::READ if rules.structured => command_flag::DF,
@@ -233,7 +235,7 @@ impl Raw {
         if self.flags & !(own | command_flag::FUA) == 0 {
             return Ok(());
         }
-        Err((Code::Invalid, "a flag that this command does not have, or that was not agreed on"))
+        Err((Code::Invalid, "a flag that this command does not have, or that was not negotiated"))
     }
 
     fn read(&self, rules: &Rules) -> Judged<Command> {
@@ -247,11 +249,11 @@ impl Raw {
             || !self.offset.is_multiple_of(sector)
             || !u64::from(self.bytes).is_multiple_of(sector)
         {
-            return Err((Code::Invalid, "offset and length are to be whole sectors, at least one"));
+            return Err((Code::Invalid, "offset and length must be whole sectors, at least one"));
         }
         let end = self.offset.checked_add(u64::from(self.bytes));
         if end.is_none_or(|end| end > rules.size_bytes) {
-            return Err((beyond, "behind the end of the disk"));
+            return Err((beyond, "past the end of the disk"));
         }
         Ok(Range { offset: self.offset, bytes: self.bytes })
     }

@@ -1,4 +1,5 @@
-//! Requests that are done by a thread of their own, while others go on: the disk is asked, and the reply goes out.
+//! Executes requests that may have to wait, on a thread of their own while others go on: it calls the disk and sends
+//! the reply.
 
 use std::io;
 
@@ -12,38 +13,38 @@ use crate::nbd::request::{Code, Command, Cookie, Range, Request};
 use crate::nbd::transport::Transport;
 use crate::{Durability, StatusRun};
 
-/// The disk is read and written in pieces of at most this, so that a request takes no more memory.
+/// The disk is read and written in pieces of at most this many bytes, which limits the memory of a request.
 pub(super) const PIECE_BYTES: u32 = 1 << 20;
-/// Reads of at least this ask for holes first.
+/// Reads of at least this many bytes look for holes first.
 const SPARSE_BYTES_MIN: u32 = 32 << 10;
-/// Runs that a read looks at; what lies behind is read as data.
+/// Maximum number of runs that a read asks for; bytes after the last run are read as data.
 const READ_RUNS_MAX: usize = 64;
-/// Runs that a status tells; clients ask again for what lies behind.
+/// Maximum number of runs in a block status reply; clients ask again for the rest.
 const STATUS_RUNS_MAX: usize = 4096;
 
-/// Something to be done.
+/// A request that a thread executes.
 pub(super) enum Job {
     /// A request without payload.
     Request(Request),
-    /// The end of a write, whose bytes lie at the front of the thread's memory.
+    /// The last piece of a write. Its bytes are at the front of the thread's memory.
     Write {
-        /// Of the request.
+        /// The identifier of the request.
         cookie: Cookie,
-        /// Of these bytes.
+        /// The range of the piece.
         range: Range,
-        /// Of the whole request.
+        /// The durability that the whole request wants.
         durability: Durability,
-        /// What became of the pieces before, if there were any.
+        /// The result of the pieces before, if there were any.
         earlier: Option<Result<()>>,
     },
 }
 
-/// Memory of a thread, which grows up to a piece and the head of its reply.
+/// The buffer of a thread. It grows up to one piece and the head of its reply.
 #[derive(Default)]
 pub(super) struct Memory(Vec<u8>);
 
 impl Memory {
-    /// Its first `count` bytes, whatever they are.
+    /// Its first `count` bytes, with undefined content.
     pub(super) fn room(&mut self, count: usize) -> &mut [u8] {
         if self.0.len() < count {
             self.0.resize(count, 0);
@@ -52,18 +53,18 @@ impl Memory {
     }
 }
 
-/// What the threads of a connection need to answer.
+/// What the threads of a connection need to execute requests.
 pub(super) struct Service {
-    /// Where replies go.
+    /// The connection to the client.
     pub transport: std::sync::Arc<Transport>,
-    /// What was agreed on.
+    /// What was negotiated.
     pub session: Session,
-    /// Where failures are told.
+    /// Where failures are logged.
     pub log: Log,
 }
 
 impl Service {
-    /// Does a job and replies. An error is one of the connection.
+    /// Executes a job and replies. An error means that the connection failed.
     pub(super) fn perform(&self, job: Job, memory: &mut Memory) -> io::Result<()> {
         let disk = &self.session.disk;
         let (cookie, command) = match job {
@@ -94,7 +95,7 @@ impl Service {
         self.reply_to(cookie, done)
     }
 
-    /// The bytes of an error's reply.
+    /// The bytes of an error reply.
     pub(super) fn refusal(&self, cookie: Cookie, code: Code, words: &str) -> Vec<u8> {
         if !self.session.rules.structured {
             return reply::simple(cookie, Some(code)).into();
@@ -115,6 +116,7 @@ impl Service {
         let Some(earlier) = earlier else { return disk.write(range.offset, bytes, durability) };
         earlier?;
         disk.write(range.offset, bytes, Durability::Cached)?;
+        // The earlier pieces were written as `Cached`, so only a flush makes all of them durable.
         if durability == Durability::Durable { disk.flush() } else { Ok(()) }
     }
 
@@ -135,7 +137,8 @@ impl Service {
         Ok(())
     }
 
-    /// One head, then all bytes. Once the head is out nothing but the end of the connection can tell of an error.
+    /// Replies with one head and then all bytes. After the head was sent, an error can only be reported by ending
+    /// the connection.
     fn read_whole(&self, cookie: Cookie, range: Range, memory: &mut Memory) -> io::Result<()> {
         let structured = self.session.rules.structured;
         if structured && range.bytes > PIECE_BYTES {
@@ -159,7 +162,7 @@ impl Service {
         Ok(())
     }
 
-    /// A chunk for each piece of data and each hole, between which other replies may go out.
+    /// Replies with one chunk for each piece of data and each hole. Other replies may be sent between them.
     fn read_sparse(&self, cookie: Cookie, range: Range, memory: &mut Memory) -> io::Result<()> {
         let end = range.offset + u64::from(range.bytes);
         let mut at = range.offset;
@@ -185,11 +188,11 @@ impl Service {
         Ok(())
     }
 
-    /// Lengths of the range's runs, and whether they are known to be zeros.
+    /// The lengths of the range's runs in bytes, and whether they are known to be zeros.
     fn zeros(&self, range: Range) -> Vec<(u32, bool)> {
         let mut runs = Vec::new();
         if range.bytes >= SPARSE_BYTES_MIN {
-            // What is not known is read.
+            // If the status is not known, everything is read.
             runs =
                 self.session.disk.status(range.offset, range.bytes.into(), READ_RUNS_MAX).unwrap_or_default();
         }
@@ -221,7 +224,7 @@ impl Service {
     }
 }
 
-/// The range in pieces.
+/// Splits a range into pieces of at most [`PIECE_BYTES`].
 pub(super) fn pieces(range: Range) -> impl Iterator<Item = Range> {
     (0..range.bytes.div_ceil(PIECE_BYTES)).map(move |index| {
         let skip = index * PIECE_BYTES;

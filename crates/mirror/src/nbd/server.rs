@@ -1,4 +1,4 @@
-//! The server: listeners, the places of its clients, and an end that lets requests finish.
+//! The server: it accepts clients, and lets running requests finish when it stops.
 
 use std::io;
 use std::net::TcpListener;
@@ -28,7 +28,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of `exports` for at most `clients_max` connections at once; others are told that there is no place.
+    /// A server of `exports` for at most `clients_max` connections at the same time. Further clients are told that
+    /// there is no place.
     #[must_use]
     pub fn new(exports: Arc<dyn Exports>, clients_max: usize, log: Log) -> Self {
         let shared = Shared {
@@ -42,12 +43,12 @@ impl Server {
         Self { shared: Arc::new(shared), doors: Mutex::default() }
     }
 
-    /// Lets clients in by a Unix socket; who may open it may use every disk.
+    /// Accepts clients on a Unix socket. Every process that can open the socket may use every disk.
     pub fn listen_unix(&self, listener: UnixListener) -> Result<()> {
         self.open_door(Listener::Unix(listener))
     }
 
-    /// Lets clients in by TCP.
+    /// Accepts clients on a TCP socket, with TLS as `tls` says.
     pub fn listen_tcp(&self, listener: TcpListener, tls: Tls) -> Result<()> {
         self.open_door(Listener::Tcp(listener, tls))
     }
@@ -63,8 +64,8 @@ impl Server {
         Ok(())
     }
 
-    /// Takes no more clients and requests, lets those in flight finish for at most `grace`, makes what they wrote
-    /// durable, and cuts off who is left. Returns how many connections had to be cut off.
+    /// Accepts no more clients and requests, waits at most `grace` for running requests, and makes all writes
+    /// durable. Then disconnects the remaining clients, and returns how many there were.
     pub fn stop(&self, grace: Duration) -> usize {
         let shared = &self.shared;
         for transport in shared.stop().transports() {
@@ -79,9 +80,9 @@ impl Server {
         left
     }
 
-    /// Goes without a word: takes no more clients, cuts off those who are here, and answers nothing of what is in
-    /// flight. A client that connects anew (QEMU's with `reconnect-delay`) asks again whoever serves the disk then,
-    /// where [`Self::stop`] would have told it of an error.
+    /// Disconnects all clients at once, without answering the requests in flight, and accepts no more. A client that
+    /// reconnects (QEMU with `reconnect-delay`) repeats its requests to the process that serves the disk next. After
+    /// [`Self::stop`] it would get an error instead.
     pub fn leave(&self) {
         {
             let places = self.shared.lock();
@@ -94,7 +95,7 @@ impl Server {
     fn close_doors(&self) {
         for (listener, thread) in self.doors.lock().drain(..) {
             listener.close();
-            // A door that panicked is closed, too.
+            // The listener is closed even if its thread panicked.
             let _ = thread.join();
         }
     }
@@ -106,7 +107,7 @@ impl Drop for Server {
     }
 }
 
-/// Where clients come in.
+/// A socket that accepts clients.
 enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener, Tls),
@@ -132,13 +133,13 @@ impl Listener {
         }
     }
 
-    /// Wakes who accepts.
+    /// Wakes the thread that waits in accept(2).
     fn close(&self) {
         let descriptor = match self {
             Self::Unix(listener) => listener.as_fd(),
             Self::Tcp(listener, _) => listener.as_fd(),
         };
-        // Nothing else can be done about it.
+        // Nothing can be done about an error.
         let _ = rustix::net::shutdown(descriptor, rustix::net::Shutdown::Both);
     }
 }
@@ -166,7 +167,7 @@ impl Shared {
 }
 
 impl Place {
-    /// One client, from the greeting to its end.
+    /// Serves one client, from the greeting to its end.
     fn serve(self, transport: Arc<Transport>, peer: String, tls: &Tls) {
         let shared = Arc::clone(&self.shared);
         let mut input = Input::new();
@@ -191,12 +192,12 @@ impl Place {
     }
 }
 
-/// What is offered to clients for whom there is no place.
+/// The exports for clients that get no place: none, with an error that says why.
 struct Full(usize);
 
 impl Full {
     fn words(&self) -> String {
-        format!("{} clients are here already, and no more are let in", self.0)
+        format!("{} clients are connected already, which is the limit", self.0)
     }
 }
 

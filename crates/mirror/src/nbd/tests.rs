@@ -1,11 +1,11 @@
-//! What several tests of this front end share.
+//! A disk without content, for the unit tests of this front end.
 
 use base::{Error, ErrorKind, Result};
 use disk::Geometry;
 
 use crate::{Durability, Served, Space, StatusRun};
 
-/// A disk that has a shape and nothing else.
+/// A disk that has a size and sector sizes, and fails all requests.
 pub(super) struct Fake(pub Geometry);
 
 fn nothing<T>() -> Result<T> {

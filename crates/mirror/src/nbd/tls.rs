@@ -1,4 +1,4 @@
-//! TLS, as clients of a TCP listener have it.
+//! The TLS options of a TCP listener.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use rustls::ServerConfig;
 
 use crate::nbd::handshake::Privacy;
 
-/// How clients of a TCP listener stand to TLS. Who they are is asked if the configuration verifies certificates of
-/// clients, and not at all without TLS.
+/// Whether the clients of a TCP listener may or must use TLS. Clients are authenticated only if the configuration
+/// verifies client certificates; without TLS they are not.
 #[derive(Debug, Clone)]
 pub enum Tls {
-    /// There is none.
+    /// No TLS.
     Off,
-    /// Who asks for it gets it.
+    /// Clients may use TLS.
     Offered(Arc<ServerConfig>),
-    /// Who does not ask for it is told nothing.
+    /// Clients that do not use TLS get no information.
     Required(Arc<ServerConfig>),
 }
 

@@ -1,4 +1,5 @@
-//! A connection's bytes: a Unix or TCP socket, plain or under TLS, which one thread receives from and many send to.
+//! The byte stream of a connection: a Unix or TCP socket, plain or with TLS. One thread receives and many threads
+//! send.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,29 +11,29 @@ use net::clock::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use rustls::{ServerConfig, ServerConnection};
 
-/// Ciphertext is received in pieces of at most this, enough for four records.
+/// Maximum number of bytes of ciphertext that are received at once: enough for four TLS records.
 const CIPHERTEXT_BYTES: usize = 64 << 10;
-/// A peer that says nothing for so long is asked whether it lives, ...
+/// TCP keepalive: a silent peer is probed after this time.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-/// ... so often ...
+/// TCP keepalive: the interval of the probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-/// ... and so many times.
+/// TCP keepalive: after this many probes without an answer the connection is broken.
 const KEEPALIVE_TRIES: u32 = 6;
 
-/// How long the last word to a client may take.
+/// Maximum time for the TLS close message to a client.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A socket to a client.
 #[derive(Debug)]
 pub enum Socket {
-    /// On this machine.
+    /// A client on this machine.
     Unix(UnixStream),
-    /// From anywhere.
+    /// A client that may be on another machine.
     Tcp(TcpStream),
 }
 
 impl Socket {
-    /// Sets it up: answers go out at once, and a peer that vanished is noticed.
+    /// Sets socket options: replies are sent without delay, and a peer that vanished is noticed.
     pub fn prepare(&self) -> io::Result<()> {
         let Self::Tcp(stream) = self else { return Ok(()) };
         stream.set_nodelay(true)?;
@@ -53,7 +54,7 @@ impl Socket {
     }
 
     fn shutdown(&self, how: Shutdown) {
-        // It fails where the peer has gone already.
+        // This fails if the peer has gone.
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(how),
             Self::Tcp(stream) => stream.shutdown(how),
@@ -95,18 +96,18 @@ impl Write for &Socket {
 pub(super) struct Transport {
     socket: Socket,
     tls: OnceLock<Tls>,
-    /// Who holds it sends; what is sent under one hold stays together. Memory for what TLS makes of it.
+    /// The right to send: bytes that are sent under one lock stay together. The memory is a buffer for ciphertext.
     turn: Mutex<Vec<u8>>,
 }
 
 impl Transport {
-    /// Around a socket that was prepared.
+    /// A transport over a socket for which [`Socket::prepare`] was called.
     #[must_use]
     pub(super) fn new(socket: Socket) -> Self {
         Self { socket, tls: OnceLock::new(), turn: Mutex::default() }
     }
 
-    /// Receives what there is, at least a byte; 0 at the end. One thread at a time.
+    /// Receives the available bytes, at least one; 0 at the end. Only one thread at a time.
     pub(super) fn receive(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         loop {
             let received = match (self.tls.get(), &mut *into) {
@@ -120,12 +121,12 @@ impl Transport {
         }
     }
 
-    /// Takes the turn to send; others wait until it is dropped.
+    /// Takes the right to send; other threads wait until it is dropped.
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn { transport: self, sealed: self.turn.lock() }
     }
 
-    /// Lets TLS begin, with this machine as its server.
+    /// Starts TLS, with this machine as the server.
     pub(super) fn start_tls(&self, config: &Arc<ServerConfig>, deadline: &Deadline) -> io::Result<()> {
         let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let tls = Tls { connection: Mutex::new(connection), ciphertext: Mutex::default() };
@@ -134,17 +135,18 @@ impl Transport {
         Ok(())
     }
 
-    /// Sees that nothing waits here longer than until `deadline`; for ever without one. `TimedOut` if it is over.
+    /// Sets the timeouts of the socket so that no call waits longer than `deadline`; forever without one. `TimedOut`
+    /// if the deadline has passed.
     pub(super) fn hurry(&self, deadline: Option<&Deadline>) -> io::Result<()> {
         self.socket.set_timeouts(deadline.map(Deadline::left).transpose()?)
     }
 
-    /// Whoever receives finds the end; sending goes on.
+    /// Makes the receiving thread find the end of the stream. Sending still works.
     pub(super) fn stop_receiving(&self) {
         self.socket.shutdown(Shutdown::Read);
     }
 
-    /// Ends it for the peer and for all who send or receive here.
+    /// Closes the connection for the peer and for all threads that use it.
     pub(super) fn cut(&self) {
         self.socket.shutdown(Shutdown::Both);
     }
@@ -180,7 +182,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Sends all of it.
+    /// Sends all of `bytes`.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut socket = &self.transport.socket;
         match self.transport.tls.get() {
@@ -189,11 +191,11 @@ impl Turn<'_> {
         }
     }
 
-    /// Ends the connection; a peer under TLS is told so, if it still listens.
+    /// Ends the connection. With TLS, the peer gets a close message if it still receives.
     pub(super) fn finish(&mut self) {
         if let Some(tls) = self.transport.tls.get() {
             tls.connection.lock().send_close_notify();
-            // It fails where the peer has gone already, or takes nothing.
+            // This fails if the peer has gone or receives nothing.
             let _ =
                 self.transport.hurry(Some(&Deadline::after(FAREWELL_TIME_MAX))).and_then(|()| self.send(&[]));
         }
@@ -201,11 +203,12 @@ impl Turn<'_> {
     }
 }
 
-/// TLS beneath a connection. Its lock is never held while a socket waits, so that sending and receiving overlap.
+/// The TLS state of a connection. The lock of `connection` is never held while a socket waits, so sending and
+/// receiving overlap.
 #[derive(Debug)]
 struct Tls {
     connection: Mutex<ServerConnection>,
-    /// Of whoever receives.
+    /// Used by the receiving thread.
     ciphertext: Mutex<Ciphertext>,
 }
 
@@ -229,7 +232,7 @@ impl Tls {
     }
 }
 
-/// What was received and is still sealed.
+/// Ciphertext that was received and not decrypted yet.
 #[derive(Debug, Default)]
 struct Ciphertext {
     bytes: Vec<u8>,
@@ -244,7 +247,7 @@ impl Ciphertext {
         Ok(self.end)
     }
 
-    /// Gives some of it to the connection; false if there is none.
+    /// Gives some ciphertext to the TLS connection; false if there is none.
     fn feed(&mut self, connection: &mut ServerConnection) -> io::Result<bool> {
         if self.start == self.end {
             return Ok(false);
@@ -255,12 +258,12 @@ impl Ciphertext {
     }
 }
 
-/// A time by which a handshake is to be over.
+/// The time by which a handshake must be over.
 #[derive(Debug)]
 pub(super) struct Deadline(Clock, Duration);
 
 impl Deadline {
-    /// So long from now.
+    /// The deadline is `limit` from now.
     #[must_use]
     pub(super) fn after(limit: Duration) -> Self {
         Self(Clock::start(), limit)
@@ -272,7 +275,7 @@ impl Deadline {
     }
 }
 
-/// Reads and writes for rustls' handshake, which wants both of one thing.
+/// Reads and writes with timeouts, for the handshake of rustls, which needs both on one object.
 struct Duplex<'a> {
     socket: &'a Socket,
     deadline: &'a Deadline,

@@ -1,5 +1,5 @@
-//! Numbers of the NBD protocol under the names that its `doc/proto.md` gives them. Everything on the wire is
-//! big-endian.
+//! The constants of the NBD protocol, under the names of its `doc/proto.md`, and the decoding of fields. All numbers
+//! on the wire are big-endian.
 
 use base::wire::{Reader, Truncated};
 
@@ -16,7 +16,7 @@ pub(super) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Begins each chunk of a structured reply.
 pub(super) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Handshake flags; the client's have the same bits.
+/// Handshake flags; the client's flags have the same bits.
 pub(super) mod handshake {
     pub(crate) const FIXED_NEWSTYLE: u16 = 1;
     pub(crate) const NO_ZEROES: u16 = 1 << 1;
@@ -124,7 +124,7 @@ pub(super) fn take_u64(reader: &mut Reader<'_>) -> Result<u64, Truncated> {
     reader.array().map(u64::from_be_bytes)
 }
 
-/// A length before the bytes that have it.
+/// Takes a length as `u32`, and then that many bytes.
 pub(super) fn take_counted<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Truncated> {
     let count = take_u32(reader)?;
     reader.bytes(usize::try_from(count).map_err(|_| Truncated)?)

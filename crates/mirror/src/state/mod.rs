@@ -1,6 +1,7 @@
-//! What the journal says and how it is read after a crash. `formats/mirror.md`.
+//! The format of the journal, and its recovery after a crash; see `formats/mirror.md`.
 //!
-//! Bytes and sets only: the driver has the files, the simulator has files that lose what was not synced.
+//! This code handles only bytes and sets: the driver has the files, and the simulator has files that lose unsynced
+//! data.
 
 mod recover;
 
@@ -13,13 +14,13 @@ pub use recover::{Recovered, recover};
 
 const MAGIC: [u8; 4] = *b"DCMJ";
 const VERSION: u8 = 1;
-/// Length of the header.
+/// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 64;
 const CHECK_BYTES: usize = 8;
 const HEAD_BYTES: usize = 8;
-/// Longest payload of a record: a manifest, or runs.
+/// Maximum length of a record's payload in bytes: a manifest, or runs.
 const PAYLOAD_BYTES_MAX: usize = 4 << 20;
-/// Most runs of one record of a snapshot.
+/// Maximum number of runs in one record of a snapshot.
 const SNAPSHOT_RUNS_MAX: usize = 1 << 16;
 
 const BASE: u8 = 1;
@@ -35,53 +36,55 @@ const SUSPECT: u8 = 10;
 const IN_DOUBT: u8 = 11;
 const LANDED: u8 = 12;
 const FREED: u8 = 13;
-/// Length of what tells a commit from all others.
+/// Length in bytes of the token that identifies a commit.
 pub const TOKEN_BYTES: usize = 16;
 
-/// 128 bits that are other after each start of the machine.
+/// 128 bits that differ for each start of the machine.
 pub type BootId = [u8; 16];
 
 fn corrupt(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Malformed, text)
 }
 
-/// What a commit is to be published as. It is written down before, so that the version is known again if the process
-/// dies before it is told that it was published.
+/// What a commit will be published as. It is recorded before that, so that the version can be recognized if the
+/// process dies before it learns that the version was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InDoubt {
-    /// Random bytes, other for each base of each disk; the version carries them.
+    /// Random bytes that identify the commit; the version carries them.
     pub token: [u8; TOKEN_BYTES],
     /// The image.
     pub image: String,
 }
 
 impl InDoubt {
-    /// As a record has it.
+    /// The payload of a record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         [&self.token[..], self.image.as_bytes()].concat()
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let (token, image) =
-            bytes.split_first_chunk().ok_or_else(|| corrupt("a token in doubt ends early"))?;
-        let image = std::str::from_utf8(image).map_err(|_| corrupt("a token in doubt names no image"))?;
+        let (token, image) = bytes
+            .split_first_chunk()
+            .ok_or_else(|| corrupt("the record of a commit in doubt is too short"))?;
+        let image = std::str::from_utf8(image)
+            .map_err(|_| corrupt("the record of a commit in doubt does not name an image"))?;
         Ok(Self { token: *token, image: image.to_owned() })
     }
 }
 
-/// What a disk is of. Manifests are in their envelopes.
+/// The versions that a disk is based on. Manifests are in their envelopes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lineage {
     /// The version that it began as, or was last committed as.
     pub base: Vec<u8>,
-    /// The version of others onto which what is dirty was committed last.
+    /// The version that the last commit made on top of changes of other writers.
     pub landed: Option<Vec<u8>>,
-    /// A commit of which nobody knows how it ended.
+    /// A commit of which it is not known whether it was published.
     pub in_doubt: Option<InDoubt>,
 }
 
-/// One record as it stands at offset `at` of the journal.
+/// One record, as it is written at offset `at` of the journal.
 fn seal(at: u64, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + payload.len() + CHECK_BYTES);
     let len = u32::try_from(payload.len()).expect("payloads are bounded");
@@ -92,7 +95,7 @@ fn seal(at: u64, kind: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A record stands where it was written, and nowhere else.
+/// The checksum includes the offset, so a record is valid only where it was written.
 fn check(at: u64, bytes: &[u8]) -> [u8; CHECK_BYTES] {
     let mut input = Vec::with_capacity(8 + bytes.len());
     input.extend(at.to_le_bytes());
@@ -104,8 +107,8 @@ fn runs(runs: impl IntoIterator<Item = Range<u64>>) -> Vec<u8> {
     runs.into_iter().flat_map(|run| [run.start.to_le_bytes(), run.end.to_le_bytes()].concat()).collect()
 }
 
-/// `record` as it is appended at offset `at`. `added` is the manifest of the version for [`Record::Committed`],
-/// [`Record::Landed`] and [`Record::Rebased`], the [`InDoubt`] for [`Record::Frozen`].
+/// The bytes of `record` at offset `at`. `added` is the manifest of the version for [`Record::Committed`],
+/// [`Record::Landed`] and [`Record::Rebased`], and the [`InDoubt`] for [`Record::Frozen`].
 #[must_use]
 pub fn encode(at: u64, record: &Record, added: &[u8]) -> Vec<u8> {
     match record {
@@ -120,19 +123,20 @@ pub fn encode(at: u64, record: &Record, added: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A barrier at offset `at` which says that all before offset `upto` is durable, and the data that it is about.
+/// A barrier at offset `at`. It says that all records before offset `upto` are durable, and the data that they
+/// describe.
 #[must_use]
 pub fn barrier(at: u64, upto: u64) -> Vec<u8> {
     seal(at, BARRIER, &upto.to_le_bytes())
 }
 
-/// The last record of a disk that was closed when everything was durable.
+/// The last record of a disk, written at offset `at` when everything was durable.
 #[must_use]
 pub fn closed(at: u64) -> Vec<u8> {
     seal(at, CLOSED, &[])
 }
 
-/// A whole journal that says `held`, all of it durable, of a disk of this `lineage`.
+/// A complete journal that states `held`, all of it durable, for a disk of this `lineage`.
 #[must_use]
 pub fn snapshot(boot: &BootId, cut: &Cut, lineage: &Lineage, held: &Held) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 << 12);
@@ -232,7 +236,7 @@ mod tests {
         let cut = recovered(&bytes, &LATER);
         assert_eq!(cut.held.dirty, set(0..8));
         assert_eq!((cut.held.clean.clone(), cut.held.suspect.clone()), (RunSet::new(), set(1..2)));
-        // Chunk 0 is dirty in part: the rest of it is void. Chunk 1 is looked at first.
+        // Chunk 0 is partly dirty: the rest of it is void. Chunk 1 must be checked.
         assert_eq!(cut.void().collect::<RunSet>(), [8..512, 1024..4000].into_iter().collect());
     }
 

@@ -1,4 +1,4 @@
-//! What a journal says after a crash.
+//! Reads a journal, also after a crash.
 
 use std::ops::Range;
 
@@ -12,22 +12,22 @@ use super::{
 };
 use crate::machine::{Cut, Held, Sectors};
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovered {
-    /// How the disk is cut.
+    /// How the disk is divided into chunks.
     pub cut: Cut,
-    /// What it is of.
+    /// The versions that the disk is based on.
     pub lineage: Lineage,
-    /// What lies in the local file.
+    /// The valid parts of the local file.
     pub held: Held,
-    /// It was closed in good order: there is nothing to clear.
+    /// The disk was closed properly: nothing must be cleared.
     pub closed: bool,
 }
 
 impl Recovered {
-    /// The sectors of which nothing is known: what lies there was being written when the end came, and is to be
-    /// cleared.
+    /// The sectors that have no valid content. Their bytes in the local file may have been in the middle of a write,
+    /// and must be cleared.
     pub fn void(&self) -> impl Iterator<Item = Sectors> + '_ {
         let absent = self.held.clean.gaps(0..self.cut.chunks());
         let absent = absent.flat_map(|chunks| self.held.suspect.gaps(chunks));
@@ -38,12 +38,13 @@ impl Recovered {
     }
 }
 
-/// Reads a journal as it was left. `boot` is that of now: if the machine was started anew since, only what a barrier
-/// covers counts, and what was clean has to be checked. `Malformed` if it is no journal; `Unsupported` if it is newer.
+/// Reads a journal. `boot` is the current boot id: if the machine was restarted since, only records that a barrier
+/// covers count, and clean chunks must be checked. `Malformed` if it is no journal; `Unsupported` if its format is
+/// newer.
 pub fn recover(bytes: &[u8], boot: &BootId) -> Result<Recovered> {
     let (cut, begun) = header(bytes)?;
     let records = scan(bytes);
-    // A barrier speaks of what stands before it, whatever it says.
+    // A barrier never covers anything after itself, whatever offset it has.
     let barriers = records.iter().filter(|record| record.kind == BARRIER);
     let covered = barriers.map(|barrier| barrier.number().min(barrier.at)).max();
     let closed = records.last().is_some_and(|record| record.kind == CLOSED);
@@ -57,19 +58,19 @@ pub fn recover(bytes: &[u8], boot: &BootId) -> Result<Recovered> {
     held.abandon();
     let was_cut = !closed && begun != *boot;
     if was_cut {
-        // Something may have been written there without a record.
+        // A write over these sectors may have reached the disk without its record.
         held.freed = RunSet::new();
         held.kept = RunSet::new();
         let clean = std::mem::take(&mut held.clean);
         held.suspect.extend(&clean);
     }
     if !closed {
-        // What is dirty in part can't be held against a digest: the rest of it is cleared, and fetched again.
+        // A partly dirty chunk cannot be compared with a digest: the rest of it is cleared and fetched again.
         let dirty: Vec<Range<u64>> = held.dirty.iter().map(|run| cut.chunks_of(&run)).collect();
         dirty.into_iter().for_each(|chunks| held.suspect.remove(chunks));
     }
     if lineage.base.is_empty() {
-        return Err(corrupt("the journal names no version"));
+        return Err(corrupt("the journal does not name a version"));
     }
     Ok(Recovered { cut, lineage, held, closed })
 }
@@ -78,7 +79,7 @@ fn header(bytes: &[u8]) -> Result<(Cut, BootId)> {
     let cut = |_| corrupt("the journal ends in its header");
     let mut reader = Reader::new(bytes);
     if reader.array().map_err(cut)? != MAGIC {
-        return Err(corrupt("this is no journal of a disk"));
+        return Err(corrupt("this is not the journal of a disk"));
     }
     let [version, height, ..] = reader.array::<4>().map_err(cut)?;
     if version != VERSION {
@@ -119,7 +120,7 @@ impl Entry<'_> {
     }
 }
 
-/// The records up to the first that is not whole: behind that nothing was acknowledged.
+/// The records before the first invalid one. Nothing after it was acknowledged.
 fn scan(bytes: &[u8]) -> Vec<Entry<'_>> {
     let mut records = Vec::new();
     let mut at = HEADER_BYTES;
@@ -165,6 +166,7 @@ fn apply(record: &Entry<'_>, cut: &Cut, held: &mut Held, lineage: &mut Lineage) 
         SUSPECT => record.runs(cut.chunks())?.into_iter().for_each(|run| held.suspect.insert(run)),
         FROZEN => {
             held.freeze();
+            // A snapshot has the promise in a record of its own, `IN_DOUBT`.
             if !record.payload.is_empty() {
                 lineage.in_doubt = Some(InDoubt::decode(record.payload)?);
             }

@@ -1,4 +1,4 @@
-//! A repository to which the way breaks once: before a version is published, or after that.
+//! A repository to which the connection breaks once: before a version is published, or after that.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use store::{ImageName, Reference, Shape, Stamp, TagName};
 
 use super::Place;
 
-/// When the way to a repository breaks.
+/// When the connection to a repository breaks.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Breaks {
     Never,
@@ -21,7 +21,7 @@ pub(crate) enum Breaks {
     BehindIt,
 }
 
-/// A repository to which the way breaks once.
+/// A repository to which the connection breaks once.
 pub(crate) struct Far<'a> {
     pub place: &'a Place,
     pub breaks: Mutex<Breaks>,

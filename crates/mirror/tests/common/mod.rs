@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an image of many kinds of chunks, and sources that fail on purpose.
+//! Helpers for the tests of this crate: an image with many kinds of chunks, and sources that fail on purpose.
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -20,8 +20,8 @@ pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-21T21:00:00Z".into(), creator: "test@here".into() }
 }
 
-/// A repository in a folder with the image `disk`: `size` bytes, of which some chunks are free, some full, some full in
-/// part.
+/// A repository in a folder with the image `disk` of `size` bytes. Some of its chunks are free, some full, some
+/// partly full.
 pub(crate) struct Place {
     pub folder: tempfile::TempDir,
     pub repository: Arc<Repository>,
@@ -67,7 +67,7 @@ impl Place {
         vec![Source::repository(Arc::clone(&self.repository))]
     }
 
-    /// What a version holds.
+    /// The content of a version.
     pub(crate) fn read(&self, reference: &str) -> Vec<u8> {
         let snapshot = self.repository.snapshot(&reference.parse().unwrap()).unwrap();
         let mut bytes = vec![0; snapshot.layout().size_bytes() as usize];
@@ -80,7 +80,7 @@ pub(crate) fn options() -> MirrorOptions {
     MirrorOptions::default()
 }
 
-/// All that a disk holds.
+/// The content of a disk.
 pub(crate) fn all(mirror: &Mirror) -> Vec<u8> {
     let mut bytes = vec![0; mirror.geometry().size_bytes as usize];
     mirror.read(0, &mut bytes).unwrap();
@@ -92,7 +92,8 @@ pub(crate) const DEAD: u8 = 1;
 pub(crate) const FLIPS: u8 = 2;
 pub(crate) const GONE: u8 = 3;
 
-/// A source that does as it is told.
+/// A source whose behaviour can be changed: [`GOOD`], [`DEAD`], [`FLIPS`] (damaged chunks) or [`GONE`] (missing
+/// objects).
 pub(crate) struct Moody {
     pub inner: Arc<Repository>,
     pub mood: AtomicU8,

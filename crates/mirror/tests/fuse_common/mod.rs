@@ -1,4 +1,4 @@
-//! A mount of a test's repository, and what tests do with its files.
+//! A mount of a test's repository, and helpers to work with its files.
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -63,7 +63,7 @@ impl Mount {
         names
     }
 
-    /// Writes a line to the control file; the answer, if it was done.
+    /// Writes a line to the control file. Returns the answer, or the error.
     pub(crate) fn control(&self, line: &str) -> Result<String, std::io::Error> {
         let mut file = OpenOptions::new().read(true).write(true).open(self.path("_control"))?;
         file.write_all(line.as_bytes())?;
@@ -83,7 +83,7 @@ pub(crate) fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// Runs a program; what it printed.
+/// Runs a program and returns its output.
 pub(crate) fn run(words: &[&str]) -> String {
     let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -91,7 +91,7 @@ pub(crate) fn run(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A file system on a loop device, mounted as long as this lives.
+/// A file system on a loop device, which is unmounted when this is dropped.
 pub(crate) struct Loop(pub PathBuf);
 
 impl Loop {

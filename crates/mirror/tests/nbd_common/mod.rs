@@ -1,4 +1,4 @@
-//! What tests of the NBD front end share: a server of rigged disks, and a client of its own that can misbehave.
+//! Helpers for tests of the NBD front end: a server of rigged disks, and a client of its own that can misbehave.
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
@@ -21,16 +21,16 @@ use tempfile::TempDir;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A raw disk that can be read-only, have larger sectors, fail, and let requests wait.
+/// A raw disk that can be read-only, have larger sectors, fail, and block requests.
 pub(crate) struct Rigged {
     pub disk: RawDisk,
     pub sector_bytes: u32,
     pub read_only: bool,
-    /// Some requests wait while this is closed, ...
+    /// The requests that `held` selects wait while this is closed.
     pub gate: Gate,
-    /// ... told by whether they write, and where they begin. Reads from the first sector on, if not said.
+    /// Arguments: whether the request is a write, and its offset. The default selects reads that begin at offset 0.
     pub held: fn(bool, u64) -> bool,
-    /// Reads behind this offset fail.
+    /// Reads that reach past this offset fail.
     pub broken_from: u64,
     /// Whether reads may be answered at once.
     pub near: AtomicBool,
@@ -39,7 +39,7 @@ pub(crate) struct Rigged {
     pub flushes: AtomicUsize,
 }
 
-/// Somewhere to wait.
+/// A gate at which requests wait while it is closed.
 #[derive(Default)]
 pub(crate) struct Gate {
     closed: Mutex<bool>,
@@ -158,7 +158,7 @@ impl House {
         house
     }
 
-    /// With one disk.
+    /// A server with one disk.
     pub(crate) fn of(disk: impl FnOnce(&Path) -> Rigged) -> (Self, Arc<Rigged>) {
         let house = Self::new(64);
         let disk = Arc::new(disk(&house.path("disk.raw")));
@@ -187,7 +187,7 @@ impl House {
         Client::connect(&self.socket(), name, structured)
     }
 
-    /// Waits for an event that fits.
+    /// Waits for an event that satisfies `fits`.
     pub(crate) fn event(&self, fits: impl Fn(&Event) -> bool) -> Event {
         loop {
             let event = self.events.recv_timeout(PATIENCE).expect("the event comes");
@@ -216,17 +216,17 @@ pub(crate) struct Reply {
     pub data: Vec<u8>,
 }
 
-/// A client that sends what it is told to.
+/// A client that sends whatever a test wants.
 pub(crate) struct Client {
     pub stream: UnixStream,
     structured: bool,
-    /// Lengths of reads that were asked for: simple replies do not tell theirs.
+    /// Offset and length of the reads in flight: simple replies do not contain them.
     asked: std::collections::BTreeMap<u64, (u64, usize)>,
     cookie: u64,
 }
 
 impl Client {
-    /// A client that saw the greeting and told its flags.
+    /// A client that has received the greeting and sent its flags.
     pub(crate) fn greet(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -273,7 +273,7 @@ impl Client {
         self.cookie
     }
 
-    /// The bytes of a request, to be sent by whoever asks for them.
+    /// The bytes of a request, which the caller must send.
     pub(crate) fn request(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32) -> Vec<u8> {
         self.cookie += 1;
         if kind == 0 {
@@ -290,7 +290,7 @@ impl Client {
         fields.concat()
     }
 
-    /// Whatever reply is ready next. Chunks of replies must not be mixed here.
+    /// Receives the next reply. Chunks of different replies must not be mixed here.
     pub(crate) fn reply(&mut self) -> Reply {
         let mut magic = [0; 4];
         self.stream.read_exact(&mut magic).unwrap();
@@ -352,7 +352,7 @@ impl Client {
         }
     }
 
-    /// Asks and waits.
+    /// Sends a request and waits for its reply.
     pub(crate) fn call(&mut self, kind: u16, flags: u16, offset: u64, bytes: u32, payload: &[u8]) -> Reply {
         let cookie = self.ask(kind, flags, offset, bytes, payload);
         let reply = self.reply();

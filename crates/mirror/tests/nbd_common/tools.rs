@@ -1,8 +1,8 @@
-//! The programs that people use with NBD, which succeed or fail as they should.
+//! Runs the tools that people use with NBD, and checks that they succeed or fail.
 
 use std::process::{Command, Stdio};
 
-/// Whether `tools` are there; where `CI` is set they have to be.
+/// Whether `tools` are installed. If `CI` is set they must be.
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
 pub(crate) fn available(tools: &[&str]) -> bool {
     let found = |tool: &&str| {
@@ -17,7 +17,7 @@ pub(crate) fn available(tools: &[&str]) -> bool {
     missing.is_empty()
 }
 
-/// What a tool that succeeds prints.
+/// Runs a tool that must succeed, and returns its output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -26,7 +26,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     said
 }
 
-/// What a tool that fails says.
+/// Runs a tool that must fail, and returns its output and errors.
 pub(crate) fn fails(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
     let said =
@@ -35,7 +35,7 @@ pub(crate) fn fails(program: &str, arguments: &[&str]) -> String {
     said
 }
 
-/// QEMU's words on a disk, each of which succeeds.
+/// Runs `qemu-io` with these commands, each of which must succeed.
 pub(crate) fn qemu_io(uri: &str, words: &[&str]) -> String {
     let commands: Vec<&str> = words.iter().flat_map(|word| ["-c", word]).collect();
     let said = run("qemu-io", &[&["-f", "raw", uri], &commands[..]].concat());

@@ -1,4 +1,4 @@
-//! Where the machine bets on neighbours.
+//! Connects the prefetching of neighbours ("bets", see [`super::spatial`]) to the core.
 
 use base::Instant;
 
@@ -7,8 +7,8 @@ use crate::machine::state::Core;
 use crate::machine::types::Sectors;
 
 impl Core {
-    /// Bets on what lies beside chunks that `range` touches for the first time. Where others read too, their
-    /// order says better what comes next. Whether there was any.
+    /// Bets on the neighbours of `fresh`: chunks that `range` touches for the first time. Chunks that other machines
+    /// read too are left out: their order predicts better what comes next. Returns whether there was any bet.
     pub(in crate::machine) fn bet_beside(&mut self, fresh: &[u64], range: &Sectors) -> bool {
         if self.config.ahead_chunks_max == 0 {
             return false;
@@ -25,7 +25,7 @@ impl Core {
         any
     }
 
-    /// Wants the neighbours whose turn has come.
+    /// Wants the neighbours whose delay has passed.
     pub(in crate::machine) fn place_bets(&mut self, now: Instant) {
         let demand = self.supply.next_priority() == Some(Priority::Demand);
         let chunks = self.neighbours.ready(now, demand);

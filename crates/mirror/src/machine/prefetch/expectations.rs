@@ -1,20 +1,21 @@
-//! What becomes of expectations: first reads are held against them, and those that do not pay are given up.
+//! Measures whether the chunks that other machines read help this machine, and gives them up if they do not.
 
 use base::{Duration, Instant};
 
 use crate::machine::prefetch::expected::Expected;
 use crate::machine::state::Core;
 
-/// First reads that others did not foretell, until what they foretell can be found to be of no use.
+/// Minimum number of first reads that the other machines' reads did not predict, before the prediction is given up.
 const MISSES_MIN: u32 = 64;
-/// After so long most of what came is to be used, if at least so much was read at all.
+/// After this time most of the fetched chunks must have been read, if there were at least [`TRIAL_READS_MIN`] first
+/// reads.
 const TRIAL: Duration = Duration::from_secs(60);
 /// See [`TRIAL`].
 const TRIAL_READS_MIN: u32 = 32;
 
 impl Core {
-    /// Holds first reads against what was expected. Where others read elsewhere that is given up, unless what it
-    /// brought was of use.
+    /// Compares first reads with the expected ones. If this machine reads other chunks than the others did, the
+    /// expectation is given up, unless most of what it fetched was useful.
     pub(in crate::machine) fn compare_expected(&mut self, fresh: &[u64]) {
         if self.supply.expected.known.is_empty() {
             return;
@@ -31,7 +32,7 @@ impl Core {
         }
     }
 
-    /// Gives up what is expected if most of it was not read in a time in which much was read.
+    /// Gives up the expected chunks if [`TRIAL`] has passed and most of those that were fetched were not read.
     pub(in crate::machine) fn judge_expected(&mut self, now: Instant) {
         let Expected { hits, misses, since, .. } = self.supply.expected;
         let is_due = since.is_some_and(|since| since + TRIAL <= now) && hits + misses >= TRIAL_READS_MIN;
@@ -40,12 +41,12 @@ impl Core {
         }
     }
 
-    /// Whether what came of `chunk` came because others read it.
+    /// Whether other machines read `chunk`, as far as that is remembered.
     pub(in crate::machine) fn is_foretold(&self, chunk: u64) -> bool {
         self.supply.expected.known.contains(&chunk)
     }
 
-    /// Whether most of what came since it was expected was not read.
+    /// Whether most of the bytes that were fetched as expected were not read.
     fn was_in_vain(&self) -> bool {
         self.counters.expected_bytes > 2 * self.counters.expected_used_bytes
     }
@@ -73,7 +74,7 @@ mod tests {
         Core::new(CUT, config, Held::default(), 64)
     }
 
-    /// Answers whatever an operation wants, until it waits or is over.
+    /// Executes the steps of an operation successfully, until it waits or is over.
     fn drive(core: &mut Core, now: Instant, id: OpId) {
         while let Step::Do(io) = core.step(now, id) {
             let done = match io {
@@ -107,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The next chunk that is asked for, which stays on its way; nodes are answered.
+    /// The next chunk that the core requests. Its fetch is left unanswered; fetches of nodes are answered.
     fn next_chunk(core: &mut Core) -> (OpId, u64) {
         loop {
             let id = core.poll_begin(Instant::ZERO).expect("something is wanted");
@@ -132,7 +133,7 @@ mod tests {
         expected.add(&[1, 2, 3, 4]);
         expected.add(&[10, 2, 20, 21, 4, 40, 1]);
         assert_eq!(order(&mut expected), [10, 1, 2, 20, 21, 3, 4, 40]);
-        // What follows nothing that waits is next.
+        // A chunk that follows none in the queue goes to the front.
         expected.add(&[50, 51]);
         expected.add(&[60, 61, 60, 50, 70]);
         assert_eq!(order(&mut expected), [60, 61, 50, 70, 51]);
@@ -162,13 +163,13 @@ mod tests {
             ..Counters::default()
         };
         assert_eq!(core.counters(), once);
-        // One that waits for its turn when it is demanded is none that was prefetched.
+        // A chunk that is still queued when a read demands it does not count as prefetched.
         let reader = core.submit(Request::Read(CUT.chunk(6)));
         assert_eq!(core.step(Instant::ZERO, reader), Step::Wait);
         fetch_all(&mut core, Instant::ZERO);
         assert_eq!((core.counters().demanded_bytes, core.counters().prefetched_bytes), (100, 200));
         assert_eq!(core.counters().prefetched_unused_bytes(), 100);
-        // Read twice it is used once.
+        // A chunk that is read twice counts as used once.
         read(&mut core, Instant::ZERO, 7);
         read(&mut core, Instant::ZERO, 7);
         assert_eq!((core.counters().expected_bytes, core.counters().expected_used_bytes), (200, 200));
@@ -216,7 +217,7 @@ mod tests {
         core.expect_reads(&(0..100).collect::<Vec<_>>());
         fetch_all(&mut core, Instant::ZERO);
         (0..60).for_each(|chunk| read(&mut core, Instant::ZERO, chunk));
-        // Behind the boot it reads whatever it likes.
+        // After the boot it reads arbitrary chunks.
         for chunk in 100..400 {
             read(&mut core, Instant::ZERO, chunk);
             fetch_all(&mut core, Instant::ZERO + 2 * TRIAL);

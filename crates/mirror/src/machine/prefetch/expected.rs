@@ -1,40 +1,41 @@
-//! What other machines read when they started: it is prefetched behind what is demanded, in their order, merged with
-//! what is heard later, and given up where it does not pay.
+//! The queue of chunks that other machines read when they booted. They are prefetched after demanded chunks, in the
+//! order of the other machines. Later reports are merged in. It is given up if it does not help.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use base::Instant;
 
-/// Most chunks that are expected at a time, and most that are remembered to have been; more are not listened to.
+/// Maximum number of chunks in the queue, and of chunks that are remembered as expected. More are ignored.
 pub(in crate::machine) const EXPECTED_MAX: usize = 1 << 16;
-/// Chunks that are wanted at once for each fetch that may be in flight, those among them that wait for nodes. What is
-/// wanted can't be given up any more.
+/// Expected chunks are wanted only while the number of wants is below this many for each fetch that may be in flight
+/// (wants that wait for nodes included). A chunk that is wanted cannot be given up any more.
 pub(in crate::machine) const WANTS_EACH: usize = 4;
-/// First reads that others did not foretell beyond those that they did, until what they foretell is not asked for; what
-/// is foretold rightly from then on sets it going again.
+/// If first reads that were not expected exceed the expected ones by more than this, no expected chunk is requested.
+/// Later hits can restart it.
 pub(in crate::machine) const MISSES_DOUBT: u32 = 16;
-/// First reads that are looked back at, about.
+/// Number of first reads after which the counts of hits and misses are halved, so that old ones fade out.
 const LOOK_BACK: u32 = 256;
 
 /// Chunks that are expected to be read.
 #[derive(Debug, Default)]
 pub(in crate::machine) struct Expected {
-    /// Not asked for yet, first first.
+    /// Chunks that were not requested yet; the first is the next.
     pub(in crate::machine) queue: VecDeque<u64>,
-    /// All that were ever expected, as far as that is remembered.
+    /// All chunks that were ever expected, at most [`EXPECTED_MAX`].
     pub(in crate::machine) known: HashSet<u64>,
-    /// First reads lately of chunks that were expected.
+    /// Recent first reads of expected chunks.
     pub(in crate::machine) hits: u32,
-    /// First reads lately of chunks that were not, and not here either.
+    /// Recent first reads of chunks that were neither expected nor local.
     pub(in crate::machine) misses: u32,
-    /// When the first of them was asked for.
+    /// When the first expected chunk was requested.
     pub(in crate::machine) since: Option<Instant>,
     pub(in crate::machine) given_up: bool,
 }
 
 impl Expected {
-    /// Merges `chunks` in, none of which is here or on its way: those that do not wait already stand behind what is
-    /// named before them and waits, else in front.
+    /// Merges `chunks` into the queue; none of them is local or wanted. A chunk that is not in the queue yet is
+    /// inserted after the nearest chunk before it in `chunks` that is in the queue; without one, it goes to the
+    /// front.
     pub(in crate::machine) fn add(&mut self, chunks: &[u64]) {
         if self.given_up {
             return;
@@ -62,7 +63,7 @@ impl Expected {
         }
     }
 
-    /// The next to be asked for now.
+    /// Takes the next chunk to request from the queue. `None` if there is none, or while misses prevail.
     pub(in crate::machine) fn next(&mut self, now: Instant) -> Option<u64> {
         if self.misses > self.hits + MISSES_DOUBT {
             return None;

@@ -1,4 +1,5 @@
-//! Fetching before anybody asks: along streams of reads, beside what was touched, and as other machines read.
+//! Prefetching: along streams of reads, next to chunks that were read, and in the order in which other machines
+//! read.
 
 mod bets;
 mod expectations;

@@ -1,9 +1,9 @@
-//! Read-ahead in space: a file system keeps together what belongs together, so that beside a chunk which is touched
-//! another is likely to be; the more so the larger the read was, since who reads much at once reads files through.
+//! Prefetching of neighbours: a file system places related data close together, so the chunk next to one that is
+//! read will probably be read too. This is more likely after a large read, since programs with large reads usually
+//! read whole files.
 //!
-//! It is a bet of bandwidth against latency: it is made only where a fetch takes long, and only as long as what lies
-//! here unread stays a small share of all that came. In the trace of a boot (`golden/boot`) two of three such bets are
-//! won.
+//! Each prefetch is a bet of bandwidth against latency. So it is made only if a fetch takes long, and only while the
+//! unread part of all fetched bytes is small. In the trace of a boot (`golden/boot`) two of three such bets are won.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -11,54 +11,56 @@ use base::{Duration, Instant};
 
 use crate::machine::types::{Cut, Sectors};
 
-/// Fetches that take less are not worth a bet.
+/// If fetches take less than this, bets are not worth it.
 const PACE_MIN: Duration = Duration::from_millis(4);
-/// Of a hundred bytes that came so many may lie unread, and this besides.
+/// How much may be prefetched and unread: this percentage of all bytes that were fetched, plus [`SLACK_BYTES`].
 const PERCENT: u64 = 22;
 const SLACK_BYTES: u64 = 1 << 20;
-/// Weight of the newest fetch in the pace.
+/// The newest fetch has the weight `1 / NEWEST` in the average fetch time (the pace).
 const NEWEST: u32 = 8;
-/// A bet waits for this part of the pace behind what is demanded, which would else share the link with it.
+/// A bet waits for `pace / STAND_BACK` after the last demanded chunk was requested, so that the two do not share the
+/// link.
 const STAND_BACK: u32 = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(in crate::machine) struct Neighbours {
-    /// What demanded chunks take lately, from the first request to the last byte.
+    /// Average time of recent fetches of demanded chunks, from the request to the last byte.
     pub(in crate::machine) pace: Option<Duration>,
     pub(in crate::machine) chunks: u64,
     pub(in crate::machine) bytes: u64,
-    /// Chunks that are asked for here and did not come yet.
+    /// Bets that have not arrived yet.
     pub(in crate::machine) asked: HashSet<u64>,
-    /// Those of them that stand back.
+    /// Bets that were not requested yet.
     pub(in crate::machine) queue: VecDeque<u64>,
-    /// Until then.
+    /// When the bets in `queue` will be requested.
     pub(in crate::machine) due: Option<Instant>,
-    /// When a demanded chunk was last asked for.
+    /// When a demanded chunk was last requested.
     pub(in crate::machine) demanded_at: Instant,
 }
 
 impl Neighbours {
-    /// A demanded chunk is asked for.
+    /// Notes that a demanded chunk is requested.
     pub(in crate::machine) fn demanded(&mut self, now: Instant) {
         self.demanded_at = now;
     }
 
-    /// A demanded chunk took so long. The pace follows quick ones at once: the others may have stood in a queue.
+    /// Notes the fetch time of a demanded chunk. A shorter time becomes the pace at once: longer ones may include
+    /// waiting in a queue.
     pub(in crate::machine) fn took(&mut self, time: Duration) {
         let pace = self.pace.unwrap_or(time);
         self.pace = Some(if time < pace { time } else { pace + (time - pace) / NEWEST });
     }
 
-    /// A chunk came, however it was asked for.
+    /// Notes that a chunk arrived, whatever the reason for its fetch.
     pub(in crate::machine) fn came(&mut self, chunk: u64, bytes: u32) {
         self.chunks += 1;
         self.bytes += u64::from(bytes);
         self.asked.remove(&chunk);
     }
 
-    /// Bets on the chunks beside `chunk`, which `range` touches for the first time; `unread` bytes were fetched ahead
-    /// and not read yet. Whether there was any.
+    /// Bets on the neighbours of `chunk`, which `range` touches for the first time. `unread` is the number of bytes
+    /// that were prefetched and not read yet. Returns whether there was any bet.
     pub(in crate::machine) fn bet(
         &mut self,
         chunk: u64,
@@ -70,8 +72,9 @@ impl Neighbours {
         if self.chunks == 0 || self.pace.is_none_or(|pace| pace < PACE_MIN) {
             return false;
         }
-        // One that turned out to be empty never comes.
+        // A chunk that turned out to be empty is never fetched, so `came` does not remove it.
         self.asked.retain(|&chunk| !is_here(chunk));
+        // How many bets may be in flight: the bytes that may still become unread, by the average size of a chunk.
         let room = (self.bytes / 100 * PERCENT + SLACK_BYTES).saturating_sub(unread);
         let most = room / (self.bytes / self.chunks).max(1);
         let is_large = (range.end - range.start) * 2 >= cut.chunk_sectors;
@@ -87,7 +90,7 @@ impl Neighbours {
         self.queue.len() > before
     }
 
-    /// The chunks whose turn has come; `demand` says whether one that is demanded is about to be asked for.
+    /// The chunks to request now. `demand` says whether a demanded chunk is about to be requested.
     pub(in crate::machine) fn ready(&mut self, now: Instant, demand: bool) -> Vec<u64> {
         let pause = self.pace.unwrap_or_default() / STAND_BACK;
         let due = if demand { now + pause } else { self.demanded_at + pause };

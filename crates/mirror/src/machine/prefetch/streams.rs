@@ -1,37 +1,38 @@
-//! Read-ahead by access contexts: each stream of reads (sequential or strided) is followed by itself, and is read ahead
-//! of only while that pays. After Nicolae, Cappello, Antoniu: Optimizing multi-deployment on clouds by means of
-//! self-adaptive prefetching (Euro-Par 2011), and the read-ahead of file systems.
+//! Read-ahead along streams: each stream of reads (sequential or strided) is followed separately in an access
+//! context, and is read ahead only while that pays. After Nicolae, Cappello, Antoniu: Optimizing multi-deployment on
+//! clouds by means of self-adaptive prefetching (Euro-Par 2011), and the read-ahead of file systems.
 
 use crate::machine::types::{Cut, Sectors};
 
-/// Streams that are followed at once; the one that was quiet longest makes room.
+/// Maximum number of streams that are followed at the same time. The one that was quiet longest is replaced.
 const CONTEXTS_MAX: usize = 16;
-/// A read that begins so many sectors behind the last one's end still belongs to its stream: 64 KiB.
+/// A read that begins at most this many sectors after the end of the last one still belongs to its stream: 64 KiB.
 const SLACK_SECTORS: u64 = 128;
-/// Reads further apart are no strides: 64 MiB.
+/// Maximum distance between two reads of a strided stream: 64 MiB.
 const STRIDE_MAX: u64 = 1 << 17;
-/// Equal strides in a row until a stride is believed.
+/// Number of equal strides in a row before a strided stream is read ahead.
 const STRIDES_MIN: u32 = 2;
-/// Streams that wasted more than they used make others wait for so many chunks more before they are believed.
+/// Upper limit of `doubt`: each replaced stream that wasted more than it used adds one chunk to what a new stream
+/// must read before it is read ahead.
 const DOUBT_MAX: u64 = 4;
 
 #[derive(Debug, Clone)]
 struct Context {
     /// Where the stream began.
     start: u64,
-    /// Behind its last read.
+    /// End of its last read.
     end: u64,
     /// Where its last read began.
     last: u64,
-    /// From the read before to the last.
+    /// Distance from the read before to the last one.
     stride: u64,
-    /// How often that was the same.
+    /// How often in a row the distance was the same.
     strides: u32,
-    /// Chunks that are fetched ahead now.
+    /// Number of chunks that are fetched ahead now.
     window: u64,
-    /// Behind the last chunk that was asked for ahead.
+    /// The chunk after the last one that was requested ahead.
     ahead: u64,
-    /// Chunks asked for ahead and not read yet, by ascending index.
+    /// Chunks that were requested ahead and not read yet, ascending.
     waiting: Vec<u64>,
     used: u64,
     wasted: u64,
@@ -52,7 +53,7 @@ impl Contexts {
         Self { window_max, contexts: Vec::new(), reads: 0, doubt: 0 }
     }
 
-    /// Takes note of a read; returns the chunks that are likely to be read next, best first.
+    /// Notes a read. Returns the chunks that will probably be read next, best first.
     pub(in crate::machine) fn read(&mut self, range: &Sectors, cut: &Cut) -> Vec<u64> {
         if self.window_max == 0 {
             return Vec::new();
@@ -74,7 +75,7 @@ impl Contexts {
     pub(in crate::machine) fn used(&mut self, chunk: u64) {
         for context in &mut self.contexts {
             if let Ok(at) = context.waiting.binary_search(&chunk) {
-                // What the stream passed over is wasted.
+                // The chunks that the stream skipped are wasted.
                 context.wasted += at as u64;
                 context.waiting.drain(..=at);
                 context.used += 1;
@@ -115,6 +116,7 @@ impl Context {
     fn continues(&self, range: &Sectors) -> bool {
         let sequential = range.start >= self.last && range.start <= self.end + SLACK_SECTORS;
         let strided = self.stride > 0 && range.start == self.last + self.stride;
+        // A second read of the same length, at some distance, may be the begin of a strided stream.
         let first_stride = self.strides == 0
             && range.start > self.end
             && range.end - range.start == self.end - self.last
@@ -143,14 +145,14 @@ impl Context {
             let chunks: Vec<u64> = chunks.filter(|&chunk| chunk >= self.ahead).collect();
             return self.ask(chunks, window_max);
         }
-        // A stream is believed once it has read through a whole chunk.
+        // A sequential stream is read ahead after it has read through a whole chunk (and `doubt` more).
         let streamed = self.end - self.start;
         if self.stride > 0 || wasteful || streamed < (1 + doubt) * cut.chunk_sectors {
             return Vec::new();
         }
         let here = (self.end - 1) / cut.chunk_sectors;
         let first = self.ahead.max(here + 1);
-        // Asked for in time: once half of what was fetched ahead is used.
+        // Ask for more only when half of the window is used.
         if self.ahead > here && self.ahead - here > self.window / 2 + 1 {
             return Vec::new();
         }
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn a_stream_that_wastes_is_not_read_ahead_of() {
         let mut contexts = Contexts::new(16);
-        // One and a half chunks each time, then a jump: what lies behind is never read.
+        // One and a half chunks each time, then a jump: the chunks after them are never read.
         for run in 0..200u64 {
             let at = run * 40_000 % (1 << 22);
             for part in 0..3 {

@@ -1,17 +1,19 @@
-//! How many fetches that nobody waits for are in flight: as many as keep the way to the sources full, and few more.
-//! Where many answers meet at one port they overflow its queue (incast), and a connection that loses its last packets
-//! is silent for 200 ms. As Brakmo, O'Malley, Peterson, TCP Vegas, SIGCOMM 1994: of those in flight the part by which
-//! they take longer than the quickest stands in a queue.
+//! Limits the number of prefetches in flight: enough to fill the path to the sources, and few more. If many answers
+//! meet at one switch port they overflow its queue (incast), and a connection that loses its last packets is silent
+//! for 200 ms. The method is that of TCP Vegas (Brakmo, O'Malley, Peterson, SIGCOMM 1994): the time by which fetches
+//! take longer than the quickest one shows how many of them wait in a queue.
 
 use base::Duration;
 
-/// In flight in any case: one on the way, one that is opened, and as many behind.
+/// Minimum number in flight: one in transfer, one being decoded, and two that follow.
 const LEAST: usize = 4;
-/// With fewer in the queue there may be more in flight, with more there are to be less.
+/// Target for the estimated number of fetches that wait in a queue. Below it the window grows, above it the window
+/// shrinks.
 const QUEUED: std::ops::RangeInclusive<u128> = 2..=4;
-/// Smaller objects are on their way before there is anything to be learned.
+/// Fetch times of smaller objects tell nothing about the queue and are ignored.
 const TELLING_BYTES: u32 = 32 << 10;
-/// The quickest of so many fetches, or of those before, is what the way takes.
+/// The quickest fetch of this and the previous epoch counts as the time without a queue. An epoch has this many
+/// fetches.
 const EPOCH: u32 = 1024;
 
 /// See the module.
@@ -29,12 +31,13 @@ impl Default for Window {
 }
 
 impl Window {
-    /// How many may be in flight.
+    /// How many prefetches may be in flight.
     pub(in crate::machine) fn size(&self) -> usize {
         self.size
     }
 
-    /// An object of `bytes` took `time`, and with it `running` were in flight; there may be `most`.
+    /// Notes that the fetch of an object of `bytes` took `time` while `running` fetches were in flight. The window
+    /// grows to at most `most`.
     pub(in crate::machine) fn took(&mut self, time: Duration, bytes: u32, running: usize, most: usize) {
         if bytes < TELLING_BYTES {
             return;
@@ -47,7 +50,9 @@ impl Window {
         self.quickest[1] = self.quickest[1].min(time);
         let quickest = self.quickest[0].min(self.quickest[1]);
         let late = (time - quickest).as_nanos();
+        // Vegas: of the fetches in flight, the share (time - quickest) / time is in a queue.
         let queued = running as u128 * late / time.as_nanos().max(1);
+        // The window grows only if it was full: else it was not what limited the fetches.
         if queued < *QUEUED.start() && running >= self.size {
             self.size = (self.size + 1).min(most.max(LEAST));
         } else if queued > *QUEUED.end() {
@@ -63,7 +68,7 @@ mod tests {
     const MOST: usize = 16;
     const BYTES: u32 = 90_000;
 
-    /// Fetches over a way that takes `way`, each `each` on a link that they share.
+    /// Fetches over a path with latency `way`, where each object occupies a shared link for `each`.
     fn steady(window: &mut Window, way: Duration, each: Duration) -> usize {
         for _ in 0..200 {
             let running = window.size();
@@ -78,7 +83,7 @@ mod tests {
         let each = Duration::from_micros(720);
         let mut window = Window::default();
         assert!(steady(&mut window, Duration::from_micros(100), each) <= 6);
-        // The way becomes another one: it is learned anew.
+        // The path changes: its latency is learned again.
         for _ in 0..2 * EPOCH {
             window.took(Duration::from_millis(11), BYTES, LEAST, MOST);
         }
