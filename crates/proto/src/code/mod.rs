@@ -78,8 +78,8 @@ pub enum Unusable {
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BlockBytes(bytes) => write!(f, "no symbols of {bytes} bytes"),
-            Self::BufferBytes(bytes) => write!(f, "no symbols over a buffer of {bytes} bytes"),
+            Self::BlockBytes(bytes) => write!(f, "a symbol cannot have {bytes} bytes"),
+            Self::BufferBytes(bytes) => write!(f, "a buffer of {bytes} bytes is not a coded object"),
             Self::Row(row) => write!(f, "symbol {row} is out of bounds or held twice"),
             Self::Block(block) => write!(f, "block {block} is out of bounds or missing twice"),
         }

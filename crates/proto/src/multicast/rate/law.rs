@@ -61,7 +61,7 @@ const HELD_TIME: f64 = 0.5;
 const OWN_QUEUE_BITS: f64 = 8.0 * 256.0 * 1024.0;
 /// A socket's buffer holds at most what takes this time to send.
 const OWN_QUEUE: f64 = 0.006;
-/// If a queue does not drain although `FILLED_CUTS` cuts over `FILLED_TIME` took the rate below `FILLED_PART`,
+/// If a queue does not drain although more than `FILLED_CUTS` cuts took the rate below `FILLED_PART`,
 /// another flow fills it.
 const FILLED_PART: f64 = 0.6;
 const FILLED_TIME: f64 = 0.5;

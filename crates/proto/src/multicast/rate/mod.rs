@@ -5,11 +5,11 @@
 //! fewer); of two it is the better one. So a minority with a slow port, disk or processor does not slow the others
 //! (`sense.rs`).
 //! - Jitter or queue: the minimum waiting time of the last milliseconds counts. A queue delays all packets, a
-//! processor that slept only some.
+//!   processor that slept only some.
 //! - Random loss or overflow: random loss does not depend on the rate. The baseline is the lower quartile of the loss
-//! in the last 24 windows of 125 ms without a queue. While the queue is long, loss counts that exceeds the baseline
-//! by 2 % and 3.5 standard deviations at least; 8 % count at any time. Loss directly after a cut, without a queue
-//! before and after it, did not depend on the rate either: it counts as three windows.
+//!   in the last 24 windows of 125 ms without a queue. While the queue is long, loss counts that exceeds the baseline
+//!   by 2 % and 3.5 standard deviations at least; 8 % count at any time. Loss directly after a cut, without a queue
+//!   before and after it, did not depend on the rate either: it counts as three windows.
 //! - Reordering: a loss counts 25 ms after it was reported, if the packet has not arrived by then.
 //!
 //! **Search.** The rate begins at `initial`. It doubles every 9 ms or more, as soon as five receivers (or all) have
@@ -19,15 +19,15 @@
 //! **Following** (`law.rs`), every 25 ms:
 //! - Above a queue of 4 ms and two packets, the rate is cut to 0.9, or to 0.97 of what is delivered if that is less.
 //! - While the old queue lasts, the rate is even lower, by the queue's part of 150 ms, at most 0.3. So queues drain,
-//! and every receiver sees an empty queue, the reference for waiting times. The next decision waits for reports about
-//! packets that were sent after the cut.
+//!   and every receiver sees an empty queue, the reference for waiting times. The next decision waits for reports
+//!   about packets that were sent after the cut.
 //! - Below a queue of 1 ms, each step raises the rate by 0.7 Mbit/s × (1 + (t / 62 ms)²), where `t` is the time
-//! without a queue, and by 0.5 % of the rate. All flows that share a queue see the same `t`, so they rise equally and
-//! are cut in proportion. Their rates become equal within about 2 s, at 100 Mbit/s and at 1 Gbit/s.
+//!   without a queue, and by 0.5 % of the rate. All flows that share a queue see the same `t`, so they rise equally
+//!   and are cut in proportion. Their rates become equal within about 2 s, at 100 Mbit/s and at 1 Gbit/s.
 //! - Above 120 Mbit/s, a rate whose share of the link moved since its last cut continues in that direction
-//! (`share.rs`). This needs half as many cuts.
+//!   (`share.rs`). This needs half as many cuts.
 //! - If a buffer overflows before the queue reaches 4 ms, half of the queue at the last overflow is the threshold for
-//! 5 s.
+//!   5 s.
 //!
 //! **With TCP on the same link** (`compete.rs`). A flow with loss-based congestion control fills every queue. If five
 //! cuts over at least half a second, down to 0.6 of the rate, have not drained the queue, there is such a flow. Then
@@ -50,7 +50,6 @@
 //! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
 //! 64 KiB that a port of a small switch has at 100 Mbit/s. 25 ms are two reports of one receiver. The others were
 //! found by the simulation in `tests`, with links from 10 Mbit/s to 10 Gbit/s, buffers from 16 KiB to 1 MiB, 1 to 16
-//! receivers and six seeds each.
 //! receivers and six seeds each.
 
 mod compete;

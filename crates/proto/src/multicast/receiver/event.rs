@@ -64,7 +64,7 @@ pub enum ReceiverEvent {
     /// Packets arrive again after [`Self::Silent`], or new blocks after [`Self::Stalled`].
     Resumed,
     /// For a second the network has lost a large part of the packets to this receiver, while others take part too.
-    /// Leave the session, and fetch the rest by unicast. Reported once.
+    /// Leave the session, and fetch the rest by unicast. Reported once per such loss.
     TooSlow,
     /// Packets of this session arrive with another epoch: the server was restarted. Request a new grant. Reported
     /// once per epoch.

@@ -30,6 +30,7 @@ impl Receiver {
         if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
             let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
             let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));
+            // Smoothed as in TCP (RFC 6298).
             self.rtt = (self.rtt * 7 + sample) / 8;
         }
         if status.idle && !self.lacking.is_empty() {

@@ -9,6 +9,7 @@ impl Server {
     /// Adds what a receiver is missing to what is pending. True if the server should send a STATUS at once, so that
     /// other receivers with the same need stay silent.
     pub(super) fn take_needs(&mut self, report: &Report, lacking: &Lacking) -> bool {
+        // A forged packet may have raised the receiver's `seen` beyond what was sent.
         let seen = report.seen.min(self.sequence);
         let mut news = false;
         for need in &lacking.whole {

@@ -232,6 +232,7 @@ impl BlockHeader {
         let symbol = header.symbol(shape);
         let bounded = match symbol {
             Some(row) => repair && u32::from(row) < CODE_ROWS_MAX && shape.is_coded(object_bytes),
+            // Block 0 of the pass has the sequence `sequence - block`.
             None => u64::from(block) <= sequence,
         };
         if !bounded {
