@@ -2,8 +2,7 @@
 //!
 //! Sending uses generic segmentation offload (`UDP_SEGMENT`, `udp(7)`): up to 64 packets of equal size in one call.
 //! If the kernel or a network driver refuses it, packets are sent one by one. Receiving uses `recvmmsg` with generic
-//! receive
-//! offload (`UDP_GRO`). All sockets are non-blocking; only [`wait`] blocks.
+//! receive offload (`UDP_GRO`). All sockets are non-blocking; only [`wait`] blocks.
 //!
 //! A shaped or slow link pushes back through the send buffer. The buffer is small on purpose: a repair cannot
 //! overtake packets that are already in it. A queue discipline that drops packets is noticed too, because

@@ -2,8 +2,8 @@
 //!
 //! Then delay is no guide: a flow that yields to it gets nothing. When a buffer of `B` bytes before a link of rate
 //! `C` overflows, the window `W` of a TCP flow and the rate `r` of a paced flow satisfy `W / B + r / C = 1`. So this
-//! rate is cut and grows like CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain; this
-//! yields about half of the link. It is cut when packets are lost, and when the queue falls because the other flow
+//! rate is cut and grows like CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain; so it
+//! gets about half of the link. It is cut when packets are lost, and when the queue falls because the other flow
 //! has yielded.
 
 /// Constants of RFC 9438.
