@@ -1,19 +1,19 @@
-//! The one place of this crate that reads the clock, waits for time to pass, and makes seeds.
+//! The only place of this crate that reads the clock, sleeps, and makes random seeds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Chance, Instant};
 
-/// Longest time that passes until a pause notices that it is to end.
+/// Longest time until a pause notices [`Stop::stop`].
 const STEP: Duration = Duration::from_millis(50);
 
-/// A monotonic clock, whose origin is when it was started.
+/// A monotonic clock that counts from its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(std::time::Instant);
 
 impl Clock {
-    /// A clock that shows zero.
+    /// A clock that starts now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the driver reads the clock")]
     pub fn start() -> Self {
@@ -26,36 +26,36 @@ impl Clock {
         self.0.elapsed()
     }
 
-    /// The same, as the machines of `proto` take it.
+    /// Time since the start, in the type that the state machines of `proto` use.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::ZERO + self.elapsed()
     }
 }
 
-/// Says to everything that works on a job that it is to end.
+/// Tells everything that works on a job to stop.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(std::sync::Arc<AtomicBool>);
 
 impl Stop {
-    /// A job that is to go on.
+    /// A signal that is not set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says that the job is to end.
+    /// Sets the signal: the job should stop.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the job is to end.
+    /// Whether the job should stop.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Lets `duration` pass. False if the job is to end.
+    /// Sleeps for `duration`, or until the job should stop. False if the job should stop.
     #[expect(clippy::disallowed_methods, reason = "back-off between attempts is time that has to pass")]
     pub(crate) fn pause(&self, duration: Duration) -> bool {
         let clock = Clock::start();
@@ -66,7 +66,7 @@ impl Stop {
     }
 }
 
-/// Chance that differs from run to run: for jitter, and nothing that must be secret.
+/// Random numbers that differ from run to run. For jitter only, not for secrets.
 pub fn jitter() -> Chance {
     use std::hash::{BuildHasher, RandomState};
     Chance::from_seed(RandomState::new().hash_one(std::process::id()))

@@ -5,7 +5,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The `N` bytes of `2 N` hexadecimal digits; `None` if `text` is anything else.
+/// Decodes `2 N` hexadecimal digits to `N` bytes; `None` if `text` is anything else.
 pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {

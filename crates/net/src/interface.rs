@@ -1,8 +1,7 @@
-//! Network interfaces: which there are, and which one a session is to use.
+//! Network interfaces: which ones exist, and which one a session uses.
 //!
-//! A machine with several interfaces is the rule in a data centre; multicast leaves by the one that the system
-//! happens to prefer unless it is told. So the choice is explicit: by name, by address, or the one that leads to
-//! the server.
+//! Machines in data centres usually have several interfaces. Without a choice, multicast leaves by the one that the
+//! system prefers. So the choice is explicit: by name, by address, or the interface towards the server.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,7 +11,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
 
-/// MTU that is assumed where the system does not tell, in bytes: Ethernet's.
+/// MTU in bytes that is assumed if the system does not tell: Ethernet's.
 pub(crate) const MTU_DEFAULT: u32 = 1500;
 
 /// A network interface of this machine.
@@ -20,15 +19,15 @@ pub(crate) const MTU_DEFAULT: u32 = 1500;
 pub struct Interface {
     /// Its name, `eth0`.
     pub name: String,
-    /// Its index, from 1; names it in IPv6 scopes and in socket options.
+    /// Its index, from 1, for IPv6 scopes and socket options.
     pub index: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Whether it is up.
     pub up: bool,
-    /// Whether it can do multicast.
+    /// Whether it supports multicast.
     pub multicast: bool,
-    /// Whether it leads to this machine itself.
+    /// Whether it is a loopback interface.
     pub loopback: bool,
 }
 
@@ -42,20 +41,21 @@ impl Interface {
         })
     }
 
-    /// The address that packets of a session carry as their source; of IPv6 a global one before a link-local one.
+    /// Its address for packets of a session (source address); of IPv6 a global address rather than a link-local one.
+    /// `None` if it has no address of the family.
     #[must_use]
     pub fn address(&self, ipv4: bool) -> Option<IpAddr> {
         let link_local = |a: &&IpAddr| matches!(a, IpAddr::V6(v6) if v6.is_unicast_link_local());
         self.addresses.iter().filter(|address| address.is_ipv4() == ipv4).min_by_key(link_local).copied()
     }
 
-    /// Largest IP packet that leaves by it, in bytes; [`MTU_DEFAULT`] where the system does not tell.
+    /// Size in bytes of the largest IP packet; [`MTU_DEFAULT`] if the system does not tell.
     #[must_use]
     pub fn mtu(&self) -> u32 {
         self.mtu_of_route().or_else(|| self.mtu_of_sysfs()).unwrap_or(MTU_DEFAULT)
     }
 
-    /// Asks the network stack of this thread's namespace, which `/sys` need not show.
+    /// Asks the network stack of this thread's namespace, whose interfaces `/sys` may not show.
     fn mtu_of_route(&self) -> Option<u32> {
         let socket = UdpSocket::bind((self.ipv4()?, 0)).ok()?;
         let reference = socket2::SockRef::from(&socket);
@@ -98,10 +98,10 @@ fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }
 
-/// The interface called `choice`, or the one with the address `choice`.
+/// The interface with the name or the address `choice`.
 ///
 /// # Errors
-/// `NotFound`, naming what there is; `Io`.
+/// `NotFound`, with the names of all interfaces; `Io`.
 pub fn choose(choice: &str) -> Result<Interface> {
     let interfaces = all()?;
     let address = choice.parse::<IpAddr>().ok();
@@ -114,10 +114,10 @@ pub fn choose(choice: &str) -> Result<Interface> {
     })
 }
 
-/// The interface by which packets to `peer` leave, and the address that they carry as their source.
+/// The interface by which packets to `peer` are sent, and their source address.
 ///
 /// # Errors
-/// `Unreachable` if there is no route; `Io`.
+/// `Unreachable` if there is no route; `NotFound` if no interface has that address; `Io`.
 pub fn towards(peer: SocketAddr) -> Result<(Interface, IpAddr)> {
     let unreachable =
         |error| Error::from_source(ErrorKind::Unreachable, format!("find the route to {peer}"), error);
@@ -131,8 +131,8 @@ pub fn towards(peer: SocketAddr) -> Result<(Interface, IpAddr)> {
     Ok((holder.ok_or_else(missing)?, source))
 }
 
-/// The interface that a server uses unless it is told: the first that is up and does multicast, real ones before
-/// loopback.
+/// The default interface of a server: the first one that is up, has an address and supports multicast,
+/// otherwise loopback.
 ///
 /// # Errors
 /// `NotFound` if there is none; `Io`.

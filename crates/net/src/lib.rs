@@ -1,7 +1,7 @@
-//! Bytes in motion: sockets, and drivers around the sans-IO machines of `proto`.
+//! Transport: sockets, and drivers of the state machines of `proto`.
 //!
-//! The machines decide what travels when; here are the threads, buffers and system calls that carry it out, the
-//! types of the HTTP API with its client, and the orchestration of a fetch over all transports.
+//! The state machines decide what is sent when. This crate has the threads, buffers and system calls that do it, the
+//! types of the HTTP API with its client, and the fetch of an image over all transports.
 
 pub mod api;
 pub mod client;

@@ -1,31 +1,31 @@
-//! The body of a commit over HTTP: pieces of an image that are written, or become free. `formats/api.md`, "Images in
-//! place".
+//! The body of a commit over HTTP: pieces of an image that are written or become free. Specified in `formats/api.md`,
+//! "Images in place".
 //!
-//! One piece behind the other, ascending, none over another. Each begins with `u64` offset and `u32` length, little
-//! endian. Bytes of that number follow; of the length 0 it is a `u64`, and as many bytes from the offset on become
-//! free.
+//! The pieces are concatenated, ascending, and do not overlap. Each begins with a `u64` offset and a `u32` length,
+//! little endian. The bytes follow. If the length is 0, a `u64` follows instead: the number of bytes from the offset
+//! on that become free.
 
 use std::ops::Range;
 
 use bytes::{Buf, Bytes};
 
-/// Bytes before the content of each piece.
+/// Bytes of a written piece before its content.
 pub const HEADER_BYTES: usize = 12;
 
 /// The pieces of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pieces {
-    /// Bytes of the image and what is written there, ascending.
+    /// Written ranges of the image with their bytes, ascending.
     pub written: Vec<(Range<u64>, Bytes)>,
-    /// Bytes of the image that become free, ascending.
+    /// Ranges of the image that become free, ascending.
     pub freed: Vec<Range<u64>>,
 }
 
 impl Pieces {
-    /// Reads the body of a commit.
+    /// Parses the body of a commit.
     ///
     /// # Errors
-    /// What is wrong with it, to be said behind "the pieces of a commit".
+    /// Says what is wrong, as the end of a sentence that begins with "the pieces of a commit".
     pub fn parse(mut body: Bytes) -> Result<Self, &'static str> {
         let (mut pieces, mut end) = (Self::default(), None);
         while !body.is_empty() {
@@ -40,24 +40,25 @@ impl Pieces {
             if length == 0 || end.is_some_and(|end| offset < end) {
                 return Err("do not ascend, or one is empty");
             }
-            let behind = offset.checked_add(length).ok_or("reach too far")?;
+            let behind = offset.checked_add(length).ok_or("exceed the largest offset")?;
             end = Some(behind);
             match bytes {
                 0 => pieces.freed.push(offset..behind),
                 _ => pieces.written.push((offset..behind, body.split_to(bytes as usize))),
             }
         }
-        if end.is_none() { Err("are none") } else { Ok(pieces) }
+        if end.is_none() { Err("are missing") } else { Ok(pieces) }
     }
 
-    /// Appends the header of a piece of `bytes` bytes that are written from `offset` on; they follow. At least one.
+    /// Appends the header of a piece of `bytes` bytes (at least 1) to be written at `offset`. The caller appends the
+    /// bytes.
     pub fn begin_written(body: &mut Vec<u8>, offset: u64, bytes: u32) {
         assert!(bytes > 0, "a piece without bytes becomes free");
         body.extend(offset.to_le_bytes());
         body.extend(bytes.to_le_bytes());
     }
 
-    /// Appends a piece that becomes free.
+    /// Appends a piece that becomes free; `range` must not be empty.
     pub fn push_freed(body: &mut Vec<u8>, range: &Range<u64>) {
         body.extend(range.start.to_le_bytes());
         body.extend(0u32.to_le_bytes());
@@ -72,7 +73,7 @@ mod tests {
     fn body(written: &[(u64, &[u8])], freed: &[Range<u64>]) -> Bytes {
         let mut body = Vec::new();
         for (offset, bytes) in written {
-            // Also what nobody may send.
+            // Not by `begin_written`, since some of these bodies are invalid.
             body.extend(offset.to_le_bytes());
             body.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
             body.extend_from_slice(bytes);

@@ -1,53 +1,53 @@
-//! Boot profiles, and what machines tell each other while they start, as they travel. `formats/api.md`, "Boot
+//! JSON bodies of boot profiles and of the exchange of reads between machines that boot. `formats/api.md`, "Boot
 //! profiles".
 
 use serde::{Deserialize, Serialize};
 
-/// Chunks behind each other that are read one after the other: index of the first, and how many.
+/// Consecutive chunks of the disk that are read in this order: index of the first, and number of chunks.
 pub type Run = (u64, u32);
 
-/// Most chunks that one exchange brings; more go with the next.
+/// Most chunks in one exchange request; further ones are sent with the next.
 pub const EXCHANGE_CHUNKS_MAX: usize = 512;
-/// Most chunks that the answer to one exchange brings; more come with the next.
+/// Most chunks in the answer to one exchange; further ones come with the next.
 pub const ANSWER_CHUNKS_MAX: usize = 4096;
 
-/// The body of `GET …/images/{name}/profile`: what a machine that starts is likely to read.
+/// The answer to `GET …/images/{name}/profile`: what a machine that boots is likely to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileAnswer {
-    /// The image that it is kept with.
+    /// The image under which the profile is stored.
     pub image: String,
-    /// Its number there.
+    /// The version under which it is stored.
     pub number: u64,
-    /// Size of the chunks, in bytes.
+    /// Size of a chunk, in bytes.
     pub chunk_bytes: u32,
-    /// How many boots it is made of.
+    /// Number of boots in it.
     pub boots: u32,
-    /// The chunks, in the order in which they are read.
+    /// The expected chunks, in the order in which they are read.
     pub runs: Vec<Run>,
 }
 
-/// The body of `POST …/images/{name}/profile`: what a machine read when it started.
+/// The body of `POST …/images/{name}/profile`: what a machine read when it booted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootRequest {
-    /// The version that it ran.
+    /// The version that it booted from.
     pub version: u64,
     /// The chunks, in the order of their first reads.
     pub runs: Vec<Run>,
 }
 
-/// The answer to that.
+/// The answer to [`BootRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootAnswer {
-    /// Whether it is kept. Of machines that start at the same time one is enough.
+    /// Whether the server keeps the boot. Of machines that boot at the same time it keeps one.
     pub kept: bool,
 }
 
-/// Where a machine is in what others tell. The default is the beginning.
+/// How much of the list of reads a machine has received. The default is nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    /// Of which telling: a server that forgot begins another.
+    /// Identifies the list: a server that has forgotten the list begins a new one.
     pub telling: u64,
-    /// How many of its chunks the machine has heard of.
+    /// The number of chunks of the list that the machine has received.
     pub at: u32,
 }
 
@@ -56,9 +56,9 @@ pub struct Cursor {
 pub struct ExchangeRequest {
     /// The version that it runs.
     pub version: u64,
-    /// A random number that tells it from others.
+    /// A random number that identifies the machine.
     pub machine: u64,
-    /// What it has heard of.
+    /// The cursor of the last answer.
     #[serde(default)]
     pub cursor: Cursor,
     /// At most [`EXCHANGE_CHUNKS_MAX`] chunks, in the order of their first reads.
@@ -66,19 +66,18 @@ pub struct ExchangeRequest {
     pub runs: Vec<Run>,
 }
 
-/// The answer to that: what others have read since.
+/// The answer to [`ExchangeRequest`]: what other machines have read since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangeAnswer {
-    /// For the next exchange.
+    /// The cursor for the next exchange.
     pub cursor: Cursor,
     /// At most [`ANSWER_CHUNKS_MAX`] chunks, in the order in which they were first read.
     pub runs: Vec<Run>,
-    /// The next exchange should not begin earlier than so many milliseconds from now: machines share what a server can
-    /// bear.
+    /// Least time until the next exchange, in milliseconds, so that all machines together do not overload the server.
     pub pause_ms: u32,
 }
 
-/// `chunks` as runs.
+/// Groups `chunks` into runs, in their order.
 #[must_use]
 pub fn runs_of(chunks: &[u64]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
@@ -110,7 +109,7 @@ mod tests {
     fn runs_read_back_and_are_bounded() {
         for chunks in [vec![], vec![7], vec![5, 6, 7, 6, 7, 1, 0], vec![u64::MAX - 1, u64::MAX, 0]] {
             let runs = runs_of(&chunks);
-            // Nothing begins at the last number there is.
+            // The last number: no run can continue after it.
             let readable = !chunks.contains(&u64::MAX);
             assert!(!readable || chunks_of(&runs, 10) == chunks, "{runs:?}");
         }

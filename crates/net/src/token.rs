@@ -1,8 +1,8 @@
-//! Join tokens: the one text that a machine needs to trust a server and be trusted by it.
+//! Join tokens: the one text by which a machine trusts a server, and the server trusts the machine.
 //!
 //! `diskcast1.FINGERPRINT.SECRET`: a version, the SHA-256 fingerprint of the server's certificate as 64 hexadecimal
-//! digits (`-` for a server without TLS, which is accepted on loopback only), and the bearer secret that goes into
-//! the `Authorization` header. What the secret grants is the server's business; here it is opaque.
+//! digits (`-` for a server without TLS, which is accepted only on loopback), and the bearer secret for the
+//! `Authorization` header. Only the server knows what the secret grants; here it is opaque.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// What goes into the `Authorization` header: letters, digits and `-._~`. Never printed by `Debug`.
+/// The bearer secret for the `Authorization` header: letters, digits and `-._~`. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Secret(String);
@@ -60,7 +60,7 @@ impl From<Secret> for String {
 }
 
 impl Secret {
-    /// The text, to be sent or to be checked.
+    /// The text, for sending or checking it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -88,10 +88,10 @@ impl FromStr for Secret {
     }
 }
 
-/// Whom to trust, and by what to be trusted.
+/// The parts of a join token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinToken {
-    /// The server's certificate; `None` for a server without TLS on loopback.
+    /// Fingerprint of the server's certificate; `None` for a server without TLS on loopback.
     pub fingerprint: Option<Fingerprint>,
     /// The bearer secret.
     pub secret: Secret,
@@ -132,34 +132,33 @@ impl FromStr for JoinToken {
     }
 }
 
-/// Tokens that end within a day, in seconds, are told of.
+/// Users are warned of tokens that end within this time, in seconds: a day.
 pub const WARNING_SECONDS: u64 = 24 * 3600;
 
-/// How long a token is good. Times are seconds since 1970.
+/// How long a token is valid. Times are seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Term {
-    /// From this second on it is worth nothing.
+    /// From this second on the token is invalid.
     pub expires: u64,
-    /// How long a token lasts that it is renewed by; `None` if it can't be renewed.
+    /// Lifetime of a token that renews this one, in seconds; `None` if it cannot be renewed.
     pub lasts: Option<u64>,
 }
 
-/// How a token stands at one moment.
+/// The state of a token at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing is to be done.
+    /// It is valid, and there is nothing to do.
     Good,
-    /// Two thirds of its life are over: it is time for another.
+    /// Two thirds of its lifetime are over: request a new token.
     Due,
-    /// The same, or it can't be renewed, and it ends within a day: who looks after it is told. Of a token that is made
-    /// for less than six days that is the last sixth of its life.
+    /// It ends within a day (within a sixth of its lifetime, if that is shorter): warn the user.
     Ending,
     /// It has ended.
     Over,
 }
 
 impl Term {
-    /// How it stands at `now`.
+    /// The state of the token at `now`, in seconds since 1970.
     #[must_use]
     pub fn standing(&self, now: u64) -> Standing {
         let left = self.expires.saturating_sub(now);

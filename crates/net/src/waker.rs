@@ -1,16 +1,16 @@
-//! Wakes a thread that waits for its sockets, from another thread (`eventfd(2)`).
+//! Wakes a thread that waits for its sockets (`eventfd(2)`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// One of the things that a driver waits for, beside its sockets.
+/// A driver waits for it in addition to its sockets; another thread wakes the driver by it.
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// One that nobody has woken yet.
+    /// A waker without a pending wake-up.
     ///
     /// # Errors
     /// Those of `eventfd(2)`.
@@ -18,13 +18,13 @@ impl Waker {
         Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
-    /// Ends the wait that is going on, or the next.
+    /// Ends the present wait, or the next one.
     pub fn wake(&self) {
-        // It fails only when the counter is full: then a wake-up is pending already.
+        // It fails only if the counter is full; then a wake-up is pending already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Forgets all wake-ups so far; to be called before looking at what they are about.
+    /// Clears all wake-ups. Call it before checking for work, so that no wake-up for later work is lost.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

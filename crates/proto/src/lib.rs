@@ -1,5 +1,5 @@
-//! Every wire protocol as a sans-IO state machine: time, chance and bytes are arguments, drivers own sockets and
-//! buffers. Nothing here knows of images, threads or clocks.
+//! All wire protocols as state machines without I/O: time, random numbers and bytes are arguments, and the drivers
+//! own sockets and buffers. Nothing here depends on images, threads or clocks.
 
 pub mod code;
 pub mod multicast;

@@ -1,4 +1,4 @@
-//! Those who come in the middle of a pass: nobody waits until the end for what they missed of it.
+//! Receivers that join in the middle of a pass get what they missed of it without waiting until the end.
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
@@ -91,7 +91,8 @@ fn next_run(server: &mut Server, now: &mut Instant) -> Run {
     }
 }
 
-/// Whether symbols of `object` go out before the last object begins, if one receiver of two lacks so many.
+/// Whether the server sends symbols of `object` before the last object, if one of two receivers needs `count`
+/// symbols.
 fn is_repaired_at_once(object: u64, lacked: u8) -> bool {
     let (mut server, mut now) = server();
     let symbols = NeedSymbols { first: object, counts: vec![lacked], cause: Cause::Lost };

@@ -1,4 +1,4 @@
-//! Packets: golden bytes of version 2, round trips, and what must be dropped.
+//! Tests of packets: golden bytes of version 2, round trips, and packets that must be dropped.
 //!
 //! `DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets` writes golden files that do not exist yet; it never
 //! overwrites one. Each is a sealed datagram in hexadecimal.
@@ -81,7 +81,7 @@ fn lacking() -> Lacking {
     }
 }
 
-/// The golden datagram of that name, made if it is not there and blessing is asked for.
+/// The golden datagram with that name; written if it does not exist and `DISKCAST_BLESS` is set.
 fn golden(name: &str, made: &[u8]) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/multicast");
     let path = folder.join(format!("{name}-v2.hex"));
@@ -140,7 +140,7 @@ fn packets_of_version_1_are_refused() {
 #[test]
 fn the_tag_is_highway_hash_64() {
     use highway::{HighwayHash, HighwayHasher, PortableHash};
-    // Reference vectors of HighwayHash: key 00..1f; nothing, and one byte 00.
+    // Reference vectors of HighwayHash: key 00..1f; the empty input, and one byte 00.
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908, 0x1716_1514_1312_1110, 0x1f1e_1d1c_1b1a_1918];
     for (input, hash) in [(&[][..], 0x907a_56de_22c2_6e53), (&[0], 0x7eab_43aa_c7cd_dd78)] {
         assert_eq!(HighwayHasher::new(highway::Key(words)).hash64(input), hash);
@@ -177,7 +177,7 @@ fn any_flipped_bit_and_any_cut_is_dropped() {
     }
 }
 
-/// What a member of the session could send, with the right tag.
+/// What a member of the session could send, with a valid tag.
 fn status_with(at: usize, bytes: &[u8]) -> Result<(), Reject> {
     let mut packet = status().encode(&SHAPE);
     packet[at..at + bytes.len()].copy_from_slice(bytes);
@@ -295,7 +295,7 @@ fn rubbish_with_a_right_tag_never_panics() {
         let mut packet = prefixes[round % prefixes.len()].clone();
         let mut rest = vec![0; usize::try_from(chance.below(200)).unwrap()];
         chance.fill(&mut rest);
-        // Small numbers get further.
+        // Small numbers pass more of the checks.
         rest.iter_mut().for_each(|byte| *byte = if chance.hits(700_000) { *byte & 3 } else { *byte });
         packet.extend(rest);
         let datagram = sealed(packet);

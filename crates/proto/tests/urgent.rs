@@ -1,4 +1,4 @@
-//! What somebody waits for: it is asked for out of its turn unless it comes soon, and one answer serves all.
+//! Urgent objects: a receiver requests them out of order unless they come soon, and one answer serves all receivers.
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
@@ -39,8 +39,8 @@ fn status(pending: Vec<ObjectRange>) -> Status {
     }
 }
 
-/// What a receiver asks for as urgent within 100 ms, if it waits for object 50 and the server says that `pending`
-/// comes.
+/// The objects that a receiver requests as urgent within 100 ms, if an application waits for object 50 and STATUS
+/// announces `pending`.
 fn urges(pending: Vec<ObjectRange>) -> Vec<u64> {
     let mut receiver = receiver(0);
     receiver.handle_input(Instant::ZERO, &Downstream::Status(status(pending)));
@@ -70,7 +70,7 @@ fn what_comes_soon_is_not_asked_for_out_of_its_turn() {
     assert!(late.len() >= 2 && late.len() < 12, "it is asked for again, ever more seldom: {late:?}");
 }
 
-/// The objects whose passes begin, in order, if the server hears these packets before all others.
+/// The objects whose passes begin, in order, if the server gets these packets first.
 fn sent(packets: Vec<Vec<u8>>) -> Vec<u64> {
     let config = ServerConfig {
         shape: SHAPE,

@@ -1,15 +1,15 @@
-//! The repository, its images and their versions.
+//! JSON bodies about the repository, its images and their versions.
 
 use serde::{Deserialize, Serialize};
 
 /// The body of `GET /api/v1/repository`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepositorySummary {
-    /// 32 hexadecimal digits that tell it from all others.
+    /// 32 hexadecimal digits that identify the repository.
     pub id: String,
-    /// How objects and manifests are sealed; `none` if they are not.
+    /// How objects and manifests are encrypted; `none` if they are not.
     pub cipher: String,
-    /// If they are, what tells the right key from others.
+    /// For an encrypted repository: a value by which a client checks its key.
     #[serde(default)]
     pub key_check: Option<String>,
 }
@@ -28,9 +28,9 @@ pub struct ImageSummary {
     pub name: String,
     /// Number of its newest version.
     pub latest: u64,
-    /// How many versions it has.
+    /// Number of its versions.
     pub versions: u64,
-    /// Its tags with the version that each names.
+    /// Its tags, with the number of the version that each one names.
     pub tags: std::collections::BTreeMap<String, u64>,
 }
 
@@ -52,8 +52,8 @@ pub struct VersionSummary {
     pub created: String,
     /// Size of the disk, in bytes.
     pub disk_bytes: u64,
-    /// Bytes of it that are in use.
+    /// Bytes of the disk that are allocated.
     pub allocated_bytes: u64,
-    /// Bytes of its encoded chunks.
+    /// Sum of the encoded bytes of its chunks.
     pub encoded_bytes: u64,
 }

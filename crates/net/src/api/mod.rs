@@ -1,7 +1,8 @@
-//! The HTTP API, version 1: paths and JSON bodies that the server and its clients share.
+//! The HTTP API, version 1: paths and JSON bodies that the server and its clients share. Specified in
+//! `formats/api.md`.
 //!
 //! Errors are `application/problem+json` (RFC 9457) with a [`Problem`]. Requests carry `Authorization: Bearer SECRET`
-//! (RFC 6750). Manifests and objects travel as their bytes, `application/octet-stream`.
+//! (RFC 6750). Manifests and objects are sent as they are stored, `application/octet-stream`.
 
 mod content;
 mod images;
@@ -18,7 +19,7 @@ pub use sessions::{Family, Key, SessionGrant, SessionId, SessionRequest};
 pub use statistics::{ReceiverStatistics, SessionStatistics, Sessions};
 pub use tokens::TokenGrant;
 
-/// What every path of this version begins with.
+/// The beginning of every path of this version.
 pub const PREFIX: &str = "/api/v1";
 /// Media type of a [`Problem`].
 pub const PROBLEM_TYPE: &str = "application/problem+json";
@@ -26,13 +27,13 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 pub const OBJECT_TYPE: &str = "application/octet-stream";
 /// Header that names a publication, so that repeating it is safe.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// Header of a request for an object: the session that its client takes or took part in, for statistics only.
+/// Header of a request for an object: the session in which the client takes or took part, for statistics only.
 pub const SESSION_HEADER: &str = "diskcast-session";
-/// Header of an answer with content: the version that it is of.
+/// Header of an answer with content: the version of the content.
 pub const VERSION_HEADER: &str = "diskcast-version";
-/// Header that tells which requests belong to one upload: 32 hexadecimal digits that the client draws.
+/// Header that assigns a request to an upload: 32 random hexadecimal digits.
 pub const UPLOAD_HEADER: &str = "diskcast-upload";
-/// TCP port of a server, unless told otherwise.
+/// Default TCP port of a server.
 pub(crate) const PORT_DEFAULT: u16 = 7717;
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! Paths of the API, escaped.
+//! Paths of the API, percent-encoded.
 
 use image::{ObjectKind, ObjectRef};
 
 use super::PREFIX;
 
-/// `GET`: which repository it is, and how it is encrypted.
+/// `GET`: the repository's id, and how it is encrypted.
 #[must_use]
 pub fn repository() -> String {
     format!("{PREFIX}/repository")
 }
 
-/// `GET`: what the request's token grants; `POST`: another one that grants the same.
+/// `GET`: what the request's token grants; `POST`: a new token that grants the same.
 #[must_use]
 pub fn token() -> String {
     format!("{PREFIX}/token")
@@ -22,75 +22,75 @@ pub fn images() -> String {
     format!("{PREFIX}/images")
 }
 
-/// `GET`: the versions of an image; `POST` a manifest without number: publish it.
+/// `GET`: the versions of an image; `POST`: publishes a draft (a manifest without a number).
 #[must_use]
 pub fn versions(image: &str) -> String {
     format!("{PREFIX}/images/{}/versions", escape(image))
 }
 
-/// `POST` a manifest without number: publish it, if `expect` is the newest version; 0 if there is no such image.
+/// `POST`: publishes a draft if `expect` is the newest version; 0 if the image does not exist yet.
 #[must_use]
 pub(crate) fn versions_onto(image: &str, expect: u64) -> String {
     format!("{}?expect={expect}", versions(image))
 }
 
-/// `GET`: the newest version of an image; `POST`: make an empty one.
+/// `GET`: the newest version of an image; `POST`: creates an empty image.
 #[must_use]
 pub fn image(image: &str) -> String {
     format!("{PREFIX}/images/{}", escape(image))
 }
 
-/// `POST`: make an image that begins as a version of another.
+/// `POST`: creates an image that starts as a version of another one.
 #[must_use]
 pub fn clone_of(image: &str) -> String {
     format!("{PREFIX}/images/{}/clone", escape(image))
 }
 
-/// `PUT`: write to an image at an offset; with `expect` only onto that version.
+/// `PUT`: writes to an image at an offset; with `expect` only if that is the newest version.
 #[must_use]
 pub(crate) fn content_at(image: &str, offset: u64, expect: Option<u64>) -> String {
     let expect = expect.map(|number| format!("&expect={number}")).unwrap_or_default();
     format!("{PREFIX}/images/{}/content?offset={offset}{expect}", escape(image))
 }
 
-/// `POST`: append to an image, which grows by `bytes` bytes.
+/// `POST`: appends to an image, which grows by `bytes` bytes.
 #[must_use]
 pub fn append(image: &str, bytes: u64) -> String {
     format!("{PREFIX}/images/{}/content?bytes={bytes}", escape(image))
 }
 
-/// `POST`: write and free pieces of an image; with `expect` only onto that version.
+/// `POST`: writes and frees pieces of an image; with `expect` only if that is the newest version.
 #[must_use]
 pub fn commit(image: &str, expect: Option<u64>) -> String {
     let expect = expect.map(|number| format!("?expect={number}")).unwrap_or_default();
     format!("{PREFIX}/images/{}/commit{expect}", escape(image))
 }
 
-/// `GET`: bytes of a version.
+/// `GET`: `bytes` bytes of a version, from `offset` on.
 #[must_use]
 pub fn content(reference: &str, offset: u64, bytes: usize) -> String {
     format!("{PREFIX}/content/{}?offset={offset}&bytes={bytes}", escape(reference))
 }
 
-/// `GET`: what a machine that starts from a version is likely to read.
+/// `GET`: what a machine that boots from a version is likely to read.
 #[must_use]
 pub fn profile(image: &str, version: u64) -> String {
     format!("{}?version={version}", boots(image))
 }
 
-/// `POST`: what a machine read when it started.
+/// `POST`: reports what a machine read when it booted.
 #[must_use]
 pub fn boots(image: &str) -> String {
     format!("{PREFIX}/images/{}/profile", escape(image))
 }
 
-/// `POST`: what a machine that starts has just read, for what others have.
+/// `POST`: reports what a machine that boots has just read; answered with what other machines have read.
 #[must_use]
 pub fn reads(image: &str) -> String {
     format!("{PREFIX}/images/{}/reads", escape(image))
 }
 
-/// `GET`: the record that says where a tag is.
+/// `GET`: the newest record of a tag.
 #[must_use]
 pub fn tag(image: &str, tag: &str) -> String {
     format!("{PREFIX}/images/{}/tags/{}", escape(image), escape(tag))
@@ -102,13 +102,14 @@ pub fn manifest(reference: &str) -> String {
     format!("{PREFIX}/manifests/{}", escape(reference))
 }
 
-/// `GET`, `HEAD`, `PUT`: an object of this length; one of another length is damaged, and counts as missing.
+/// `GET`, `HEAD`, `PUT`: an object of this length. A stored object of another length is damaged and counts as
+/// missing.
 #[must_use]
 pub fn object(object: &ObjectRef) -> String {
     format!("{PREFIX}/objects/{}/{}?bytes={}", segment(object.kind), object.digest, object.len)
 }
 
-/// A kind of object as it stands in a path: `chunks` or `nodes`.
+/// A kind of object in a path: `chunks` or `nodes`.
 #[must_use]
 pub fn segment(kind: ObjectKind) -> &'static str {
     match kind {
@@ -117,13 +118,13 @@ pub fn segment(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// `GET`: statistics of all sessions; `POST`: take part in one.
+/// `GET`: statistics of all sessions; `POST`: requests a grant for one.
 #[must_use]
 pub fn sessions() -> String {
     format!("{PREFIX}/sessions")
 }
 
-/// Percent-encodes all but the unreserved characters (RFC 3986, section 2.3), the slash too.
+/// Percent-encodes all characters except the unreserved ones (RFC 3986, section 2.3); the slash is encoded too.
 #[must_use]
 pub(crate) fn escape(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut path, byte| {

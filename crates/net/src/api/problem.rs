@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An error as RFC 9457 has it. `kind` is for programs, `detail` for people.
+/// An error in the form of RFC 9457. `kind` is for programs, `detail` for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// A name of the kind of error, as an URI reference: see [`ProblemKind`].
+    /// The kind of error (the field `type`): see [`ProblemKind`].
     #[serde(rename = "type")]
     pub kind: ProblemKind,
-    /// The same in words.
+    /// The kind of error in words.
     pub title: String,
     /// The HTTP status code.
     pub status: u16,
@@ -16,19 +16,19 @@ pub struct Problem {
     pub detail: String,
 }
 
-/// The kinds of errors that clients tell apart.
+/// The kinds of errors that clients distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProblemKind {
     /// 404: no such image, version, object or session.
     NotFound,
-    /// 401: no token, or one that the server does not know.
+    /// 401: no token, or one that the server did not issue.
     Unauthorized,
     /// 403: the token does not grant this, or has expired.
     Denied,
     /// 409: it exists already, or was changed in between.
     Exists,
-    /// 412: a precondition refuses it.
+    /// 412: a precondition does not hold.
     Refused,
     /// 400: the request cannot be understood.
     Invalid,
@@ -36,15 +36,15 @@ pub enum ProblemKind {
     Corrupt,
     /// 507: the repository has no space left.
     Full,
-    /// 503: not now: the server is starting, ending or at a limit.
+    /// 503: the server is starting, stopping, or at a limit; retry later.
     Unavailable,
-    /// 500: everything else.
+    /// 500: any other error of the server.
     #[serde(other)]
     Internal,
 }
 
 impl ProblemKind {
-    /// Its HTTP status code.
+    /// The HTTP status code of this kind.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -61,7 +61,7 @@ impl ProblemKind {
         }
     }
 
-    /// It in words, the same for every request.
+    /// This kind in words, the same for every request.
     #[must_use]
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl ProblemKind {
         }
     }
 
-    /// The problem of this kind that `detail` describes.
+    /// A problem of this kind with the text `detail`.
     #[must_use]
     pub fn with(self, detail: impl Into<String>) -> Problem {
         Problem { kind: self, title: self.title().to_owned(), status: self.status(), detail: detail.into() }

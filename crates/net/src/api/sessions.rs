@@ -1,4 +1,4 @@
-//! Multicast sessions: what a receiver asks for, and what it is granted.
+//! Multicast sessions: the request of a receiver, and the grant that answers it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 /// The body of `POST /api/v1/sessions`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRequest {
-    /// `image@version`: the version whose manifest the client holds.
+    /// The version to receive, as `image@version`.
     pub reference: String,
-    /// Digest of that manifest, 64 hexadecimal digits: both sides speak of the same bytes. Empty for an attached disk,
-    /// which knows its root.
+    /// Digest of the version's manifest, 64 hexadecimal digits, so that both sides mean the same version. Empty for
+    /// an attached disk, which knows its root.
     pub manifest: String,
-    /// What the receiver calls itself in statistics, at most 64 bytes.
+    /// Name of the receiver in statistics; the server keeps the first 16 characters.
     pub receiver: String,
-    /// Which addresses it can use, best first; empty for any.
+    /// The address families that the receiver can use, best first; empty for any.
     #[serde(default)]
     pub families: Vec<Family>,
-    /// Largest IP packet that its interface takes, in bytes; a session's blocks are never larger.
+    /// Largest IP packet of its interface, in bytes. A session's packets must fit.
     pub mtu: u32,
-    /// Whether it is for a disk that is used meanwhile: those have sessions of their own.
+    /// Whether the disk is in use during the transfer: such receivers have separate sessions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attached: bool,
 }
@@ -37,38 +37,39 @@ pub enum Family {
     V6,
 }
 
-/// The answer to a [`SessionRequest`]: all that a receiver needs.
+/// The answer to a [`SessionRequest`]: everything that a receiver needs to join.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionGrant {
     /// The session.
     pub session: SessionId,
-    /// Which start of the server this is.
+    /// Number of the server's start.
     pub epoch: u32,
-    /// Multicast group and port of blocks and status.
+    /// Multicast group and port of the server's packets.
     pub group: SocketAddr,
-    /// The address that the server sends from, for source-specific joins.
+    /// The address from which the server sends, for source-specific joins.
     pub source: IpAddr,
-    /// Where reports go, by unicast.
+    /// The address for the receiver's reports, by unicast.
     pub report: SocketAddr,
     /// The number of this receiver.
     pub receiver: u32,
-    /// Key of what the server sends to all.
+    /// Key of the server's packets.
     pub group_key: Key,
-    /// Key of what this receiver and the server send each other.
+    /// Key of this receiver's packets.
     pub receiver_key: Key,
     /// Payload of a block, in bytes.
     pub block_bytes: u16,
-    /// Objects of the session: tree nodes, each alone, then bundles of consecutive stored chunks.
+    /// Number of the session's objects: tree nodes, each alone, then bundles of consecutive stored chunks.
     pub objects: u64,
-    /// How many of them are tree nodes.
+    /// Number of tree nodes among them.
     pub heads: u64,
-    /// Stored objects in them: tree nodes, then chunks, as the catalogue numbers them.
+    /// Number of stored objects in them: tree nodes, then chunks, in the order of the catalogue.
     pub stored_objects: u64,
-    /// Chunks are packed while a bundle has at most so many blocks.
+    /// Most blocks of a bundle of several chunks.
     pub bundle_blocks: u16,
-    /// Receivers admitted so far, this one included.
+    /// Number of receivers admitted so far, this one included.
     pub receivers: u32,
-    /// In a session for attached disks: runs of chunks of the disk, index and count, which go first, in this order.
+    /// In a session for attached disks: runs of chunks of the disk, `(index, count)`, that are sent first, in this
+    /// order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Vec<(u64, u32)>>,
 }

@@ -1,4 +1,4 @@
-//! What sessions count.
+//! Statistics of sessions.
 
 use std::net::SocketAddr;
 
@@ -6,16 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::sessions::SessionId;
 
-/// What a session did so far. Every block sent again is booked with the cause that its requester gave.
+/// The statistics of one session so far. Every repeated block is counted under the cause in the report that requested
+/// it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatistics {
     /// The session.
     pub session: SessionId,
-    /// Which start of the server this is.
+    /// Number of the server's start.
     pub epoch: u32,
     /// `image@version`.
     pub reference: String,
-    /// Where blocks go.
+    /// Group and port to which blocks are sent.
     pub group: SocketAddr,
     /// Whether it still runs.
     pub running: bool,
@@ -31,25 +32,25 @@ pub struct SessionStatistics {
     pub read_failures: u64,
     /// Objects in the session: tree nodes, and bundles of chunks.
     pub objects: u64,
-    /// Nodes and chunks in them.
+    /// Number of nodes and chunks in them.
     pub stored_objects: u64,
-    /// Bytes of all its objects.
+    /// Sum of the lengths of its objects, in bytes.
     pub image_bytes: u64,
-    /// Blocks of all its objects.
+    /// Number of blocks of its objects.
     pub blocks_in_image: u64,
-    /// Blocks sent, first and again.
+    /// Number of blocks sent, including repeated ones.
     pub blocks_sent: u64,
-    /// Blocks sent again because a receiver joined after they had gone.
+    /// Blocks sent again because a receiver joined after they had been sent.
     pub resent_late: u64,
-    /// Blocks sent again because a receiver had no buffer for them.
+    /// Blocks sent again because a receiver's buffer was full.
     pub resent_buffer_full: u64,
     /// Blocks sent again, or symbols sent, because a receiver lost blocks.
     pub resent_lost: u64,
-    /// Repair symbols among the blocks sent; those that receivers needed are counted as resent, too.
+    /// Symbols among the blocks sent; those that receivers requested are counted as resent, too.
     pub symbols_sent: u64,
-    /// Those of the symbols that went ahead of any loss that was reported.
+    /// Symbols that were sent before any receiver requested them (proactive symbols).
     pub symbols_ahead: u64,
-    /// At what rate it sends if it has something to send, in bits per second on the wire.
+    /// The rate at which it sends if it has something to send, in bits per second on the wire.
     pub rate_bits_per_second: u64,
     /// Bytes of objects that its receivers got by unicast.
     pub unicast_bytes: u64,
@@ -57,13 +58,13 @@ pub struct SessionStatistics {
     pub payload_bytes: u64,
     /// Bytes of all packets sent, without IP and UDP headers.
     pub packet_bytes: u64,
-    /// Packets of status and other control sent.
+    /// Number of STATUS and BYE packets sent.
     pub control_packets: u64,
-    /// Packets received from receivers.
+    /// Number of reports received.
     pub reports: u64,
-    /// Packets received that were not from a receiver, or broken.
+    /// Number of received packets that were invalid, or not from a receiver of the session.
     pub rejected: u64,
-    /// Why nothing can be sent at the moment, in words.
+    /// Why sending fails at the moment, in words; `None` if it does not.
     pub trouble: Option<String>,
     /// Every receiver that ever joined, at most [`base::limits::SESSION_RECEIVERS_MAX`].
     pub receivers: Vec<ReceiverStatistics>,
@@ -74,29 +75,29 @@ pub struct SessionStatistics {
 pub struct ReceiverStatistics {
     /// Its number.
     pub receiver: u32,
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
-    /// Milliseconds from the session's begin until it joined.
+    /// Milliseconds from the session's start until it joined.
     pub joined_ms: u64,
-    /// Milliseconds that it has taken part.
+    /// Milliseconds during which it has taken part.
     pub runtime_ms: u64,
-    /// Whether it left, and did not just fall silent.
+    /// Whether it has left, by LEAVE or by its timeout.
     pub left: bool,
-    /// The part of its runtime, 0 to 1, in which another receiver took part, too.
+    /// The part of its runtime, 0 to 1, during which at least one other receiver took part.
     pub concurrency: f64,
-    /// Blocks that it says it received, each once.
+    /// Blocks that it received for the first time, as of its last report.
     pub blocks_received: u64,
-    /// Blocks that it says it received again.
+    /// Blocks that it received again, as of its last report.
     pub blocks_duplicate: u64,
-    /// Blocks that it says were lost on their way.
+    /// Blocks that were lost on the way to it, as of its last report.
     pub blocks_lost: u64,
-    /// Blocks that it says it had no buffer for.
+    /// Blocks that it dropped because its buffer was full, as of its last report.
     pub blocks_refused: u64,
 }
 
 /// The body of `GET /api/v1/sessions`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sessions {
-    /// Sessions that run, then those that ended not long ago.
+    /// The running sessions, then those that ended recently.
     pub sessions: Vec<SessionStatistics>,
 }

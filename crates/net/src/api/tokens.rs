@@ -1,4 +1,4 @@
-//! Tokens.
+//! The JSON answer to requests about a token.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,18 +7,18 @@ use crate::token::Secret;
 /// What a token grants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenGrant {
-    /// Patterns of the images that it is good for.
+    /// Patterns of the images that the token covers.
     pub images: Vec<String>,
     /// `read` or `write`.
     pub right: String,
     /// When it ends, in seconds since 1970 by the server's clock.
     pub expires: u64,
-    /// How long that is, in seconds.
+    /// The time until then, in seconds, by the server's clock.
     pub left_seconds: u64,
-    /// For how long a token is good that it is renewed by, in seconds. `None` if it can't be renewed.
+    /// Lifetime of a token that renews this one, in seconds; `None` if it cannot be renewed.
     #[serde(default)]
     pub lasts_seconds: Option<u64>,
-    /// Its secret, if it is a new one.
+    /// Its secret, if it is a new token.
     #[serde(default)]
     pub secret: Option<Secret>,
 }

@@ -1,8 +1,9 @@
-//! Images in place: made, cloned, written, appended to, committed to and read by requests that carry the bytes
-//! themselves. `formats/api.md`, "Images in place".
+//! Images in place: requests that create, clone, write, append to, commit to and read images, with the bytes in their
+//! bodies. Specified in `formats/api.md`, "Images in place".
 //!
-//! A request carries about 16 MiB at most. What is longer goes in several, one after the other, and each makes a
-//! version; whoever expects a version at the beginning expects what the last request made from the second on.
+//! A request carries at most about 16 MiB. Longer content is sent by several requests, one after the other, each of
+//! which makes a version. If the caller expects a certain version, the first request expects that version, and each
+//! later one the version that the request before it made.
 
 use std::ops::Range;
 
@@ -15,36 +16,36 @@ use super::{Body, Client};
 use crate::api::{self, CloneRequest, CreateRequest, LogEntry, Written};
 use crate::pieces::{HEADER_BYTES, Pieces};
 
-/// Most bytes that one request brings or gets, of content or of pieces.
+/// Most bytes of content or of pieces in one request or answer.
 const REQUEST_BYTES_MAX: usize = OBJECT_BYTES_MAX as usize;
-/// A body with less room than this goes as it is.
+/// A commit's body with less room than this is sent.
 const ROOM_MIN: usize = 64 << 10;
-/// What is cut is cut at a multiple of this, so that few chunks are written in two halves.
+/// Longer content is cut at multiples of this, so that few chunks are written in two parts.
 const CUT_BYTES: u64 = 1 << 20;
 
-/// Reads what is written to the image from an offset of it on.
+/// Reads the content to be written, from the given offset in the image.
 pub type ReadContent<'a> = dyn FnMut(u64, &mut [u8]) -> std::io::Result<()> + 'a;
 
-/// What a commit changes: ranges of bytes of the image, none over another.
+/// The changes of a commit: ranges of bytes of the image that do not overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// They are written.
+    /// Ranges to be written.
     pub written: Vec<Range<u64>>,
-    /// They become free.
+    /// Ranges that become free.
     pub freed: Vec<Range<u64>>,
 }
 
 impl Client {
-    /// Makes an empty image.
+    /// Creates an empty image.
     ///
     /// # Errors
-    /// `Exists`; `Invalid` if it can't have this shape; as [`Self::images`].
+    /// `Exists`; `Invalid` if the parameters are not allowed; as [`Self::images`].
     pub fn create(&self, image: &str, request: &CreateRequest) -> Result<Written> {
         let body = serde_json::to_vec(request).expect("a request is plain data");
         self.make(reqwest::Method::POST, &api::path::image(image), "application/json", body.into())
     }
 
-    /// Makes an image that begins as the version `from` of another.
+    /// Creates an image whose first version equals version `from` of another image.
     ///
     /// # Errors
     /// `Exists`, `NotFound`; as [`Self::images`].
@@ -61,14 +62,14 @@ impl Client {
         self.json(reqwest::Method::GET, &api::path::image(image), Body::None)
     }
 
-    /// Fills `into` with the bytes of a version from `offset` on, and says which version that is. All of them are of
-    /// one version, also where `reference` does not name one.
+    /// Fills `into` with the bytes of a version from `offset` on, and returns the name of that version. All bytes are
+    /// from one version, even if `reference` does not name one.
     ///
     /// # Errors
-    /// `NotFound`; `Refused` behind the image's end; as [`Self::images`].
+    /// `NotFound`; `Refused` beyond the image's end; as [`Self::images`].
     pub fn read(&self, reference: &str, offset: u64, into: &mut [u8]) -> Result<String> {
         let (mut version, mut at) = (reference.to_owned(), offset);
-        // Once at least: also who wants nothing learns which version that is.
+        // At least one request: the caller learns the version even if it reads no bytes.
         let mut parts = into.chunks_mut(REQUEST_BYTES_MAX);
         let mut part = parts.next().unwrap_or_default();
         loop {
@@ -101,10 +102,10 @@ impl Client {
         }
     }
 
-    /// Writes `bytes` at `offset`. The answer is of the last version that was made, with the sums of all.
+    /// Writes `bytes` at `offset`. The answer has the last version that was made, and the sums over all requests.
     ///
     /// # Errors
-    /// `NotFound`; `Refused` behind the image's end, or if `expect` is not the newest version; as [`Self::images`].
+    /// `NotFound`; `Refused` beyond the image's end, or if `expect` is not the newest version; as [`Self::images`].
     pub fn write(&self, image: &str, offset: u64, bytes: Bytes, expect: Option<u64>) -> Result<Written> {
         let mut all = Sum::new(expect);
         for range in cut(&(offset..offset.saturating_add(bytes.len() as u64)), REQUEST_BYTES_MAX) {
@@ -115,11 +116,11 @@ impl Client {
         all.done(image)
     }
 
-    /// Writes the first `bytes` bytes of `content`, whose offsets count from the first byte that is appended, behind
-    /// the image's end, in one piece, whatever others append meanwhile; the answer says where.
+    /// Appends the first `bytes` bytes of `content`, whose offsets count from the first appended byte. The appended
+    /// bytes are contiguous, even if other clients append at the same time; the answer says where they are.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` unless they are whole logical sectors; as [`Self::images`].
+    /// `NotFound`; `Invalid` unless `bytes` is a multiple of the logical sector; as [`Self::images`].
     pub fn append(&self, image: &str, bytes: u64, content: &mut ReadContent<'_>) -> Result<Written> {
         let first = cut(&(0..bytes), REQUEST_BYTES_MAX).next().unwrap_or_default();
         let mut body = vec![0; index(first.end)];
@@ -136,10 +137,10 @@ impl Client {
         Ok(Written { offset: Some(place), ..all.done(image)? })
     }
 
-    /// Writes and frees `changes`, `content` where it is written.
+    /// Writes and frees the ranges of `changes`; `content` provides the bytes to write.
     ///
     /// # Errors
-    /// `Invalid` if ranges overlap or there are none; as [`Self::write`].
+    /// `Invalid` if ranges overlap or none is given; as [`Self::write`].
     pub fn commit(
         &self,
         image: &str,
@@ -188,21 +189,21 @@ impl Client {
         self.make(reqwest::Method::POST, &path, api::OBJECT_TYPE, body.into())
     }
 
-    /// One request that makes a version, under a key of its own: repeating it is safe.
+    /// Sends one request that makes a version, under a new idempotency key, so repetitions are safe.
     fn make(&self, method: reqwest::Method, path: &str, kind: &'static str, body: Bytes) -> Result<Written> {
         self.json(method, path, Body::Keyed { kind, body, key: self.new_key() })
     }
 
-    /// 32 hexadecimal digits that nobody else has drawn.
+    /// A random key of 32 hexadecimal digits.
     pub(super) fn new_key(&self) -> String {
         let mut chance = self.chance.lock();
         format!("{:016x}{:016x}", chance.u64(), chance.u64())
     }
 }
 
-/// What several requests came to.
+/// The sum of several answers.
 struct Sum {
-    /// The version that the next one must find.
+    /// The version that the next request must find, if the caller expects one.
     expect: Option<u64>,
     made: Option<Written>,
 }
@@ -230,7 +231,7 @@ impl Sum {
     }
 }
 
-/// `range` in parts of at most `room` bytes, which is more than [`CUT_BYTES`] or takes all.
+/// Cuts `range` into parts of at most `room` bytes, at multiples of [`CUT_BYTES`] if possible.
 fn cut(range: &Range<u64>, room: usize) -> impl Iterator<Item = Range<u64>> + use<> {
     let mut rest = range.clone();
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! What a client shows a server: a token, which may be replaced while clients use it. Clients of one server share one.
+//! The token of a client, which may be replaced while clients use it. Clients of one server share it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use reqwest::header::HeaderValue;
 
 use crate::token::{Fingerprint, JoinToken};
 
-/// Looks for the token again where it came from: `None` if it can't be read there.
+/// Reads the token again from where it came from; `None` if that fails.
 pub type Again = Box<dyn Fn() -> Option<JoinToken> + Send + Sync>;
 
-/// See the module.
+/// A token that may be replaced, and the header with its secret.
 pub struct Credential {
     held: RwLock<Held>,
     again: Again,
@@ -32,32 +32,32 @@ impl Held {
 }
 
 impl Credential {
-    /// `token`, whatever becomes of it.
+    /// A credential that [`Self::reload`] never changes.
     #[must_use]
     pub fn fixed(token: JoinToken) -> Arc<Self> {
         Self::from_place(token, Box::new(|| None))
     }
 
-    /// `token`, which `again` looks for where it came from. A server that does not take the one that is held is asked
-    /// once more if that has become another.
+    /// `token`, which `again` reads again from where it came from. If the server rejects the token, the client calls
+    /// `again`, and repeats the request once if the token has changed.
     #[must_use]
     pub fn from_place(token: JoinToken, again: Again) -> Arc<Self> {
         Arc::new(Self { held: RwLock::new(Held::new(token)), again })
     }
 
-    /// The token as it is now.
+    /// The present token.
     #[must_use]
     pub fn token(&self) -> JoinToken {
         self.held.read().token.clone()
     }
 
-    /// Looks for the token where it came from. Whether another is held now.
+    /// Reads the token again. True if it has changed.
     pub fn reload(&self) -> bool {
         (self.again)().is_some_and(|token| self.replace(token))
     }
 
-    /// Holds `token` from now on. False if it is the one that is held, or one for another way to speak: with TLS or
-    /// without.
+    /// Uses `token` from now on. False if it equals the present one, or if one of them is for TLS and the other is
+    /// not.
     pub fn replace(&self, token: JoinToken) -> bool {
         let mut held = self.held.write();
         if held.token == token || held.token.fingerprint.is_some() != token.fingerprint.is_some() {
@@ -71,7 +71,7 @@ impl Credential {
         self.held.read().authorization.clone()
     }
 
-    /// Of the server's certificate. Without TLS none is right.
+    /// Fingerprint of the server's certificate. Without TLS it is zero, which no certificate matches.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let held = self.held.read();
         held.token.fingerprint.unwrap_or(Fingerprint([0; 32]))

@@ -1,4 +1,4 @@
-//! Attempts that failed, and what the server said of them.
+//! Failed attempts of a request, and how they become errors.
 
 use std::io::Read;
 
@@ -9,11 +9,11 @@ use reqwest::blocking::Response;
 
 use crate::api::{Problem, ProblemKind};
 
-/// Why an attempt failed, and whether another may do better.
+/// Why an attempt failed, and whether to repeat the request.
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
     pub(super) passing: bool,
-    /// Whether the next attempt need not wait.
+    /// Whether the next attempt should follow without a pause.
     pub(super) at_once: bool,
     pub(super) said: Option<String>,
     pub(super) source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -27,15 +27,15 @@ impl Failure {
         Self { kind, passing: false, at_once: false, said: None, source: Some(source.into()) }
     }
 
-    /// The request did not get through, or its answer did not get back.
+    /// The request was not delivered, or its answer did not arrive.
     pub(super) fn of_transport(error: reqwest::Error) -> Self {
         let kind = if is_untrusted(&error) { ErrorKind::Untrusted } else { ErrorKind::Unreachable };
-        // The URL stands in the context already.
+        // The context already has the URL.
         let source = Some(error.without_url().into());
         Self { kind, passing: kind == ErrorKind::Unreachable, at_once: false, said: None, source }
     }
 
-    /// The server answered that it will not.
+    /// The server answered with an error.
     pub(super) fn of_answer(response: Response) -> Self {
         let status = response.status();
         let passing = matches!(status.as_u16(), 429 | 502..=504);
@@ -51,7 +51,7 @@ impl Failure {
         }
     }
 
-    /// The cause beneath all others, in words.
+    /// The text of the innermost cause.
     pub(super) fn root_cause(&self) -> String {
         let mut cause: Option<&dyn std::error::Error> = self.source.as_deref().map(|source| source as _);
         while let Some(deeper) = cause.and_then(std::error::Error::source) {
@@ -87,21 +87,21 @@ fn kind_of(status: StatusCode, problem: Option<ProblemKind>) -> ErrorKind {
     }
 }
 
-/// Whether our verifier refused the certificate.
+/// Whether our verifier rejected the certificate.
 fn is_untrusted(error: &reqwest::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(cause) = next {
         if matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
             return true;
         }
-        // An `io::Error` hides what it wraps from `source`.
+        // `source` of an `io::Error` skips the error that it wraps.
         let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
         next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
     }
     false
 }
 
-/// The body of `response`, at most `bytes_max` bytes.
+/// The body of `response`; `Corrupt` if it has more than `bytes_max` bytes.
 pub(super) fn read_at_most(response: Response, bytes_max: u64) -> std::result::Result<Bytes, Failure> {
     let expected = response.content_length().unwrap_or(0).min(bytes_max);
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));

@@ -1,9 +1,9 @@
-//! The client of the HTTP API: one pinned server, every request bounded in time, retried where that is safe.
+//! The client of the HTTP API: one pinned server, every request with a time limit, and safe retries.
 //!
-//! Every request of this API is safe to repeat: reads change nothing, objects are named by their digest, and a version
-//! is published under an idempotency key. So whatever failed on the way is tried again, with growing pauses and some
-//! chance in them, until [`ClientOptions::patience`] has passed without an answer. A server that never answered yet may
-//! be no server at all: that is told soon, and waited for less long.
+//! Every request of this API is safe to repeat: reads change nothing, objects are named by their digest, and versions
+//! are published under an idempotency key. So a request that failed on the way is repeated, after growing and partly
+//! random pauses, until [`ClientOptions::patience`] has passed. If the server has never answered, the address may be
+//! wrong: the user is told soon, and the client gives up earlier.
 
 mod blobs;
 mod credential;
@@ -42,8 +42,9 @@ use watch::Told;
 const JSON_BYTES_MAX: u64 = 16 << 20;
 /// Longest record of a tag, in bytes (`formats/repository.md`).
 const TAG_BYTES_MAX: u32 = 16 << 10;
-/// A connection of which a packet was lost before it stood is made again after so long, not after the second that TCP
-/// waits (RFC 6298); so often, since a server may be further away than that.
+/// Timeout of quick connections: if a packet of the TCP handshake is lost, the client connects again after this time
+/// instead of the second that TCP waits (RFC 6298). After `QUICK_ATTEMPTS` failures it uses the normal timeout,
+/// because the server may be farther away.
 const QUICK_TIMEOUT: Duration = Duration::from_millis(100);
 const QUICK_ATTEMPTS: u32 = 5;
 /// First and longest pause between two attempts.
@@ -51,12 +52,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A client of one server. Shared by threads.
+/// A client of one server. Threads may share it.
 pub struct Client {
     http: reqwest::blocking::Client,
-    /// The same, in a hurry.
+    /// The same with [`QUICK_TIMEOUT`] for connections.
     quick: reqwest::blocking::Client,
-    /// How often that was in vain.
+    /// How many quick connections failed.
     quick_failures: AtomicU32,
     server: Url,
     credential: Arc<Credential>,
@@ -64,25 +65,25 @@ pub struct Client {
     chance: Mutex<Chance>,
     /// Whether the server has ever answered.
     answered: AtomicBool,
-    /// Whether somebody was told that it does not answer now.
+    /// Whether the user was told that the server does not answer.
     told: Told,
-    /// The session that objects are fetched beside.
+    /// The session to whose statistics fetched objects are assigned.
     session: Mutex<Option<api::SessionId>>,
-    /// What names all that this client adds.
+    /// The name of this client's upload (see [`api::UPLOAD_HEADER`]).
     upload: String,
 }
 
 impl Client {
-    /// A client of the server at `server`: `host`, `host:port` or an URL. Nothing is sent yet. Must not be called,
-    /// nor the client be dropped, from inside an asynchronous task.
+    /// A client of the server at `server`: `host`, `host:port` or a URL. Sends nothing yet. The client must not be
+    /// made or dropped inside an asynchronous task.
     ///
     /// # Errors
-    /// `Invalid` for an address that is none, or without TLS anywhere but on loopback.
+    /// `Invalid` for a wrong address, or for one without TLS that is not loopback.
     pub fn connect(server: &str, token: &JoinToken, options: ClientOptions) -> Result<Self> {
         Self::connect_by(server, Credential::fixed(token.clone()), options)
     }
 
-    /// The same with a token that may be replaced meanwhile.
+    /// The same with a token that may be replaced while the client is in use.
     ///
     /// # Errors
     /// As [`Self::connect`].
@@ -120,7 +121,7 @@ impl Client {
         })
     }
 
-    /// The same client with other waits.
+    /// The same client with other options, for another upload.
     #[must_use]
     pub fn with_options(&self, options: ClientOptions) -> Self {
         Self {
@@ -138,19 +139,19 @@ impl Client {
         }
     }
 
-    /// The same client for another upload: what one of them publishes ends nothing of the other's.
+    /// The same client for another upload: what one of them publishes does not end the other's upload.
     #[must_use]
     pub fn another(&self) -> Self {
         self.with_options(self.options.clone())
     }
 
-    /// How this client waits.
+    /// The client's options.
     #[must_use]
     pub fn options(&self) -> &ClientOptions {
         &self.options
     }
 
-    /// What it shows the server.
+    /// The client's token.
     #[must_use]
     pub fn credential(&self) -> &Arc<Credential> {
         &self.credential
@@ -173,7 +174,7 @@ impl Client {
     /// All images.
     ///
     /// # Errors
-    /// As every request: `Unreachable`, `Untrusted`, `Denied`, `Stopped`, or what the server says.
+    /// As for every request: `Unreachable`, `Untrusted`, `Denied`, `Stopped`, or the error in the server's answer.
     pub fn images(&self) -> Result<api::Images> {
         self.json(Method::GET, &api::path::images(), Body::None)
     }
@@ -186,7 +187,7 @@ impl Client {
         self.json(Method::GET, &api::path::versions(image), Body::None)
     }
 
-    /// Which repository the server offers, and how that is encrypted.
+    /// The repository that the server offers, and how it is encrypted.
     ///
     /// # Errors
     /// As [`Self::images`].
@@ -194,10 +195,10 @@ impl Client {
         self.json(Method::GET, &api::path::repository(), Body::None)
     }
 
-    /// The encoded manifest of `image`, `image:tag` or `image@version`, opened.
+    /// The encoded manifest of `image`, `image:tag` or `image@version`, decrypted.
     ///
     /// # Errors
-    /// `NotFound`; `Refused` or `Corrupt` if it is sealed and there is no key for it; as [`Self::images`].
+    /// `NotFound`; `Refused` or `Corrupt` if it is encrypted and the key is missing or wrong; as [`Self::images`].
     pub fn manifest(&self, reference: &str) -> Result<Bytes> {
         let path = api::path::manifest(reference);
         self.opened(self.bytes(Method::GET, &path, Body::None, limits::MANIFEST_BYTES_MAX)?, reference)
@@ -208,7 +209,7 @@ impl Client {
         opened.map_err(|error| error.within(format!("read the manifest of `{reference}`")))
     }
 
-    /// The record that says where a tag is, as it is stored: signed, if it is.
+    /// The newest record of a tag as it is stored, with its signature if it has one.
     ///
     /// # Errors
     /// `NotFound`; as [`Self::images`].
@@ -216,8 +217,8 @@ impl Client {
         self.bytes(Method::GET, &api::path::tag(image, tag), Body::None, TAG_BYTES_MAX)
     }
 
-    /// Publishes the encoded manifest `draft`, which has no number yet, as the next version of `image`, and returns
-    /// it as published. `key` names this publication: repeating it is safe.
+    /// Publishes the encoded manifest `draft`, which has no number yet, as the next version of `image`. Returns the
+    /// manifest as published. `key` names this publication: a repetition with the same key makes no second version.
     ///
     /// # Errors
     /// `Refused` if objects are missing; as [`Self::images`].
@@ -225,10 +226,10 @@ impl Client {
         self.publish_at(&api::path::versions(image), image, draft, key)
     }
 
-    /// The same, if version `expect` is the newest by then; 0 if there is no such image.
+    /// The same, but only if `expect` is still the newest version; 0 if the image does not exist yet.
     ///
     /// # Errors
-    /// `Refused` with the newest one's number if that is another; as [`Self::publish`].
+    /// `Refused` with the newest version's number if that is another; as [`Self::publish`].
     pub fn publish_onto(&self, image: &str, draft: Bytes, expect: u64) -> Result<Bytes> {
         self.publish_at(&api::path::versions_onto(image, expect), image, draft, &self.new_key())
     }
@@ -240,10 +241,11 @@ impl Client {
         self.opened(self.bytes(Method::POST, path, body, limits::MANIFEST_BYTES_MAX)?, image)
     }
 
-    /// Takes part in a multicast session. The server books objects that are fetched from now on to that session.
+    /// Requests a grant for a multicast session. The server assigns objects that are fetched from now on to that
+    /// session's statistics.
     ///
     /// # Errors
-    /// `Refused` if the server offers none; as [`Self::images`].
+    /// `Refused` if the server offers no session; as [`Self::images`].
     pub fn join_session(&self, request: &SessionRequest) -> Result<SessionGrant> {
         let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
         let grant: SessionGrant = self.json(Method::POST, &api::path::sessions(), body)?;
@@ -263,10 +265,10 @@ impl Client {
         self.json(Method::GET, &api::path::sessions(), Body::None)
     }
 
-    /// The bytes of an object, unverified; `None` if the server has no such object.
+    /// The stored bytes of an object, not verified.
     ///
     /// # Errors
-    /// `Corrupt` if there are more bytes than `object` has; as [`Self::images`].
+    /// `NotFound`; `Corrupt` if there are more bytes than `object` has; as [`Self::images`].
     pub fn object(&self, object: &ObjectRef) -> Result<Bytes> {
         self.bytes(Method::GET, &api::path::object(object), Body::None, object.len)
     }
@@ -283,10 +285,10 @@ impl Client {
         }
     }
 
-    /// Gives the server an object.
+    /// Uploads an object.
     ///
     /// # Errors
-    /// `Corrupt` if the server found other bytes than the digest names; as [`Self::images`].
+    /// `Corrupt` if the bytes do not match the digest; as [`Self::images`].
     pub fn put_object(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         let path = api::path::object(object);
         self.answer(Method::PUT, &path, &Body::Bytes(bytes)).map(drop)
@@ -311,7 +313,8 @@ impl Client {
         self.attempts(&format!("{method} {path}"), |limit| self.once(&method, path, body, limit))
     }
 
-    /// One attempt, which may take `limit`: the answer's head, if it says success.
+    /// Makes one attempt, which may take `limit`. Returns the answer if its status is a success; the body is not read
+    /// yet.
     fn once(
         &self,
         method: &Method,
@@ -341,7 +344,7 @@ impl Client {
         if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
     }
 
-    /// Repeats `attempt`, which is told how long it may take, until it succeeds, fails for good, or patience ends.
+    /// Repeats `attempt`, which gets its time limit, until it succeeds, fails for good, or the patience ends.
     fn attempts<T>(
         &self,
         context: &str,
@@ -362,6 +365,7 @@ impl Client {
                 }
                 Err(failure) => failure,
             };
+            // The token may have been renewed since it was read: read it again, but only once.
             let rejected = matches!(failure.kind, ErrorKind::Denied | ErrorKind::Untrusted);
             if rejected && !std::mem::replace(&mut reloaded, true) && self.credential.reload() {
                 continue;
@@ -375,7 +379,8 @@ impl Client {
                 continue;
             }
             self.told.failed(&self.server, &self.options, &failure, left);
-            // Between half of the pause and all of it, so that machines which failed together come back apart.
+            // A random pause between half of `pause` and all of it, so that clients that failed together do not
+            // return together.
             let half = u64::try_from(pause.min(left).as_micros() / 2).unwrap_or(u64::MAX);
             let extra = self.chance.lock().below(half);
             self.options.stop.pause(Duration::from_micros(half + extra));
@@ -388,8 +393,8 @@ impl Client {
         if answered { self.options.patience } else { self.options.first_patience }
     }
 
-    /// How long one more attempt may take. The first answer, of a server that takes connections and says nothing, is
-    /// not waited for longer than patience lasts.
+    /// Time limit of one more attempt. Before the first answer it does not exceed the remaining patience, in case a
+    /// server accepts connections but never answers.
     fn limit(&self, clock: &Clock) -> Duration {
         if self.answered.load(Ordering::Relaxed) {
             return self.options.request_timeout;
@@ -399,12 +404,12 @@ impl Client {
     }
 }
 
-/// What a request carries.
+/// The body of a request.
 enum Body {
     None,
     Json(Vec<u8>),
     Bytes(Bytes),
-    /// What makes a version, once for each key.
+    /// The body of a request that makes a version, at most once per key.
     Keyed {
         kind: &'static str,
         body: Bytes,

@@ -1,4 +1,4 @@
-//! How a client goes about its requests.
+//! Options of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,24 +7,25 @@ use image::{Cipher, Trust};
 
 use crate::clock::Stop;
 
-/// How long a client waits for what.
+/// How long a client waits, and what it needs besides the server's address and the token.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// For a connection.
+    /// Longest wait for a connection.
     pub connect_timeout: Duration,
-    /// For an answer, all of it.
+    /// Longest wait for a complete answer, per attempt.
     pub request_timeout: Duration,
-    /// For the first answer of a server, over all attempts.
+    /// Longest wait for the first answer of a server, over all attempts.
     pub first_patience: Duration,
-    /// For a server that has answered before and does not any more, over all attempts of one request.
+    /// Longest wait for a server that has answered before, over all attempts of one request.
     pub patience: Duration,
-    /// How the server's repository keeps objects and manifests: they travel as they are kept.
+    /// How the server's repository encrypts objects and manifests: they are sent as they are stored.
     pub cipher: Cipher,
-    /// Keys whose versions are used; `None` for all versions. Whoever looks for a version checks it.
+    /// Only versions signed by these keys are used; `None` for all versions. The code that looks for a version checks
+    /// this, not the client.
     pub trust: Option<Trust>,
     /// Ends every wait.
     pub stop: Stop,
-    /// Hears, in words, that the server is waited for, and that it answers again.
+    /// Called with a text when the client waits for the server, and when the server answers again.
     pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 

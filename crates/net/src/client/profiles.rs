@@ -1,4 +1,5 @@
-//! Boot profiles of a server's images, and the exchange of machines that start. `formats/api.md`, "Boot profiles".
+//! Boot profiles of a server's images, and the exchange of reads between machines that boot. `formats/api.md`, "Boot
+//! profiles".
 
 use base::{ErrorKind, Result};
 use reqwest::Method;
@@ -8,7 +9,7 @@ use crate::api;
 use crate::profile::{BootAnswer, BootRequest, ExchangeAnswer, ExchangeRequest, ProfileAnswer};
 
 impl Client {
-    /// What a machine that starts from a version is likely to read; `None` if nobody knows.
+    /// What a machine that boots from a version is likely to read; `None` if the server has no profile.
     ///
     /// # Errors
     /// As [`Self::images`].
@@ -19,7 +20,7 @@ impl Client {
         }
     }
 
-    /// Tells what a machine read when it started.
+    /// Reports what a machine read when it booted.
     ///
     /// # Errors
     /// `NotFound`; as [`Self::images`].
@@ -28,7 +29,7 @@ impl Client {
         self.json(Method::POST, &api::path::boots(image), body)
     }
 
-    /// Tells what a machine has just read, and hears what others have read since the last time.
+    /// Reports what a machine has just read, and returns what other machines have read since the last exchange.
     ///
     /// # Errors
     /// `NotFound`; as [`Self::images`].

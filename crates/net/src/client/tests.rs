@@ -1,4 +1,4 @@
-//! The client against servers that answer badly, slowly, or not at all.
+//! Tests the client with servers that answer wrongly, slowly, or not at all.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -32,7 +32,7 @@ fn failed(problem: &Problem) -> Vec<u8> {
     [head.as_bytes(), &body].concat()
 }
 
-/// Reads a request's head and says its first line and whether it carried the secret.
+/// Reads the head of a request. Returns its first line, and whether it had the secret.
 fn read_request(stream: impl Read) -> (String, bool) {
     let lines = BufReader::new(stream).lines().map_while(std::result::Result::ok);
     let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
@@ -40,7 +40,7 @@ fn read_request(stream: impl Read) -> (String, bool) {
     (lines.first().cloned().unwrap_or_default(), authorized)
 }
 
-/// A server that gives one answer per connection, then no more. Returns its address.
+/// A server that gives one of the answers per connection, and then stops. Returns its address.
 fn server(answers: Vec<Vec<u8>>) -> (String, thread::JoinHandle<Vec<(String, bool)>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -100,7 +100,7 @@ fn a_token_that_is_not_taken_is_looked_for_again_once() {
     let token = |secret: &str| JoinToken { fingerprint: None, secret: secret.parse().unwrap() };
     let denied = || failed(&ProblemKind::Denied.with("the token has expired"));
     let options = || ClientOptions { patience: Duration::ZERO, ..ClientOptions::default() };
-    // Another is there by now.
+    // The token has been replaced by now.
     let (address, serving) = server(vec![denied(), ok(OBJECT)]);
     let credential = Credential::from_place(token("old"), Box::new(move || Some(token("secret"))));
     let client = Client::connect_by(&address, Arc::clone(&credential), options()).unwrap();
@@ -108,7 +108,7 @@ fn a_token_that_is_not_taken_is_looked_for_again_once() {
     let authorized: Vec<bool> =
         serving.join().unwrap().into_iter().map(|(_, authorized)| authorized).collect();
     assert_eq!((authorized, credential.token()), (vec![false, true], token("secret")));
-    // It is the same still, or does no good either: the server is asked no more than twice.
+    // The token is unchanged, or the new one is rejected too: the client sends the request at most twice.
     for (now, asked) in [("old", 1), ("secret", 2)] {
         let (address, serving) = server(vec![denied(); asked]);
         let credential = Credential::from_place(token("old"), Box::new(move || Some(token(now))));

@@ -1,7 +1,7 @@
-//! TLS with one pinned certificate: the fingerprint in the join token is all that is trusted.
+//! TLS with one pinned certificate: the client trusts only the fingerprint in the join token.
 //!
-//! Names, dates and authorities in the certificate are not looked at; the handshake's signature is, since it proves
-//! that the server holds the certificate's key.
+//! Names, dates and issuers in the certificate are ignored. The signature of the handshake is verified, because it
+//! proves that the server has the certificate's key.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureSch
 use super::credential::Credential;
 use crate::token::Fingerprint;
 
-/// A configuration that accepts the certificate that the token of `credential` names by then, and no other.
+/// A configuration that accepts only the certificate whose fingerprint is in the token that `credential` has at the
+/// time.
 pub(super) fn pinned(credential: Arc<Credential>) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(Pinned { credential, provider: Arc::clone(&provider) });

@@ -1,4 +1,4 @@
-//! What a client asks about its own token.
+//! Requests about the client's own token.
 
 use base::{Error, ErrorKind, Result};
 use reqwest::Method;
@@ -8,20 +8,20 @@ use crate::api::{self, TokenGrant};
 use crate::token::JoinToken;
 
 impl Client {
-    /// What its token grants, and for how long.
+    /// What the token grants, and for how long.
     ///
     /// # Errors
-    /// `Denied` if the server does not take it any more; `NotFound` if the server is too old to tell; as
+    /// `Denied` if the server does not accept it any more; `NotFound` if the server is too old for this request; as
     /// [`Self::images`].
     pub fn token_grant(&self) -> Result<TokenGrant> {
         self.json(Method::GET, &api::path::token(), Body::None)
     }
 
-    /// Another token that grants the same from now on, for as long as the one that it has was made for. It is not used
-    /// until it is put into the client's [`super::Credential`]; the one before it stays good until it ends.
+    /// Requests a new token that grants the same, with the full lifetime of a renewed token. It is not used until it
+    /// is put into the client's [`super::Credential`]; the old token stays valid until its own end.
     ///
     /// # Errors
-    /// `Denied` if the token has ended, or is not to be renewed; as [`Self::token_grant`].
+    /// `Denied` if the token has expired or cannot be renewed; as [`Self::token_grant`].
     pub fn renew_token(&self) -> Result<(JoinToken, TokenGrant)> {
         let grant: TokenGrant = self.json(Method::POST, &api::path::token(), Body::None)?;
         let lacking = || Error::new(ErrorKind::Corrupt, "the server renewed a token and did not send it");

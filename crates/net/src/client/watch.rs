@@ -1,5 +1,5 @@
-//! Tells that a server is waited for, so that a wrong address or a server that went does not look like a hang: as soon
-//! as an attempt fails, or a first answer takes long.
+//! Tells the user that the client waits for a server, as soon as an attempt fails or the first answer takes long. So
+//! a wrong address or a stopped server does not look like a hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,16 @@ use reqwest::Url;
 use super::failure::Failure;
 use super::options::ClientOptions;
 
-/// A first answer that takes longer is told of.
+/// The user is told if the first answer takes longer than this.
 const SOON: Duration = Duration::from_secs(3);
 
-/// Whether it was told that a server does not answer: once for all requests that wait, until one of them is answered.
+/// Whether the user was told that the server does not answer. Told once for all waiting requests, until one of them
+/// is answered.
 #[derive(Clone, Default)]
 pub(super) struct Told(Arc<AtomicBool>);
 
 impl Told {
-    /// An attempt failed, and others follow for at most `left`.
+    /// An attempt failed; further attempts follow for at most `left`.
     pub(super) fn failed(&self, server: &Url, options: &ClientOptions, failure: &Failure, left: Duration) {
         self.tell(server, options, &format!(" ({})", failure.root_cause()), left);
     }
@@ -32,14 +33,14 @@ impl Told {
         }
     }
 
-    /// An answer came.
+    /// An answer arrived.
     pub(super) fn answered(&self, server: &Url, options: &ClientOptions) {
         if self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed) {
             (options.tell)(&format!("{server} answers again"));
         }
     }
 
-    /// Watches a first request until what this returns is dropped.
+    /// Watches the first request of a client until the returned value is dropped.
     pub(super) fn watch(&self, server: &Url, options: &ClientOptions) -> Sender<()> {
         let (over, is_over) = bounded::<()>(0);
         let (this, server, options) = (self.clone(), server.clone(), options.clone());

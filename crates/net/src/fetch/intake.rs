@@ -1,4 +1,5 @@
-//! Where a fetch's objects go: first into the tree, then, once that is whole, into the installer.
+//! Takes the objects of a fetch: first the nodes of the tree, then, once the tree is complete, the chunks for the
+//! installer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,18 +20,18 @@ use crate::clock::{Clock, Stop};
 use crate::multicast::receiver::{Accept, Consumer, Wish};
 use crate::waker::Waker;
 
-/// Begins the install once the tree is known. It may take its time; it runs on a thread of its own.
+/// Begins the install once the tree is known. It may take a long time: it runs in its own thread.
 pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> Result<Installer> + Send>;
 
-/// Nodes of the tree that are wanted of a session, counted from the first that is missing, whether their names are
-/// known or not: so a tree comes in one go, not level by level.
+/// Number of nodes that are requested of a session at once, from the first missing one on. Nodes whose digests are
+/// not known yet are included, so a tree does not take a round trip per level.
 const NODES_AHEAD: u64 = 256;
 /// Nodes of the tree that are fetched at the same time by unicast.
 const NODES_AT_ONCE: usize = 8;
 /// Chunks that are fetched at the same time by unicast.
 const CHUNKS_AT_ONCE: usize = 8;
 
-/// Takes the objects of one version, from whatever transport, until it is installed.
+/// Takes the objects of one version, from any transport, until the version is installed.
 pub(super) struct Intake {
     name: String,
     source: Arc<dyn ObjectSource>,
@@ -40,30 +41,30 @@ pub(super) struct Intake {
     object_bytes_max: u64,
     /// Nodes of the tree, as the session's grant says.
     heads: u64,
-    /// What the session has been told: the tree's nodes below this number are wanted.
+    /// The nodes below this number were requested of the session.
     nodes_wanted: u64,
-    /// Whether the session has been told which chunks are wanted.
+    /// Whether the session was told which chunks are wanted.
     chunks_wanted: bool,
     fallback: UnicastFallback,
-    /// Ends the session's wait when there is something to do.
+    /// Wakes the session's thread when there is something to do.
     waker: Arc<Waker>,
     broken: bool,
 }
 
-/// How far it is.
+/// The state of the fetch.
 enum Stage {
     /// Nodes of the tree are missing.
     Tree(CatalogueBuilder),
-    /// The tree is whole; the install is being begun, which may read all of the target.
+    /// The tree is complete. A thread begins the install, which may read the whole target.
     Beginning(JoinHandle<Result<(Arc<Catalogue>, Installer)>>),
-    /// Chunks are being written.
+    /// Chunks are being installed.
     Chunks(Arc<Catalogue>, Installer),
-    /// It failed before.
+    /// An earlier step failed.
     Failed,
 }
 
 impl Intake {
-    /// Takes the version of `sealed`; what damages on its way by multicast comes from `source`.
+    /// Takes the version of `sealed`. Objects that arrive damaged by multicast are fetched from `source`.
     pub(super) fn new(sealed: &SignedManifest, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
@@ -94,12 +95,12 @@ impl Intake {
         Ok(intake)
     }
 
-    /// What an object has on average, in bytes.
+    /// Mean length of an object, in bytes.
     pub(super) fn object_bytes_mean(&self) -> u32 {
         self.object_bytes_mean
     }
 
-    /// What an object has at most, in bytes.
+    /// Largest length of an object, in bytes.
     pub(super) fn object_bytes_max(&self) -> u64 {
         self.object_bytes_max
     }
@@ -109,7 +110,8 @@ impl Intake {
         self.broken
     }
 
-    /// A session begins, which knows nothing of what is wanted. Fails with the reason if it is not of this version.
+    /// Begins a session, of which no object was requested yet. Fails with the reason if it is not a session of this
+    /// version.
     pub(super) fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
         (self.heads, self.nodes_wanted, self.chunks_wanted) = (grant.heads, 0, false);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
@@ -119,7 +121,8 @@ impl Intake {
         if ours == theirs { Ok(()) } else { Err(differs()) }
     }
 
-    /// Gets what is missing by unicast: all of it, or chunks until `limit` has passed. True if nothing is missing then.
+    /// Fetches missing objects by unicast: all nodes, then chunks until `limit` has passed. True if nothing is
+    /// missing then.
     pub(super) fn pull(&mut self, stop: &Stop, limit: Option<Duration>) -> Result<bool> {
         while let Stage::Tree(builder) = &mut self.stage {
             if stop.is_stopped() {
@@ -145,7 +148,7 @@ impl Intake {
         Ok(installer.missing().is_empty())
     }
 
-    /// Bytes of chunks that are missing; all there can be while the tree is not known.
+    /// Bytes of the missing chunks; `u64::MAX` while the tree is not known.
     pub(super) fn missing_bytes(&self) -> u64 {
         let Stage::Chunks(catalogue, installer) = &self.stage else { return u64::MAX };
         let index = |id: u64| usize::try_from(id).expect("chunks of the catalogue are missing");
@@ -157,7 +160,7 @@ impl Intake {
         missing.map(bytes).sum()
     }
 
-    /// Waits until all is durable and verified.
+    /// Waits until everything is written, durable and verified.
     pub(super) fn finish(mut self) -> Result<InstallReport> {
         if let Stage::Beginning(_) = self.stage {
             self.begin_chunks()?;
@@ -174,7 +177,7 @@ impl Intake {
         Error::new(ErrorKind::Io, format!("install `{}`: it failed before", self.name))
     }
 
-    /// Begins the install, on a thread of its own, when the last node is here.
+    /// If the tree is complete, starts the thread that begins the install.
     fn leave_tree_if_whole(&mut self) {
         if !matches!(&self.stage, Stage::Tree(builder) if builder.is_complete()) {
             return;
@@ -193,7 +196,7 @@ impl Intake {
         self.stage = Stage::Beginning(beginning);
     }
 
-    /// Waits until the install has begun.
+    /// Waits for the thread that begins the install.
     fn begin_chunks(&mut self) -> Result<()> {
         let stage = std::mem::replace(&mut self.stage, Stage::Failed);
         let Stage::Beginning(beginning) = stage else {
@@ -207,7 +210,7 @@ impl Intake {
         Ok(())
     }
 
-    /// What the session is to be told next.
+    /// What the session should be told next.
     fn new_wishes(&mut self) -> Result<Vec<Wish>> {
         match &self.stage {
             Stage::Tree(builder) => {
@@ -233,7 +236,7 @@ impl Intake {
         }
     }
 
-    /// Takes an object; says whether it was right.
+    /// Takes an object, and returns whether it was right.
     fn accept(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
         match &mut self.stage {
             Stage::Tree(builder) => {
@@ -246,7 +249,7 @@ impl Intake {
                 self.leave_tree_if_whole();
                 Ok(Accept::Taken)
             }
-            // A node that came twice.
+            // A node that arrived twice.
             Stage::Beginning(_) => Ok(Accept::Taken),
             Stage::Chunks(_, installer) => match installer.try_offer(id, bytes.clone()) {
                 Ok(Offer::Taken | Offer::Known) => Ok(Accept::Taken),
@@ -266,7 +269,7 @@ impl Intake {
         }
     }
 
-    /// Takes what came by unicast, as far as there is room. Returns what is here now.
+    /// Takes objects that arrived by unicast, while the installer has room. Returns them as [`Wish::Have`].
     fn take_asides(&mut self) -> Result<Vec<Wish>> {
         let mut here = Vec::new();
         loop {
@@ -315,7 +318,8 @@ impl Consumer for Intake {
     }
 }
 
-/// Fetches what `installer` misses, several at a time, until `limit` has passed or it is to stop.
+/// Fetches the chunks that `installer` misses, several at a time, until `limit` has passed, a fetch fails, or `stop`
+/// is set.
 fn pull_chunks(
     catalogue: &Catalogue,
     installer: &Installer,
@@ -347,7 +351,7 @@ fn pull_chunks(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Fetches `objects`, several at a time, until one fails or it is to stop.
+/// Fetches `objects`, several at a time, until one fails or `stop` is set.
 fn fetch_all(
     source: &dyn ObjectSource,
     objects: &[(u64, ObjectRef)],
@@ -363,7 +367,7 @@ fn fetch_all(
     fetched.into_inner()
 }
 
-/// Does `work` on all of `items`, by `threads` threads, until one of them says not to go on.
+/// Calls `work` for each of `items` from `threads` threads, until a call returns false.
 fn at_once<T>(threads: usize, items: impl Iterator<Item = T> + Send, work: impl Fn(T) -> bool + Sync) {
     let items = Mutex::new(Some(items));
     let next = || items.lock().as_mut()?.next();
@@ -380,7 +384,7 @@ fn at_once<T>(threads: usize, items: impl Iterator<Item = T> + Send, work: impl 
     });
 }
 
-/// Ascending numbers as runs.
+/// Groups ascending numbers into runs of consecutive ones.
 fn runs(numbers: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
     numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1)
 }

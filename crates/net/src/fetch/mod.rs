@@ -1,10 +1,10 @@
-//! A fetch: from a server to an installed image, over whatever works.
+//! Fetches a version from a server and installs it, by every transport that works.
 //!
-//! Multicast first, unless told otherwise; unicast finishes whatever multicast could not. Where a session worked and
-//! stopped working, unicast goes on for some seconds, then multicast gets another chance: the server may be back, the
-//! switch may have healed. Every wait is bounded, each change of plan has a reason that is told, and what was received
-//! once is never fetched again: the installer knows what it holds by digest, whichever session, epoch or transport it
-//! came from.
+//! The fetch uses multicast first, unless told otherwise; unicast fetches what multicast could not deliver. If a
+//! session worked and then fails, unicast continues for some seconds, then multicast is tried again: the server or
+//! the switch may work again. Every wait is bounded, and each change of plan is reported with its reason. Nothing
+//! that arrived is fetched again: the installer identifies objects by digest, whatever session, epoch or transport
+//! they came from.
 
 mod intake;
 #[cfg(test)]
@@ -29,17 +29,16 @@ use crate::multicast::receiver::{End, ReceiveOptions, Received, receive};
 pub use intake::Begin;
 use intake::Intake;
 
-/// How often a session is joined again in a row without a single object coming of it.
+/// Unicast takes over after more than this many sessions in a row that brought no object.
 const FRUITLESS_JOINS_MAX: u32 = 3;
-/// So much longer does unicast go on where nothing was ever heard: it is likely that multicast does not work there at
-/// all.
+/// If no packet ever arrived, unicast continues for this many times longer: multicast probably does not work there.
 const UNHEARD_FACTOR: u32 = 6;
-/// Times that the time until another try is doubled at most.
+/// The time until multicast is tried again is doubled at most this many times.
 const DOUBLINGS_MAX: u32 = 4;
-/// Less than this is finished by unicast without another look.
+/// If fewer bytes are missing, unicast fetches them and multicast is not tried again.
 const SESSION_BYTES_MIN: u64 = 16 << 20;
 
-/// Which ways may be used.
+/// Which transports may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
     /// Multicast if it works on this network, unicast for what is left.
@@ -51,29 +50,29 @@ pub enum Transport {
     Unicast,
 }
 
-/// How to fetch.
+/// Options of a fetch.
 #[derive(Clone)]
 pub struct FetchOptions {
-    /// Which ways may be used.
+    /// Which transports may be used.
     pub transport: Transport,
-    /// Interface of the multicast group, by name or address; by default the one that leads to the server.
+    /// Interface of the multicast group, by name or address; by default the interface towards the server.
     pub interface: Option<String>,
-    /// What this machine calls itself in the server's statistics.
+    /// Name of this machine in the server's statistics.
     pub name: String,
-    /// Whether to join the group for the server's address only (RFC 4607).
+    /// Whether to accept packets to the group only from the server's address (RFC 4607).
     pub source_specific: bool,
-    /// Memory for objects that are not complete or not taken yet, in bytes.
+    /// Memory in bytes for objects that are incomplete or wait for the installer.
     pub buffer_bytes: u64,
-    /// Without any packet for so long, multicast has failed.
+    /// Multicast has failed after this time without any packet.
     pub silent_after: Duration,
-    /// Without anything new for so long, multicast has failed.
+    /// Multicast has failed after this time without a new block.
     pub stalled_after: Duration,
-    /// How long unicast goes on until multicast that failed gets another chance: the first time; then twice as long,
-    /// and so on, and longer where nothing was ever heard.
+    /// How long unicast continues before multicast is tried again after a failure. Doubled each time, and longer if
+    /// no packet ever arrived.
     pub retry_after: Duration,
-    /// Ends the fetch. The client's own [`Stop`] should be the same one.
+    /// Ends the fetch. Usually the same [`Stop`] as the client's.
     pub stop: Stop,
-    /// Hears of every change of plan, in words.
+    /// Called with a text for every change of plan.
     pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -96,39 +95,40 @@ impl FetchOptions {
     }
 }
 
-/// What a fetch did.
+/// The result of a fetch.
 #[derive(Debug, Clone)]
 pub struct FetchReport {
     /// `image@version`.
     pub reference: String,
-    /// Bytes of objects that came by multicast.
+    /// Bytes of objects that arrived by multicast.
     pub multicast_bytes: u64,
-    /// Bytes of objects that came by unicast.
+    /// Bytes of objects that arrived by unicast.
     pub unicast_bytes: u64,
     /// Why unicast was used, if it was.
     pub unicast_reason: Option<String>,
-    /// Sessions joined.
+    /// Number of sessions joined.
     pub sessions: u32,
-    /// What the last session's receiver counted.
+    /// The counters of the last session's receiver.
     pub counters: ReceiverCounters,
-    /// From the begin until every object was here and verified.
+    /// Time until every object had arrived and was verified.
     pub received: Duration,
-    /// From the begin until all was written, durable and, if asked for, read back.
+    /// Time until everything was written, durable and, if requested, read back.
     pub installed: Duration,
-    /// What was done to the target.
+    /// What the installer did to the target.
     pub install: InstallReport,
 }
 
-/// The manifest of `image`, `image:tag` or `image@version`, as the server has it.
+/// The manifest of `image`, `image:tag` or `image@version` from the server.
 ///
 /// # Errors
-/// Those of the client; `Corrupt` if it is of another image or number than was asked for, or no manifest; `Unsupported`
-/// if this program can't read it.
+/// Those of the client; `Corrupt` if it is not a manifest, or of another image or number than requested;
+/// `Unsupported` if this program cannot read it.
 pub fn manifest(client: &Client, reference: &str) -> Result<SignedManifest> {
     let bytes = client.manifest(reference)?;
     let sealed = SignedManifest::open(&bytes)
         .map_err(|error| error.within(format!("read the manifest of `{reference}`")))?;
     let Manifest { image, number, .. } = &sealed.manifest;
+    // A client must not accept another version than it requested. Which version a tag names, only the server knows.
     let is_right = match reference.split_once('@') {
         Some((name, asked)) => image == name && asked.parse() == Ok(*number),
         None => reference.split(':').next() == Some(image),
@@ -140,10 +140,11 @@ pub fn manifest(client: &Client, reference: &str) -> Result<SignedManifest> {
     Err(Error::new(ErrorKind::Corrupt, text))
 }
 
-/// Fetches the version of `sealed` from the server of `client` and installs it with the installer that `begin` makes.
+/// Fetches the version of `sealed` from the server of `client`, and installs it with the installer that `begin`
+/// makes.
 ///
 /// # Errors
-/// Those of the client, of the installer, and `Stopped`. `Unreachable` if only multicast was allowed and it failed.
+/// Those of the client and of the installer; `Stopped`; `Unreachable` if only multicast was allowed and it failed.
 pub fn fetch(
     client: &Arc<Client>,
     sealed: &SignedManifest,
@@ -195,32 +196,32 @@ struct Fetch<'a> {
     options: &'a FetchOptions,
     intake: Intake,
     multicast_bytes: u64,
-    /// Objects that came damaged by multicast.
+    /// Objects that arrived damaged by multicast.
     spoilt: u64,
-    /// Objects that were left to unicast because little of their bundles was wanted.
+    /// Objects that were fetched by unicast because only a small part of their bundles was wanted.
     scattered: u64,
-    /// Objects that sessions did not bring to their end.
+    /// Objects that sessions did not complete.
     unanswered: u64,
-    /// What the goodbye took after all was here.
+    /// Time that leaving the session took after everything had arrived.
     farewell: Duration,
     sessions: u32,
     counters: ReceiverCounters,
 }
 
-/// What to do after a session.
+/// What to do after a session has ended.
 enum Next {
-    /// All is here.
+    /// Every object has arrived.
     Done,
-    /// Join with this grant.
+    /// Join the session of this grant.
     Join(SessionGrant),
-    /// Multicast does not work.
+    /// Continue by unicast.
     Unicast(Setback),
 }
 
-/// Multicast does not work.
+/// Why multicast does not work now.
 struct Setback {
     reason: String,
-    /// After so long it may be worth another try; never if `None`.
+    /// Time after which multicast is tried again; `None` for never.
     again_after: Option<Duration>,
 }
 
@@ -235,7 +236,7 @@ impl Setback {
 }
 
 impl Fetch<'_> {
-    /// Gets all there is, and says why unicast was needed, if it was.
+    /// Fetches everything. Returns why unicast was needed, if it was.
     fn get_all(&mut self) -> Result<Option<String>> {
         let options = self.options;
         if options.transport == Transport::Unicast {
@@ -248,7 +249,7 @@ impl Fetch<'_> {
             if options.transport == Transport::Multicast {
                 return Err(Error::new(ErrorKind::Unreachable, format!("fetch by multicast: {reason}")));
             }
-            (options.tell)(&format!("going on by unicast: {reason}"));
+            (options.tell)(&format!("continuing by unicast: {reason}"));
             first_reason.get_or_insert(reason);
             let limit = again_after.map(|slice| slice * (1 << tries.min(DOUBLINGS_MAX)));
             if self.intake.pull(&options.stop, limit)? {
@@ -263,7 +264,7 @@ impl Fetch<'_> {
         Ok(first_reason)
     }
 
-    /// Takes part in sessions until all is here (`None`) or multicast turns out not to work.
+    /// Takes part in sessions until everything has arrived (`None`) or multicast does not work.
     fn by_multicast(&mut self) -> Result<Option<Setback>> {
         let interface = match self.interface() {
             Ok(interface) => interface,
@@ -276,7 +277,7 @@ impl Fetch<'_> {
                 Next::Done => return Ok(None),
                 Next::Unicast(setback) => return Ok(Some(setback)),
                 Next::Join(_) if fruitless > FRUITLESS_JOINS_MAX => {
-                    let reason = format!("{fruitless} sessions in a row brought nothing");
+                    let reason = format!("{fruitless} sessions in a row delivered nothing");
                     return Ok(Some(Setback::after(reason, self.options.retry_after)));
                 }
                 Next::Join(grant) => grant,
@@ -298,7 +299,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Asks the server for a place in a session.
+    /// Requests a grant from the server.
     fn ask(&self, interface: &Interface) -> Result<Next> {
         let has = |ipv4| interface.address(ipv4).is_some();
         let families = [(Family::V4, has(true)), (Family::V6, has(false))];
@@ -312,7 +313,7 @@ impl Fetch<'_> {
         };
         match self.client.join_session(&request) {
             Ok(grant) => Ok(Next::Join(grant)),
-            // These mean that there is no session for us, not that there is no server.
+            // These errors mean that the server offers no session to us; it can still be used by unicast.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -325,7 +326,8 @@ impl Fetch<'_> {
         }
     }
 
-    /// Receives one session. The inner error says why that is not possible; the outer one ends the fetch.
+    /// Receives one session. The inner error says why this session cannot be received; the outer error ends the
+    /// fetch.
     fn take_part(
         &mut self,
         grant: &SessionGrant,
@@ -366,7 +368,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Why something came by unicast although sessions worked.
+    /// Why some objects were fetched by unicast although sessions worked.
     fn beside(&self) -> String {
         let reasons = [
             (self.spoilt, "came damaged by multicast"),
@@ -377,7 +379,7 @@ impl Fetch<'_> {
         said.map(|(objects, why)| format!("{objects} objects {why}")).collect::<Vec<_>>().join("; ")
     }
 
-    /// What to do after a session that ended before all was here.
+    /// What to do after a session that ended before everything had arrived.
     fn after(&self, end: End, grant: &SessionGrant, interface: &Interface) -> Result<Next> {
         let why = match end {
             End::Complete => return Ok(Next::Done),
@@ -385,20 +387,20 @@ impl Fetch<'_> {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}`", self.reference)));
             }
             End::Stalled => {
-                let reason = "the session goes on, but nothing new comes".to_owned();
+                let reason = "the session continues, but nothing new arrives".to_owned();
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after)));
             }
             End::TooSlow => {
                 let reason = "this machine's link is too slow for the session".to_owned();
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
             }
-            End::NewEpoch => "the server started anew".to_owned(),
+            End::NewEpoch => "the server was restarted".to_owned(),
             End::Ended => "the session ended".to_owned(),
             End::Silent { heard: true } => format!("group {} fell silent", grant.group),
             End::Silent { heard: false } => format!("nothing came from group {}", grant.group),
         };
         (self.options.tell)(&format!("{why}; asking the server"));
-        // Waits, within the client's patience, for a server that is being started again.
+        // If the server is being restarted, the client waits for it within its patience.
         match self.ask(interface)? {
             Next::Join(new) if (new.session, new.epoch) == (grant.session, grant.epoch) => {
                 let factor = if end == (End::Silent { heard: false }) { UNHEARD_FACTOR } else { 1 };
@@ -409,7 +411,7 @@ impl Fetch<'_> {
     }
 }
 
-/// The server as a source, which counts what it gave.
+/// The server as a source of objects; counts the bytes that it delivers.
 struct Counted {
     client: Arc<Client>,
     bytes: AtomicU64,

@@ -1,4 +1,4 @@
-//! Fetches from a small server of this file: over multicast, over unicast, and through what goes wrong.
+//! Tests fetches from a small server in this file: by multicast, by unicast, and with failures.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -94,16 +94,16 @@ fn range(extent: Extent) -> std::ops::Range<usize> {
     start..start + usize::try_from(extent.len_bytes()).unwrap()
 }
 
-/// What a server of these tests does wrong.
+/// Faults of the test server.
 #[derive(Default)]
 struct Faults {
     /// Offers no sessions.
     no_sessions: bool,
-    /// Gives a group that nothing is sent to, so many times.
+    /// Grants a group to which nothing is sent, this many times.
     dead_groups: u32,
-    /// Caps the rate of sessions, in bits per second, so that there is time to break them.
+    /// Limits the rate of sessions, in bits per second, so that there is time to break them.
     rate: Option<u64>,
-    /// Answers nothing at all to the next so many requests.
+    /// Does not answer the next requests, this many of them.
     mute: u32,
 }
 
@@ -247,7 +247,7 @@ fn options() -> FetchOptions {
     options
 }
 
-/// A target full of other noise, and how to begin an install on it.
+/// A target with other random content, and how to begin an install on it.
 fn target(resume: bool) -> (Arc<MemoryDisk>, Begin) {
     let mut noise = vec![0; usize::try_from(SECTORS * 512).unwrap()];
     Chance::from_seed(99).fill(&mut noise);
@@ -305,7 +305,7 @@ fn where_multicast_does_not_work_unicast_does_and_says_why() {
     assert_eq!(report.unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
-/// Ends the server's session once some of the image went out, `times` times.
+/// Ends the server's session, `times` times, each time after a part of the image was sent.
 fn break_sessions(server: &TestServer, times: u32) {
     for _ in 0..times {
         loop {
@@ -362,7 +362,7 @@ fn what_the_target_holds_already_is_not_fetched_again() {
 #[test]
 fn multicast_that_failed_gets_another_chance() {
     let version = Version::new(8);
-    // The first place in a session, and the one that the host gets when it asks why nothing comes.
+    // Two grants: the first one, and the one for the request why nothing arrives.
     let server = TestServer::start(&version, 47_912, Faults { dead_groups: 2, ..Faults::default() });
     let (disk, report) = fetch_from(&server, &FetchOptions { retry_after: Duration::ZERO, ..options() });
     let report = report.unwrap();

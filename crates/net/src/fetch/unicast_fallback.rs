@@ -1,4 +1,4 @@
-//! Objects that come by unicast while a session runs: they came damaged, or unicast is cheaper for them.
+//! Fetches objects by unicast while a session runs, because they arrived damaged or unicast is cheaper for them.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,21 +10,21 @@ use image::{ObjectRef, ObjectSource};
 
 use crate::waker::Waker;
 
-/// Objects that are fetched at the same time; as many wait at most to be taken.
+/// Number of objects that are fetched at the same time. As many fetched objects may wait to be taken.
 const AT_ONCE: usize = 4;
 
-/// A few threads that fetch, started as they are needed. They end when this is dropped.
+/// Up to `AT_ONCE` threads that fetch objects, started when they are needed. They end when this is dropped.
 pub(super) struct UnicastFallback {
     source: Arc<dyn ObjectSource>,
-    /// Who takes what was fetched.
+    /// Wakes the thread that takes the fetched objects.
     taker: Arc<Waker>,
-    /// What waits here is bounded by the objects of the version: each is ordered once in a session.
+    /// The queue is bounded by the objects of the version, because each is ordered at most once per session.
     orders: Sender<(u64, ObjectRef)>,
     ordered: Receiver<(u64, ObjectRef)>,
     deliver: Sender<(u64, Result<Bytes>)>,
     delivered: Receiver<(u64, Result<Bytes>)>,
     threads: usize,
-    /// One that could not be taken when it came.
+    /// An object that could not be taken when it arrived.
     held: Option<(u64, Bytes)>,
 }
 
@@ -35,9 +35,9 @@ impl UnicastFallback {
         Self { source, taker, orders, ordered, deliver, delivered, threads: 0, held: None }
     }
 
-    /// Begins to fetch object `id`, whose name is `name`.
+    /// Orders object `id`, whose digest and length are in `name`.
     pub(super) fn order(&mut self, id: u64, name: ObjectRef) {
-        // This end keeps the queue open.
+        // It cannot fail: `self.ordered` keeps the queue open.
         let _ = self.orders.send((id, name));
         if self.threads < AT_ONCE {
             self.threads += 1;
@@ -54,13 +54,13 @@ impl UnicastFallback {
         }
     }
 
-    /// The next one that is here.
+    /// The next object that has arrived or failed, if any.
     pub(super) fn next(&mut self) -> Option<(u64, Result<Bytes>)> {
         let held = self.held.take().map(|(id, bytes)| (id, Ok(bytes)));
         held.or_else(|| self.delivered.try_recv().ok())
     }
 
-    /// Keeps what cannot be taken now for the next call of [`Self::next`].
+    /// Keeps an object that cannot be taken now, for the next call of [`Self::next`].
     pub(super) fn hold(&mut self, id: u64, bytes: Bytes) {
         self.held = Some((id, bytes));
     }

@@ -1,13 +1,14 @@
-//! The budget that all sessions of a server share, divided so that none gets more while another that could use it gets
-//! less (max-min fairness).
+//! Divides a budget of bits per second among the sessions of a server by max-min fairness: no session gets more while
+//! another one that could use it gets less.
 //!
-//! Each session finds its own rate (`proto`). Every few milliseconds it says what it sends, and hears its ceiling. The
-//! sessions of one interface share what they send together and an eighth more, so that they come to equal parts within
-//! moments, whatever their rates do to each other, and find together what the link bears; if there is a ceiling for all
-//! sessions of the server, they share that, too. A session that has sent much less than its ceiling for half a second
-//! is bound by something else (its receivers, their links, nothing to send): then what it does not use goes to the
-//! others. As it may be the others that bind it, its part is offered to it again now and then. A session alone, without
-//! a ceiling for all, has none.
+//! Each session finds its own rate (`proto`). Every few milliseconds it claims: it reports its rate, and gets its
+//! ceiling. The sessions of one interface share the sum of their rates plus an eighth. So they reach equal parts
+//! within moments, and together they find the capacity of the link. If the server has a total ceiling, all sessions
+//! share that too.
+//!
+//! A session that has sent much less than its ceiling for half a second is *bound* by something else (its receivers,
+//! their links, nothing to send). Then the others get what it does not use. Perhaps the others are what binds it, so
+//! its part is offered to it again now and then. A single session without a total ceiling has no ceiling.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,25 +16,27 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// How often a session that sends says what it could use.
+/// Time between two claims of a session that sends.
 pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
-/// No ceiling.
+/// The value for no ceiling.
 const UNLIMITED: u64 = u64::MAX;
-/// What sessions of an interface may send more than they did, as one part in so many.
+/// The sessions of an interface may send one part in `HEADROOM_PARTS` more than they did.
 const HEADROOM_PARTS: u64 = 8;
-/// A rate that falls is the mean over about so many claims; one that rises counts at once, so that all may grow.
+/// A falling rate is averaged over about this many claims. A rising rate counts at once, so that all sessions can
+/// grow.
 const SMOOTH_CLAIMS: u64 = 8;
-/// Who has more than its part gives back one part in so many of it a claim: time for the others to take it.
+/// A session above its part gives back one part in `RELEASE_PARTS` per claim, so that the others have time to take
+/// it.
 const RELEASE_PARTS: u64 = 32;
-/// A session that sent less than five sixths of its ceiling for so many claims is bound by something else. (Where all
-/// are bound by their link, each sends eight ninths.)
+/// A session that sent less than five sixths of its ceiling for this many claims is bound. (If the link binds all
+/// sessions, each sends eight ninths of its ceiling.)
 const BOUND_CLAIMS: u32 = 50;
-/// A session that is bound keeps what it uses, and one part in so many more.
+/// A bound session keeps its rate, and one part in `GROWTH_PARTS` more.
 const GROWTH_PARTS: u64 = 4;
-/// A session that is bound is offered its part again after so many claims.
+/// A bound session is offered its full part again after this many claims.
 const RETRY_CLAIMS: u32 = 2000;
 
-/// What the sessions of a server may send together.
+/// What the sessions of a server may send together, in bits per second.
 #[derive(Debug)]
 pub struct Budget {
     ceiling: Option<u64>,
@@ -47,12 +50,12 @@ struct Claims {
     by_session: HashMap<u64, Claim>,
 }
 
-/// What a session sends and was given.
+/// The state of one session.
 #[derive(Debug, Clone, Copy)]
 struct Claim {
     /// The interface that it sends on.
     link: u32,
-    /// What it sends, smoothed; 0 if it has nothing to send.
+    /// Its smoothed rate; 0 if it has nothing to send.
     rate: u64,
     ceiling: u64,
     state: State,
@@ -60,13 +63,13 @@ struct Claim {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It would use more if it could, as far as is known: for so many claims it did not.
+    /// It can probably use more. `short`: the number of claims in a row in which it used much less than its ceiling.
     Elastic { short: u32 },
-    /// Something else binds it, for so many claims yet.
+    /// Something else binds it; it is offered more after `left` further claims.
     Bound { left: u32 },
 }
 
-/// A session's part in the budget, until it is dropped.
+/// A session's registration in the budget; dropping it ends the registration.
 #[derive(Debug)]
 pub struct Share {
     budget: Arc<Budget>,
@@ -74,26 +77,27 @@ pub struct Share {
 }
 
 impl Budget {
-    /// At most `ceiling` bits per second on the wire for all sessions together, if there is to be one. A session that
-    /// has something to send is not asked to make do with less than `floor`, unless the ceiling is too low for that.
+    /// A budget of `ceiling` bits per second on the wire for all sessions together, or without a total ceiling. A
+    /// session that has something to send gets at least `floor`, unless the ceiling is too low for that.
     #[must_use]
     pub fn new(ceiling: Option<u64>, floor: u64) -> Arc<Self> {
         Arc::new(Self { ceiling, floor, claims: Mutex::default() })
     }
 
-    /// The ceiling of all sessions together.
+    /// The ceiling of all sessions together, in bits per second.
     #[must_use]
     pub fn ceiling(&self) -> Option<u64> {
         self.ceiling
     }
 
-    /// What a session that has something to send is given at least, if the ceiling allows.
+    /// The lowest ceiling of a session that has something to send, in bits per second, unless the total ceiling is
+    /// too low.
     #[must_use]
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// One more session, on the interface of index `link`, with nothing to send yet.
+    /// Registers a session on the interface with index `link`. It has nothing to send yet.
     #[must_use]
     pub fn register(self: &Arc<Self>, link: u32) -> Share {
         let mut claims = self.lock();
@@ -110,8 +114,8 @@ impl Budget {
 }
 
 impl Share {
-    /// Says what the session has sent since the last call, in bits per second (0 if it has nothing to send), and
-    /// returns its ceiling.
+    /// Reports the session's rate since the last call, in bits per second (0 if it has nothing to send), and returns
+    /// its ceiling.
     pub fn claim(&self, rate: u64) -> u64 {
         let budget = &self.budget;
         let mut claims = budget.lock();
@@ -161,7 +165,7 @@ impl Claim {
         };
     }
 
-    /// What it could use.
+    /// The rate that the session could use.
     fn wants(&self, floor: u64) -> u64 {
         match self.state {
             _ if self.rate == 0 => floor,
@@ -171,9 +175,9 @@ impl Claim {
     }
 }
 
-/// What one more may have of `total` beside others that want `wants`: the least wishes are met first, and what is left
-/// is divided equally. It may be more than this one wants, so that it can grow at once; the others hear of it the next
-/// time that they ask.
+/// The part of `total` for one more session next to sessions that want `wants`: the smallest wants are met first, and
+/// the rest is divided equally. It may be more than this session wants, so that it can grow at once; the others get
+/// less with their next claims.
 fn fair_share(total: u64, wants: impl Iterator<Item = u64>) -> u64 {
     let mut others: Vec<u64> = wants.collect();
     others.sort_unstable();
@@ -197,12 +201,13 @@ mod tests {
     const TOTAL: u64 = 1_000_000_000;
     const FLOOR: u64 = 1_000_000;
 
-    /// What sessions send that could send at `limits`, after some seconds of claims, and before that.
+    /// Simulates some seconds of claims of sessions that could send at `limits`; `rates` are their rates before and
+    /// after.
     fn share_out(shares: &[Share], limits: &[u64], rates: &mut [u64]) {
         for _ in 0..400 {
             for ((share, &limit), rate) in shares.iter().zip(limits).zip(rates.iter_mut()) {
                 let ceiling = share.claim((*rate).min(limit));
-                // A controller grows by a tenth until it is asked again.
+                // The rate's controller grows by a tenth between two claims.
                 *rate = limit.min(*rate + *rate / 10).max(FLOOR.min(limit)).min(ceiling);
             }
         }
@@ -216,7 +221,7 @@ mod tests {
 
     fn shares(count: u32, ceiling: Option<u64>) -> Vec<Share> {
         let budget = Budget::new(ceiling, FLOOR);
-        // Each on a link of its own, so that only the ceiling counts.
+        // Each has its own link, so that only the total ceiling matters.
         (0..count).map(|link| budget.register(link)).collect()
     }
 
@@ -249,8 +254,8 @@ mod tests {
         assert_eq!(shared_out(&shares, &[u64::MAX]), [TOTAL]);
     }
 
-    /// Sessions on one link that all cut their rates by a tenth when it is full, and grow by a fiftieth when it is not:
-    /// by themselves they would stay as unequal as they begin.
+    /// Simulates sessions on one link that all cut their rates by a tenth when it is full, and otherwise grow by a
+    /// fiftieth. Without the budget their shares would stay unequal.
     fn on_a_link(shares: &[Share], mut rates: Vec<u64>, most: &[u64], claims: u32) -> Vec<u64> {
         for _ in 0..claims {
             let is_full = rates.iter().sum::<u64>() > TOTAL;

@@ -1,7 +1,7 @@
-//! Memory of the objects that a receiver puts together, used again as soon as nobody holds an object any more.
+//! Buffers of the objects that a receiver assembles. A buffer is used again as soon as its object is dropped.
 //!
-//! A new buffer of some hundred KiB costs more than what is copied into it: the kernel clears its pages and takes them
-//! away again.
+//! A new buffer of some hundred KiB would cost more than copying the blocks into it: the kernel clears its pages, and
+//! unmaps them later.
 
 use std::sync::Arc;
 
@@ -9,17 +9,18 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use proto::multicast::Slot;
 
-/// Bytes that unused buffers may keep. The last used goes first: it may still be in the processor's cache.
+/// Most bytes of unused buffers that are kept. The one used last is taken first: it may still be in the processor's
+/// cache.
 const UNUSED_BYTES_MAX: usize = 16 << 20;
 
-/// Buffers by the machine's slots.
+/// Buffers by slot of the state machine.
 #[derive(Default)]
 pub(super) struct Buffers {
     slots: Vec<Vec<u8>>,
     unused: Arc<Unused>,
 }
 
-/// Buffers that nobody holds.
+/// Buffers that are not in use.
 #[derive(Default)]
 struct Unused(Mutex<Shelf>);
 
@@ -29,7 +30,7 @@ struct Shelf {
     bytes: usize,
 }
 
-/// A buffer that comes back when the last part of it was dropped.
+/// A buffer that is returned when the last reference to it is dropped.
 struct Lent {
     buffer: Vec<u8>,
     len: usize,
@@ -37,8 +38,8 @@ struct Lent {
 }
 
 impl Buffers {
-    /// Makes a buffer of `padded` bytes for the object of `bytes` bytes in `slot`. What it holds is arbitrary, but
-    /// behind the object's end there are zeros.
+    /// Provides a buffer of `padded` bytes for the object of `bytes` bytes in `slot`. Its content is arbitrary up to
+    /// the object's end, and zero after it.
     pub(super) fn begin(&mut self, slot: Slot, bytes: u32, padded: u32) {
         let (index, bytes, padded) = (slot.0 as usize, bytes as usize, padded as usize);
         if index >= self.slots.len() {
@@ -46,7 +47,7 @@ impl Buffers {
         }
         let mut buffer = self.unused.take();
         if buffer.capacity() < padded || buffer.capacity() / 2 > padded {
-            // Of another size: what it takes would not be what the machine counts.
+            // Its size is too different: the memory in use would not be what the machine counts.
             buffer = Vec::with_capacity(padded);
         }
         buffer.resize(padded, 0);
@@ -54,24 +55,24 @@ impl Buffers {
         self.slots[index] = buffer;
     }
 
-    /// Copies a payload to its place. The machine gives places inside the buffer only.
+    /// Copies a payload to its place, which the machine guarantees to be inside the buffer.
     pub(super) fn place(&mut self, slot: Slot, offset: u32, payload: &[u8]) {
         self.slots[slot.0 as usize][offset as usize..][..payload.len()].copy_from_slice(payload);
     }
 
-    /// The buffer of `slot`, to be put right before it is lent.
+    /// The buffer of `slot`, for restoring missing blocks before [`Self::lend`].
     pub(super) fn of(&mut self, slot: Slot) -> &mut [u8] {
         self.slots.get_mut(slot.0 as usize).map(Vec::as_mut_slice).unwrap_or_default()
     }
 
-    /// Takes the first `len` bytes out of `slot`.
+    /// Removes the buffer from `slot`, and returns its first `len` bytes.
     pub(super) fn lend(&mut self, slot: Slot, len: u32) -> Bytes {
         let buffer = self.take(slot);
         let len = buffer.len().min(len as usize);
         Bytes::from_owner(Lent { buffer, len, unused: Arc::clone(&self.unused) })
     }
 
-    /// Nobody needs what is in `slot`.
+    /// Drops the content of `slot`.
     pub(super) fn drop(&mut self, slot: Slot) {
         let buffer = self.take(slot);
         self.unused.put(buffer);

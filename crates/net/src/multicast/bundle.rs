@@ -1,38 +1,39 @@
-//! Bundles: how stored objects become the objects of a session, and what a receiver lacks of them.
+//! Bundles: how stored objects are packed into the objects of a session, and which of them a receiver misses.
 //! Source: `formats/api.md`, "Bundles".
 //!
-//! A session moves few objects of about equal size, so that erasure codes have groups worth coding, whatever the sizes
-//! of what is stored. Each head is a session's object alone, since receivers need it to learn all lengths; the stored
-//! objects behind the heads are packed in their order, one behind the other, while a bundle has at most a number of
-//! blocks. Both ends compute the same packing from the lengths. Digests stay those of the stored objects: a bundle is
-//! taken apart before anything is verified.
+//! The objects of a session have about equal size, so that the erasure code has enough blocks per object, whatever
+//! the sizes of the stored objects. Each head is an object of its own, because receivers need the heads to learn all
+//! lengths. The stored objects after the heads are packed in order, without padding, up to a number of blocks per
+//! bundle. Both ends compute the same packing from the lengths. Digests are those of the stored objects: a bundle is
+//! split before anything is verified.
 
 use std::ops::Range;
 
 use base::limits::OBJECT_BYTES_MAX;
 use proto::multicast::ObjectSet;
 
-/// Blocks of a bundle, unless one stored object has more: codes over so many cost little and waste little.
+/// Most blocks of a bundle of several stored objects: a code over this many blocks costs little and wastes little.
 pub(crate) const BUNDLE_BLOCKS: u16 = 256;
-/// The same where somebody waits for single objects: about a chunk, so that not much comes with it.
+/// The same for attached disks, where applications wait for single chunks: about one chunk, so that little else comes
+/// with it.
 pub const BUNDLE_BLOCKS_ATTACHED: u16 = 64;
-/// Most that a receiver believes a server to pack.
+/// The largest such number that a receiver accepts in a grant.
 pub(crate) const BUNDLE_BLOCKS_MAX: u16 = 1024;
-/// Bundles of which a receiver lacks less than this part are got by unicast: one part in so many of their bytes.
+/// A bundle of which a receiver misses less than one part in `SCATTERED_PARTS` of the bytes is fetched by unicast.
 const SCATTERED_PARTS: u64 = 4;
 
 /// Which stored objects make up each object of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packing {
     heads: usize,
-    /// The first stored object of each bundle behind the heads.
+    /// The first stored object of each bundle after the heads.
     firsts: Vec<u32>,
     lengths: Vec<u32>,
 }
 
 impl Packing {
-    /// Packs stored objects of these `lengths`, the first `heads` of which stay alone, into bundles of at most
-    /// `bundle_blocks` blocks.
+    /// Packs stored objects of these `lengths` (in bytes) into bundles of at most `bundle_blocks` blocks. The first
+    /// `heads` objects stay alone.
     ///
     /// # Panics
     /// If there are more heads than objects, or more than 2^32 objects.
@@ -53,19 +54,19 @@ impl Packing {
         Self { heads, firsts, lengths }
     }
 
-    /// Objects of the session: heads and bundles.
+    /// Number of objects of the session: heads and bundles.
     #[must_use]
     pub fn objects(&self) -> u64 {
         (self.heads + self.firsts.len()) as u64
     }
 
-    /// Stored objects, heads included.
+    /// Number of stored objects, including heads.
     #[must_use]
     pub fn stored_objects(&self) -> u64 {
         self.lengths.len() as u64
     }
 
-    /// The stored objects in session object `object`, which exists.
+    /// The stored objects in object `object` of the session, which must exist.
     #[must_use]
     pub fn stored(&self, object: u64) -> Range<u64> {
         let object = usize::try_from(object).expect("the object exists");
@@ -76,7 +77,7 @@ impl Packing {
         self.firsts[bundle].into()..end
     }
 
-    /// The session object that holds stored object `stored`, which exists.
+    /// The object of the session that contains stored object `stored`, which must exist.
     #[must_use]
     pub fn object_of(&self, stored: u64) -> u64 {
         if stored < self.heads as u64 {
@@ -86,14 +87,14 @@ impl Packing {
         (self.heads + behind - 1) as u64
     }
 
-    /// Bytes of a session's object.
+    /// Length in bytes of object `object` of the session, which must exist.
     #[must_use]
     pub fn bytes(&self, object: u64) -> u32 {
         let lengths = self.lengths_of(self.stored(object));
         lengths.iter().sum()
     }
 
-    /// Each stored object in session object `object`, and which of its bytes are that one's.
+    /// Each stored object in object `object` of the session, with the range of its bytes inside it.
     pub fn parts(&self, object: u64) -> impl Iterator<Item = (u64, Range<usize>)> + '_ {
         let stored = self.stored(object);
         let lengths = self.lengths_of(stored.clone()).iter();
@@ -110,49 +111,49 @@ impl Packing {
     }
 }
 
-/// How a receiver gets what it lacks.
+/// How a receiver gets what it misses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ways {
-    /// Objects that the session is to bring.
+    /// Objects to be received from the session.
     pub objects: Vec<Range<u64>>,
-    /// Stored objects to be got otherwise: too little of their bundles is lacked.
+    /// Stored objects to be fetched by unicast, because only a small part of their bundles is missing.
     pub scattered: Vec<u64>,
 }
 
-/// What a receiver lacks, in stored objects. Until the lengths are known it can want heads only.
+/// What a receiver misses, as stored objects. Until the lengths are known, it can want only heads.
 #[derive(Debug)]
 pub(crate) struct Lacked {
     heads: u64,
     packing: Option<Packing>,
     stored: ObjectSet,
-    /// Of these, what is being got otherwise than from the session.
+    /// Those of `stored` that are fetched in another way than from the session.
     otherwise: ObjectSet,
 }
 
 impl Lacked {
-    /// Nothing, of a session of `stored_objects`.
+    /// A receiver of a session of `stored_objects` that misses nothing yet.
     #[must_use]
     pub(crate) fn new(heads: u64, stored_objects: u64) -> Self {
         let none = ObjectSet::new(stored_objects);
         Self { heads, packing: None, stored: none.clone(), otherwise: none }
     }
 
-    /// All heads are known, and with them all lengths.
+    /// Sets the packing, once all heads and therefore all lengths are known.
     pub(crate) fn learn(&mut self, packing: Packing) {
         debug_assert_eq!(packing.heads as u64, self.heads);
         self.packing = Some(packing);
     }
 
-    /// Whether `stored` is an object that can be wanted by now.
+    /// Whether `stored` can be wanted now.
     #[must_use]
     pub(crate) fn is_known(&self, stored: u64) -> bool {
         stored < self.packing.as_ref().map_or(self.heads, Packing::stored_objects)
     }
 
-    /// Adds `ranges` of known stored objects, and says how to get them. Of a bundle the receiver may lack a few objects
-    /// only. Then unicast is cheaper, unless others lack them as well: it is used while less than a quarter of the
-    /// bundle, or one part in as many as there are `receivers`, is lacked, for at most `scattered_bytes` in all, which
-    /// is reduced by what is used.
+    /// Adds `ranges` of known stored objects, and returns how to get them. If only a few objects of a bundle are
+    /// missing, unicast is cheaper, unless other receivers miss them too. So unicast is used if less than a quarter
+    /// of the bundle is missing (with more than four `receivers`: less than one part in `receivers`), for at most
+    /// `scattered_bytes` in total, which is reduced by what is used.
     pub(crate) fn want(&mut self, ranges: &[Range<u64>], receivers: u32, scattered_bytes: &mut u64) -> Ways {
         let mut ways = Ways::default();
         for stored in ranges.iter().cloned().flatten() {
@@ -194,7 +195,7 @@ impl Lacked {
         }
     }
 
-    /// `stored` is here. Returns its object of the session if nothing of that is lacked any more.
+    /// `stored` has arrived. Returns its object of the session if nothing of that object is missing any more.
     pub(crate) fn have(&mut self, stored: u64) -> Option<u64> {
         self.otherwise.remove(stored);
         if !self.stored.remove(stored) {
@@ -206,25 +207,25 @@ impl Lacked {
         self.stored.next_from(of_it.start).is_none_or(|next| next >= of_it.end).then_some(object)
     }
 
-    /// Notes that `stored` is being got otherwise; false if it is already, or not lacked.
+    /// Notes that `stored` is fetched in another way; false if that is already so, or if it is not missing.
     pub(crate) fn get_otherwise(&mut self, stored: u64) -> bool {
         self.stored.contains(stored) && self.otherwise.insert(stored)
     }
 
-    /// Whether `stored` is lacked.
+    /// Whether `stored` is missing.
     #[must_use]
     pub(crate) fn contains(&self, stored: u64) -> bool {
         self.stored.contains(stored)
     }
 
-    /// How many are lacked, and how many of these the session is to bring.
+    /// The number of missing stored objects, and how many of them should come from the session.
     #[must_use]
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.stored.len(), self.stored.len() - self.otherwise.len())
     }
 
-    /// What is lacked of the session's object `object`, which has come in `bytes` bytes: stored objects and their
-    /// places in it. `None` if it has another length.
+    /// The missing stored objects in object `object` of the session, which has `bytes` bytes, with their ranges in
+    /// it. `None` if the object should have another length.
     #[must_use]
     pub(crate) fn parts(&self, object: u64, bytes: usize) -> Option<Vec<(u64, Range<usize>)>> {
         let Some(packing) = &self.packing else { return Some(vec![(object, 0..bytes)]) };
@@ -238,7 +239,7 @@ impl Lacked {
         self.packing.as_ref().map_or(object..object + 1, |packing| packing.stored(object))
     }
 
-    /// The session's object that holds `stored`, which is known.
+    /// The object of the session that contains `stored`, which must be known.
     #[must_use]
     pub(crate) fn object_of(&self, stored: u64) -> u64 {
         self.packing.as_ref().map_or(stored, |packing| packing.object_of(stored))
@@ -285,7 +286,9 @@ mod tests {
                 prop_assert!(stored.start == next && stored.end > next);
                 next = stored.end;
                 prop_assert!(object >= heads || stored == (object..object + 1));
-                prop_assert!(packing.bytes(object).div_ceil(1424) <= bundle_blocks.into() || stored.clone().count() == 1);
+                prop_assert!(
+                    packing.bytes(object).div_ceil(1424) <= bundle_blocks.into() || stored.clone().count() == 1
+                );
                 let mut at = 0;
                 for (one, part) in packing.parts(object) {
                     prop_assert_eq!(packing.object_of(one), object);
@@ -293,7 +296,7 @@ mod tests {
                     at = part.end;
                 }
                 prop_assert_eq!(at, packing.bytes(object) as usize);
-                // Greedy: the next one would not have fitted.
+                // The packing is greedy: the next stored object would not have fitted.
                 let more = lengths.get(usize::try_from(next).unwrap()).filter(|_| object >= heads);
                 prop_assert!(more.is_none_or(|more| packing.bytes(object) + more > 1424 * u32::from(bundle_blocks)));
             }
@@ -309,7 +312,10 @@ mod tests {
             let packing = Packing::new(vec![700; 100], 3, 1000, 20);
             let mut lacked = Lacked::new(3, 100);
             lacked.learn(packing.clone());
-            let ranges: Vec<_> = (0..100u64).filter(|&one| wanted[usize::try_from(one).unwrap()]).map(|one| one..one + 1).collect();
+            let ranges: Vec<_> = (0..100u64)
+                .filter(|&one| wanted[usize::try_from(one).unwrap()])
+                .map(|one| one..one + 1)
+                .collect();
             let mut left = scattered_bytes;
             let ways = lacked.want(&ranges, receivers, &mut left);
             prop_assert_eq!(scattered_bytes - left, ways.scattered.len() as u64 * 700);

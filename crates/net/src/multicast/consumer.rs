@@ -1,4 +1,4 @@
-//! Who takes what a session brings, and what came of it.
+//! The interface between a session's receiver and the consumer of its objects, and the result of a session.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use crate::clock::Stop;
 use crate::interface::Interface;
 use crate::waker::Waker;
 
-/// Default of [`ReceiveOptions::scattered_bytes_max`]: what a server gives by the way.
+/// Default of [`ReceiveOptions::scattered_bytes_max`]: a load that a server hardly notices.
 pub(crate) const SCATTERED_BYTES_MAX: u64 = 16 << 20;
 
-/// How a session is received.
+/// Options of receiving a session.
 #[derive(Debug, Clone)]
 pub struct ReceiveOptions {
     /// Interface to join the group on.
     pub interface: Interface,
-    /// Whether to join for the server's address only.
+    /// Whether to accept packets to the group only from the server's address.
     pub source_specific: bool,
     /// Memory for objects, in bytes.
     pub buffer_bytes: u64,
-    /// What a stored object has on average, in bytes.
+    /// Mean length of a stored object, in bytes.
     pub object_bytes_mean: u32,
-    /// Most bytes that may come by unicast because too little of their bundles is wanted.
+    /// Most bytes that may be fetched by unicast because only a small part of their bundles is wanted.
     pub scattered_bytes_max: u64,
-    /// Without any packet of the server for so long, the session has failed.
+    /// The session has failed after this time without any packet of the server.
     pub silent_after: Duration,
-    /// Without any new object for so long, though the server speaks and there is room, the session has failed.
+    /// The session has failed after this time without a new object, although packets arrive and there is room.
     pub stalled_after: Duration,
-    /// Whether to leave when the network brings much less than what is sent.
+    /// Whether to leave the session when the network loses a large part of its packets to this receiver.
     pub leaves_if_slow: bool,
-    /// Ends it.
+    /// Ends the receiving.
     pub stop: Stop,
 }
 
@@ -56,84 +56,85 @@ impl ReceiveOptions {
     }
 }
 
-/// What came of handing an object on.
+/// How the consumer took an object.
 #[derive(Debug)]
 pub enum Accept {
-    /// It is right and taken, or no longer needed.
+    /// The object is right and was taken, or is no longer needed.
     Taken,
-    /// There is no room now: it will be handed on again.
+    /// There is no room now: the object will be offered again.
     Full,
-    /// Its digest is wrong.
+    /// The object's digest is wrong.
     Bad,
 }
 
-/// What a receiver changes of what it wants. Objects are stored objects, by their number in the catalogue.
+/// A change of what the consumer wants. Objects are stored objects, by their number in the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
-    /// All heads are here, and with them the length of each object is known. Others than heads can be wanted now.
+    /// All heads have arrived, so the lengths of all objects are known. From now on chunks can be wanted too.
     Lengths(Vec<u32>),
     /// These objects are wanted.
     Want(Range<u64>),
-    /// This object is wanted, and somebody waits for it: it is asked for before others.
+    /// This object is wanted and an application waits for it: it is requested before others.
     Hurry(u64),
-    /// This object is here by other means.
+    /// This object has arrived in another way.
     Have(u64),
-    /// Nothing more will be wanted: when all is here, the session has done its work.
+    /// Nothing more will be wanted: the session is complete when everything has arrived.
     Nothing,
 }
 
 /// What a receiver knows of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
-    /// How many take part, this one included.
+    /// Number of receivers, this one included.
     pub receivers: u32,
-    /// Blocks that were wanted and came, so far.
+    /// Number of wanted blocks that arrived so far.
     pub blocks: u64,
 }
 
-/// Who wants the objects. Called by the driving thread, and must not wait.
+/// Takes the objects of a session. The driving thread calls it, so its methods must not block.
 pub trait Consumer {
-    /// What changed of what is wanted, since the last call.
+    /// The changes of what is wanted since the last call.
     ///
     /// # Errors
     /// Any error ends the session.
     fn wishes(&mut self) -> Result<Vec<Wish>>;
 
-    /// Takes the bytes of `object`, after having verified them.
+    /// Verifies and takes the bytes of `object`.
     ///
     /// # Errors
     /// Any error ends the session.
     fn take(&mut self, object: u64, bytes: &Bytes) -> Result<Accept>;
 
-    /// Is woken when [`Self::wishes`] has something new that no call of this trait brought about.
+    /// A waker for the driving thread: the consumer wakes it when [`Self::wishes`] has news that no call of this
+    /// trait caused.
     fn waker(&self) -> Option<&Waker> {
         None
     }
 
-    /// What is known of the session by now. Called often, once anything was heard of it.
+    /// Called often, with what is known of the session, once a packet has arrived.
     fn hear(&mut self, heard: Heard) {
         let _ = heard;
     }
 
-    /// `object` is not asked for any more: get it by other means. It came with a wrong digest, or unicast is cheaper.
+    /// `object` is not requested any more: get it in another way. It had a wrong digest, or unicast is cheaper.
     fn get_otherwise(&mut self, object: u64);
 }
 
 /// Why receiving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All that was wanted is here.
+    /// Everything that was wanted has arrived.
     Complete,
-    /// Nothing was heard from the server, ever or any more.
+    /// No packets of the server arrive.
     Silent {
-        /// Whether anything was heard before.
+        /// Whether any packet had arrived before.
         heard: bool,
     },
-    /// The server speaks, but nothing new comes.
+    /// Packets arrive, but no new blocks.
     Stalled,
-    /// The network brings this receiver much less than what is sent.
+    /// The network loses a large part of the packets to this receiver.
     TooSlow,
-    /// The server started anew: ask it for another grant.
+    /// The server was restarted: request a new grant.
     NewEpoch,
     /// The server ended the session.
     Ended,
@@ -141,26 +142,26 @@ pub enum End {
     Stopped,
 }
 
-/// What receiving did.
+/// The result of receiving a session.
 #[derive(Debug, Clone)]
 pub struct Received {
     /// Why it ended.
     pub end: End,
-    /// Stored objects handed on.
+    /// Number of stored objects that the consumer took.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Objects that came damaged.
+    /// Number of stored objects that arrived damaged.
     pub spoilt: u64,
-    /// Objects left to unicast because too little of their bundles was wanted.
+    /// Number of stored objects left to unicast because only a small part of their bundles was wanted.
     pub scattered: u64,
-    /// Objects left to unicast because the server did not send what was lacked of them, or its packets contradicted
-    /// each other.
+    /// Number of stored objects left to unicast because the server did not send what was missing, or because packets
+    /// contradicted each other.
     pub unanswered: u64,
-    /// What the machine counted.
+    /// The state machine's counters.
     pub counters: ReceiverCounters,
     /// Receive buffer that the system granted, in bytes.
     pub socket_buffer_bytes: usize,
-    /// How long it took to say goodbye after all that.
+    /// Time that leaving the session took.
     pub farewell: Duration,
 }

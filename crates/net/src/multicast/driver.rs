@@ -1,6 +1,6 @@
-//! The thread that drives the machine of a session and its socket. It never waits for a disk: the machine asks for
-//! objects before their turn, readers get and verify them, and blocks leave from memory, a run of them in one call.
-//! When the link pushes back, the thread waits for room in the socket and goes on serving reports meanwhile.
+//! The thread that drives the state machine of a server's session and its socket. It never waits for a disk: the
+//! machine requests objects in advance, other threads read and verify them, and blocks are sent from memory, a run of
+//! them with one system call. If the socket is full, the thread waits for room, and processes reports meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,35 +21,35 @@ use crate::udp::{self, Arrivals, GroupSender, Sent};
 
 use super::session::{Command, RATE_MAX, Shared, milliseconds};
 
-/// Longest wait of the driving thread, so that it notices what nobody tells it.
+/// Longest wait of the thread, so that it notices changes that do not wake it.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 /// Longest wait for room in the socket.
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(10);
-/// Pause after the device's queue has dropped a run, or the system refused it.
+/// Pause after the device's queue has dropped a run.
 const DROPPED_PAUSE: Duration = Duration::from_micros(500);
-/// See [`DROPPED_PAUSE`].
+/// Pause after the system refused to send a run.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// How many runs go out between two looks at the reports.
+/// Number of runs that are sent before the thread reads reports again.
 const RUNS_PER_TURN: usize = 8;
-/// A session that sent next to nothing for so long has nothing to send.
+/// A session that sent almost nothing for this time has nothing to send.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
-/// How long BYE is repeated at most when a session is stopped.
+/// Longest time in which BYE is repeated when a session is stopped.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Why the driver waits.
+/// What the thread waits for.
 #[derive(Clone, Copy, PartialEq)]
 enum Waiting {
-    /// There is more to send at once.
+    /// Nothing: there is more to send.
     No,
-    /// Nothing is to be sent until something happens.
+    /// A report, a loaded object or a timeout.
     ForWork,
-    /// The socket is full.
+    /// Room in the socket.
     ForRoom,
-    /// The device dropped a run, or the system refused it.
+    /// Only for this time: the device dropped a run, or the system refused it.
     For(Duration),
 }
 
-/// When a session last said what it sends, its ceiling since then, and what it had sent by then.
+/// The last claim on the server's budget: when it was, the ceiling that it gave, and the bytes sent by then.
 struct Claimed {
     at: Instant,
     ceiling: u64,
@@ -70,9 +70,9 @@ pub(super) struct Driver {
     arrivals: Arrivals,
     gone: BTreeMap<u32, ReceiverStatistics>,
     packet_bytes_sent: u64,
-    /// Since when nobody takes part, and how many had been admitted then.
+    /// Since when the session has no receivers, and how many were admitted by then.
     deserted: Option<(Instant, usize)>,
-    /// The rate that the send buffer fits.
+    /// The rate for which the send buffer was last sized.
     buffer_rate: u64,
     ending: Option<Instant>,
     trouble: Option<String>,
@@ -153,11 +153,11 @@ impl Driver {
         }
     }
 
-    /// Says now and then what it sends of the server's budget, and heeds its ceiling.
+    /// Reports the session's rate to the server's budget now and then, and applies the ceiling that it gets.
     fn claim(&mut self, now: Instant) {
         let passed = now.since(self.claimed.at);
         let sent_bytes = self.packet_bytes_sent - self.claimed.sent_bytes;
-        // Little in a short time is not yet nothing.
+        // Few bytes in a short time do not mean that there is nothing to send.
         let patience = if self.is_little(sent_bytes) { IDLE_AFTER } else { CLAIM_INTERVAL };
         if passed < patience {
             return;
@@ -173,15 +173,16 @@ impl Driver {
         sent_bytes < 4 * u64::from(self.shared.shape.block_bytes)
     }
 
-    /// What it sends: the machine's rate, or less if there is not so much to send. 0 if no more than some STATUS went
-    /// out.
+    /// The rate to claim: the machine's rate, or less if there was less to send. 0 if only some STATUS packets were
+    /// sent.
     fn rate_of(&self, sent_bytes: u64, passed: Duration) -> u64 {
         let rate = self.machine.rate();
         if self.is_little(sent_bytes) {
             return 0;
         }
         let sent = u128::from(sent_bytes) * 8_000_000_000 / passed.as_nanos().max(1);
-        // After a pause it is not known what it will be; and runs make what went out in so short a time uneven.
+        // After a pause the last rate says nothing about the next. In short times runs make the rate uneven, hence a
+        // quarter more.
         let is_known = passed <= IDLE_AFTER;
         if is_known { rate.min(u64::try_from(sent + sent / 4).unwrap_or(u64::MAX)) } else { rate }
     }
@@ -206,7 +207,7 @@ impl Driver {
     }
 
     fn take_reports(&mut self) {
-        // Whoever floods this port with reports does not keep blocks from being sent: one batch a turn.
+        // Only one batch per turn: a sender that floods this port with reports must not keep blocks from being sent.
         if !self.socket.receive(&mut self.arrivals).unwrap_or(false) {
             return;
         }
@@ -236,7 +237,7 @@ impl Driver {
         }
     }
 
-    /// Sends a few runs, or as many as the socket takes.
+    /// Sends a few runs, fewer if the socket gets full.
     fn send_some(&mut self) -> Waiting {
         for _ in 0..RUNS_PER_TURN {
             if self.outgoing.is_done() && !self.next_outgoing() {
@@ -261,7 +262,7 @@ impl Driver {
         Waiting::No
     }
 
-    /// Fits the send buffer to the rate, when that has changed by much.
+    /// Sizes the send buffer for the rate if the rate has changed by more than a quarter.
     fn fit_buffer(&mut self) {
         let rate = self.machine.rate();
         if rate.abs_diff(self.buffer_rate) > self.buffer_rate / 4 {
@@ -270,7 +271,7 @@ impl Driver {
         }
     }
 
-    /// Asks the machine what goes next and puts it into packets. False if nothing does.
+    /// Gets the next packets from the machine and encodes them. False if nothing is due.
     fn next_outgoing(&mut self) -> bool {
         let Some(transmit) = self.machine.poll_transmit(self.clock.now()) else { return false };
         let key = self.shared.group_key.into();
@@ -286,7 +287,8 @@ impl Driver {
 
     fn wait(&self, waiting: Waiting) {
         let waiter: &dyn std::os::fd::AsFd = &self.shared.waker;
-        // While the socket is full nothing can go, whatever is due: without a wait this thread would take a whole core.
+        // While the socket is full, nothing can be sent, even if it is due: without a wait this thread would use a
+        // whole core.
         let ready = match waiting {
             Waiting::For(pause) => udp::wait(&[waiter], None, pause),
             Waiting::ForRoom => udp::wait(&[waiter, &self.socket], Some(&self.socket), ROOM_WAIT_MAX),
@@ -295,7 +297,7 @@ impl Driver {
                 udp::wait(&[waiter, &self.socket], None, due.min(WAIT_MAX))
             }
         };
-        // An error that the network reported also ends the wait; left alone, it would end every wait.
+        // An error that the network reported also ends the wait. If it stayed, it would end every wait.
         if ready.unwrap_or(true) {
             self.socket.drain_errors();
         }

@@ -1,4 +1,5 @@
-//! Drivers of multicast sessions: the machines of `proto::multicast` on sockets, with threads, buffers and a clock.
+//! Drivers of multicast sessions: connect the state machines of `proto::multicast` with sockets, threads, buffers and
+//! a clock.
 
 pub mod budget;
 mod buffers;
@@ -17,12 +18,12 @@ use base::Digest;
 use crate::api::Key;
 pub(crate) use consumer::SCATTERED_BYTES_MAX;
 
-/// Bytes of Ethernet (with its checksum), IP and UDP headers around a packet: what a rate cap counts besides it.
+/// Bytes of Ethernet (with its checksum), IP and UDP headers around a packet, which count towards the rate.
 fn overhead_bytes(ipv4: bool) -> u16 {
     18 + 8 + if ipv4 { 20 } else { 40 }
 }
 
-/// The key of one receiver: nobody without the session's secret can make it from the number.
+/// The key of one receiver. It cannot be computed from the receiver's number without the session's secret.
 fn receiver_key(secret: &[u8; 32], receiver: u32) -> Key {
     let material = [b"diskcast receiver key".as_slice(), secret, &receiver.to_le_bytes()].concat();
     Key(*Digest::of(&material).0.first_chunk().expect("a digest is longer than a key"))

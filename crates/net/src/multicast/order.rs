@@ -1,28 +1,30 @@
-//! The order of a session for attached disks: nodes, then the chunks that machines read when they start, in the order
-//! in which they read them, then the others as the catalogue has them. Both ends compute it from the tree and the runs
-//! of chunks that the grant names.
+//! The order of objects in a session for attached disks: nodes; then the chunks that machines read at boot, in the
+//! order in which they read them; then the other chunks in the order of the catalogue. Both ends compute it from the
+//! tree and the runs of chunks in the grant.
 
 use std::collections::{BTreeSet, HashMap};
 
 use base::{Error, ErrorKind, Result};
 use image::{Catalogue, Leaf};
 
-/// Most nodes of a version that attached disks are multicast: all of them travel before the first chunk does.
+/// Most nodes of a version that is multicast to attached disks: all nodes are sent before the first chunk.
 pub const NODES_MAX: u64 = 1024;
 
 /// The order of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// The numbers in the catalogue of all its objects, each once.
+    /// The numbers in the catalogue of all objects, each once, in the order of the session.
     pub ids: Vec<u64>,
-    /// Those chunks that go first which have an object: index on the disk, and that object's number in the catalogue.
+    /// The chunks that are sent first, as far as they have an object: index on the disk, and number in the catalogue.
     pub first: Vec<(u64, u64)>,
 }
 
-/// The order of a session of `catalogue` in which the chunks of `first` (runs: index on the disk, count) go first.
+/// The order of a session of `catalogue` in which the chunks of `first` (runs of index on the disk and count) come
+/// first.
 ///
 /// # Errors
-/// `Refused` if runs reach behind the disk's end, or name more chunks than it has; those of the tree.
+/// `Refused` if runs reach beyond the disk's end, or name more chunks than it has; and the errors of reading the
+/// tree.
 pub fn order(catalogue: &Catalogue, first: &[(u64, u32)]) -> Result<Order> {
     let chunks = catalogue.layout().chunk_count();
     let inside =
@@ -49,7 +51,7 @@ pub fn order(catalogue: &Catalogue, first: &[(u64, u32)]) -> Result<Order> {
     Ok(Order { ids: order, first })
 }
 
-/// The numbers in the catalogue of those of `chunks` that have an object.
+/// The number in the catalogue of each of `chunks` that has an object.
 fn ids_of(catalogue: &Catalogue, chunks: &BTreeSet<u64>) -> Result<HashMap<u64, u64>> {
     let mut ids = HashMap::with_capacity(chunks.len());
     for run in catalogue.leaves() {
@@ -74,7 +76,7 @@ mod tests {
         let (heads, all) = (catalogue.heads(), catalogue.objects().len() as u64);
         assert!(order(&catalogue, &[]).unwrap().ids.into_iter().eq(0..all));
         let chunks = catalogue.layout().chunk_count();
-        // Chunk 12 is free: it has no object. Those before it are all there.
+        // Chunk 12 is free: it has no object. All chunks before it have one.
         let Order { ids: order_of, first } =
             order(&catalogue, &[(chunks - 1, 1), (3, 2), (12, 1), (4, 1)]).unwrap();
         assert_eq!(first, [(chunks - 1, all - 1), (3, heads + 3), (4, heads + 4), (4, heads + 4)]);

@@ -1,9 +1,10 @@
-//! A run of packets on its way into the socket: header, payload and tag of each, one behind the other.
+//! A run of packets that is being sent: header, payload and tag of each packet, directly one after the other.
 
 use proto::code;
 use proto::multicast::{BLOCK_HEADER_BYTES, Key, Run, Shape, TAG_BYTES, seal, seal_train};
 
-/// Packets of equal size (the last may be shorter), and how far they went. Its memory is used again for each run.
+/// Packets of equal size (the last may be shorter), and how much of them was sent. Its memory is used again for each
+/// run.
 #[derive(Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
@@ -18,28 +19,28 @@ impl Outgoing {
         (&self.bytes[self.sent..], self.packet_bytes)
     }
 
-    /// So many bytes of the rest went out.
+    /// Notes that this many further bytes were sent.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
     }
 
-    /// Whether nothing is left.
+    /// Whether everything was sent.
     pub(super) fn is_done(&self) -> bool {
         self.sent >= self.bytes.len()
     }
 
-    /// A single packet that lacks its tag.
+    /// Sets a single packet, which is complete except for its tag.
     pub(super) fn set_control(&mut self, key: &Key, mut packet: Vec<u8>) {
         seal(key, &mut packet);
         (self.packet_bytes, self.sent, self.bytes) = (packet.len(), 0, packet);
     }
 
-    /// The packets of `run`, blocks or symbols of `object`.
+    /// Sets the packets of `run`: blocks or symbols of `object`.
     pub(super) fn set_run(&mut self, shape: &Shape, key: &Key, object: &[u8], run: &Run) {
         let block_bytes = usize::from(shape.block_bytes);
         let coded = run.first.symbol(shape);
         if let Some(row) = coded {
-            // All symbols of a run in one go: each block of the object is read once.
+            // All symbols of a run are computed at once, so that each block of the object is read only once.
             self.symbols.resize(usize::from(run.count) * block_bytes, 0);
             code::encode(object, block_bytes, row..row + run.count, &mut self.symbols);
         }
@@ -57,7 +58,7 @@ impl Outgoing {
             self.bytes.extend_from_slice(payload);
             self.bytes.extend_from_slice(&[0; TAG_BYTES]);
         }
-        // A run of one short block is a packet of that size.
+        // If the run is a single short block, its packet is shorter.
         self.packet_bytes = (block_bytes + BLOCK_HEADER_BYTES + TAG_BYTES).min(self.bytes.len());
         seal_train(key, &mut self.bytes, self.packet_bytes);
     }

@@ -1,7 +1,8 @@
-//! Threads that read objects before their turn, so that the thread which sends never waits for a disk.
+//! Threads that read objects in advance, so that the sending thread never waits for a disk.
 //!
-//! An object of a session is a bundle of stored objects: they are read and verified one by one. What could not be read
-//! goes out as zeros, in which no receiver will find the right digest; the rest of the bundle is none the worse for it.
+//! An object of a session is a bundle of stored objects, which are read and verified one by one. A stored object that
+//! cannot be read is sent as zeros, which have a wrong digest for every receiver; the rest of the bundle is not
+//! affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use super::bundle::Packing;
 use crate::clock::Clock;
 use crate::waker::Waker;
 
-/// What reading objects cost.
+/// Counters of reading.
 #[derive(Default)]
 pub(super) struct ReadCounters {
     nanoseconds: AtomicU64,
@@ -28,7 +29,7 @@ pub(super) struct ReadCounters {
 }
 
 impl ReadCounters {
-    /// Time that it took, summed over the threads.
+    /// Reading time, summed over the threads.
     pub(super) fn time(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
     }
@@ -49,8 +50,8 @@ impl ReadCounters {
     }
 }
 
-/// The driver's end of the readers. What waits in its queues is bounded by the machine, which asks for no more than
-/// its cache holds. The threads end when it is dropped.
+/// The driver's end of the queues to and from the readers. The state machine bounds their length: it requests no more
+/// than its cache holds. The threads end when this is dropped.
 pub(super) struct ReadAhead {
     wanted: Sender<u64>,
     loaded: Receiver<(u64, Option<Bytes>)>,
@@ -98,20 +99,20 @@ impl ReadAhead {
         Ok(Self { wanted, loaded })
     }
 
-    /// Asks for an object of the session.
+    /// Requests an object of the session.
     pub(super) fn ask(&self, object: u64) {
-        // The readers live as long as this end does.
+        // It cannot fail: the readers live as long as this end of the queue.
         let _ = self.wanted.send(object);
     }
 
-    /// What has come since the last call; `None` for that of which nothing could be had.
+    /// The objects that were read since the last call; `None` for an object of which nothing could be read.
     pub(super) fn loaded(&self) -> impl Iterator<Item = (u64, Option<Bytes>)> + '_ {
         self.loaded.try_iter()
     }
 }
 
 impl Job {
-    /// Gets a session's object: the stored objects in it one behind the other. `None` if not even one can be had.
+    /// Reads an object of the session: its stored objects one after the other. `None` if none of them can be read.
     fn fetch(&self, id: u64) -> Option<Bytes> {
         let mut parts = self.packing.parts(id).map(|(stored, part)| (self.fetch_stored(stored), part));
         if self.packing.stored(id).count() == 1 {
@@ -127,7 +128,7 @@ impl Job {
         got.then(|| bundle.freeze())
     }
 
-    /// Gets an object and holds it against its digest: a damaged repository is found here once, not by every receiver.
+    /// Reads and verifies a stored object: damage of the repository is found here once, not by every receiver.
     fn fetch_stored(&self, stored: u64) -> Option<Bytes> {
         let index = usize::try_from(stored).ok()?;
         let object = self.objects.get(index)?;

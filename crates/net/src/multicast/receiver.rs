@@ -1,10 +1,11 @@
-//! The receiver's driver: one thread takes packets in, and hands whole objects on.
+//! The receiver's driver: one thread reads packets, and passes complete objects to a [`Consumer`].
 //!
-//! Each block is copied once, from where the kernel put it into its object's buffer. What cannot be handed on at once
-//! (the installer is busy) stays in its buffer, and so the machine runs out of buffers, not this process of memory.
+//! Each block is copied once, from the kernel's buffer into the buffer of its object. If the consumer (the installer)
+//! is busy, complete objects stay in their buffers. So the state machine runs out of buffers and requests less, and
+//! this process does not run out of memory.
 //!
-//! The machine knows the session's objects, which are bundles of stored ones (see [`super::bundle`]); whoever wants
-//! them knows stored objects only. Here is where the one becomes the other.
+//! The state machine knows only objects of the session, which are bundles of stored objects (see [`super::bundle`]).
+//! The consumer knows only stored objects. The driver converts between them.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -27,21 +28,21 @@ use crate::clock::{self, Clock};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
 use crate::waker::Waker;
 
-/// Longest wait of the driver, so that it notices what nobody tells it.
+/// Longest wait of the driver, so that it notices changes that do not wake it.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Wait while objects cannot be handed on.
+/// Wait while the consumer has no room for an object.
 const RETRY: Duration = Duration::from_millis(2);
-/// How long a server must have been silent until another epoch is believed.
+/// How long the server must be silent before a packet with another epoch is believed.
 const EPOCH_DOUBT: Duration = Duration::from_millis(500);
-/// How long the goodbye may take.
+/// Longest time for leaving the session.
 const FAREWELL: Duration = Duration::from_millis(100);
-/// Batches that are taken in between two looks at everything else.
+/// Batches of packets that are read before the driver does its other work.
 const BATCHES_PER_TURN: usize = 16;
 
-/// Takes part in the session of `grant` until all that `consumer` wants is here, or it no longer works.
+/// Takes part in the session of `grant` until everything that `consumer` wants has arrived, or the session fails.
 ///
 /// # Errors
-/// What `consumer` says; `Invalid` for a grant that breaks its bounds; `Io` where the group cannot be joined.
+/// Those of `consumer`; `Invalid` for a grant that is out of bounds; `Io` if the group cannot be joined.
 pub fn receive(
     grant: &SessionGrant,
     options: &ReceiveOptions,
@@ -57,7 +58,7 @@ pub fn receive(
         ReceiverConfig {
             shape,
             receiver: ReceiverId(grant.receiver),
-            // Room for two bundles at least: one that comes, one that is handed on.
+            // Room for at least two bundles: one that arrives, and one that the consumer takes.
             buffer_bytes: options.buffer_bytes.max(2 * bundle_bytes_max(grant)),
             object_bytes_mean: bundle_bytes_mean(grant, options.object_bytes_mean),
             silent_after: options.silent_after,
@@ -119,14 +120,14 @@ fn bundle_bytes_max(grant: &SessionGrant) -> u64 {
     u64::from(grant.block_bytes) * u64::from(grant.bundle_blocks)
 }
 
-/// What an object of the session has on average: as many stored objects as fit.
+/// Mean length of an object of the session: as many stored objects as fit into a bundle.
 fn bundle_bytes_mean(grant: &SessionGrant, stored_bytes_mean: u32) -> u32 {
     let mean = u64::from(stored_bytes_mean.max(1));
     let bytes = (bundle_bytes_max(grant) / mean).max(1) * mean;
     u32::try_from(bytes).unwrap_or(limits::OBJECT_BYTES_MAX)
 }
 
-/// How a session is packed, as its grant says.
+/// How a session is packed, as in its grant.
 struct Terms {
     objects: u64,
     stored_objects: u64,
@@ -145,7 +146,7 @@ impl From<&SessionGrant> for Terms {
 }
 
 impl Terms {
-    /// The packing of objects of these lengths, which are facts, if it is what the server promised.
+    /// The packing of stored objects of these lengths (from the verified tree), if it agrees with the grant.
     fn packing(&self, lengths: Vec<u32>) -> Result<Packing> {
         let stored_objects = lengths.len() as u64;
         let packing = (stored_objects == self.stored_objects)
@@ -153,7 +154,7 @@ impl Terms {
             .filter(|packing| packing.objects() == self.objects);
         packing.ok_or_else(|| {
             let context = format!(
-                "the session has {} objects, the version {stored_objects}, packed in another way",
+                "the session's {} objects are packed in another way than the version's {stored_objects}",
                 self.stored_objects
             );
             Error::new(ErrorKind::Invalid, context)
@@ -161,7 +162,7 @@ impl Terms {
     }
 }
 
-/// What the driver counts.
+/// The driver's counters.
 #[derive(Default)]
 struct Counted {
     objects: u64,
@@ -171,7 +172,7 @@ struct Counted {
     unanswered: u64,
 }
 
-/// An object that is whole, and the stored objects in it that were not taken yet, the next one last.
+/// A complete object, and those of its stored objects that were not taken yet, the next one last.
 struct Whole {
     slot: Slot,
     bytes: Bytes,
@@ -195,11 +196,11 @@ struct Driver<'a> {
     waiting: VecDeque<Whole>,
     heard: bool,
     heard_at: Instant,
-    /// What the machine says of the session's end.
+    /// Why the session has ended, according to the state machine.
     end: Option<End>,
-    /// Nothing more will be wanted.
+    /// The consumer will want nothing more.
     finishing: bool,
-    /// When an object was last handed on, or could not be because the consumer had no room.
+    /// When the consumer last took an object, or had no room for one.
     moved_at: Instant,
     counted: Counted,
 }
@@ -208,7 +209,7 @@ impl Driver<'_> {
     fn run(mut self) -> Result<Received> {
         let mut arrivals = Arrivals::default();
         let outcome = self.until_end(&mut arrivals);
-        // The server is told in any case, so that it does not wait for this receiver.
+        // Leave in any case, so that the server does not count this receiver until its timeout.
         let farewell = Clock::start();
         self.leave();
         Ok(Received {
@@ -254,7 +255,7 @@ impl Driver<'_> {
         match self.end {
             _ if done => Some(End::Complete),
             _ if self.options.stop.is_stopped() => Some(End::Stopped),
-            // Anybody can claim a new epoch: it is believed only while the old one is silent.
+            // Packets with another epoch are not authenticated: they are believed only while the old epoch is silent.
             Some(End::NewEpoch) if now.since(self.heard_at) < EPOCH_DOUBT => None,
             Some(end) => Some(end),
             None if self.heard => stuck.then_some(End::Stalled),
@@ -262,7 +263,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Says goodbye, as often as the machine wants to.
+    /// Sends the LEAVEs of the state machine.
     fn leave(&mut self) {
         let begin = self.clock.now();
         self.machine.leave(begin);
@@ -330,7 +331,7 @@ impl Driver<'_> {
         ways.scattered.into_iter().for_each(|stored| self.consumer.get_otherwise(stored));
     }
 
-    /// Takes in what has come, a bounded number of batches. True if there may be more.
+    /// Reads a bounded number of batches of packets. True if there may be more.
     fn take_packets(&mut self, arrivals: &mut Arrivals) -> Result<bool> {
         for _ in 0..BATCHES_PER_TURN {
             let came = self.group.receive(arrivals);
@@ -344,7 +345,7 @@ impl Driver<'_> {
                     self.take_packet(now, packet);
                 }
             }
-            // What is whole is handed on while it is still in the processor's cache.
+            // Complete objects are passed on while they are still in the processor's cache.
             self.hand_on()?;
         }
         Ok(true)
@@ -367,7 +368,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Notes what happened, and hands whole objects on until there are no more or the consumer is full.
+    /// Handles the state machine's events, and passes complete objects to the consumer until it has no room.
     fn hand_on(&mut self) -> Result<()> {
         self.heed_events();
         while let Some(mut whole) = self.waiting.pop_front() {
@@ -382,8 +383,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Hands on what is lacked of an object, each part by its own digest: a bad one does not spoil the others. False if
-    /// the consumer is full.
+    /// Passes the wanted parts of an object to the consumer, which verifies each part by its own digest: a wrong part
+    /// does not affect the others. False if the consumer has no room.
     fn hand_on_parts(&mut self, whole: &mut Whole) -> Result<bool> {
         while let Some((stored, part)) = whole.parts.pop() {
             if !self.lacked.contains(stored) {
@@ -407,7 +408,7 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Leaves an object to unicast, and returns how many these are: none if it is not lacked, or left to it already.
+    /// Leaves a stored object to unicast. Returns 1, or 0 if it is not wanted or already left to unicast.
     fn get_otherwise(&mut self, stored: u64) -> u64 {
         let is_new = self.lacked.get_otherwise(stored);
         if is_new {
@@ -438,7 +439,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Puts an object right with the symbols that lie in it, and takes it apart.
+    /// Restores an object with the symbols in its buffer, and splits it into stored objects.
     fn complete(&mut self, object: u64, slot: Slot, bytes: u32, held: &[Held]) {
         let block_bytes = self.shape.block_bytes.into();
         let right = held.is_empty() || code::recover(self.buffers.of(slot), block_bytes, held).is_ok();
@@ -448,7 +449,7 @@ impl Driver<'_> {
                 parts.reverse();
                 self.waiting.push_back(Whole { slot, bytes, parts });
             }
-            // A member lied about its length: the machine will say to get it by unicast.
+            // Its length is wrong, so a member forged packets: the machine reports it as `FetchByUnicast`.
             None => self.machine.verified(self.clock.now(), slot, false),
         }
     }
@@ -456,7 +457,7 @@ impl Driver<'_> {
     fn transmit(&mut self) {
         while let Some(mut packet) = self.machine.poll_transmit() {
             seal(&self.receiver_key, &mut packet);
-            // What cannot go is lost, as on the network: the machine reports again.
+            // A packet that cannot be sent is lost, as on the network: the machine will report again.
             let _ = self.report.send(&packet);
         }
     }

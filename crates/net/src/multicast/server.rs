@@ -1,4 +1,4 @@
-//! Sessions of a server: begun, joined, asked for statistics, ended. `driver` drives each.
+//! Sessions of a server: starts them, admits receivers, returns statistics, and ends them. `driver` drives each.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,28 +25,29 @@ use crate::clock::Clock;
 use crate::udp::GroupSender;
 use crate::waker::Waker;
 
-/// Longest name of a receiver that is kept, in bytes.
+/// Longest name of a receiver that is kept, in bytes: 16 characters of at most 4 bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// How long an answer of the driving thread may take.
+/// How long to wait for an answer of the driving thread.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// Machines that are switched on together ask for an image within some milliseconds of each other.
+/// Machines that are switched on together request an image within some milliseconds of each other.
 const GATHERING: Gathering = Gathering {
     quiet_heads: Duration::from_millis(4),
     quiet: Duration::from_millis(12),
     most: Duration::from_millis(200),
 };
 
-/// A running session. Dropping it ends it.
+/// A running session. Dropping it ends the session.
 pub struct SessionServer {
     shared: Arc<Shared>,
     driver: Option<JoinHandle<()>>,
 }
 
 impl SessionServer {
-    /// Starts a session over `objects`, the first `heads` of which go first, and whose bytes come from `source`.
+    /// Starts a session of `objects`, the first `heads` of which are sent first; `source` has their bytes.
     ///
     /// # Errors
-    /// `Invalid` for no object, too many of them, or blocks that do not fit; `Io` where sockets or threads fail.
+    /// `Invalid` for no objects, too many of them, or blocks that do not fit the interface; `Io` if sockets or
+    /// threads fail.
     pub fn start(
         config: SessionConfig,
         objects: Vec<ObjectRef>,
@@ -100,10 +101,10 @@ impl SessionServer {
         Ok(Self { shared, driver: Some(driver) })
     }
 
-    /// Lets one more receiver take part.
+    /// Admits one more receiver, and returns its grant.
     ///
     /// # Errors
-    /// `Refused` if the session is over, full, or its packets do not fit the receiver's MTU.
+    /// `Refused` if the session has ended or is full, or if its packets do not fit the receiver's MTU.
     pub fn admit(&self, request: &SessionRequest) -> Result<SessionGrant> {
         let shared = &self.shared;
         let refused = |why: String| Err(Error::new(ErrorKind::Refused, why));
@@ -122,7 +123,7 @@ impl SessionServer {
         names.push(request.receiver.chars().take(NAME_BYTES_MAX / 4).collect());
         let receivers = receiver + 1;
         drop(names);
-        // The session lives while somebody is about to join.
+        // The driver must know at once, or it could end the session while this receiver is about to join.
         let _ = shared.commands.send(Command::Admit(ReceiverId(receiver)));
         shared.waker.wake();
         let source = shared.source.ip();
@@ -146,13 +147,13 @@ impl SessionServer {
         })
     }
 
-    /// The session's name.
+    /// The session's id.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.shared.session
     }
 
-    /// What it did so far.
+    /// The session's statistics so far.
     #[must_use]
     pub fn statistics(&self) -> SessionStatistics {
         let (reply, answer) = bounded(1);
@@ -165,13 +166,13 @@ impl SessionServer {
         self.shared.last.lock().clone().unwrap_or_else(|| self.shared.empty_statistics())
     }
 
-    /// Whether it has ended: nobody can join any more.
+    /// Whether it has ended, so that no receiver can join any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shared.over.load(Ordering::Acquire) || self.driver.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it with a farewell to its receivers, and returns its last statistics.
+    /// Ends the session with BYE to its receivers, and returns its last statistics.
     pub fn stop(mut self) -> SessionStatistics {
         self.end();
         self.statistics()

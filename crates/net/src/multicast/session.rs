@@ -1,4 +1,4 @@
-//! What a session is made of, and what its threads and its owner share.
+//! Configuration of a session, and the state that its threads and its owner share.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,41 +18,42 @@ use crate::api::{Key, SessionId, SessionStatistics};
 use crate::udp::SendOptions;
 use crate::waker::Waker;
 
-/// Where the search for the rate begins, and what it never reaches, in bits per second.
+/// The rate at which the search begins, in bits per second.
 const RATE_INITIAL: u64 = 250_000_000;
-/// See [`RATE_INITIAL`].
+/// Highest rate without a ceiling, in bits per second.
 pub(super) const RATE_MAX: u64 = 1_000_000_000_000;
-/// The rate is not lower than this unless the budget says otherwise, in bits per second.
+/// Default of the lowest rate of a session, in bits per second.
 pub const RATE_FLOOR: u64 = 1_000_000;
 
-/// What a session is made of.
+/// Configuration of a session.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     /// `image@version`.
     pub reference: String,
-    /// Number of this start of the server; never the same twice.
+    /// Number of this start of the server; each start has another one.
     pub epoch: u32,
-    /// Group and port that blocks go to.
+    /// Group and port to which blocks are sent.
     pub group: SocketAddr,
-    /// How they go there.
+    /// Interface and socket options for sending.
     pub send: SendOptions,
-    /// Address that receivers report to, where it differs from the one that packets come from.
+    /// Address to which receivers report, if it differs from the one that packets are sent from.
     pub report_address: Option<IpAddr>,
-    /// Payload of a block; by default what fits the interface's MTU.
+    /// Payload of a block in bytes; by default the largest that fits the interface's MTU.
     pub block_bytes: Option<u16>,
-    /// In a session for attached disks: runs of chunks of the disk that go first, as the objects are ordered.
+    /// In a session for attached disks: the runs of chunks of the disk that are sent first. `objects` are in this
+    /// order.
     pub order: Option<Vec<(u64, u32)>>,
-    /// Stored objects are packed while an object of the session has at most so many blocks.
+    /// Most blocks of a bundle of several stored objects.
     pub bundle_blocks: u16,
-    /// What it shares with the server's other sessions.
+    /// The budget that the server's sessions share.
     pub budget: Arc<Budget>,
     /// Memory for objects, in bytes.
     pub cache_bytes: u64,
-    /// Threads that read objects ahead.
+    /// Number of threads that read objects in advance.
     pub readers: usize,
-    /// A receiver that was not heard for so long has gone.
+    /// A receiver that is silent for this time no longer counts.
     pub receiver_timeout: Duration,
-    /// The session ends itself after so long without a receiver.
+    /// The session ends after this time without receivers.
     pub deserted_after: Duration,
 }
 
@@ -87,7 +88,7 @@ pub(super) struct Shared {
     pub(super) group_key: Key,
     pub(super) secret: [u8; 32],
     pub(super) source: SocketAddr,
-    /// Names of the receivers admitted; a receiver's number is its index.
+    /// Names of the admitted receivers; a receiver's number is its index.
     pub(super) names: Mutex<Vec<String>>,
     pub(super) commands: Sender<Command>,
     pub(super) waker: Arc<Waker>,
@@ -96,7 +97,7 @@ pub(super) struct Shared {
     pub(super) read: Arc<ReadCounters>,
 }
 
-/// What the driving thread is told.
+/// Commands for the driving thread.
 pub(super) enum Command {
     Admit(ReceiverId),
     Statistics(Sender<SessionStatistics>),
@@ -104,7 +105,7 @@ pub(super) enum Command {
 }
 
 impl Shared {
-    /// A report as its sender's key confirms it.
+    /// Opens a report and verifies it with its sender's key.
     pub(super) fn open(&self, packet: &[u8]) -> std::result::Result<Upstream, Reject> {
         let receiver = peek_receiver(packet).ok_or(Reject::Length)?;
         if receiver.0 as usize >= self.names.lock().len() {
@@ -148,14 +149,14 @@ impl Shared {
     }
 }
 
-/// The bounds of the rate that the budget leaves.
+/// The bounds of the rate, within the budget.
 pub(super) fn rate_of(config: &SessionConfig) -> RateConfig {
     let ceiling = config.budget.ceiling().unwrap_or(RATE_MAX);
     let floor = config.budget.floor().min(ceiling);
     RateConfig { initial: RATE_INITIAL.clamp(floor, ceiling), floor, ceiling }
 }
 
-/// The address without the interface that this machine calls it by.
+/// The address without its IPv6 scope, which only this machine understands.
 pub(super) fn unscoped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }

@@ -1,4 +1,4 @@
-//! Server and receivers as threads, over loopback and over a link between two namespaces.
+//! Tests server and receivers as threads, over loopback and over a link between two network namespaces.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::interface::{self, Interface};
 use crate::testbed;
 use crate::udp::SendOptions;
 
-/// Objects of many lengths, the empty one and exact multiples of common block sizes among them.
+/// Objects of many lengths, including an empty one and exact multiples of common block sizes.
 fn objects(seed: u64, count: usize) -> (Vec<ObjectRef>, Arc<MemoryObjects>) {
     let (mut chance, memory) = (Chance::from_seed(seed), MemoryObjects::new());
     let mut names = Vec::new();
@@ -63,20 +63,20 @@ fn start(
     SessionServer::start(config, names.to_vec(), 2, source).unwrap()
 }
 
-/// Wants everything, holds it against its digest, and is as difficult as asked.
+/// Wants everything, compares digests, and causes the trouble that a test requests.
 struct Collector<'a> {
     names: &'a [ObjectRef],
     got: HashMap<u64, Bytes>,
     asked: bool,
-    /// Is full at every n-th offer.
+    /// Has no room at every n-th object.
     full_every: usize,
     offers: usize,
-    /// Finds this one spoilt.
+    /// Reports this object as damaged.
     spoils: Option<u64>,
-    /// What it was to get by other means.
+    /// Objects that it was told to get in another way.
     otherwise: Vec<u64>,
     have: Vec<u64>,
-    /// Stops when this many are here.
+    /// Stops when it has this many objects.
     stop_at: Option<(usize, Stop)>,
 }
 
@@ -159,7 +159,8 @@ fn several_receivers_get_everything_and_it_is_sent_once() {
     let statistics = server.stop();
     assert_eq!(statistics.receivers.len(), 3, "{statistics:#?}");
     assert_eq!(statistics.receivers[2].name, "host 2");
-    // Without loss everything goes once, or twice to who starts a moment later; never once for each.
+    // Without loss everything is sent once, or twice for a receiver that starts a moment later; never once per
+    // receiver.
     assert!(statistics.payload_bytes < 2 * statistics.image_bytes, "{statistics:#?}");
     assert!(!statistics.running && statistics.read_failures == 0, "{statistics:#?}");
 }
@@ -288,7 +289,7 @@ fn what_the_server_cannot_read_is_not_sent_as_something_else() {
     assert!(server.stop().read_failures >= 2);
 }
 
-/// Wants all, and then one in a hurry; notes in which order they come.
+/// Wants everything, then one object urgently; records the order in which objects arrive.
 struct Hurried<'a> {
     names: &'a [ObjectRef],
     came: Vec<u64>,

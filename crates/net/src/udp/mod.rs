@@ -1,12 +1,12 @@
-//! UDP sockets of multicast sessions: runs of packets go out and come in with one system call each.
+//! UDP sockets of multicast sessions: runs of packets are sent and received with one system call each.
 //!
 //! Sending uses generic segmentation offload (`UDP_SEGMENT`, `udp(7)`): up to 64 packets of equal size in one call.
-//! Where the kernel or a driver refuses it, packets go one by one. Receiving uses `recvmmsg` with generic receive
-//! offload (`UDP_GRO`). All sockets are non-blocking; [`wait`] is the one place that blocks.
+//! If the kernel or a network driver refuses it, packets are sent one by one. Receiving uses `recvmmsg` with generic
+//! receive offload (`UDP_GRO`). All sockets are non-blocking; only [`wait`] blocks.
 //!
-//! A shaped or slow link pushes back through the send buffer, which is kept small on purpose: what lies in it can't be
-//! overtaken by a repair. A queue discipline that drops is noticed, too (`IP_RECVERR` turns its silence into
-//! `ENOBUFS`).
+//! A shaped or slow link pushes back through the send buffer. The buffer is small on purpose: a repair cannot
+//! overtake packets that are already in it. A queue discipline that drops packets is noticed too, because
+//! `IP_RECVERR` makes the send call fail with `ENOBUFS`.
 
 mod offload;
 
@@ -23,39 +23,40 @@ use crate::interface::Interface;
 use offload::OffloadSocket;
 pub use offload::{Arrivals, Sent};
 
-/// Send buffer asked for by default, in bytes. The kernel grants twice that and counts its own overhead, so a few
-/// runs fit: enough to keep a link busy between two wake-ups, and about 2 ms at 1 Gbit/s.
+/// Default size of the send buffer, in bytes. The kernel grants twice that and counts its own overhead, so a few runs
+/// fit: enough to keep a link busy between two wake-ups, and about 2 ms at 1 Gbit/s.
 pub(crate) const SEND_BUFFER_BYTES: usize = 192 << 10;
-/// At lower rates the send buffer holds what takes so long, but not less than so many bytes.
+/// At lower rates the send buffer holds what takes this time to send, in milliseconds, but at least
+/// `SEND_BUFFER_BYTES_MIN`.
 const SEND_BUFFER_MS: u64 = 3;
 const SEND_BUFFER_BYTES_MIN: usize = 16 << 10;
-/// Receive buffer asked for, in bytes: what arrives at 10 Gbit/s while the reader sleeps for 13 ms.
+/// Requested size of the receive buffer, in bytes: what arrives at 10 Gbit/s while the reader sleeps for 13 ms.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
 /// How a [`GroupSender`] sends.
 #[derive(Debug, Clone)]
 pub struct SendOptions {
-    /// Interface that packets leave by.
+    /// Interface from which packets are sent.
     pub interface: Interface,
     /// Routers that a packet may pass, plus one. 1 keeps it on the local network.
     pub ttl: u32,
-    /// Whether receivers on this machine hear it.
+    /// Whether receivers on this machine get the packets.
     pub loopback: bool,
-    /// Port that packets come from and reports come to; 0 for any.
+    /// Port from which packets are sent and to which reports are sent; 0 for any.
     pub port: u16,
     /// Send buffer, in bytes.
     pub send_buffer_bytes: usize,
 }
 
 impl SendOptions {
-    /// TTL 1, heard on this machine as well, any port.
+    /// The defaults on `interface`: TTL 1, also to receivers on this machine, any port.
     #[must_use]
     pub fn on(interface: Interface) -> Self {
         Self { interface, ttl: 1, loopback: true, port: 0, send_buffer_bytes: SEND_BUFFER_BYTES }
     }
 }
 
-/// The server's socket of a session: sends to the group, receives reports, answers them.
+/// The server's socket of a session: sends to the group, and receives reports.
 pub struct GroupSender {
     socket: OffloadSocket,
     group: SocketAddr,
@@ -65,7 +66,8 @@ impl GroupSender {
     /// A socket that sends to `group`.
     ///
     /// # Errors
-    /// `Invalid` if `group` is no multicast address; `NotFound` if the interface has no address of that family; `Io`.
+    /// `Invalid` if `group` is not a multicast address; `NotFound` if the interface has no address of that family;
+    /// `Io`.
     pub fn open(group: SocketAddr, options: &SendOptions) -> Result<Self> {
         let group = scoped(group, options.interface.index);
         let source = options
@@ -102,32 +104,32 @@ impl GroupSender {
         Ok(Self { socket, group })
     }
 
-    /// Where it sends to.
+    /// The group and port to which it sends.
     #[must_use]
     pub fn group(&self) -> SocketAddr {
         self.group
     }
 
-    /// Where it sends from, and receives reports.
+    /// The address from which it sends, and at which it receives reports.
     ///
     /// # Errors
-    /// `Io`.
+    /// `Io` if the system does not tell it.
     pub fn local(&self) -> Result<SocketAddr> {
         self.socket
             .local()
             .map_err(|error| Error::from_source(ErrorKind::Io, "read a socket's address", error))
     }
 
-    /// How many packets of `packet_bytes` one call takes.
+    /// How many packets of `packet_bytes` bytes one call can send.
     #[must_use]
     pub fn run_max(&self, packet_bytes: usize) -> usize {
         self.socket.run_max(packet_bytes)
     }
 
-    /// Sends `packets`, each of `packet_bytes` (the last may be shorter), to the group.
+    /// Sends `packets`, each of `packet_bytes` bytes (the last may be shorter), to the group. May send only a part.
     ///
     /// # Errors
-    /// What the system says, other than that it is full.
+    /// Errors of the system. A full buffer or queue is no error: see [`Sent`].
     pub fn send(&self, packets: &[u8], packet_bytes: usize) -> io::Result<Sent> {
         self.retried(|| self.socket.send_run(self.group, packets, packet_bytes))
     }
@@ -140,19 +142,19 @@ impl GroupSender {
         self.retried(|| self.socket.send(receiver, packet, packet.len()))
     }
 
-    /// Lets only so much wait in this machine that it is gone within a few milliseconds at `bits_per_second`: what is
-    /// sent later could not overtake it, and it would look like congestion to those who measure delay.
+    /// Sizes the send buffer so that it drains within a few milliseconds at `bits_per_second`. Later packets, like
+    /// repairs, cannot overtake its content, and receivers would see its delay as congestion.
     pub(crate) fn fit_buffer(&self, bits_per_second: u64) {
-        // The kernel grants twice what it is asked for.
+        // The kernel grants twice the requested size.
         let bytes = usize::try_from(bits_per_second / 8 * SEND_BUFFER_MS / 1000 / 2).unwrap_or(usize::MAX);
         let _ =
             self.socket.socket.set_send_buffer_size(bytes.clamp(SEND_BUFFER_BYTES_MIN, SEND_BUFFER_BYTES));
     }
 
-    /// Takes in what has come. False if nothing has.
+    /// Reads packets that have arrived into `arrivals`. False if there are none.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn receive(&self, arrivals: &mut Arrivals) -> io::Result<bool> {
         let received = self.socket.receive(arrivals);
         received.or_else(|_| {
@@ -161,7 +163,8 @@ impl GroupSender {
         })
     }
 
-    /// An error that the network reported for an earlier packet comes out of the next call: only the second counts.
+    /// Repeats a failed call once: the first may only report an error that the network signalled for an earlier
+    /// packet.
     fn retried(&self, send: impl Fn() -> io::Result<Sent>) -> io::Result<Sent> {
         send().or_else(|_| {
             self.socket.drain_errors();
@@ -169,7 +172,7 @@ impl GroupSender {
         })
     }
 
-    /// For [`wait`].
+    /// Clears errors that the network signalled, which would end every [`wait`].
     pub(crate) fn drain_errors(&self) {
         self.socket.drain_errors();
     }
@@ -181,18 +184,18 @@ impl AsFd for GroupSender {
     }
 }
 
-/// A receiver's socket for what goes to the group.
+/// A receiver's socket for packets to the group.
 pub struct GroupReceiver {
     socket: OffloadSocket,
     buffer_bytes: usize,
 }
 
 impl GroupReceiver {
-    /// Joins `group` on `interface`. With a `source`, IPv4 joins are specific to it (RFC 4607 needs a group in
-    /// 232.0.0.0/8, other groups take it as a filter).
+    /// Joins `group` on `interface`. With a `source`, IPv4 joins accept only packets from it (RFC 4607 needs a group
+    /// in 232.0.0.0/8; for other groups the kernel uses it as a filter).
     ///
     /// # Errors
-    /// `Io`, also where the system allows no more memberships.
+    /// `Io`, also if the system allows no more memberships.
     pub fn join(group: SocketAddr, interface: &Interface, source: Option<IpAddr>) -> Result<Self> {
         let group = scoped(group, interface.index);
         Self::configure(group, interface, source).map_err(|error| {
@@ -211,6 +214,7 @@ impl GroupReceiver {
         socket.bind(&group.into())?;
         match (group.ip(), source) {
             (IpAddr::V4(group), Some(IpAddr::V4(source))) => {
+                // Otherwise Linux also delivers packets of groups that other sockets of this machine have joined.
                 socket.set_multicast_all_v4(false)?;
                 let interface = interface.ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
                 socket.join_ssm_v4(&source, &group, &interface)?;
@@ -227,17 +231,17 @@ impl GroupReceiver {
         Ok(Self { socket: OffloadSocket::new(socket)?, buffer_bytes })
     }
 
-    /// Receive buffer that the system granted, in bytes. Less than [`RECEIVE_BUFFER_BYTES`] means that bursts may be
-    /// lost: `net.core.rmem_max` is low and the process may not pass it.
+    /// Size of the receive buffer that the system granted, in bytes. If it is less than [`RECEIVE_BUFFER_BYTES`],
+    /// bursts may be lost: `net.core.rmem_max` is low, and the process lacks the privilege to exceed it.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Takes in what has come. False if nothing has.
+    /// Reads packets that have arrived into `arrivals`. False if there are none.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn receive(&self, arrivals: &mut Arrivals) -> io::Result<bool> {
         self.socket.receive(arrivals)
     }
@@ -249,14 +253,14 @@ impl AsFd for GroupReceiver {
     }
 }
 
-/// A receiver's socket for its reports and the answers.
+/// A receiver's socket for its reports.
 pub(crate) struct ReportSocket {
     socket: OffloadSocket,
     server: SocketAddr,
 }
 
 impl ReportSocket {
-    /// A socket that reports to `server` by `interface`.
+    /// A socket that sends reports to `server` through `interface`.
     ///
     /// # Errors
     /// `Io`.
@@ -274,10 +278,10 @@ impl ReportSocket {
         Ok(Self { socket: open().map_err(failed)?, server })
     }
 
-    /// Sends one packet to the server. What cannot go now is lost, as on the network.
+    /// Sends one packet to the server. A packet that cannot be sent now is lost, as on the network.
     ///
     /// # Errors
-    /// What the system says: no route, mostly.
+    /// Errors of the system, usually that there is no route.
     pub(crate) fn send(&self, packet: &[u8]) -> io::Result<Sent> {
         self.socket.send(self.server, packet, packet.len())
     }
@@ -289,10 +293,11 @@ impl AsFd for ReportSocket {
     }
 }
 
-/// Waits until one of `readable` can be read, `writable` can be written, or `timeout` has passed. True if one can.
+/// Waits until one of `readable` can be read, `writable` can be written, or `timeout` has passed. True if a socket is
+/// ready.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn wait(readable: &[&dyn AsFd], writable: Option<&dyn AsFd>, timeout: Duration) -> io::Result<bool> {
     let reading = readable.iter().map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
     let writing = writable.iter().map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT));
@@ -305,12 +310,13 @@ pub fn wait(readable: &[&dyn AsFd], writable: Option<&dyn AsFd>, timeout: Durati
     }
 }
 
-/// Asks for `bytes` of receive buffer, past the system's limit where the process may, and returns what it got.
+/// Requests a receive buffer of `bytes` bytes, beyond the system's limit if the process is privileged, and returns
+/// the granted size in bytes.
 fn grow_receive_buffer(socket: &Socket, bytes: usize) -> usize {
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
         let _ = socket.set_recv_buffer_size(bytes);
     }
-    // The kernel reports twice what it was asked for: the half is for its bookkeeping.
+    // The kernel reports twice the requested size: half of it is for its bookkeeping.
     socket.recv_buffer_size().unwrap_or(0) / 2
 }
 
@@ -326,7 +332,7 @@ fn needs_scope(address: IpAddr) -> bool {
     }
 }
 
-/// `address` as this machine must write it: link-local IPv6 names the interface.
+/// `address` as sockets of this machine need it: link-local IPv6 addresses name the interface by `index`.
 fn scoped(address: SocketAddr, index: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if needs_scope(address.ip()) => {
@@ -351,7 +357,7 @@ mod tests {
         (sender, receiver, loopback)
     }
 
-    /// Receives until `count` packets are there, or nothing has come for a while.
+    /// Receives until `count` packets have arrived, or none has for a while.
     fn collect(receiver: &GroupReceiver, count: usize) -> Vec<Vec<u8>> {
         let (mut arrivals, mut packets) = (Arrivals::default(), Vec::new());
         while packets.len() < count && wait(&[receiver], None, PATIENCE).unwrap() {

@@ -1,4 +1,4 @@
-//! A UDP socket with offloads: a run of packets goes out, and several come in, with one system call.
+//! A UDP socket with offloads: one system call sends or receives several packets.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::Socket;
 
-/// Bytes that one call sends at most: the largest UDP datagram, in which the kernel carries a run of packets.
+/// Most bytes of one send call: the largest UDP datagram, in which the kernel carries a run of packets.
 pub(crate) const RUN_BYTES_MAX: usize = 65_507 - 60;
-/// `ENOBUFS`: a queue discipline dropped what was sent.
+/// `ENOBUFS`: a queue discipline dropped the packets.
 const NO_BUFFERS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
-/// What became of a run of packets.
+/// The result of sending a run of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// So many bytes went out.
+    /// This many bytes were sent.
     Bytes(usize),
-    /// Nothing went: the send buffer is full. [`wait`] until it can be written.
+    /// Nothing was sent: the send buffer is full. [`wait`] until it can be written.
     Blocked,
-    /// Nothing went: the device's queue was full and dropped it. Wait a moment.
+    /// Nothing was sent: the device's queue was full and dropped the packets. Wait a moment.
     Dropped,
 }
 
@@ -54,7 +54,7 @@ impl OffloadSocket {
         }
     }
 
-    /// Sends equal-size packets, in as few calls as the kernel allows.
+    /// Sends packets of equal size, with as few calls as the kernel allows.
     pub(super) fn send_run(
         &self,
         destination: SocketAddr,
@@ -69,7 +69,7 @@ impl OffloadSocket {
                 Ok(Sent::Bytes(bytes)) => sent += bytes,
                 Ok(full) if sent == 0 => return Ok(full),
                 Ok(_) => break,
-                // The state has noticed that offload is refused: the same again, one by one.
+                // The kernel refused segmentation offload, and `state` has noted it: repeat, one packet per call.
                 Err(_) if piece.len() > packet_bytes && self.state.max_gso_segments() == 1 => {}
                 Err(error) => return Err(error),
             }
@@ -91,14 +91,15 @@ impl OffloadSocket {
         Ok(arrivals.count > 0)
     }
 
-    /// Forgets errors that the network reported (port unreachable): a receiver that died must not disturb.
+    /// Clears errors that the network signalled (port unreachable): a receiver that crashed must not disturb the
+    /// session.
     pub(super) fn drain_errors(&self) {
         while let Ok(Some(_)) = self.state.recv_transport_error((&self.socket).into()) {}
         let _ = self.socket.take_error();
     }
 }
 
-/// Packets as they came in, and the buffers for them, reused from call to call.
+/// Received packets, and their buffers, which are used again by each call.
 pub struct Arrivals {
     buffers: Vec<Vec<u8>>,
     metas: Vec<RecvMeta>,
@@ -111,7 +112,7 @@ impl Default for Arrivals {
     }
 }
 
-/// Buffers of 64 KiB that one call fills. More save calls but leave the processor's cache.
+/// Buffers of 64 KiB that one call fills. More would save calls, but exceed the processor's cache.
 const ARRIVAL_BUFFERS: usize = 8;
 
 impl Arrivals {
@@ -121,7 +122,7 @@ impl Arrivals {
         Self { buffers: vec![vec![0; 1 << 16]; count], metas: vec![RecvMeta::default(); count], count: 0 }
     }
 
-    /// The packets of the last call: sender and bytes.
+    /// The packets of the last call: sender's address and bytes.
     pub fn packets(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
         let runs = self.buffers.iter().zip(&self.metas).take(self.count);
         runs.flat_map(|(buffer, meta)| {
@@ -130,7 +131,8 @@ impl Arrivals {
         })
     }
 
-    /// The same as trains: packets one behind the other, and the size of each, at least 1; the last may be shorter.
+    /// The same packets as trains: packets directly one after the other, and the size of each, at least 1; the last
+    /// may be shorter.
     pub fn trains(&self) -> impl Iterator<Item = (&[u8], usize)> {
         self.buffers.iter().zip(&self.metas).take(self.count).map(|(buffer, meta)| train(buffer, meta))
     }

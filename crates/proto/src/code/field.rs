@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 const SMALL_POLYNOMIAL: u8 = 0x1b;
 /// `t^2 = t + TOWER`.
 pub(super) const TOWER: u8 = 0x20;
-/// Powers of it are all elements but 0. Only logarithms depend on it, no symbol does.
+/// A generator: its powers are all elements except 0. Only logarithms depend on it, no symbol does.
 const GENERATOR: u16 = 0x108;
-/// Number of elements but 0.
+/// Number of elements except 0.
 const ORDER: u32 = 65_535;
 
 /// Product in the small field.
@@ -32,7 +32,7 @@ pub(super) const fn product(left: u16, right: u16) -> u16 {
     u16::from_le_bytes([low, small_product(a, d) ^ small_product(b, c) ^ squares])
 }
 
-/// What an element does to the two bytes of another one: `low = low * low_low + high * high_low` and so on.
+/// Multiplication by an element as a matrix over its two bytes: `low = low * low_low + high * high_low` and so on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
     pub low_low: u8,
@@ -59,7 +59,8 @@ static TIMES_TOWER: [u8; 256] = {
     table
 };
 
-/// Products of each byte with all bytes that have only low or only high bits set, for table look-ups by half a byte.
+/// Products of each byte with all bytes of which only the low or only the high four bits are set: tables for look-ups
+/// by half a byte.
 pub(super) static NIBBLES: [[[u8; 16]; 2]; 256] = {
     let mut table = [[[0; 16]; 2]; 256];
     let (mut byte, mut at) = (0u8, 0);
@@ -77,10 +78,10 @@ pub(super) static NIBBLES: [[[u8; 16]; 2]; 256] = {
     table
 };
 
-/// Logarithms and powers, 384 KiB, made at the first use.
+/// Logarithms and powers, 384 KiB, computed at the first use.
 pub(super) struct Logarithms {
     log: Box<[u16]>,
-    /// Twice over, so that the sum of two logarithms needs no reduction.
+    /// Repeated once, so that the sum of two logarithms needs no reduction.
     power: Box<[u16]>,
 }
 

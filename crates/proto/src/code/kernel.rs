@@ -1,6 +1,6 @@
-//! The inner loop of the code: a block times many elements of the field, added to as many sums. By the instructions
-//! that x86 has for the small field where there are registers of 512 bits (Ice Lake, Zen 4), else by looking up half
-//! a byte at a time (SSE4.2, AVX2, NEON).
+//! The inner loop of the code: multiplies a block by several elements of the field, and adds each product to a sum.
+//! It uses the x86 instructions for the small field if there are registers of 512 bits (Ice Lake, Zen 4), otherwise
+//! look-ups by half a byte (SSE4.2, AVX2, NEON).
 
 use fearless_simd::{Level, dispatch, prelude::*, u8x16};
 
@@ -9,11 +9,12 @@ use super::field::{Factors, NIBBLES};
 /// Bytes of the widest register; halves of sums are padded to a multiple of it.
 const LANE_BYTES: usize = 64;
 
-/// Sums that are being made, each as the low bytes of its elements and then the high bytes, both padded with zeros.
+/// The sums that are being computed. Each has the low bytes of its elements, then the high bytes, both padded with
+/// zeros.
 #[derive(Debug)]
 pub(super) struct Sums {
     bytes: Vec<u8>,
-    /// Where the first sum begins, so that no lane of a sum crosses a cache line (a fifth of all time if they do).
+    /// Offset of the first sum, such that no lane crosses a cache line (crossing costs a fifth of the total time).
     start: usize,
     half_bytes: usize,
     padded_half_bytes: usize,
@@ -29,7 +30,7 @@ impl Sums {
         Self { bytes, start, half_bytes, padded_half_bytes }
     }
 
-    /// How many sums of this size can be worked on at once without leaving the fastest cache.
+    /// How many sums of this size can be computed at once without exceeding the first-level cache.
     pub(super) fn at_once(block_bytes: usize) -> usize {
         (CACHE_BYTES / (2 * (block_bytes / 2).next_multiple_of(LANE_BYTES))).clamp(4, 32)
     }
@@ -38,7 +39,7 @@ impl Sums {
         self.bytes.fill(0);
     }
 
-    /// Makes sum `index` equal to `block`.
+    /// Sets sum `index` to `block`.
     pub(super) fn set(&mut self, index: usize, block: &[u8]) {
         let (low, high) = block.split_at(self.half_bytes);
         let half = self.padded_half_bytes;
@@ -65,7 +66,8 @@ impl Sums {
         &mut self.bytes[self.start + index * 2 * self.padded_half_bytes..]
     }
 
-    /// Adds the block with these low and high bytes, times `elements[i]`, to sum `first + i`, for all `i`.
+    /// Adds the product of the block (given as low and high bytes) and `elements[i]` to sum `first + i`, for each
+    /// `i`.
     pub(super) fn add(&mut self, level: Level, first: usize, (low, high): (&[u8], &[u8]), elements: &[u16]) {
         let stride = 2 * self.padded_half_bytes;
         let sums = &mut self.from(first)[..elements.len() * stride];
@@ -84,7 +86,7 @@ impl Sums {
     }
 }
 
-/// What is worked on at once: most of the 32 KiB that the smallest first-level caches have.
+/// Bytes of the sums that are computed at once: most of the 32 KiB of the smallest first-level caches.
 const CACHE_BYTES: usize = 28 << 10;
 
 type Lane = [u8; LANE_BYTES];
@@ -98,11 +100,11 @@ struct Block<'a> {
     rest_high: &'a [Lane],
 }
 
-/// `(low, high, sum_low, sum_high)`, all as long.
+/// `(low, high, sum_low, sum_high)`, all of the same length.
 type Lanes<'a> = (&'a [Lane], &'a [Lane], &'a mut [Lane], &'a mut [Lane]);
 
 impl Block<'_> {
-    /// Lanes of this block and of `sum` that belong together, the rest apart.
+    /// The lanes of this block with those of `sum`; the last, shorter one separately.
     #[inline(always)]
     fn with<'a>(&'a self, sum: &'a mut [u8]) -> [Lanes<'a>; 2] {
         let (sum, _) = sum.as_chunks_mut();
@@ -164,7 +166,7 @@ fearless_simd::kernel!(
     }
 );
 
-/// Products of all bytes with one, as two tables of the products of half a byte.
+/// The products of all bytes with one, as two tables of products of half a byte.
 type Table<S> = (<S as Simd>::u8s, <S as Simd>::u8s);
 
 #[inline(always)]

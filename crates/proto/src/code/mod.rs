@@ -1,4 +1,4 @@
-//! The erasure code that repairs objects: any `k` of an object's `k` blocks and its symbols give the object.
+//! The erasure code that repairs objects of `k` blocks: any `k` different blocks and symbols restore the object.
 //!
 //! # Definition
 //!
@@ -10,13 +10,14 @@
 //! - *Symbol* `row` is the sum over all blocks `b` of `matrix[row][b]` times the block, element by element, where
 //!   `matrix[row][b] = ((1024 + 0) xor b) / ((1024 + row) xor b)`, `0 <= b < 1024`, `0 <= row < 64512`.
 //!
-//! That is a Cauchy matrix whose columns are scaled so that row 0 is all ones: symbol 0 is the exclusive or of the
-//! blocks. Every square part of such a matrix has an inverse, so any symbols will do; symbols depend neither on the
-//! number of blocks nor on each other.
+//! This is a Cauchy matrix whose columns are scaled so that row 0 is all ones: symbol 0 is the exclusive or of the
+//! blocks. Every square part of such a matrix has an inverse, so any symbols can be used. A symbol depends neither on
+//! the other symbols nor on the number of blocks.
 //!
 //! # Choice
 //!
-//! By `examples/code_rate.rs`; GB/s of plain bytes on one core (AMD EPYC 9005, 2.6 GHz), 187 blocks of 1424 bytes:
+//! Measured by `examples/code_rate.rs`; GB/s of plain bytes on one core (AMD EPYC 9005, 2.6 GHz), 187 blocks of 1424
+//! bytes:
 //!
 //! | symbols | encode | recover | with AVX2 only | ISA-L 2.30 encode | reed-solomon-simd 3.1 encode, decode |
 //! |--:|--:|--:|--:|--:|--:|
@@ -26,12 +27,13 @@
 //! | 20 | 3.6 | 3.6 | 1.9, 1.8 | 4.1 | 8.5, 1.05 |
 //! | 68 | 1.1 | 1.2 | 0.54, 0.53 | 1.2 | 5.2, 0.75 |
 //!
-//! ISA-L (its tables made for each object; AVX-512) is the mark, and this is within a third of it. But ISA-L has 256
-//! blocks and symbols in all, inverts a matrix of `k` rows (0.015 GB/s) unless the caller does better, and is C. A code
-//! by Fourier transforms wins where much is made at once, and costs the same for one lost block as for sixty; most
-//! objects lack a few. The multiplication that reed-solomon-simd makes public would fit, but takes its tables from
-//! 8 MiB of memory: 0.8 GB/s of sums, here 40 to 75. So matrix and loop are our own, and registers are from a crate:
-//! `fearless_simd`, alive, without dependencies, finds the processor's best at run time, and needs no `unsafe` here.
+//! ISA-L (with tables made for each object; AVX-512) is the reference, and this code is within a third of it. But
+//! ISA-L has at most 256 blocks and symbols together, inverts a matrix of `k` rows (0.015 GB/s) unless the caller
+//! does better, and is C. A code by Fourier transforms is faster for many symbols, but costs the same for one lost
+//! block as for sixty, and most objects miss only a few. The multiplication that reed-solomon-simd exports would fit,
+//! but reads its tables from 8 MiB of memory: 0.8 GB/s of sums, here 40 to 75. So matrix and loop are our own. For
+//! registers we use the crate `fearless_simd`: it is maintained, has no dependencies, finds the processor's best
+//! instructions at run time, and needs no `unsafe` here.
 
 mod field;
 mod kernel;
@@ -44,14 +46,14 @@ use std::ops::Range;
 use field::Logarithms;
 use kernel::Sums;
 
-/// Most blocks that symbols are coded over; longer objects are repaired by exact resends.
+/// Most blocks of a coded object; longer objects are repaired by copies of blocks.
 pub(crate) const CODE_BLOCKS_MAX: u32 = FIRST_ROW as u32;
-/// The element of row 0.
+/// The element of row 0. Blocks have the elements below it.
 const FIRST_ROW: u16 = 1024;
-/// Rows of the code, `0..CODE_ROWS_MAX`: as many as leave each row and each block an element of its own.
+/// Rows of the code, `0..CODE_ROWS_MAX`: as many as possible such that each row and each block has its own element.
 pub(crate) const CODE_ROWS_MAX: u32 = (1 << 16) - CODE_BLOCKS_MAX;
 
-/// A symbol that a receiver holds in the place of a block that it lacks.
+/// A symbol that a receiver stores in the place of a missing block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Held {
     /// Row of the symbol, `0..CODE_ROWS_MAX`.
@@ -60,24 +62,24 @@ pub struct Held {
     pub block: u16,
 }
 
-/// Why [`recover`] did nothing.
+/// Why [`recover`] cannot work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusable {
-    /// Blocks are odd, or out of their bounds.
+    /// The length of blocks is odd or out of bounds.
     BlockBytes(usize),
-    /// The buffer is not `1..=CODE_BLOCKS_MAX` whole blocks.
+    /// The buffer does not have `1..=CODE_BLOCKS_MAX` whole blocks.
     BufferBytes(usize),
-    /// A row out of bounds, or one held twice.
+    /// A row that is out of bounds, or held twice.
     Row(u16),
-    /// A block out of bounds, or one in whose place two symbols are said to lie.
+    /// A block that is out of bounds, or in whose place two symbols lie.
     Block(u16),
 }
 
 impl fmt::Display for Unusable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BlockBytes(bytes) => write!(f, "no symbols of {bytes} bytes"),
-            Self::BufferBytes(bytes) => write!(f, "no symbols over a buffer of {bytes} bytes"),
+            Self::BlockBytes(bytes) => write!(f, "a symbol cannot have {bytes} bytes"),
+            Self::BufferBytes(bytes) => write!(f, "a buffer of {bytes} bytes is not a coded object"),
             Self::Row(row) => write!(f, "symbol {row} is out of bounds or held twice"),
             Self::Block(block) => write!(f, "block {block} is out of bounds or missing twice"),
         }
@@ -86,11 +88,11 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Writes symbols `rows` of `object` one behind the other into `out` (`rows.len() * block_bytes` bytes). `object` are
-/// its plain bytes, of at most `CODE_BLOCKS_MAX` blocks; the last one counts as padded with zeros.
+/// Writes the symbols `rows` of `object` one after the other into `out` (`rows.len() * block_bytes` bytes). `object`
+/// has its plain bytes, at most `CODE_BLOCKS_MAX` blocks; the last block counts as padded with zeros.
 ///
 /// # Panics
-/// If blocks, rows or lengths are not what is said above: all these are the caller's own.
+/// If block length, rows or lengths break these conditions, which the caller controls.
 pub fn encode(object: &[u8], block_bytes: usize, rows: Range<u16>, out: &mut [u8]) {
     encode_by(Level::new(), object, block_bytes, rows, out);
 }
@@ -120,12 +122,12 @@ fn encode_by(level: Level, object: &[u8], block_bytes: usize, rows: Range<u16>, 
     }
 }
 
-/// Puts right an object in a padded buffer (its blocks, the last one padded with zeros) in which each `held` symbol
-/// lies in the place of a missing block.
+/// Restores the missing blocks of an object. The buffer has whole blocks (the last one padded with zeros); in the
+/// place of each missing block lies the `held` symbol.
 ///
 /// # Errors
-/// If sizes or `held` cannot be right; then the buffer is as before. What comes out is only as true as what went in:
-/// the caller verifies the object.
+/// If the sizes or `held` are impossible; then the buffer is unchanged. A forged block or symbol gives a wrong object
+/// without an error: the caller verifies the object.
 pub fn recover(buffer: &mut [u8], block_bytes: usize, held: &[Held]) -> Result<(), Unusable> {
     recover_by(Level::new(), buffer, block_bytes, held)
 }
@@ -136,7 +138,7 @@ fn recover_by(level: Level, buffer: &mut [u8], block_bytes: usize, held: &[Held]
     let rows: Vec<u16> = held.iter().map(|held| held.row).collect();
     let place = |block: u16| usize::from(block) * block_bytes..(usize::from(block) + 1) * block_bytes;
 
-    // What the missing blocks alone would have given for symbols.
+    // The part of each symbol that comes from the missing blocks: the symbol minus the present blocks' part.
     let mut short = Sums::new(block_bytes, held.len());
     for (index, held) in held.iter().enumerate() {
         short.set(index, &buffer[place(held.block)]);
@@ -149,6 +151,7 @@ fn recover_by(level: Level, buffer: &mut [u8], block_bytes: usize, held: &[Held]
         }
     }
 
+    // Multiplied by the inverse of their part of the matrix, these give the missing blocks.
     let inverse = Inverse::of(held);
     let mut sums = Sums::new(block_bytes, at_once);
     for (group, missing) in held.chunks(at_once).enumerate() {
@@ -169,7 +172,7 @@ fn fits(block_bytes: usize) -> bool {
         && block_bytes.is_multiple_of(2)
 }
 
-/// Checks what [`recover`] is given, and says which blocks are there.
+/// Checks the arguments of [`recover`], and returns the blocks that are present.
 fn check(buffer_bytes: usize, block_bytes: usize, held: &[Held]) -> Result<Vec<u16>, Unusable> {
     if !fits(block_bytes) {
         return Err(Unusable::BlockBytes(block_bytes));
@@ -196,7 +199,7 @@ fn check(buffer_bytes: usize, block_bytes: usize, held: &[Held]) -> Result<Vec<u
     Ok((0u16..).zip(missing).filter(|(_, missing)| !missing).map(|(block, _)| block).collect())
 }
 
-/// The element of row `row`: behind those of all blocks, which are their numbers.
+/// The element of row `row`. A block's element is its number, so rows begin after the largest one.
 fn x(row: u16) -> u16 {
     FIRST_ROW + row
 }
@@ -209,8 +212,9 @@ fn column(rows: &[u16], block: u16, into: &mut Vec<u16>) {
     into.extend(rows.iter().map(|row| logarithms.quotient(first, logarithms.log(x(*row) ^ block))));
 }
 
-/// The inverse of the part of the matrix where rows of held symbols and columns of missing blocks meet. That of a
-/// Cauchy matrix `1 / (x[i] + y[j])` is `u[i] * v[j] / (x[i] + y[j])`, so that only logarithms are kept.
+/// The inverse of that part of the matrix which has the rows of the held symbols and the columns of the missing
+/// blocks. The inverse of a Cauchy matrix `1 / (x[i] + y[j])` is `u[i] * v[j] / (x[i] + y[j])`, so only logarithms
+/// are stored.
 struct Inverse {
     /// `(x[i], log u[i])` of each held symbol.
     symbols: Vec<(u16, u32)>,
@@ -225,7 +229,7 @@ impl Inverse {
         let log = |element: u16| if element == 0 { 0 } else { u64::from(logarithms.log(element)) };
         let scale = |own: u16, others: &mut dyn Iterator<Item = u16>, same: &mut dyn Iterator<Item = u16>| {
             let over = others.map(|other| log(own ^ other)).sum::<u64>();
-            // The own element adds 0 to 0.
+            // The own element gives 0, whose logarithm is taken as 0 above.
             let under = same.map(|same| log(own ^ same)).sum::<u64>();
             Logarithms::ratio(over, under)
         };
@@ -235,7 +239,7 @@ impl Inverse {
         Self { symbols, blocks }
     }
 
-    /// What symbol `symbol` adds to each of `blocks`.
+    /// The factors by which symbol `symbol` is added to each of `blocks`.
     fn column(&self, symbol: usize, blocks: Range<usize>, into: &mut Vec<u16>) {
         let logarithms = Logarithms::get();
         let (x, u) = self.symbols[symbol];

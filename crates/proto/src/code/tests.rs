@@ -1,10 +1,10 @@
-//! The code as its page defines it, and what may be asked of it.
+//! Tests the code against its definition, and with wrong arguments.
 
 use super::field::product;
 use super::*;
 use base::Chance;
 
-/// Everything that this machine can run: all must make the same symbols.
+/// All instruction sets that this machine can run: all must compute the same symbols.
 fn levels() -> Vec<Level> {
     let best = Level::new();
     let mut levels = vec![best, Level::baseline()];
@@ -36,7 +36,7 @@ fn shuffled(chance: &mut Chance, count: u16) -> Vec<u16> {
     all
 }
 
-/// One symbol by definition.
+/// One symbol, computed by the definition.
 fn by_definition(object: &[u8], block_bytes: usize, row: u16) -> Vec<u8> {
     let half = block_bytes / 2;
     let mut symbol = vec![0; block_bytes];
@@ -65,7 +65,7 @@ fn object(chance: &mut Chance, blocks_max: u64) -> (Vec<u8>, Vec<u8>, usize, u16
 
 #[test]
 fn golden_elements_and_symbols() {
-    // Made by another implementation of the page.
+    // Computed by another implementation of the definition.
     let elements = [
         (0, 0, 1),
         (0, 1023, 1),
@@ -206,7 +206,7 @@ fn no_call_of_recover_panics() {
                 Held { row: number(&mut chance, row), block: number(&mut chance, 6) }
             })
             .collect();
-        // Right or refused; also with symbols that are no symbols.
+        // The result is right or an error, also if the symbols are random bytes.
         let _ = recover(&mut buffer, block_bytes, &held);
     }
 }

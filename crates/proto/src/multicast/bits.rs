@@ -1,6 +1,6 @@
-//! Ordered sets of object numbers, for up to `SESSION_OBJECTS_MAX` objects.
+//! Ordered sets of the numbers of objects (up to `SESSION_OBJECTS_MAX`) and of the blocks of one object.
 
-/// A set of objects `0..bound`: one bit each, and a summary that skips empty words.
+/// A set of objects `0..bound`: one bit per object, and a summary that lets searches skip empty words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSet {
     words: Vec<u64>,
@@ -18,25 +18,25 @@ impl ObjectSet {
         Self { words: vec![0; words], summary: vec![0; words.div_ceil(64)], bound, len: 0 }
     }
 
-    /// How many objects it holds.
+    /// Number of objects in the set.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it holds none.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it holds `object`.
+    /// Whether `object` is in the set; false if it is not below the bound.
     #[must_use]
     pub fn contains(&self, object: u64) -> bool {
         object < self.bound && self.words[index(object / 64)] >> (object % 64) & 1 == 1
     }
 
-    /// Adds `object`, which is below the bound; true if it was not there.
+    /// Adds `object`, which must be below the bound; true if it was not in the set.
     pub fn insert(&mut self, object: u64) -> bool {
         assert!(object < self.bound, "object {object} of {}", self.bound);
         let word = index(object / 64);
@@ -47,7 +47,7 @@ impl ObjectSet {
         new
     }
 
-    /// Takes `object` out; true if it was there.
+    /// Removes `object`; true if it was in the set.
     pub fn remove(&mut self, object: u64) -> bool {
         if !self.contains(object) {
             return false;
@@ -61,7 +61,7 @@ impl ObjectSet {
         true
     }
 
-    /// The first object at or behind `from`.
+    /// The first object at or after `from`.
     #[must_use]
     pub fn next_from(&self, from: u64) -> Option<u64> {
         if from >= self.bound || self.len == 0 {
@@ -76,7 +76,7 @@ impl ObjectSet {
         Some(word as u64 * 64 + u64::from(self.words[word].trailing_zeros()))
     }
 
-    /// The first object at or behind `from` that it does *not* hold; the bound if it holds all.
+    /// The first object at or after `from` that is *not* in the set; the bound if there is none.
     #[must_use]
     pub(crate) fn next_gap_from(&self, from: u64) -> u64 {
         let mut at = from;
@@ -90,7 +90,7 @@ impl ObjectSet {
         self.bound
     }
 
-    /// The first word at or behind `from` that is not 0.
+    /// The first word at or after `from` that is not 0.
     fn next_word(&self, from: usize) -> Option<usize> {
         let mut group = from / 64;
         let mut bits = *self.summary.get(group)? & (u64::MAX << (from % 64));
@@ -130,7 +130,7 @@ impl BlockSet {
         self.blocks
     }
 
-    /// How many blocks it holds.
+    /// Number of blocks in the set.
     pub(super) const fn len(&self) -> u32 {
         self.len
     }
@@ -143,7 +143,7 @@ impl BlockSet {
         block < self.blocks && self.words[block as usize / 64] >> (block % 64) & 1 == 1
     }
 
-    /// Adds `block`; true if it was not there. Blocks out of bounds are not added.
+    /// Adds `block`; true if it was not in the set. Blocks out of bounds are not added.
     pub(super) fn insert(&mut self, block: u32) -> bool {
         let new = block < self.blocks && !self.contains(block);
         if new {
@@ -153,7 +153,7 @@ impl BlockSet {
         new
     }
 
-    /// Takes `block` out; true if it was there.
+    /// Removes `block`; true if it was in the set.
     pub(super) fn remove(&mut self, block: u32) -> bool {
         let there = self.contains(block);
         if there {
@@ -163,13 +163,13 @@ impl BlockSet {
         there
     }
 
-    /// Takes all blocks out.
+    /// Removes all blocks.
     pub(super) fn clear(&mut self) {
         self.words.fill(0);
         self.len = 0;
     }
 
-    /// The first block at or behind `from`.
+    /// The first block at or after `from`.
     pub(super) fn next_from(&self, from: u32) -> Option<u32> {
         let mut mask = u64::MAX << (from % 64);
         for (index, word) in (from / 64..).zip(self.words.get(from as usize / 64..)?) {
@@ -182,7 +182,7 @@ impl BlockSet {
         None
     }
 
-    /// Byte `index` of the set as a bitmap, lowest block first; blocks at or behind `end` count as absent.
+    /// Byte `index` of the set as a bitmap, lowest block first; blocks at or after `end` count as absent.
     pub(super) fn byte(&self, index: u32, end: u32) -> u8 {
         let word = self.words.get(index as usize / 8).copied().unwrap_or(0);
         let byte = word.to_le_bytes()[index as usize % 8];

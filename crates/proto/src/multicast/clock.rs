@@ -1,4 +1,4 @@
-//! The clock that packets carry.
+//! The clock of the timestamps in packets.
 
 use base::Instant;
 

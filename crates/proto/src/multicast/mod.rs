@@ -1,15 +1,16 @@
-//! Receiver-driven multicast of *objects of N blocks*, specified in `formats/multicast.md`.
+//! Receiver-driven multicast of *objects of N blocks*, as specified in `formats/multicast.md`.
 //!
-//! One [`Server`] sends each object that somebody lacks once, to all, in an order of its own. Each [`Receiver`] takes
-//! the running stream from where it is, reports by unicast what it lacks, and stays silent while the server's
-//! [`Status`] shows that what it lacks is coming. A driver
+//! One [`Server`] sends each object that any receiver is missing once, to all receivers, in an order that the server
+//! chooses. Each [`Receiver`] uses the running stream from its present position, reports by unicast what it is
+//! missing, and stays silent while the server's [`Status`] announces what it is missing.
+//! Both are state machines without sockets and clocks. A driver
 //!
 //! 1. opens each datagram ([`open_downstream`] or, of many, [`open_train`]; [`open_upstream`]) and hands the packet to
 //!    `handle_input`;
 //! 2. then drains `poll_event` and `poll_transmit` until both are empty;
 //! 3. sleeps until `poll_timeout` or the next datagram, and calls `handle_timeout`.
 //!
-//! Machines handle indices and lengths; payload stays in the driver's buffers.
+//! The machines handle indices and lengths only; payload stays in the driver's buffers.
 
 mod bits;
 mod clock;

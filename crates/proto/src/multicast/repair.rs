@@ -1,25 +1,25 @@
-//! Repairs: coded symbols, any of which heals any loss of its object, and exact resends of single blocks where symbols
-//! do not do. What is asked for by many goes out once. Source: `formats/multicast.md`, section 6.
+//! Repairs: symbols, each of which replaces any lost block of its object, and single blocks where symbols do not
+//! help. When many receivers request the same repair, it is sent once. Source: `formats/multicast.md`, section 6.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::multicast::bits::{BlockSet, index};
 use crate::multicast::wire::report::Cause;
 
-/// Most objects with repairs to be sent; further wishes are dropped and come again with the next report.
+/// Most objects with pending repairs. Requests for further ones are dropped; the receivers repeat them.
 const REPAIR_OBJECTS_MAX: usize = 1 << 14;
-/// Repairs are remembered for so many blocks sent after them: longer than any report is on its way.
+/// Sent repairs are remembered until this many more blocks were sent: longer than any report is in flight.
 const REMEMBERED: u64 = 1 << 16;
 
-/// Symbols of an object are numbered below this, and begin again.
+/// An object's symbols have the numbers below this; after the last one the server starts again from the first.
 const ROWS_MAX: u16 = 4096;
 
-/// What is to be sent of an object.
+/// Repairs of an object that wait to be sent.
 #[derive(Debug)]
 struct Pending {
-    /// Symbols, any new ones.
+    /// The number of symbols, any that were not sent before.
     symbols: u32,
-    /// These blocks.
+    /// The numbers of the blocks.
     blocks: BlockSet,
     cause: Cause,
 }
@@ -30,18 +30,18 @@ impl Pending {
     }
 }
 
-/// What was sent of an object lately.
+/// Repairs of an object that were sent recently.
 #[derive(Debug)]
 struct Resent {
     blocks: BlockSet,
     /// Sequence of the last of `blocks`.
     sequence: u64,
-    /// The last symbols, sent one after the other: sequence of the first, and how many.
+    /// The last symbols that were sent one after the other: sequence of the first, and their number.
     burst: (u64, u32),
 }
 
 impl Resent {
-    /// Sequence of the last of all.
+    /// Upper bound of the sequences of all these repairs.
     fn last(&self) -> u64 {
         self.sequence.max(self.burst.0 + u64::from(self.burst.1))
     }
@@ -50,28 +50,28 @@ impl Resent {
 /// A run of repairs, to be sent with consecutive sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RepairRun {
-    /// The first block: of the object, or at or beyond its number of blocks a symbol.
+    /// The first block; from the number of the object's blocks on: a symbol.
     pub(super) first: u32,
     pub(super) count: u16,
     pub(super) cause: Cause,
-    /// How many symbols of the object are still to come behind this run.
+    /// Number of symbols of the object that remain to be sent after this run.
     pub(super) more: u32,
-    /// Nothing is left of the object, which is off the plan now.
+    /// Nothing remains of the object, which was removed from the plan.
     pub(super) done: bool,
 }
 
-/// What is to be repaired, and what was.
+/// Pending repairs of all objects, and those that were sent recently.
 #[derive(Debug)]
 pub(super) struct Repairs {
     pending: HashMap<u64, Pending>,
-    /// Objects of `pending` that wait to be planned, in the order of the first wish.
+    /// Objects of `pending` that wait to be planned, in the order of the first request.
     waiting: VecDeque<u64>,
     /// Objects of `pending` that are pinned in the cache.
     planned: VecDeque<u64>,
     resent: HashMap<u64, Resent>,
     /// Objects of `resent` with the sequence when they were noted, oldest first.
     resent_order: VecDeque<(u64, u64)>,
-    /// The next symbol of each object: none goes out twice before all have.
+    /// The next symbol of each object. No symbol is sent twice before all `ROWS_MAX` were sent.
     rows: Vec<u16>,
 }
 
@@ -88,8 +88,8 @@ impl Repairs {
         }
     }
 
-    /// Somebody lacks `block` of `object`, which has `blocks`, though all before sequence `seen` had time to arrive.
-    /// True if that is news.
+    /// A receiver is missing `block` of `object`, which has `blocks` blocks, although all BLOCKs below `seen` had
+    /// time to arrive. True if this adds a repair.
     pub(super) fn ask_block(
         &mut self,
         object: u64,
@@ -109,8 +109,8 @@ impl Repairs {
             && self.pending(object, blocks, cause).is_some_and(|pending| pending.blocks.insert(block))
     }
 
-    /// Somebody lacks `count` symbols of `object`, which has `blocks`, though all before sequence `seen` had time to
-    /// arrive. True if that is news.
+    /// A receiver needs `count` symbols of `object`, which has `blocks` blocks, although all BLOCKs below `seen` had
+    /// time to arrive. True if more symbols will be sent than before.
     pub(super) fn ask_symbols(
         &mut self,
         object: u64,
@@ -125,18 +125,20 @@ impl Repairs {
         }
         let Some(pending) = self.pending(object, blocks, cause) else { return false };
         let fresh = lacking > pending.symbols;
+        // Any symbol helps every receiver, so the largest request serves all of them: no sum.
         pending.symbols = pending.symbols.max(lacking);
         fresh
     }
 
-    /// Symbols of `object` that went out at or after sequence `seen`.
+    /// Number of symbols of `object` that were sent at or after sequence `seen`, and so may still arrive.
     fn on_their_way(&self, object: u64, seen: u64) -> u32 {
         let Some(resent) = self.resent.get(&object) else { return 0 };
         let (first, count) = resent.burst;
         count - u32::try_from(seen.saturating_sub(first)).unwrap_or(u32::MAX).min(count)
     }
 
-    /// The wishes for `object`, new ones at the end of the queue; `None` if there is no room for them.
+    /// The pending repairs of `object`, at the end of the queue if it had none; `None` if too many objects are
+    /// pending.
     fn pending(&mut self, object: u64, blocks: u32, cause: Cause) -> Option<&mut Pending> {
         if !self.pending.contains_key(&object) {
             if self.pending.len() == REPAIR_OBJECTS_MAX {
@@ -148,12 +150,12 @@ impl Repairs {
         Some(self.pending.entry(object).or_insert_with(empty))
     }
 
-    /// Whether nothing is to be sent.
+    /// Whether no repairs are pending.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Moves the next object to the plan.
+    /// Moves the next object to the plan, and returns it.
     pub(super) fn plan(&mut self) -> Option<u64> {
         loop {
             let object = self.waiting.pop_front()?;
@@ -169,13 +171,13 @@ impl Repairs {
         self.planned.front().copied()
     }
 
-    /// The object is about to be sent whole.
+    /// The object is about to be sent in full, so its pending repairs are void.
     pub(super) fn supersede(&mut self, object: u64) {
         self.pending.remove(&object);
     }
 
-    /// Takes the next run of at most `count_max` packets off the front object, which has `blocks` blocks, to be sent
-    /// from `sequence` on. `None` if it was superseded.
+    /// Takes the next run of at most `count_max` packets of the front object, which has `blocks` blocks, to be sent
+    /// from `sequence` on. `None` if its repairs are void.
     pub(super) fn take_run(&mut self, blocks: u32, count_max: u16, sequence: u64) -> Option<RepairRun> {
         let object = self.front()?;
         let pending = self.pending.get_mut(&object)?;
@@ -193,7 +195,8 @@ impl Repairs {
         Some(RepairRun { first, count, cause, more, done })
     }
 
-    /// Takes block `first`, which is pending, and those that follow it, at most `most`, to be sent from `sequence` on.
+    /// Takes block `first`, which is pending, and the pending blocks directly after it, at most `most` in total, to
+    /// be sent from `sequence` on. Returns their number.
     fn take_blocks(&mut self, object: u64, blocks: u32, first: u32, most: u16, sequence: u64) -> u16 {
         let pending = self.pending.get_mut(&object).expect("it is pending");
         let mut count = 0;
@@ -208,8 +211,8 @@ impl Repairs {
         count
     }
 
-    /// Takes at most `most` (at least 1) new symbols of `object`, which has `blocks` blocks, to be sent from `sequence`
-    /// on: the number of the first as a block, and how many.
+    /// Takes at most `most` (at least 1) new symbols of `object`, which has `blocks` blocks, to be sent from
+    /// `sequence` on. Returns the block number of the first one and how many they are.
     pub(super) fn take_symbols(&mut self, object: u64, blocks: u32, most: u32, sequence: u64) -> (u32, u16) {
         let row = &mut self.rows[index(object)];
         if *row >= ROWS_MAX {
@@ -220,26 +223,28 @@ impl Repairs {
         *row += count;
         let resent = self.remember(object, blocks, sequence);
         let (begin, before) = resent.burst;
+        // Symbols without another packet between them form one burst, so the sequence of each is known.
         let goes_on = begin + u64::from(before) == sequence;
         resent.burst = if goes_on { (begin, before + u32::from(count)) } else { (sequence, count.into()) };
         (first, count)
     }
 
-    /// Takes the front object off the plan and forgets what was wished of it.
+    /// Removes the front object from the plan and drops its pending repairs.
     pub(super) fn drop_front(&mut self) {
         if let Some(object) = self.planned.pop_front() {
             self.pending.remove(&object);
         }
     }
 
-    /// Nobody wants anything any more, but for what is planned.
+    /// Drops all repairs that are not planned, since no receiver is left.
     pub(super) fn forget(&mut self) {
         for object in self.waiting.drain(..) {
             self.pending.remove(&object);
         }
     }
 
-    /// Symbols to come, of at most `most` objects, in the order of sending.
+    /// The objects with pending symbols and how many (at most 255), for at most `most` objects in the order of
+    /// sending.
     pub(super) fn coming(&self, most: usize) -> Vec<(u64, u8)> {
         let queued = self.planned.iter().chain(&self.waiting);
         let symbols = |object: &u64| self.pending.get(object).map_or(0, |pending| pending.symbols);
@@ -247,7 +252,8 @@ impl Repairs {
         coming.filter(|entry| entry.1 > 0).take(most).collect()
     }
 
-    /// What is remembered of `object`, of which something goes out from `sequence` on.
+    /// The record of the repairs of `object`, some of which are sent from `sequence` on. Drops records that are too
+    /// old.
     fn remember(&mut self, object: u64, blocks: u32, sequence: u64) -> &mut Resent {
         let order = &mut self.resent_order;
         while let Some(&(oldest, noted)) = order.front().filter(|entry| entry.1 + REMEMBERED < sequence) {
@@ -266,8 +272,8 @@ impl Repairs {
     }
 }
 
-/// How much of an object of `blocks` is repaired for a receiver while there are others: an eighth and 4 blocks, and
-/// twice what is usually lost of it, in a million.
+/// The largest repair of an object of `blocks` blocks that one receiver gets while there are others: an eighth of the
+/// blocks plus 4, plus twice the usual loss (`loss_per_million`).
 pub(super) fn repairs_max(blocks: u32, loss_per_million: u32) -> u32 {
     let usual = u64::from(blocks) * u64::from(loss_per_million) / 1_000_000;
     blocks / 8 + 4 + 2 * u32::try_from(usual).unwrap_or(u32::MAX / 4)

@@ -1,15 +1,15 @@
-//! What a session counts, in the shape of Frisbee's log (seed `004`): blocks of the image, blocks sent, and per
-//! receiver runtime and concurrency; besides, every resend is booked with its cause.
+//! Statistics of a session, after Frisbee's log (seed `004`): blocks of the image, blocks sent, and per receiver its
+//! runtime and concurrency. In addition every repeated block is counted under its cause.
 
 use base::{Duration, Instant};
 
 use crate::multicast::wire::header::ReceiverId;
 use crate::multicast::wire::report::{Cause, ReceiverCounters};
 
-/// Blocks sent again, by the cause that the first report for them gave.
+/// Blocks that were sent again, by the cause in the first report that requested them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Resent {
-    /// Went by before a receiver joined.
+    /// They were sent before a receiver joined.
     pub late: u64,
     /// A receiver's buffer was full.
     pub buffer_full: u64,
@@ -26,7 +26,7 @@ impl Resent {
         }
     }
 
-    /// All of them.
+    /// The sum over all causes.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.late + self.buffer_full + self.lost
@@ -46,11 +46,12 @@ pub struct SessionStatistics {
     pub blocks_sent: u64,
     /// Payload in them, in bytes.
     pub bytes_sent: u64,
-    /// Those that had been sent before, by cause.
+    /// BLOCK packets that had been sent before, by cause.
     pub resent: Resent,
-    /// Those of them that were repair symbols.
+    /// BLOCK packets with repair symbols.
     pub symbols_sent: u64,
-    /// Those of the symbols that went ahead of any wish for them; the others count as resent.
+    /// Symbols that were sent before any receiver requested them (proactive symbols); the other symbols count as
+    /// resent.
     pub symbols_ahead: u64,
     /// STATUS and BYE packets sent.
     pub control_sent: u64,
@@ -58,10 +59,10 @@ pub struct SessionStatistics {
     pub control_bytes_sent: u64,
     /// Reports taken in.
     pub reports: u64,
-    /// Objects and runs of blocks asked for that were pending or on their way already.
+    /// Requested objects and groups of blocks that were already pending or in flight.
     pub merged: u64,
-    /// Datagrams dropped: too short or of wrong length, other version, other session or epoch, bad tag, unknown, out of
-    /// bounds.
+    /// Datagrams dropped: too short or of wrong length, of another version, session or epoch, with a wrong tag, an
+    /// unknown type or values out of bounds.
     pub rejected: u64,
     /// Receivers that ever joined.
     pub receivers_total: u64,
@@ -74,14 +75,14 @@ pub struct SessionStatistics {
 pub struct ReceiverStatistics {
     /// Its number.
     pub receiver: ReceiverId,
-    /// Since when it takes part.
+    /// When it joined.
     pub joined: Instant,
     /// Time from join to leave, or until now.
     pub runtime: Duration,
-    /// Part of that time in which at least one other took part.
+    /// Part of that time during which at least one other receiver took part.
     pub concurrent: Duration,
     /// Reports taken in.
     pub reports: u64,
-    /// What it counted itself, as of its last report.
+    /// Its own counters, as of its last report.
     pub counters: ReceiverCounters,
 }

@@ -1,9 +1,10 @@
-//! Standing one's ground beside a flow that fills every queue, such as TCP with loss-based congestion control.
+//! Competes with a flow that fills every queue, such as TCP with loss-based congestion control.
 //!
-//! Delay says nothing then: whoever yields to it is left with nothing. When a buffer of `B` bytes before a link of rate
-//! `C` overflows, the window `W` of a TCP flow and the rate `r` of a paced one satisfy `W / B + r / C = 1`. So a rate
-//! that is cut and grows as CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain, gets about
-//! half. It is cut when packets are lost, and when the queue falls since somebody else has yielded.
+//! Then delay is no guide: a flow that yields to it gets nothing. When a buffer of `B` bytes before a link of rate
+//! `C` overflows, the window `W` of a TCP flow and the rate `r` of a paced flow satisfy `W / B + r / C = 1`. So this
+//! rate is cut and grows like CUBIC's window (RFC 9438), scaled by the time that a full buffer takes to drain; so it
+//! gets about half of the link. It is cut when packets are lost, and when the queue falls because the other flow
+//! has yielded.
 
 /// Constants of RFC 9438.
 const CUBIC_C: f64 = 0.4;
@@ -11,22 +12,23 @@ const BETA: f64 = 0.7;
 const SEGMENT_BITS: f64 = 8.0 * 1448.0;
 /// RFC 9438, section 4.3: growth of a flow like Reno with this `BETA`, in segments per round trip.
 const RENO: f64 = 0.53;
-/// Time on the way without queue, which one-way delays can't tell.
+/// Assumed delay without a queue, in seconds, which one-way delays do not show.
 const WAY: f64 = 0.001;
-/// Most that the rate changes in one step.
+/// Largest relative change of the rate in one step.
 const SLEW: f64 = 0.08;
-/// A queue that fell by so much from its peak was let down by somebody.
+/// If the queue fell to this part of its peak, another flow has yielded.
 const FELL: f64 = 0.8;
-/// Time until a change of the rate shows in reports, besides the queue.
+/// Time until a change of the rate shows in reports, in addition to the queue.
 const SETTLING: f64 = 0.1;
-/// What lasts so long is no hiccup of a host.
+/// A state that lasts this long is not caused by a pause of a host.
 const LASTING: f64 = 0.08;
-/// Time between two tries whether the other is still there, and what the rate is during one.
+/// Time between two tests whether the other flow is still there; factor for the rate during a test; and its duration,
+/// as a multiple of the queue.
 const TRY_EVERY: f64 = 3.0;
 const TRY_PART: f64 = 0.5;
 const TRY_QUEUES: f64 = 2.5;
 
-/// A try whether the queue drains without us.
+/// A test whether the queue drains at a lower rate.
 #[derive(Debug, Clone, Copy)]
 struct Try {
     until: f64,
@@ -36,26 +38,28 @@ struct Try {
 /// The state of the competition. Rates in bits per second, times in seconds.
 #[derive(Debug)]
 pub(super) struct Compete {
-    /// Whether a buffer has overflowed, or the other has yielded. Until then the rate grows as in a slow start.
+    /// Whether a buffer has overflowed, or the other flow has yielded. Until then the rate grows as in TCP's slow
+    /// start.
     noticed: bool,
-    /// The rate before the last cut, after it, and when that was.
+    /// The rate before and after the last cut, and when that was.
     rate_max: f64,
     rate_cut: f64,
     cut_at: f64,
-    /// The longest queue since then, and what a full buffer takes.
+    /// The longest queue since then, and the queue of a full buffer, in seconds.
     peak: f64,
     full: f64,
-    /// Since when there is no queue, or much less than there was; infinite if that is not so.
+    /// Since when there is no queue, or a queue much below its peak; infinite if not.
     empty_from: f64,
     fell_from: f64,
-    /// From when on a falling queue is not our own doing.
+    /// From this time on a falling queue is not an effect of our own cut.
     watch_at: f64,
     try_at: f64,
     trying: Option<Try>,
 }
 
 impl Compete {
-    /// Begins at `rate`. Unless the other is known already, the first aim is to be noticed by it.
+    /// Begins at `rate`. Unless the other flow is `known`, the rate first grows until that flow yields or a buffer
+    /// overflows.
     pub(super) fn new(now: f64, rate: f64, queue: f64, known: bool) -> Self {
         Self {
             noticed: known,
@@ -72,7 +76,7 @@ impl Compete {
         }
     }
 
-    /// The next rate; `Err` if nobody else fills the queue any more.
+    /// The next rate; `Err` with the next rate if no other flow fills the queue any more.
     pub(super) fn step(&mut self, now: f64, rate: f64, queue: f64, low: f64, lost: bool) -> Result<f64, f64> {
         self.empty_from = if queue <= low { self.empty_from.min(now) } else { f64::INFINITY };
         let empty = now - self.empty_from >= LASTING;
@@ -112,7 +116,7 @@ impl Compete {
         Ok(self.target(now).clamp(rate * (1.0 - 4.0 * SLEW), rate * (1.0 + SLEW)))
     }
 
-    /// CUBIC's window, as a rate.
+    /// CUBIC's window, converted to a rate.
     fn target(&self, now: f64) -> f64 {
         let passed = now - self.cut_at;
         let segment = SEGMENT_BITS / (self.full + WAY);
@@ -123,7 +127,7 @@ impl Compete {
     }
 }
 
-/// Newton's, since the standard library's differs between machines.
+/// By Newton's method: the result of the standard library differs between machines.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;

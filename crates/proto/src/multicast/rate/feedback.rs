@@ -1,4 +1,4 @@
-//! What the rate learns from a report.
+//! The part of a receiver's report that the rate depends on.
 
 use crate::multicast::wire::header::ReceiverId;
 

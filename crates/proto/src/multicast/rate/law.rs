@@ -1,4 +1,5 @@
-//! The law by which the rate follows what the typical receiver sees. Pure arithmetic; the module says why.
+//! Computes the rate from what the typical receiver sees. Pure arithmetic; the documentation of [`super`] gives the
+//! reasons.
 //!
 //! Rates are in bits per second, times in seconds.
 
@@ -8,92 +9,99 @@ use super::push::Push;
 use super::sense::View;
 use super::share::Share;
 
-/// Looking for the link: rounds of at least so much time, each at twice the rate of the one before.
+/// Shortest time between two steps of the search, each of which doubles the rate.
 pub(super) const SEEK_ROUND: f64 = 0.009;
-/// Who sent this part of what the rate allowed could send more.
+/// A sender that sent this part of what the rate allowed is not slower than the rate.
 const SENT_PART: f64 = 0.9;
-/// A queue of so much ends the search.
+/// A queue of this length ends the search.
 const SEEK_QUEUE: f64 = 0.003;
-/// Following: time between two looks at the rate.
+/// Time between two calls of [`Law::look`] after the search.
 pub(super) const STEP: f64 = 0.025;
-/// A queue of so much, and two packets' time, is congestion.
+/// A queue longer than this and two packets' time is congestion.
 const QUEUE_HIGH: f64 = 0.004;
-/// A queue of so much, and a packet's time, counts as none.
+/// A queue shorter than this and one packet's time counts as none.
 const QUEUE_LOW: f64 = 0.001;
-/// Where a buffer overflowed before its queue was that long, this part of it is; for so long.
+/// If a buffer overflowed with a shorter queue, this part of that queue is the threshold, for this time.
 const FULL_PART: f64 = 0.5;
 const FULL_TIME: f64 = 5.0;
-/// The longest queue known is forgotten at this part a second.
+/// The longest known queue shrinks by this part per second, so that it is forgotten.
 const TALLEST_FADE: f64 = 0.2;
-/// Losses beyond the baseline by so much are congestion.
+/// Loss that exceeds the baseline by this is congestion.
 pub(super) const LOSS_HIGH: f64 = 0.02;
-/// One step down; deeper, if this part of what is delivered is less.
+/// Factor of a cut.
 const CUT: f64 = 0.9;
+/// A cut lowers the rate at most to this part of what is delivered.
 const DELIVERED_PART: f64 = 0.97;
+/// After the queue has drained, the rate is at least this part of what the link delivered meanwhile.
 const BORNE_PART: f64 = 0.93;
-/// The deepest; of the search, and of the search after a round of half the rate that left no queue.
+/// Lowest factor of a cut: while following; in the first step of the search; in a later step, when half the rate left
+/// no queue.
 const CUT_DEEPEST: f64 = 0.5;
 const SEEK_DEEPEST: f64 = 0.08;
 const SEEK_RAISED_DEEPEST: f64 = 0.33;
-/// Queues are to drain in this time, but not at the cost of more than this part of the rate.
+/// A queue should drain in this time, but the rate is not lowered by more than this part for that.
 const DRAIN_TIME: f64 = 0.15;
 const DRAIN_PART: f64 = 0.3;
-/// Age of what is reported, and the longest queue that is believed.
+/// Assumed age of a report, and the longest queue that is believed.
 const REPORT_AGE: f64 = 0.01;
 const QUEUE_CUT_MAX: f64 = 0.25;
-/// A step up adds so many bits per second, and quadratically more the longer there was no queue: flows that see the
-/// same queue rise alike whatever their rates, and slow links are approached in small steps, fast ones in short time.
+/// A step up adds this many bits per second, and quadratically more the longer there was no queue. So flows that
+/// share a queue rise equally whatever their rates; the steps are small on slow links, and fast links are filled in a
+/// short time.
 const RISE: f64 = 0.7e6;
-/// But never more than this part of it.
+/// A step is at most this part of the rate.
 const RISE_MOST: f64 = 0.1;
 const RISE_STEPS: f64 = 2.5;
-/// And so much of the rate, for links on which something always makes a queue for a moment.
+/// A step also adds this part of the rate, for links on which there are always short queues.
 const RISE_PART: f64 = 0.005;
-/// Between the two the rate is held, but after so long somebody else is taken to hold the queue there.
+/// Between the two thresholds the rate stays; after this time without an empty queue another flow is assumed to hold
+/// the queue there, and the rate rises.
 const HELD_TIME: f64 = 0.5;
-/// What may lie in this machine's own socket and device queue, in bits.
+/// Most bits in this machine's own socket and device queue.
 const OWN_QUEUE_BITS: f64 = 8.0 * 256.0 * 1024.0;
-/// A socket's buffer holds what takes so long, and no more.
+/// A socket's buffer holds at most what takes this time to send.
 const OWN_QUEUE: f64 = 0.006;
-/// A standing queue that cuts below this part of the rate did not drain belongs to somebody who fills it.
+/// If a queue does not drain although more than `FILLED_CUTS` cuts took the rate below `FILLED_PART`,
+/// another flow fills it.
 const FILLED_PART: f64 = 0.6;
 const FILLED_TIME: f64 = 0.5;
 const FILLED_CUTS: u32 = 4;
+/// If less than this part of what is sent is delivered, the rate itself fills the queue.
 const FLAT_PART: f64 = 0.85;
-/// Beside others so much loss is a sign to yield.
+/// While competing, loss beyond the baseline of this part is a sign to yield.
 const LOSS_COMPETE: f64 = 0.01;
-/// Even beside others, with so much loss the rate is at most what is delivered.
+/// With this loss the rate is at most what is delivered, even while competing.
 const LOSS_FLOOD: f64 = 0.08;
-/// How much of what was yielded before that was known is taken back.
+/// When the competition begins, the rate returns to this part of what it was before the cuts.
 const REGAINED: f64 = 0.8;
-/// For so long after the other seemed to have gone, so many cuts are enough.
+/// For this time after the other flow seemed to end, more than `AGAIN_CUTS` cuts are enough to compete again.
 const DOUBT: f64 = 10.0;
 const AGAIN_CUTS: u32 = 1;
 
-/// What follows from a look.
+/// The result of [`Law::look`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing to note.
+    /// No congestion.
     Calm,
-    /// The path is too full.
+    /// There is congestion, but no new cut.
     Congested,
-    /// The rate changed so much that losses are to be counted anew, from now on.
+    /// The rate was raised so much that losses are counted from zero, from now on.
     Raised,
-    /// The rate was cut: losses are to be counted anew when the queue has passed.
+    /// The rate was cut: losses are counted from zero when the queue of before has drained.
     Cut,
 }
 
 #[derive(Debug)]
 enum Mode {
-    /// Looks for the link; the loss of the round before.
+    /// Searches for the link's rate; `loss` is the lowest loss of the steps so far.
     Seek { loss: Option<f64> },
-    /// Follows it.
+    /// Follows the link's rate.
     Follow,
-    /// Stands its ground beside somebody who fills every queue.
+    /// Competes with a flow that fills every queue.
     Compete(Compete),
 }
 
-/// Cuts between which the queue did not drain: when the first was, from which rate, and how many.
+/// Cuts after which the queue did not drain: time and rate of the first, and their number.
 #[derive(Debug, Clone, Copy)]
 struct Streak {
     since: f64,
@@ -108,32 +116,32 @@ pub(super) struct Law {
     floor: f64,
     ceiling: f64,
     mode: Mode,
-    /// The queue at the last look, if that was after the last cut.
+    /// The queue at the last call of [`Self::look`], if that was after the last cut.
     queue_before: Option<f64>,
-    /// What was sent lately.
+    /// Smoothed sending rate.
     sent: f64,
-    /// By how much the queue grows, in seconds per second.
+    /// Growth of the queue, in seconds per second.
     slope: Option<f64>,
     cut_at: f64,
-    /// When there was no queue last.
+    /// When there was last no queue.
     clear_at: f64,
-    /// When there was one last, or the rate was cut.
+    /// When there was last a queue, or the rate was last cut.
     queued_at: f64,
-    /// Cut, and the queue did not drain since.
+    /// The cuts since the queue was last empty.
     streak: Option<Streak>,
-    /// How long the queue was at the last cut: what was sent before it has to pass first.
+    /// The queue at the last cut: packets sent before the cut take this long to arrive.
     pub queue_cut: f64,
-    /// What the rate becomes when the queue of the last cut has drained, unless it has.
+    /// The rate to set when the queue of the last cut has drained; `None` if it has.
     drained: Option<f64>,
-    /// What was delivered meanwhile.
+    /// The rate at which the link delivered while it drained.
     borne: Option<f64>,
     share: Share,
-    /// Until when it is doubted that who filled the queue has gone, and the rate when it seemed so.
+    /// After a competition: until when the other flow may still be there, and the rate when it seemed to end.
     doubt_until: f64,
     left_at: f64,
-    /// The queue when the buffer overflowed last, and when that was.
+    /// The queue when the buffer last overflowed, and when that was.
     full: Option<(f64, f64)>,
-    /// The longest queue since the last cut, and lately.
+    /// The longest queue since the last cut; and the longest recently.
     peak: f64,
     tallest: f64,
     push: Push,
@@ -166,7 +174,7 @@ impl Law {
         }
     }
 
-    /// Where that is lower than the floor, it counts.
+    /// Sets the highest rate; it prevails over the floor.
     pub(super) fn set_ceiling(&mut self, ceiling: f64) {
         self.ceiling = ceiling.max(1.0);
         self.rate = self.bounded(self.rate);
@@ -176,12 +184,12 @@ impl Law {
         rate.max(self.floor).min(self.ceiling)
     }
 
-    /// Nobody was heard for long.
+    /// Halves the rate, because no reports arrived for a long time.
     pub(super) fn fade(&mut self) {
         self.rate = self.bounded(self.rate / 2.0);
     }
 
-    /// Time until the next look is due.
+    /// Time between two calls of [`Self::look`].
     pub(super) fn step(&self) -> f64 {
         if self.is_seeking() { SEEK_ROUND } else { STEP }
     }
@@ -234,7 +242,7 @@ impl Law {
         let lost = view.loss_last.beyond(loss.unwrap_or(0.1), 0.05);
         if queued || lost.is_some() {
             if look.limited && queued && lost.is_none() {
-                // Our own socket is what is full: the link was found.
+                // The queue is in this machine's own socket: the rate of the link is found.
                 self.mode = Mode::Follow;
                 return Verdict::Calm;
             }
@@ -242,7 +250,7 @@ impl Law {
             self.mode = Mode::Follow;
             return Verdict::Cut;
         }
-        // A sender that was held up for a moment is not slower than the rate.
+        // A sender that paused for a moment is not slower than the rate.
         let slower = look.limited && look.sent < SENT_PART * self.rate;
         if slower || self.rate >= self.ceiling {
             return Verdict::Calm;
@@ -253,12 +261,12 @@ impl Law {
         Verdict::Raised
     }
 
-    /// Cuts the rate to `factor` of it, or below what is delivered if that is less; and for as long as there is a queue
-    /// by some more, so that it drains.
+    /// Cuts the rate to `factor`, or to `DELIVERED_PART` of what is delivered if that is less. While there is a
+    /// queue, the rate is even lower, so that the queue drains.
     fn reduce(&mut self, look: &Look, view: View, factor: f64) {
         let from = self.drained.unwrap_or(self.rate);
-        // Where this machine's own link is slower than the rate, only a cut of what is sent is one. Without a queue it
-        // is no link that was slower: there was less to send.
+        // If this machine's own link is slower than the rate, only what is really sent can be cut. Without a queue
+        // the link is not slower: there was less to send.
         let queued = view.queue_last > QUEUE_HIGH;
         let from = if look.limited && queued { from.min(look.sent) } else { from };
         let deepest = match self.mode {
@@ -271,7 +279,7 @@ impl Law {
         if queued {
             self.share.cut(look.delivered.min(from));
         }
-        // What was reported was measured by packets that were sent before the queue that they found.
+        // Reported packets were sent before the queue reached its present length, so extrapolate.
         let growth = 1.0 / delivered - 1.0;
         let queue = view.queue_last + growth * (view.queue_last + REPORT_AGE);
         self.queue_cut = queue.min(QUEUE_CUT_MAX);
@@ -281,7 +289,8 @@ impl Law {
         (self.queue_before, self.slope) = (None, None);
     }
 
-    /// Looks whether the queue of the last cut is still there. While it is, what is delivered is what the link bears.
+    /// Whether the queue of the last cut is still there. While it is, the link is busy, so what is delivered is what
+    /// it carries.
     fn drain(&mut self, look: &Look, view: View) -> bool {
         let Some(drained) = &mut self.drained else { return false };
         if view.queue_last > QUEUE_LOW + look.packet {
@@ -292,7 +301,7 @@ impl Law {
         let borne = self.borne.unwrap_or(0.0) * BORNE_PART;
         let tend = self.share.drained(look.now, look.packet);
         let to = drained.max(borne) * tend;
-        // Who gives away much may end below what it sent while the queue drained.
+        // A flow that gives up much of its share may end below its rate during the drain.
         self.rate = if tend < 1.0 { to } else { self.rate.max(to) };
         (self.drained, self.borne) = (None, None);
         false
@@ -309,7 +318,7 @@ impl Law {
         }
         self.tallest = self.tallest.max(view.queue_last) * (1.0 - TALLEST_FADE * look.passed);
         let excess = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), LOSS_HIGH);
-        // A buffer overflows where the queue is long.
+        // A buffer overflows when the queue is long; other losses have other causes.
         let full = view.queue_last >= FULL_PART * self.tallest;
         if let Some(excess) = excess.filter(|excess| full || *excess > LOSS_FLOOD) {
             self.full = Some((self.peak, look.now));
@@ -349,14 +358,14 @@ impl Law {
         let fresh = Streak { since: look.now, from: self.rate, cuts: 0 };
         let streak = self.streak.get_or_insert(fresh);
         if look.delivered < FLAT_PART * self.sent.min(look.sent) {
-            // Too fast by far: that nothing drained yet tells of nobody else.
+            // The rate is far too high: that the queue has not drained yet is no sign of another flow.
             *streak = fresh;
         }
         streak.cuts += 1;
         let tried = streak.cuts > FILLED_CUTS && look.now - streak.since > FILLED_TIME;
         let again = look.now < self.doubt_until && streak.cuts > AGAIN_CUTS;
         if again || tried && self.rate < FILLED_PART * streak.from {
-            // What was yielded meanwhile was yielded in vain.
+            // What was yielded until now went to the other flow, so take most of it back.
             let rate = self.rate.max(if again { self.left_at } else { streak.from * REGAINED });
             self.rate = rate;
             (self.drained, self.borne) = (None, None);

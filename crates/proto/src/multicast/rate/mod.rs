@@ -1,48 +1,55 @@
-//! The rate: finds what the path of the typical receiver bears, follows it, and shares it.
+//! The rate of a session: finds what the path of the typical receiver carries, follows it, and shares it with others.
 //!
-//! **What it follows.** Receivers report how long packets waited on their way (`delay.rs`), how many blocks arrived and
-//! how many were lost. The *typical* receiver is the median of those heard within 30 ms (of the last 12, if these are
-//! fewer), of two the better one: what a minority suffers, be it a slow port, disk or processor, does not slow the
-//! others (`sense.rs`). Jitter is told from a queue by taking the least waiting time of the last milliseconds: a queue
-//! lets no packet through at once, a processor that slept does. Loss by chance is told from overflow because it does
-//! not depend on the rate: only what exceeds the lower quartile of the last 24 windows of 125 ms without a queue
-//! counts, by 2 % and 3.5 standard deviations at least, while the queue is long (8 % count at any time). What is lost
-//! still right after a cut, both without a queue, did not depend on the rate either: it counts as three windows. A loss
-//! counts 25 ms after it was reported if it has not turned up by then.
+//! **Input.** Receivers report how long packets waited in queues (`delay.rs`), how many blocks arrived and how many
+//! were lost. The *typical* receiver is the median of those that reported within 30 ms (of the last 12, if these are
+//! fewer); of two it is the better one. So a minority with a slow port, disk or processor does not slow the others
+//! (`sense.rs`).
+//! - Jitter or queue: the minimum waiting time of the last milliseconds counts. A queue delays all packets, a
+//!   processor that slept only some.
+//! - Random loss or overflow: random loss does not depend on the rate. The baseline is the lower quartile of the loss
+//!   in the last 24 windows of 125 ms without a queue. While the queue is long, loss counts that exceeds the baseline
+//!   by 2 % and 3.5 standard deviations at least; 8 % count at any time. Loss directly after a cut, without a queue
+//!   before and after it, did not depend on the rate either: it counts as three windows.
+//! - Reordering: a loss counts 25 ms after it was reported, if the packet has not arrived by then.
 //!
-//! **Search.** It begins at `initial` and doubles every 9 ms or more, as soon as five receivers (or all) have reported
-//! since, until the typical queue exceeds 3 ms or losses grow by 5 %. Then it becomes 0.97 of what is delivered.
+//! **Search.** The rate begins at `initial`. It doubles every 9 ms or more, as soon as five receivers (or all) have
+//! reported since the last step, until the typical queue exceeds 3 ms or loss grows by 5 %. Then it becomes 0.97 of
+//! what is delivered.
 //!
-//! **Following** (`law.rs`), every 25 ms: above a queue of 4 ms and two packets the rate is cut to 0.9, or to 0.97 of
-//! what is delivered if that is less. For as long as the queue of before lasts it is lower still, by the part of 150 ms
-//! that the queue takes, at most 0.3: so queues drain and everybody sees an empty one, which is what waiting time is
-//! measured against. Nothing is decided again before packets that were sent after the cut have been reported. Below a
-//! queue of 1 ms the rate rises by 0.7 Mbit/s × (1 + (t / 62 ms)²) each step, where `t` is the time without a queue,
-//! and by 0.5 % of itself. All who share a queue see the same `t`, so they rise alike and are cut in proportion: their
-//! rates become equal, at 100 Mbit/s and at 1 Gbit/s within about 2 s. Faster than 120 Mbit/s each goes on in the
-//! direction in which its part of the link moved since its last cut (`share.rs`), which needs half as many cuts. Where
-//! a buffer overflows before a queue of 4 ms is seen, half of the queue at the last overflow takes its place for 5 s.
+//! **Following** (`law.rs`), every 25 ms:
+//! - Above a queue of 4 ms and two packets, the rate is cut to 0.9, or to 0.97 of what is delivered if that is less.
+//! - While the old queue lasts, the rate is even lower, by the queue's part of 150 ms, at most 0.3. So queues drain,
+//!   and every receiver sees an empty queue, the reference for waiting times. The next decision waits for reports
+//!   about packets that were sent after the cut.
+//! - Below a queue of 1 ms, each step raises the rate by 0.7 Mbit/s × (1 + (t / 62 ms)²), where `t` is the time
+//!   without a queue, and by 0.5 % of the rate. All flows that share a queue see the same `t`, so they rise equally
+//!   and are cut in proportion. Their rates become equal within about 2 s, at 100 Mbit/s and at 1 Gbit/s.
+//! - Above 120 Mbit/s, a rate whose share of the link moved since its last cut continues in that direction
+//!   (`share.rs`). This needs half as many cuts.
+//! - If a buffer overflows before the queue reaches 4 ms, half of the queue at the last overflow is the threshold for
+//!   5 s.
 //!
-//! **Beside TCP** (`compete.rs`). A flow with loss-based congestion control fills every queue, whatever others do. If
-//! five cuts within half a second or more, down to 0.6 of the rate, have not drained the queue, somebody does that.
-//! Then delay is no longer followed: the rate grows by 8 % each step until packets are lost or the queue falls to 0.8
-//! and stays so (somebody has yielded), and from then on as the window of one CUBIC flow does: cut to 0.7, grown back
-//! along CUBIC's cubic. Each gets between a third and two thirds of the link in simulation, where plain following would
-//! leave nothing to one. Every 3 s the rate is halved until the queue has drained, or two and a half times its length
-//! have passed: if it drained, the other has gone.
+//! **With TCP on the same link** (`compete.rs`). A flow with loss-based congestion control fills every queue. If five
+//! cuts over at least half a second, down to 0.6 of the rate, have not drained the queue, there is such a flow. Then
+//! the rate does not follow delay any more. It grows by 8 % per step until packets are lost, or until the queue falls
+//! to 0.8 and stays there (the other flow has yielded). From then on it follows the window of one CUBIC flow: it is
+//! cut to 0.7, and grows along CUBIC's cubic function. In simulation each flow gets between a third and two thirds of
+//! the link; plain following would leave almost nothing to this one. Every 3 s the rate is halved until the queue has
+//! drained or two and a half times its length have passed. If it drained, the other flow has ended.
 //!
-//! **Its own link** (`push.rs`). Where this machine's link or the source of data is slower, time is forfeited: what was
-//! allowed and not sent. Then the rate is at most 1.1 times what is really sent, and the queue in this machine (6 ms
-//! and 256 KiB at most, not growing) is no congestion. A socket's buffer follows the rate, so beside other flows on
-//! that link more ahead may bring more: that is tried every 2 s, up to twice of it, and kept while it brings a tenth
-//! more.
+//! **The server's own link** (`push.rs`). If this machine's link or its source of data is slower than the rate, part
+//! of the permitted time is forfeited: nothing was sent in it. Then the rate is at most 1.1 times what is really
+//! sent, and this machine's own queue (at most 6 ms and 256 KiB, not growing) is no congestion. The socket's buffer
+//! follows the rate, so with other flows on that link a higher rate may bring more. So every 2 s a higher rate is
+//! tried, up to twice what is sent, and kept while it brings a tenth more.
 //!
-//! **Bounds.** Packets are spaced; a run takes half a millisecond at most, what a late driver may catch up with is a
-//! millisecond or 128 KiB. Without a report for a second the rate is halved each second, down to `floor`.
+//! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
+//! by a millisecond or 128 KiB, whichever is less. After a second without a report the rate is halved each second,
+//! down to `floor`.
 //!
-//! Where the constants come from: 4 ms are above the jitter of busy hosts after the least was taken, and within the 32
-//! to 64 KiB that a port of a small switch has for 100 Mbit/s; 25 ms are two reports of one receiver; the others were
-//! tried in the simulation in `tests`, with links from 10 Mbit/s to 10 Gbit/s, buffers from 16 KiB to 1 MiB, 1 to 16
+//! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
+//! 64 KiB that a port of a small switch has at 100 Mbit/s. 25 ms are two reports of one receiver. The others were
+//! found by the simulation in `tests`, with links from 10 Mbit/s to 10 Gbit/s, buffers from 16 KiB to 1 MiB, 1 to 16
 //! receivers and six seeds each.
 
 mod compete;
@@ -68,29 +75,29 @@ use crate::multicast::wire::header::ReceiverId;
 /// Bounds of a session's rate, in bits per second on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateConfig {
-    /// Where the search begins.
+    /// The rate at which the search begins.
     pub initial: u64,
-    /// The rate is never lower, unless a ceiling set later is.
+    /// The lowest rate, unless a later ceiling is lower.
     pub floor: u64,
-    /// The rate is never higher.
+    /// The highest rate.
     pub ceiling: u64,
 }
 
-/// Without any report for so long, the rate is halved.
+/// After this time without any report the rate is halved.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Part of the time that may be forfeited before what sends counts as slower than the rate.
+/// If more than this part of the time is forfeited, the sender counts as slower than the rate.
 const LIMITED_PART: f64 = 0.02;
-/// A run takes at most so much of the time.
+/// Longest time that a run takes, in nanoseconds.
 const RUN_NS: u64 = 500_000;
-/// Losses count as chance while the queue is shorter than this, in seconds.
+/// Losses count as random while the queue is shorter than this, in seconds.
 const CHANCE_QUEUE: f64 = 0.002;
-/// Reports show a change of the rate after so long.
+/// Time until reports show a change of the rate.
 const EFFECT: Duration = Duration::from_millis(5);
-/// The search looks at reports of so many receivers at least, if there are.
+/// Each step of the search waits for the reports of this many receivers, or of all if they are fewer.
 const SEEK_RECEIVERS: usize = 5;
-/// A search that has not gone on for so long waits for something else than reports: for data, or the ceiling.
+/// A search without a step for this time waits not for reports, but for data, or it has reached the ceiling.
 const SEEK_PATIENCE: Duration = Duration::from_millis(100);
-/// Largest packet assumed.
+/// Bits of the largest packet that is assumed.
 const PACKET_BITS: f64 = 8.0 * 1514.0;
 
 /// Paces the packets of a session at a rate that follows what receivers report. See the module.
@@ -99,10 +106,10 @@ pub(super) struct Rate {
     law: Law,
     sense: Sense,
     pacer: Pacer,
-    /// When the last look was taken, and what was sent since.
+    /// When [`Law::look`] was last called, and the bytes on the wire that were sent since.
     looked_at: Instant,
     sent_bytes: u64,
-    /// Reports from before that say nothing about the rate as it is.
+    /// Reports from before this time describe an earlier rate.
     view_from: Instant,
     cut_or_raised: Instant,
     /// The queue at the last cut, in seconds.
@@ -132,17 +139,17 @@ impl Rate {
         }
     }
 
-    /// Packets of BLOCKs have so many bytes on the wire; without it, as many as Ethernet's largest frame.
+    /// Sets the bytes of a full BLOCK on the wire; without it, the length of Ethernet's largest frame is assumed.
     pub(super) fn with_packet(self, wire_bytes: u64) -> Self {
         Self { packet_bits: to_float(wire_bytes.max(1)) * 8.0, ..self }
     }
 
-    /// When the next packet may go.
+    /// The earliest time for the next packet.
     pub(super) fn ready_at(&self) -> Instant {
         self.pacer.ready_at()
     }
 
-    /// Books `wire_bytes` that go at `now`.
+    /// Accounts for `wire_bytes` that are sent at `now`.
     pub(super) fn sent(&mut self, now: Instant, wire_bytes: u64) {
         self.pacer.sent(now, wire_bytes);
         self.sent_bytes += wire_bytes;
@@ -153,7 +160,7 @@ impl Rate {
         }
     }
 
-    /// Takes in what one of `receivers` reports.
+    /// Processes a report of one of `receivers` receivers.
     pub(super) fn feedback(&mut self, now: Instant, report: &Feedback, receivers: u32) {
         self.heard_at = now;
         self.sense.feedback(now, report);
@@ -168,32 +175,33 @@ impl Rate {
         self.sense.forget(receiver);
     }
 
-    /// The rate is not to be higher from now on.
+    /// Sets the highest rate, in bits per second.
     pub(super) fn set_ceiling(&mut self, bits_per_second: u64) {
         self.law.set_ceiling(to_float(bits_per_second));
         self.pacer.set_rate(self.bits_per_second());
     }
 
-    /// The rate now.
+    /// The present rate in bits per second.
     pub(super) fn bits_per_second(&self) -> u64 {
         to_bits(self.law.rate)
     }
 
-    /// Whether the search for the link waits for reports: it has begun, or has doubled the rate, not long ago.
+    /// Whether the search waits for reports: it began, or made a step, less than `SEEK_PATIENCE` ago.
     pub(super) fn is_seeking(&self, now: Instant) -> bool {
         self.law.is_seeking() && now.since(self.cut_or_raised) < SEEK_PATIENCE
     }
 
-    /// How many packets of `packet_wire_bytes` may go back to back: as many as take half a millisecond, at least one.
+    /// How many packets of `packet_wire_bytes` may be sent without a gap: as many as take half a millisecond, within
+    /// `1..=most`.
     pub(super) fn run_blocks_max(&self, packet_wire_bytes: u64, most: u16) -> u16 {
-        // Whoever sends the longer runs finds the buffer full first.
+        // Of flows that share a full buffer, the one that sends longer runs loses more packets.
         let run_ns = if self.law.is_competing() { RUN_NS / 2 } else { RUN_NS };
         let bits = u128::from(self.bits_per_second()) * u128::from(run_ns) / 1_000_000_000;
         let packets = bits / (8 * u128::from(packet_wire_bytes.max(1)));
         u16::try_from(packets).unwrap_or(most).clamp(1, most.max(1))
     }
 
-    /// What the typical receiver loses while the path is not too full, of a million packets.
+    /// Packets of a million that the typical receiver loses while there is no queue.
     pub(super) fn loss_per_million(&self) -> u32 {
         u32::try_from(to_bits(self.loss * 1e6)).unwrap_or(u32::MAX).min(1_000_000)
     }
@@ -206,11 +214,11 @@ impl Rate {
     fn look(&mut self, now: Instant, passed: f64, receivers: usize) {
         let fresh = self.sense.view(now, self.view_from);
         let view = fresh.or_else(|| self.sense.view(now, self.cut_or_raised));
-        // One receiver of many may be a slow one.
+        // A single report may come from a slow receiver.
         if self.law.is_seeking() && view.is_none_or(|view| view.receivers < receivers.min(SEEK_RECEIVERS)) {
             return;
         }
-        // What was lost without a queue, and is lost still at once after a cut, does not depend on the rate.
+        // Loss without a queue that persists directly after a cut does not depend on the rate.
         let queue = self.cut_queue.max(view.map_or(0.0, |view| view.queue_last));
         if let Some(view) = view.filter(|_| queue < CHANCE_QUEUE) {
             self.sense.book_after_cut(view.loss, law::LOSS_HIGH);
@@ -229,7 +237,7 @@ impl Rate {
             packet: self.packet_bits / self.law.rate,
         };
         let verdict = self.law.look(&look);
-        // Without a queue what is lost is lost by chance.
+        // Without a queue, loss is random.
         if let Some(view) = view.filter(|view| verdict == Verdict::Calm && view.queue_last < CHANCE_QUEUE) {
             self.sense.book_loss(now, view.loss);
             if view.loss.of > 0.0 {
@@ -243,7 +251,7 @@ impl Rate {
                 self.cut_or_raised = self.view_from;
             }
             Verdict::Cut => {
-                // What was sent before the cut has to pass first: it says nothing about the rate after it.
+                // Packets that were sent before the cut arrive first. They say nothing about the rate after it.
                 self.cut_or_raised = now;
                 self.cut_queue = view.map_or(0.0, |view| view.queue_last);
                 self.view_from = now + Duration::from_secs_f64(self.law.queue_cut) + EFFECT;

@@ -2,16 +2,17 @@
 
 use base::{Duration, Instant};
 
-/// A driver that wakes up late may make up for so much time, but not by a burst that a switch's port can't hold.
+/// A driver that wakes up late may catch up by at most this time, and at most this many bytes: the buffer of a switch
+/// port must hold them.
 const CATCH_UP_NS: u64 = 1_000_000;
 const CATCH_UP_BYTES: u64 = 128 << 10;
 
-/// Says when the next packet may go.
+/// Computes when the next packet may be sent.
 #[derive(Debug)]
 pub(super) struct Pacer {
     bits_per_second: u64,
     next: Instant,
-    /// Time that was given and will never be used: the link, or whoever sends, was slower than the rate.
+    /// Time that was permitted and can no longer be used, because the link or the sender was slower than the rate.
     forfeited: Duration,
 }
 
@@ -20,12 +21,12 @@ impl Pacer {
         Self { bits_per_second: bits_per_second.max(1), next: Instant::ZERO, forfeited: Duration::ZERO }
     }
 
-    /// When the next packet may go.
+    /// The earliest time for the next packet.
     pub(super) const fn ready_at(&self) -> Instant {
         self.next
     }
 
-    /// Books `wire_bytes` that go at `now`.
+    /// Accounts for `wire_bytes` that are sent at `now`.
     pub(super) fn sent(&mut self, now: Instant, wire_bytes: u64) {
         let takes = |bytes: u64| {
             let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second);
@@ -38,12 +39,12 @@ impl Pacer {
         self.next = self.next.max(oldest) + Duration::from_nanos(takes(wire_bytes));
     }
 
-    /// From now on packets go at this rate.
+    /// Sets the rate from now on.
     pub(super) fn set_rate(&mut self, bits_per_second: u64) {
         self.bits_per_second = bits_per_second.max(1);
     }
 
-    /// How much time was forfeited since this was asked last.
+    /// The time that was forfeited since the last call.
     pub(super) fn take_forfeited(&mut self) -> Duration {
         std::mem::take(&mut self.forfeited)
     }
@@ -71,7 +72,7 @@ mod tests {
         let mut pacer = Pacer::new(8_000_000);
         pacer.sent(Instant(1_000_000_000), 1000);
         pacer.take_forfeited();
-        // Sent 5 ms after it might have been: one of them may be made up for.
+        // Sent 5 ms late: one of them may be caught up.
         pacer.sent(Instant(1_005_000_000), 1000);
         assert_eq!(pacer.take_forfeited(), Duration::from_millis(4));
         assert_eq!(pacer.ready_at(), Instant(1_005_000_000));

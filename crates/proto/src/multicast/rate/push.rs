@@ -1,30 +1,30 @@
-//! How far ahead of what is really sent the rate may be, where this machine's own link or its source of data is slower.
+//! How far the rate may exceed what is really sent, if this machine's own link or its source of data is slower.
 //!
-//! The send buffer of a socket follows the rate. Where it alone keeps the link busy, a tenth ahead is enough; where
-//! others fill the same queue, a session's part of the link is its part of that queue, and more ahead brings more. So
-//! more is tried now and then, and kept while it brings more.
+//! The send buffer of a socket follows the rate. If it alone keeps the link busy, a tenth more is enough. If other
+//! flows fill the same queue, a session's part of the link is its part of that queue, so a higher rate brings more.
+//! So a higher rate is tried now and then, and kept while it brings more.
 
 use super::look::Look;
 
-/// At least and at most so far ahead.
+/// Lowest and highest ratio of the rate to what is sent.
 const AHEAD_MIN: f64 = 1.1;
 const AHEAD_MAX: f64 = 2.0;
-/// A try is so much more, for so long, and has to bring so much.
+/// A trial multiplies the ratio by `TRY` for `TRY_TIME` seconds; it must raise what is sent by the factor `GAIN`.
 const TRY: f64 = 1.5;
 const TRY_TIME: f64 = 0.15;
 const GAIN: f64 = 1.1;
-/// Time until the next try after one that brought nothing.
+/// Seconds until the next trial after one that brought nothing.
 const REST: f64 = 2.0;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Push {
     ahead: f64,
-    /// What was sent before the try that runs.
+    /// What was sent before the trial that runs, in bits per second.
     before: Option<f64>,
-    /// The rate before it.
+    /// The rate before that trial.
     rate: f64,
-    /// Bits sent in the window that runs, and its time.
+    /// Bits sent in the present measurement, and its duration in seconds.
     sent: f64,
     passed: f64,
     rest_until: f64,
@@ -37,7 +37,7 @@ impl Default for Push {
 }
 
 impl Push {
-    /// The rate after a look that found it limited: it was `before`, and the law would have it at `rate`.
+    /// The rate to use while the sender is the limit; the rate was `before`, and the law computed `rate`.
     pub(super) fn step(&mut self, look: &Look, before: f64, rate: f64) -> f64 {
         self.sent += look.sent * look.passed;
         self.passed += look.passed;
@@ -57,7 +57,7 @@ impl Push {
         if self.before.is_some() { rate.max(most.min(2.0 * before)) } else { rate.min(most.max(before)) }
     }
 
-    /// The path is too full: no time for tries.
+    /// There is congestion: ends the trial.
     pub(super) fn stop(&mut self) {
         self.before = None;
         (self.sent, self.passed) = (0.0, 0.0);

@@ -1,7 +1,7 @@
-//! What receivers report, condensed to what the typical receiver sees.
+//! Condenses the receivers' reports to what the typical receiver sees.
 //!
-//! The typical receiver is the median of those heard lately, the better one of two: what a minority suffers from is
-//! theirs, be it a slow port, a slow disk or a bad cable.
+//! The typical receiver is the median of those that reported recently; of two it is the better one. So the slow port,
+//! slow disk or bad cable of a minority does not count.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -10,27 +10,29 @@ use base::{Duration, Instant};
 use super::feedback::Feedback;
 use crate::multicast::wire::header::ReceiverId;
 
-/// Reports of this time make the view, or those of so many receivers if that takes longer. A receiver's least delay in
-/// it counts: a queue stays, a hiccup goes.
+/// The reports of this time make a view, or those of the last `RECEIVERS` receivers if that takes longer. Of each
+/// receiver the minimum delay counts, because a queue lasts and a pause of a host does not.
 const VIEW: Duration = Duration::from_millis(30);
 const RECEIVERS: usize = 12;
-/// Who reported within this time is counted as somebody who reports.
+/// A receiver that reported within this time counts as active.
 const LATELY: Duration = Duration::from_secs(1);
-/// Most reports that make the view.
+/// Most reports that are kept.
 const SAMPLES_MAX: usize = 256;
-/// What comes is measured over this time at least.
+/// The loss and the pace since the last report are measured over at least this time.
 const SPAN_MIN: Duration = Duration::from_millis(5);
-/// Packets may overtake each other by so much, where processors are busy: until then a loss is doubted.
+/// A packet may be this much late on hosts with busy processors; until then it does not count as lost.
 const DOUBT: Duration = Duration::from_millis(25);
-/// A receiver's loss is taken over this time at least, or twice of it, or between two reports of it.
+/// A receiver's loss is measured over one to two times this time, or over the time between two of its reports.
 const LOSS_WINDOW: Duration = Duration::from_millis(50);
-/// So many losses are a sign, at least: packets that overtake each other look lost for a moment.
+/// Fewer losses than this do not count: packets that overtake each other look lost for a moment.
 const LOSSES_MIN: f64 = 5.0;
-/// The loss that does not depend on the rate is that of the better ones of so many windows of so much time.
+/// The baseline of the loss is computed from this many windows, as soon as there are `BASELINE_ENOUGH`.
 const BASELINE_WINDOWS: usize = 24;
 const BASELINE_ENOUGH: usize = 4;
+/// Fewest packets for a loss that counts as the least, or as the loss after a cut.
 const LEAST_OF: f64 = 100.0;
 const BASELINE_WINDOW: Duration = Duration::from_millis(125);
+/// The loss directly after a cut counts as this many windows.
 const AFTER_CUT_WINDOWS: usize = 3;
 
 /// A receiver's counters at some time.
@@ -42,7 +44,7 @@ struct Mark {
 }
 
 impl Mark {
-    /// What was lost from here to `later`.
+    /// The loss between this mark and `later`.
     fn until(self, later: Self) -> Loss {
         let lost = later.lost.saturating_sub(self.lost);
         let of = later.arrived.saturating_sub(self.arrived) + lost;
@@ -51,7 +53,7 @@ impl Mark {
 }
 
 impl Mark {
-    /// Packets that arrived per second from here to `later`.
+    /// Packets per second that arrived between this mark and `later`.
     fn pace(self, later: Self) -> f64 {
         let arrived = ratio(later.arrived.saturating_sub(self.arrived), 1);
         (arrived + 0.5) / later.at.since(self.at).as_secs_f64().max(1e-6)
@@ -63,16 +65,16 @@ struct Heard {
     era: u32,
     older: Mark,
     newer: Mark,
-    /// The last counters that are sure, and those whose losses may yet turn up.
+    /// The last counters that are certain, and newer ones: packets that they count as lost may still arrive.
     sure: Mark,
     doubted: Mark,
-    /// Where the last span of a few milliseconds ended, and what was lost and how much came in it.
+    /// End of the last measurement of at least `SPAN_MIN`, and its loss and its packets per second.
     last: Mark,
     recent: Option<(Loss, f64)>,
 }
 
 impl Heard {
-    /// Takes in newer counters. What was counted as lost and came after all was only overtaken.
+    /// Takes newer counters. A packet that counted as lost and arrived later was only overtaken.
     fn adopt(&mut self, mark: Mark) {
         self.doubted.lost = self.doubted.lost.min(mark.lost);
         if mark.at.since(self.doubted.at) < DOUBT {
@@ -90,11 +92,11 @@ struct Sample {
     at: Instant,
     receiver: ReceiverId,
     queue_us: u32,
-    /// Over the window.
+    /// Over `LOSS_WINDOW`.
     loss: Loss,
-    /// Since its last report.
+    /// Since about the last report (`SPAN_MIN` at least).
     loss_last: Loss,
-    /// Packets per second since its last report.
+    /// Packets per second in the same time.
     pace_last: f64,
 }
 
@@ -103,12 +105,12 @@ struct Sample {
 pub(super) struct Loss {
     /// Part that was lost, 0 to 1.
     pub part: f64,
-    /// Of so many packets.
+    /// Number of packets sent.
     pub of: f64,
 }
 
 impl Loss {
-    /// By how much it exceeds `base`, if that is no chance (3.5 standard deviations) and more than `least`.
+    /// The excess over `base`, if it is significant (3.5 standard deviations) and more than `least`.
     pub(super) fn beyond(self, base: f64, least: f64) -> Option<f64> {
         let deviation = ((base * (1.0 - base) + 0.01 * least).max(0.0) / self.of.max(1.0)).sqrt();
         let excess = self.part - base;
@@ -120,17 +122,17 @@ impl Loss {
 /// What the typical receiver sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct View {
-    /// Its queue now, in seconds: of its reports within the view the least.
+    /// Its queue now, in seconds: the minimum of its reports within the view.
     pub queue: f64,
     /// Its queue in its last report, in seconds.
     pub queue_last: f64,
-    /// What it lost lately.
+    /// Its loss over `LOSS_WINDOW`.
     pub loss: Loss,
-    /// What it lost between its last two reports.
+    /// Its loss between its last two reports.
     pub loss_last: Loss,
-    /// Packets per second that came to it lately.
+    /// Packets per second that it got recently.
     pub pace: f64,
-    /// So many receivers' reports make this view.
+    /// Number of receivers whose reports make this view.
     pub receivers: usize,
 }
 
@@ -139,19 +141,19 @@ pub(super) struct View {
 pub(super) struct Sense {
     heard: HashMap<ReceiverId, Heard>,
     samples: VecDeque<Sample>,
-    /// Counts the cuts of the rate; losses of before one say nothing about the rate after it.
+    /// Number of the rate's cuts: losses from before a cut say nothing about the rate after it.
     era: u32,
     era_from: Instant,
-    /// Whether the first loss of this era was booked.
+    /// Whether [`Self::book_after_cut`] has counted the first loss of this era.
     era_booked: bool,
     baseline: VecDeque<f64>,
-    /// The least loss that was ever seen, for as long as that is all there is.
+    /// The lowest loss ever seen, which is the baseline until there are enough windows.
     least: Option<f64>,
     baseline_at: Instant,
 }
 
 impl Sense {
-    /// Takes in a report.
+    /// Adds a report.
     pub(super) fn feedback(&mut self, now: Instant, report: &Feedback) {
         let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
         let new = Heard {
@@ -173,7 +175,7 @@ impl Sense {
         }
         heard.adopt(mark);
         let loss = if heard.era == self.era { heard.older.until(heard.sure) } else { Loss::default() };
-        // The first report only says where the counters stand.
+        // The first report only gives the start values of the counters.
         let Some((loss_last, pace_last)) = heard.recent else { return };
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
@@ -182,13 +184,13 @@ impl Sense {
         self.samples.push_back(Sample { at: now, receiver, queue_us, loss, loss_last, pace_last });
     }
 
-    /// It left.
+    /// Removes a receiver that left.
     pub(super) fn forget(&mut self, receiver: ReceiverId) {
         self.heard.remove(&receiver);
         self.samples.retain(|sample| sample.receiver != receiver);
     }
 
-    /// The rate was changed so that what is lost from `from` on is to be counted anew.
+    /// The rate was cut: losses are counted from zero, beginning at `from`.
     pub(super) fn begin_era(&mut self, from: Instant) {
         self.era += 1;
         self.era_from = from;
@@ -198,7 +200,7 @@ impl Sense {
         }
     }
 
-    /// What the typical receiver sees, from the reports that came at or after `from` and within the last moment.
+    /// What the typical receiver sees, from recent reports that arrived at or after `from`; `None` if too few did.
     pub(super) fn view(&mut self, now: Instant, from: Instant) -> Option<View> {
         while self.samples.front().is_some_and(|sample| now.since(sample.at) > LATELY) {
             self.samples.pop_front();
@@ -208,7 +210,7 @@ impl Sense {
         let mut last: Vec<Sample> = Vec::new();
         let mut queues: Vec<(u32, u32)> = Vec::new();
         let mut paces: Vec<(f64, f64)> = Vec::new();
-        // Newest first, so that the first of a receiver is its last.
+        // Newest first: the first report of a receiver is its last one.
         let mut seen: HashMap<ReceiverId, usize> = HashMap::new();
         for sample in self.samples.iter().rev().filter(|sample| sample.at >= from) {
             if now.since(sample.at) > VIEW && last.len() >= enough {
@@ -251,7 +253,7 @@ impl Sense {
         })
     }
 
-    /// Books the typical loss, for the baseline.
+    /// Adds the loss of a window without a queue to the baseline, at most once per `BASELINE_WINDOW`.
     pub(super) fn book_loss(&mut self, now: Instant, loss: Loss) {
         if loss.of < 20.0 || now.since(self.baseline_at) < BASELINE_WINDOW {
             return;
@@ -260,8 +262,8 @@ impl Sense {
         self.learn_baseline(loss.part);
     }
 
-    /// Books the first loss after a cut if it is `high` above the baseline still. It tells more than others: so many
-    /// windows at once.
+    /// Adds the first loss after a cut to the baseline if it still exceeds it by `high`. It counts as several
+    /// windows, because it shows best that the loss does not depend on the rate.
     pub(super) fn book_after_cut(&mut self, loss: Loss, high: f64) {
         if self.era_booked || loss.of < LEAST_OF {
             return;
@@ -272,7 +274,7 @@ impl Sense {
         }
     }
 
-    /// This much is lost whatever the rate.
+    /// Adds one window with this loss to the baseline.
     pub(super) fn learn_baseline(&mut self, part: f64) {
         if self.baseline.len() == BASELINE_WINDOWS {
             self.baseline.pop_front();
@@ -280,7 +282,7 @@ impl Sense {
         self.baseline.push_back(part);
     }
 
-    /// The loss that does not depend on the rate, as far as known: the lower quartile of the windows.
+    /// The loss that does not depend on the rate: the lower quartile of the windows; `None` if unknown.
     pub(super) fn baseline(&self) -> Option<f64> {
         if self.baseline.len() < BASELINE_ENOUGH {
             return self.least;
@@ -291,7 +293,7 @@ impl Sense {
     }
 }
 
-/// The median, of an even number the lower one.
+/// The median; of an even number of values the lower one of the two in the middle.
 fn typical<T: PartialOrd>(values: impl Iterator<Item = T>) -> Option<T> {
     let mut values: Vec<T> = values.collect();
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
@@ -305,7 +307,7 @@ impl PartialOrd for Loss {
     }
 }
 
-/// Counts fit an `f64` exactly up to 2^53.
+/// `part / of`; counters up to 2^53 are exact.
 #[expect(clippy::cast_precision_loss, reason = "counters stay far below 2^53")]
 pub(super) fn ratio(part: u64, of: u64) -> f64 {
     part as f64 / of as f64

@@ -1,22 +1,23 @@
-//! Getting to an equal share of the link in fewer cuts.
+//! Reaches an equal share of the link with fewer cuts.
 //!
-//! All who share a queue are cut in proportion and rise alike, so with every cut shares `x` move a little towards equal
-//! ones `e`: `x' = x + a (e − x)`, with `a` of 0.05 to 0.1. Nobody knows `e`, but everybody sees its own share move,
-//! and goes on in the same direction: with momentum `m` (Polyak's heavy ball) the difference shrinks by the square root
-//! of `m` a cut, if that is less than `1 − a`. Who is alone sees the same share again, which is the link, and stays.
-//! What all go further adds up to nothing, so the sum is as without.
+//! All flows that share a queue are cut in proportion and rise equally. So with every cut a share `x` moves a little
+//! towards the equal share `e`: `x' = x + a (e − x)`, with `a` of 0.05 to 0.1. No flow knows `e`, but each sees its
+//! own share move, and continues in that direction. With momentum `m` (Polyak's heavy ball) the difference shrinks
+//! per cut by the factor `√m`, if that is less than `1 − a`. A flow that is alone sees the same share again, which is
+//! the link, and stays there. The additional changes of all flows cancel out, so the sum of the rates is unchanged.
 
 /// Part of the last change that is added to the next.
 const MOMENTUM: f64 = 0.7;
-/// Changes of the rate, at least and at most.
+/// Lowest and highest factor for the rate.
 const LEAST: f64 = 0.75;
 const MOST: f64 = 1.3;
-/// A share of so many seconds ago says nothing.
+/// A share that was measured more than this many seconds ago is ignored.
 const MEMORY: f64 = 3.0;
-/// Slower packets are too few to measure a share by (120 Mbit/s), and slow links are shared equally soon without this.
+/// Longest time of one packet in seconds (120 Mbit/s): slower links have too few packets to measure a share, and
+/// become equal as quickly without this.
 const PACKET_MAX: f64 = 0.000_1;
 
-/// The share at the cuts. Rates in bits per second, times in seconds.
+/// The shares at the last two cuts. Rates in bits per second, times in seconds.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     now: Option<f64>,
@@ -24,12 +25,13 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// The rate is cut because of a queue, while so much is `delivered`.
+    /// The rate is cut because of a queue, while the link delivers `delivered`.
     pub(super) fn cut(&mut self, delivered: f64) {
         self.now = Some(delivered);
     }
 
-    /// The queue of the cut has drained at `now`: the rate is to be so many times what it would be.
+    /// The queue of the cut has drained at `now`: returns the factor for the rate. `packet` is the time of one
+    /// packet.
     pub(super) fn drained(&mut self, now: f64, packet: f64) -> f64 {
         let Some(share) = self.now.take().filter(|share| *share > 0.0) else { return 1.0 };
         let before = self.before.replace((share, now));
@@ -43,7 +45,8 @@ impl Share {
 mod tests {
     use super::*;
 
-    /// Cuts until two shares differ by less than a tenth, each moved towards a half by 0.07 of the distance.
+    /// Number of cuts until two shares differ by less than a tenth, if each cut moves them by 0.07 of the distance
+    /// towards a half.
     fn cuts(packet: f64) -> u32 {
         let mut shares = [Share::default(), Share::default()];
         let mut rates = [0.85e9, 0.15e9];

@@ -1,15 +1,15 @@
-//! A receiver's watch over its own way to the server: whether so much is lost, for so long, that it should not take
-//! part. Source: `formats/multicast.md`, section 7.
+//! Detects that the network loses so many packets for this receiver, for so long, that it should leave the session.
+//! Source: `formats/multicast.md`, section 7.
 
 use base::{Duration, Instant};
 
-/// Losses are looked at over so much time,
+/// The loss is measured over windows of at least this time,
 const WINDOW: Duration = Duration::from_millis(250);
-/// in which so many packets at least were sent,
+/// in which at least this many packets were sent.
 const PACKETS_MIN: u64 = 32;
-/// and so many of a hundred were lost,
+/// A window is bad if at least this percentage of them was lost.
 const LOSS_PERCENT: u64 = 30;
-/// so many times in a row.
+/// The receiver is too slow after this many bad windows in a row.
 const WINDOWS: u8 = 4;
 
 /// See the module.
@@ -22,7 +22,8 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    /// Whether it has just become clear that this receiver is too slow, given what arrived and was lost so far.
+    /// True once when the last of `WINDOWS` bad windows ends. `arrived` and `lost` are packets since the receiver
+    /// joined.
     pub(super) fn is_too_slow(&mut self, now: Instant, arrived: u64, lost: u64) -> bool {
         if now.since(self.since) < WINDOW {
             return false;
@@ -44,7 +45,7 @@ impl Congestion {
 mod tests {
     use super::*;
 
-    /// Whether it says so in ten windows with such losses of a hundred.
+    /// Whether ten windows with these losses in percent report a slow receiver.
     fn says(losses: [u64; 10]) -> bool {
         let mut congestion = Congestion::default();
         let (mut arrived, mut lost) = (0, 0);

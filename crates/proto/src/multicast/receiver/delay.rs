@@ -1,18 +1,18 @@
-//! How long packets wait on their way, measured at the receiver from the server's timestamps.
+//! Measures at the receiver how long packets wait in queues, from the server's timestamps.
 //!
-//! The two clocks have nothing to do with each other, so only differences count: the least difference between arrival
-//! and timestamp is taken for a way without queues, what is above it for waiting. Clocks drift, by 100 ppm at most for
-//! the quartz of a PC; so the least is let rise by a little more than that, until a packet that did not wait sets it
+//! The clocks of server and receiver are not synchronised, so only differences count: the minimum of arrival time
+//! minus timestamp stands for a path without queues, and what exceeds it is waiting time. Clocks drift by 100 ppm at
+//! most (quartz of a PC), so the minimum rises by a little more than that, until a packet that did not wait sets it
 //! again.
 
 use base::{Duration, Instant};
 
 use crate::multicast::clock::micros;
 
-/// The least may rise by one part in so many of the time that passes: 120 ppm.
+/// The minimum rises by one part in `DRIFT` of the time that passes: 120 ppm.
 const DRIFT: u64 = 8333;
-/// What [`DelayMeter::take`] returns is the least of this time or up to twice of it. A receiver that slept takes what
-/// came meanwhile in one go, and the newest of that waited for nothing.
+/// [`DelayMeter::take`] returns the minimum over the last 2 to 4 ms. A receiver that slept reads all packets of that
+/// time at once, and the newest of them waited for nothing.
 const WINDOW: Duration = Duration::from_millis(2);
 
 /// Measures the queueing delay of one stream.
@@ -20,17 +20,17 @@ const WINDOW: Duration = Duration::from_millis(2);
 pub(in crate::multicast) struct DelayMeter {
     /// Arrival minus timestamp of the first packet, modulo 2^32; all others are relative to it.
     origin_us: Option<u32>,
-    /// The least delay without queues, relative to `origin_us`, as of `base_at`.
+    /// The minimum delay, without queues, relative to `origin_us`, at `base_at`.
     base_ns: i64,
     base_at: Instant,
-    /// Least waiting time of the window that runs, with its begin, and of the one before.
+    /// Minimum waiting time in µs of the present window, with its start, and of the window before it.
     current: Option<(Instant, u32)>,
     previous: Option<u32>,
     last_us: u32,
 }
 
 impl DelayMeter {
-    /// A packet that bears `timestamp_us` arrived.
+    /// A packet with this timestamp arrived.
     pub(in crate::multicast) fn packet(&mut self, now: Instant, timestamp_us: u32) {
         let difference = micros(now).wrapping_sub(timestamp_us);
         let relative = difference.wrapping_sub(*self.origin_us.get_or_insert(difference)).cast_signed();
@@ -40,7 +40,7 @@ impl DelayMeter {
         if self.base_at == Instant::ZERO || delay_ns <= risen {
             (self.base_ns, self.base_at) = (delay_ns, now);
         } else {
-            // What does not make a nanosecond yet is kept for the next packet.
+            // Less than a nanosecond of rise is not rounded away: it counts with the next packet.
             (self.base_ns, self.base_at) = (risen, Instant(self.base_at.0 + rise_ns * DRIFT));
         }
         let waited = u32::try_from((delay_ns - self.base_ns + 500) / 1000).unwrap_or(u32::MAX);
@@ -50,8 +50,8 @@ impl DelayMeter {
         }
     }
 
-    /// The least waiting time in microseconds of the packets since the last call, as far as they came within the last
-    /// few milliseconds; the same as before if there were none.
+    /// The minimum waiting time in microseconds of the packets since the last call, as far as they arrived within the
+    /// last few milliseconds; the previous value if there were none.
     pub(in crate::multicast) fn take(&mut self, now: Instant) -> u32 {
         let fresh = self.current.is_some_and(|(begun, _)| now.since(begun) < WINDOW);
         let previous = self.previous.take().filter(|_| fresh);
@@ -72,7 +72,7 @@ mod tests {
         Instant(START + us * 1000)
     }
 
-    /// Feeds packets of one millisecond's distance that take `waits[i]` µs longer than the least.
+    /// Feeds one packet per millisecond, each `waits[i]` µs later than the minimum.
     fn feed(meter: &mut DelayMeter, from_ms: u64, clock_us: u32, waits: &[u64]) {
         for (ms, wait) in (from_ms..).zip(waits) {
             let timestamp = clock_us.wrapping_add(u32::try_from(ms * 1000).unwrap());

@@ -1,4 +1,4 @@
-//! What a receiver machine is made of, and what it asks of its driver.
+//! Configuration of a receiver, and the events that it reports to its driver.
 
 use base::{Chance, Duration, Instant};
 
@@ -6,68 +6,70 @@ use crate::code::Held;
 use crate::multicast::receiver::slot::Slot;
 use crate::multicast::wire::header::{ReceiverId, Shape};
 
-/// What a receiver is made of.
+/// Configuration of a receiver.
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
-    /// What both ends know.
+    /// The parameters that server and receivers share.
     pub shape: Shape,
     /// Its number at the server.
     pub receiver: ReceiverId,
-    /// Memory for objects between their first block and [`Receiver::release`], in bytes; at least the largest object.
+    /// Memory in bytes for objects between their first block and [`super::Receiver::release`]; at least the largest
+    /// object.
     pub buffer_bytes: u64,
-    /// What an object has on average, in bytes: to guess how many fit, until their lengths are known.
+    /// Mean length of an object in bytes, to estimate how many fit until their lengths are known.
     pub object_bytes_mean: u32,
-    /// After so long without a packet from the server, [`ReceiverEvent::Silent`].
+    /// [`ReceiverEvent::Silent`] is reported after this time without a packet from the server.
     pub silent_after: Duration,
-    /// After so long without a new block, though the server speaks, [`ReceiverEvent::Stalled`].
+    /// [`ReceiverEvent::Stalled`] is reported after this time without a new block while other packets arrive.
     pub stalled_after: Duration,
-    /// Receivers that had been admitted to the session when this one was, itself among them: they share the first
-    /// reports.
+    /// Number of receivers that were admitted to the session so far, this one included. The receivers spread their
+    /// first reports according to it.
     pub receivers: u32,
-    /// For back-off.
+    /// Random numbers for the spreading of reports.
     pub chance: Chance,
 }
 
 /// What happened, for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// Enough is there: if `held` is not empty put the object right by [`crate::code::recover`], then verify the digest
-    /// and say [`Receiver::verified`].
+    /// The object is complete. If `held` is not empty, restore its missing blocks by [`crate::code::recover`]. Then
+    /// verify the digest and call [`super::Receiver::verified`].
     Complete {
         /// Which object.
         object: u64,
-        /// Where it lies.
+        /// The slot of its buffer.
         slot: Slot,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u32,
         /// Symbols that lie in the places of missing blocks.
         held: Box<[Held]>,
     },
-    /// It came with a wrong digest, or its packets contradict each other: get it by unicast, then say
-    /// [`Receiver::satisfied`]. It is not asked for any more.
+    /// Multicast did not deliver the object: its digest was wrong, its packets contradict each other, or requests
+    /// were not answered. Fetch it by unicast, then call [`super::Receiver::satisfied`]. The receiver does not
+    /// request it any more.
     FetchByUnicast {
         /// Which object.
         object: u64,
     },
-    /// Nothing was heard from the server since then. Said once per silence.
+    /// No packet of the server has arrived for `silent_after`. Reported once per silence.
     Silent {
         /// When the last packet came (or when the machine began).
         since: Instant,
     },
-    /// The server speaks, but nothing new came since then though something is wanted. Said once per stall.
+    /// Packets arrive, but no new block for `stalled_after`, although objects are wanted. Reported once per stall.
     Stalled {
-        /// When the last new block came (or when the machine began).
+        /// When the last new block arrived (or when the machine began).
         since: Instant,
     },
-    /// The server speaks again after [`Self::Silent`], or blocks come again after [`Self::Stalled`].
+    /// Packets arrive again after [`Self::Silent`], or new blocks after [`Self::Stalled`].
     Resumed,
-    /// For a second the network has brought much less than what was sent, while others keep up: leave, and get the rest
-    /// by unicast. Said once.
+    /// For a second the network has lost a large part of the packets to this receiver, while others take part too.
+    /// Leave the session, and fetch the rest by unicast. Reported once per such loss.
     TooSlow,
-    /// Packets of this session under another epoch: the server started anew. Ask it for a new grant. Said once per
-    /// epoch.
+    /// Packets of this session arrive with another epoch: the server was restarted. Request a new grant. Reported
+    /// once per epoch.
     NewEpoch {
-        /// Which.
+        /// The other epoch.
         epoch: u32,
     },
     /// The server ended the session.

@@ -1,4 +1,5 @@
-//! The receiver's machine: places what comes, finds what is missing, and reports it without being loud.
+//! The receiver's state machine: places arriving blocks, finds what is missing, and reports it without flooding the
+//! server.
 //! Source: `formats/multicast.md`, section 7.
 
 mod congestion;
@@ -27,76 +28,79 @@ use crate::multicast::wire::header::{BlockHeader, ObjectRange, Reject};
 use crate::multicast::wire::report::ReceiverCounters;
 use crate::multicast::wire::status::Downstream;
 
-/// The server speaks at least this often; who hears less asks with growing back-off.
+/// The server sends at least this often. A receiver that hears nothing for longer sends JOINs at growing intervals.
 const SILENCE: Duration = Duration::from_millis(450);
-/// First and longest time between attempts to reach a silent server.
+/// Shortest and longest time between two attempts to reach a silent server.
 const PROBE_MIN: Duration = Duration::from_millis(20);
 const PROBE_MAX: Duration = Duration::from_secs(5);
-/// Report interval until the server names one, and the least that it may name.
+/// Report interval until the server announces one, and the shortest interval that it may announce.
 const REPORT_INTERVAL_FIRST: Duration = Duration::from_millis(10);
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(4);
-/// Each silent receiver lets the others have so much time before it asks.
+/// Attempts to reach a silent server are at least this far apart, times the number of receivers.
 const PROBE_EACH: Duration = Duration::from_micros(50);
 /// Receivers that were admitted together spread their first packets over this time.
 const FIRST_SPREAD: Duration = Duration::from_millis(25);
-/// Time from a report to its effect, besides the round trip.
+/// Time from the arrival of a report at the server until the server's answer is visible, without the round-trip time.
 const ANSWER: Duration = Duration::from_millis(4);
-/// Reports of what many lack are spread over at most so many times the time in which one of them shows its effect
-/// (NORM, RFC 5740, section 5.5.1: 4 to 6); over the logarithm of their number where that is less.
+/// Receivers that miss the same object spread their reports over the time in which a report takes effect (see
+/// `Receiver::effect`), times the logarithm of their number, but at most times this (NORM, RFC 5740, section 5.5.1: 4
+/// to 6).
 const SPREAD_MAX: f64 = 4.0;
-/// Nor over more than this for each of them.
+/// The same time is at most this, times the number of receivers.
 const SPREAD_EACH: Duration = Duration::from_millis(1);
-/// How often a receiver looks at what it lacks.
+/// Shortest and longest time between two checks of what is missing.
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(20);
-/// What comes after so many others, as STATUS says, is not asked for out of its turn.
+/// An urgent object is not requested if, according to STATUS, at most this many others are sent before it.
 const SOON: u64 = 3;
-/// Most objects that somebody waits for at once; more are asked for in their turn.
+/// Most urgent objects at once; further ones are requested in their normal order.
 const URGENT_MAX: usize = 64;
+/// Number of LEAVE packets that a receiver sends.
 const LEAVES: u8 = 2;
-/// So many of the receivers say goodbye; the others are missed in time.
+/// About this many receivers send LEAVE; the server removes the others after its timeout.
 const LEAVERS_MAX: u64 = 256;
+/// Time between them.
 const LEAVE_SPACING: Duration = Duration::from_millis(3);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Takes part.
+    /// The receiver takes part in the session.
     Open,
-    /// Says goodbye: so many LEAVEs are left.
+    /// The receiver leaves: this many LEAVEs remain to be sent.
     Leaving(u8),
     /// The server ended the session.
     Ended,
 }
 
-/// The receiver's machine for one session. See the module.
+/// The receiver's state machine for one session. See the module.
 #[derive(Debug)]
 pub struct Receiver {
     config: ReceiverConfig,
     phase: Phase,
-    /// Wanted and not verified.
+    /// Wanted objects that are not verified yet.
     lacking: ObjectSet,
-    /// Those of `lacking` that multicast should bring and of which nothing is here.
+    /// Those of `lacking` that should come by multicast and of which no block has arrived.
     open: ObjectSet,
-    /// Those dropped for want of room since they were last begun.
+    /// Those of `lacking` that were dropped because the buffer was full, until they are complete.
     refused: ObjectSet,
-    /// Those of `open` that somebody waits for, longest first.
+    /// Those of `open` that an application waits for, in the order of its requests.
     urgent: VecDeque<u64>,
-    /// They are not asked for again before this, and how often they were since one of them began.
+    /// Urgent objects are not requested before this; below: how often since the last object began to arrive.
     urgent_at: Instant,
     urgent_asks: u8,
-    /// The pass that was refused last: its object and the sequence of its block 0.
+    /// The last pass that was dropped because the buffer was full: its object and the sequence of its block 0.
     refused_pass: (u64, u64),
-    /// The object whose begin went by before it was heard.
+    /// The last object whose pass this receiver joined too late to use it.
     missed: Option<u64>,
     slots: Slots,
     stream: Stream,
     interval: Duration,
     rtt: Duration,
-    /// What the server will send whole, as it said last.
+    /// The objects that the server will send in full, as of the last STATUS.
     pending: Vec<ObjectRange>,
-    /// Of which objects it will send symbols, and how many.
+    /// The objects of which the server will send symbols, and how many, as of the last STATUS.
     repairs: Vec<(u64, u8)>,
-    /// How many share the session.
+    /// Number of receivers in the session, at least 1.
     receivers: u32,
     delay: DelayMeter,
     congestion: Congestion,
@@ -106,15 +110,15 @@ pub struct Receiver {
     stalled: bool,
     epoch_seen: u32,
     tick_at: Instant,
-    /// Back-off while the server is silent.
+    /// Time until the next JOIN while the server is silent, doubled each time; zero if the server is not silent.
     probe: Duration,
-    /// When to report next, whether something is lacked or not; `None` until the server has said how often.
+    /// When to send the next report, even an empty one; `None` before the first STATUS.
     report_at: Option<Instant>,
-    /// When to ask for what is lacked.
+    /// When to request what is missing; `None` if there is nothing to request.
     need_at: Option<Instant>,
-    /// Whole objects are not asked for again before this, so that an answer can come.
+    /// Objects in full are not requested before this, so that an answer to the last request can arrive.
     window_at: Instant,
-    /// How often they were asked for since one of them began.
+    /// How often they were requested since an object last began to arrive.
     window_asks: u8,
     outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<ReceiverEvent>,
@@ -122,7 +126,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that wants nothing yet, and joins at once.
+    /// A receiver that wants no objects yet, and joins after a short random wait.
     ///
     /// # Panics
     /// If `config` breaks the bounds given at its fields.
@@ -168,13 +172,13 @@ impl Receiver {
         .spread_first(now)
     }
 
-    /// Lets the first packets of many receivers be few.
+    /// Spreads the first packets of receivers that were admitted together.
     fn spread_first(mut self, now: Instant) -> Self {
         self.tick_at = now + self.spread_over(FIRST_SPREAD);
         self
     }
 
-    /// Wants these objects from now on.
+    /// Adds these objects to what the receiver wants.
     pub fn want(&mut self, now: Instant, objects: ObjectRange) {
         for object in objects.first..objects.end() {
             if self.lacking.insert(object) {
@@ -185,8 +189,9 @@ impl Receiver {
         self.hurry(now);
     }
 
-    /// Somebody waits for this object, which is wanted: unless it comes soon the server is asked to send it before
-    /// others.
+    /// An application waits for this object, which must be wanted. Unless the object comes soon, the receiver
+    /// requests it as urgent, so that the server sends it before others. Ignored while `URGENT_MAX` objects are
+    /// urgent.
     pub fn urge(&mut self, now: Instant, object: u64) {
         if self.open.contains(object) && !self.urgent.contains(&object) && self.urgent.len() < URGENT_MAX {
             self.urgent.push_back(object);
@@ -195,15 +200,15 @@ impl Receiver {
         }
     }
 
-    /// How many receivers share the session, this one included, as the server said last.
+    /// Number of receivers in the session, this one included, as of the last STATUS.
     #[must_use]
     pub const fn receivers(&self) -> u32 {
         self.receivers
     }
 
-    /// The object was got otherwise, or is not needed. If a part of it was here, its slot is free now and returned: the
-    /// driver drops the buffer. If it was complete, its slot stays in use until [`Self::verified`] or
-    /// [`Self::release`].
+    /// The driver got the object in another way, or does not need it. If a part of it had arrived, its slot becomes
+    /// free and is returned: the driver drops the buffer. If it was complete, its slot stays in use until
+    /// [`Self::verified`] or [`Self::release`].
     pub fn satisfied(&mut self, object: u64) -> Option<Slot> {
         self.lacking.remove(object);
         self.open.remove(object);
@@ -212,21 +217,22 @@ impl Receiver {
         Some(slot)
     }
 
-    /// Number of objects wanted and not verified yet, those to fetch by unicast included.
+    /// Number of wanted objects that are not verified yet, including those to be fetched by unicast.
     #[must_use]
     pub const fn lacking(&self) -> u64 {
         self.lacking.len()
     }
 
-    /// The first object at or behind `from` that is wanted and not verified yet.
+    /// The first object at or after `from` that is wanted and not verified yet.
     #[must_use]
     pub fn next_lacking(&self, from: u64) -> Option<u64> {
         self.lacking.next_from(from)
     }
 
-    /// Takes in a packet and says where its payload goes.
+    /// Processes a packet, and returns where the driver puts its payload.
     pub fn handle_input(&mut self, now: Instant, packet: &Downstream<'_>) -> Disposition {
         self.heard_at = now;
+        // The server answers after the receiver had to send JOINs: request what is missing at once.
         if std::mem::take(&mut self.probe) > Duration::ZERO && self.phase == Phase::Open {
             self.hurry(now);
         }
@@ -255,7 +261,8 @@ impl Receiver {
         }
     }
 
-    /// The digest of what lies in `slot` was right or not. If not, the slot is free: the driver drops the buffer.
+    /// The driver has verified the digest of the object in `slot`. If it was wrong (`ok` is false), the slot is free:
+    /// the driver drops the buffer.
     pub fn verified(&mut self, now: Instant, slot: Slot, ok: bool) {
         let Some(object) = self.slots.object_of(slot) else { return };
         if ok {
@@ -268,12 +275,12 @@ impl Receiver {
         self.progress_at = now;
     }
 
-    /// The driver is done with the buffer of a verified object.
+    /// The driver no longer needs the buffer of a verified object.
     pub fn release(&mut self, slot: Slot) {
         self.slots.free(slot);
     }
 
-    /// Does what is due at `now`.
+    /// Does what is due at `now`: checks what is missing, and queues reports for [`Self::poll_transmit`].
     pub fn handle_timeout(&mut self, now: Instant) {
         if now < self.tick_at || self.phase == Phase::Ended {
             return;
@@ -294,7 +301,7 @@ impl Receiver {
         }
     }
 
-    /// When to call [`Self::handle_timeout`] at the latest.
+    /// The latest time to call [`Self::handle_timeout`]; `None` after the end.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.phase {
@@ -303,17 +310,17 @@ impl Receiver {
         }
     }
 
-    /// The next packet to send to the server, if any. It lacks only its tag (see [`super::seal`]).
+    /// The next packet to send to the server, if any. It is complete except for its tag (see [`super::seal`]).
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.outgoing.pop_front()
     }
 
-    /// The next thing that happened.
+    /// The next event for the driver, if any.
     pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
         self.events.pop_front()
     }
 
-    /// Leaves: what is left to transmit is LEAVE, twice.
+    /// Leaves the session. The receiver sends two LEAVEs, or none if there are many receivers (`LEAVERS_MAX`).
     pub fn leave(&mut self, now: Instant) {
         if self.phase == Phase::Open {
             let says = self.config.chance.below(self.receivers.into()) < LEAVERS_MAX;
@@ -322,13 +329,13 @@ impl Receiver {
         }
     }
 
-    /// Whether the last LEAVE was handed out, or none is needed.
+    /// Whether the receiver has left and nothing remains to be sent, or the server has ended the session.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self.phase, Phase::Leaving(0) | Phase::Ended) && self.outgoing.is_empty()
     }
 
-    /// What was counted.
+    /// The receiver's counters.
     #[must_use]
     pub fn counters(&self) -> ReceiverCounters {
         let (blocks_arrived, blocks_lost) = (self.stream.arrived(), self.stream.lost());
@@ -344,7 +351,8 @@ impl Receiver {
         }
         let disposition = match self.slots.find(object) {
             Some(slot) if self.slots.contradicts(slot, header) => {
-                // One of two members lied. Verification can't tell whom to ask again.
+                // One of the two packets is forged. Verification cannot tell which, so multicast cannot complete this
+                // object.
                 self.slots.give_up(slot);
                 self.events.push_back(ReceiverEvent::FetchByUnicast { object });
                 Disposition::Unwanted
@@ -364,8 +372,8 @@ impl Receiver {
         disposition
     }
 
-    /// Takes the first block of an object of which nothing is here. Single resent blocks are for others: the object
-    /// will come whole.
+    /// Takes the first block of an object of which no block has arrived. A repair is for other receivers: this one
+    /// will get the whole object by a pass.
     fn begin(&mut self, header: &BlockHeader) -> Disposition {
         if !self.open.contains(header.object) || header.repair {
             return Disposition::Unwanted;
@@ -374,8 +382,8 @@ impl Receiver {
             self.missed = Some(header.object);
             return Disposition::Unwanted;
         }
-        // Of a pass that began without room nothing is taken: the rest would have to be repaired, which goes before
-        // what others wait for.
+        // A pass whose first block found no room is dropped as a whole. Otherwise its rest would need repairs, and
+        // the server sends repairs before objects that others wait for.
         let pass = (header.object, header.sequence - u64::from(header.block));
         if self.refused_pass == pass {
             return Disposition::BufferFull;
@@ -396,8 +404,8 @@ impl Receiver {
         }
     }
 
-    /// Whether so much of this pass went by that the server would not repair what is lacking for one receiver (see
-    /// [`repairs_max`]): the object is lacked whole, which others who came as late lack, too.
+    /// Whether the receiver missed so much of this pass that the server would not repair it for one receiver (see
+    /// [`repairs_max`]). Then it requests the object in full, like the other receivers that joined as late.
     fn missed_begin(&self, header: &BlockHeader) -> bool {
         let blocks = self.config.shape.blocks(header.object_bytes);
         u32::from(header.block) > repairs_max(blocks, 0)
@@ -417,7 +425,7 @@ impl Receiver {
     }
 }
 
-/// What is known besides what is here.
+/// What the receiver knows of the stream and of the server's plans.
 fn view<'a>(
     stream: &'a Stream,
     refused: &'a ObjectSet,

@@ -1,4 +1,4 @@
-//! What a receiver says to the server, and when.
+//! What a receiver sends to the server, and when.
 
 use base::{Duration, Instant};
 
@@ -30,6 +30,7 @@ impl Receiver {
         if let Some(echo) = status.echo.filter(|echo| echo.receiver == self.config.receiver) {
             let taken = micros(now).wrapping_sub(echo.timestamp_us).saturating_sub(echo.age_us);
             let sample = Duration::from_micros(taken.into()).min(Duration::from_secs(1));
+            // Smoothed as in TCP (RFC 6298).
             self.rtt = (self.rtt * 7 + sample) / 8;
         }
         if status.idle && !self.lacking.is_empty() {
@@ -37,14 +38,14 @@ impl Receiver {
         }
     }
 
-    /// Looks soon at what is lacked, unless the first packet is not even due.
+    /// Moves the next check to at most `LOOK_MIN` from now, unless the receiver still waits to send its first packet.
     pub(super) fn hurry(&mut self, now: Instant) {
         if !self.stream.is_unheard() {
             self.tick_at = self.tick_at.min(now + LOOK_MIN);
         }
     }
 
-    /// Tells the driver of silence, of stalls, and of a network that does not keep up.
+    /// Reports to the driver: a silent server, a stall, or a network that loses too much.
     pub(super) fn watch(&mut self, now: Instant) {
         if !self.silent && now.since(self.heard_at) >= self.config.silent_after {
             self.silent = true;
@@ -56,7 +57,8 @@ impl Receiver {
             self.stalled = true;
             self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
         }
-        // Alone it sets the pace, and what it does not want it may miss.
+        // A receiver that is alone determines the rate itself, and losses of objects that it does not want do not
+        // matter.
         if wants
             && self.receivers > 1
             && self.congestion.is_too_slow(now, self.stream.arrived(), self.stream.lost())
@@ -65,8 +67,8 @@ impl Receiver {
         }
     }
 
-    /// Asks for what is lacked, if that is news for the server, but lets the others speak first; and reports now and
-    /// then what it sees of the network.
+    /// Checks what is missing. If the server should know of it, schedules a request after a random wait, or sends the
+    /// request if the wait is over. Sends an empty NEED once per report interval.
     pub(super) fn look(&mut self, now: Instant) {
         let window = (now >= self.window_at).then(|| self.window());
         let window = window.filter(|window| window.is_news(&self.pending));
@@ -85,7 +87,7 @@ impl Receiver {
         }
     }
 
-    /// Asks for all that is lacked.
+    /// Requests everything that is missing, as far as it fits one packet.
     pub(super) fn ask(&mut self, now: Instant, window: Option<&Window>, urgent: &[u64]) {
         let room = usize::from(self.config.shape.block_bytes) + BLOCK_HEADER_BYTES;
         let mut lacking = Lacking::default();
@@ -113,7 +115,7 @@ impl Receiver {
         }
     }
 
-    /// What somebody waits for and is neither begun nor coming soon, as many as fit a third of a packet.
+    /// Urgent objects of which nothing has arrived and that do not come soon, as many as fit a third of a packet.
     pub(super) fn next_urgent(&mut self, now: Instant) -> Vec<u64> {
         self.urgent.retain(|&object| self.open.contains(object));
         if now < self.urgent_at {
@@ -124,7 +126,7 @@ impl Receiver {
         late.take(most).collect()
     }
 
-    /// Whether at most [`SOON`] others go before `object`, as the server said last.
+    /// Whether at most [`SOON`] other objects are sent before `object`, as of the last STATUS.
     pub(super) fn comes_soon(&self, object: u64) -> bool {
         let mut before = 0;
         for range in &self.pending {
@@ -144,19 +146,19 @@ impl Receiver {
         self.send(&Upstream::Need(report, lacking));
     }
 
-    /// How long it takes until a report shows its effect.
+    /// Time from a report until its effect shows.
     pub(super) fn effect(&self) -> Duration {
         self.rtt + ANSWER
     }
 
-    /// Over what time receivers that lack the same spread their reports.
+    /// The time over which receivers that miss the same object spread their reports.
     pub(super) fn spread(&self) -> Duration {
         let times = f64::from(self.receivers).ln().min(SPREAD_MAX);
         self.effect().mul_f64(times).min(SPREAD_EACH * self.receivers)
     }
 
-    /// A part of `most`, by chance: of many receivers few draw little, so that they speak for the others, who hear the
-    /// answer and stay silent. (Nonnenmacher and Biersack's truncated exponential, as in RFC 5740, section 5.5.1.)
+    /// A random part of `most`. Few of many receivers draw a short wait; the answer to their reports silences the
+    /// others. (Truncated exponential distribution of Nonnenmacher and Biersack, as in RFC 5740, section 5.5.1.)
     #[expect(clippy::cast_precision_loss, reason = "chance needs no more than 53 bits")]
     pub(super) fn spread_over(&mut self, most: Duration) -> Duration {
         if self.receivers < 2 {
@@ -166,7 +168,7 @@ impl Receiver {
         most.mul_f64((1.0 + uniform.ln() / f64::from(self.receivers).ln()).max(0.0))
     }
 
-    /// What to ask for next: as many objects as there is room for, in the order in which the server would send them.
+    /// The objects to request next: as many as there is room for, in the order in which the server would send them.
     pub(super) fn window(&self) -> Window {
         let shape = &self.config.shape;
         let mut window = Window::new(self.slots.room_for(self.open.len()), self.open.len());
@@ -177,7 +179,7 @@ impl Receiver {
         window
     }
 
-    /// Why `object` is lacked, of which nothing is here.
+    /// Why `object` is missing, of which no block has arrived.
     pub(super) fn cause(&self, object: u64) -> Cause {
         if self.refused.contains(object) {
             Cause::BufferFull
@@ -188,8 +190,8 @@ impl Receiver {
         }
     }
 
-    /// Tries to be heard. Who never heard the server asks for heads at once, which go before all others wherever the
-    /// stream is.
+    /// Tries to reach the server. A receiver that has heard nothing from it yet requests heads at once: the server
+    /// sends them before all others, wherever the stream is.
     pub(super) fn say_join(&mut self, now: Instant) {
         let report = self.header(now);
         let mut lacking = Lacking::default();
@@ -223,7 +225,7 @@ impl Receiver {
     }
 
     pub(super) fn send(&mut self, packet: &Upstream) {
-        // A driver that does not drain them loses the oldest.
+        // If the driver does not drain the packets, the oldest is dropped: a later report supersedes it.
         if self.outgoing.len() == 4 {
             self.outgoing.pop_front();
         }

@@ -1,4 +1,5 @@
-//! A receiver's memory: which objects are here in part or wait for their verification, within a budget.
+//! A receiver's memory: the objects of which blocks have arrived, until they are verified and released, within a
+//! budget.
 
 use std::collections::HashMap;
 
@@ -14,45 +15,45 @@ use crate::multicast::wire::report::{Cause, Lacking, NeedBlocks};
 /// Most bytes of a bitmap in one NEED: 2048 blocks.
 const BITMAP_BYTES_MAX: u32 = 256;
 
-/// Longest time between two attempts to get what an object lacks, and how many attempts are made.
+/// Longest time between two requests for an object, and how many requests are made.
 const RETRY_MAX: Duration = Duration::from_millis(500);
 const ASKS_MAX: u8 = 10;
 
-/// One object that is here in part or as a whole.
+/// One object of which at least one block has arrived.
 #[derive(Debug)]
 struct Entry {
     object: u64,
     bytes: u32,
-    /// What it takes of the memory.
+    /// Bytes that it takes of the budget.
     padded_bytes: u32,
-    /// Blocks that are not here. In the place of some of them lies a symbol.
+    /// Blocks that have not arrived. Symbols lie in the places of some of them (`held`).
     missing: BlockSet,
     held: Vec<Held>,
-    /// Sequence of block 0 in the last pass that was seen.
+    /// Sequence of block 0 in the last pass that the receiver saw.
     pass_first: u64,
-    /// Symbols of this object may be on their way until this sequence.
+    /// Announced symbols of this object may arrive until this sequence.
     coming_until: u64,
-    /// All of it is here.
+    /// Enough blocks and symbols have arrived to restore the object.
     complete: bool,
-    /// Its packets contradict each other.
+    /// Multicast cannot complete it: its packets contradict each other, or requests were not answered.
     given_up: bool,
-    /// What is missing is not asked for again before this.
+    /// It is not requested again before this time.
     ask_at: Instant,
-    /// How often it was asked for since something came of it.
+    /// How often it was requested since its last new block.
     asks: u8,
 }
 
-/// What else is known when blocks are asked for.
+/// What the receiver knows of the stream and of the server's plans when it decides what to request.
 pub(super) struct View<'a> {
     pub(super) stream: &'a Stream,
     pub(super) refused: &'a ObjectSet,
-    /// What will come whole.
+    /// Objects that the server will send in full.
     pub(super) pending: &'a [ObjectRange],
-    /// Of which objects symbols will come, and how many.
+    /// The objects of which the server will send symbols, and how many.
     pub(super) repairs: &'a [(u64, u8)],
 }
 
-/// The slots in use and their sum.
+/// The slots in use, and the bytes that they take together.
 #[derive(Debug)]
 pub(super) struct Slots {
     budget_bytes: u64,
@@ -60,11 +61,11 @@ pub(super) struct Slots {
     entries: Vec<Option<Entry>>,
     unused: Vec<u32>,
     by_object: HashMap<u64, Slot>,
-    /// The object that was found last: most blocks belong to the same as the one before.
+    /// The object that was found last: a block usually belongs to the same object as the block before.
     last: Option<(u64, Slot)>,
-    /// Slots that lack blocks, in the order of their beginning.
+    /// Slots whose objects are incomplete, in the order in which they were begun.
     filling: Vec<Slot>,
-    /// Objects begun and their lengths, for the mean.
+    /// Number of objects ever begun and the sum of their lengths in bytes, for the mean length.
     begun: u64,
     begun_bytes: u64,
 }
@@ -101,7 +102,7 @@ impl Slots {
         self.entries.get(slot.0 as usize)?.as_ref().map(|entry| entry.object)
     }
 
-    /// A slot for the object of `header`; `None` if there is no room.
+    /// A new slot for the object of `header`; `None` if it does not fit the budget.
     pub(super) fn begin(&mut self, header: &BlockHeader, shape: &Shape) -> Option<Slot> {
         let bytes = u64::from(shape.padded_bytes(header.object_bytes));
         if self.used_bytes + bytes > self.budget_bytes {
@@ -138,13 +139,13 @@ impl Slots {
         self.entries[slot.0 as usize].as_ref().is_some_and(|entry| !entry.complete)
     }
 
-    /// Whether `header` gives the incomplete object in `slot` another length than the packet that began it.
+    /// Whether `header` gives another length of the incomplete object in `slot` than the packet that began it.
     pub(super) fn contradicts(&self, slot: Slot, header: &BlockHeader) -> bool {
         let entry = self.entries[slot.0 as usize].as_ref();
         entry.is_some_and(|entry| !entry.given_up && !entry.complete && entry.bytes != header.object_bytes)
     }
 
-    /// Nothing more is placed in `slot` or asked for it; it stays in use until it is freed.
+    /// Places and requests nothing more for `slot`; it stays in use until it is freed.
     pub(super) fn give_up(&mut self, slot: Slot) {
         if let Some(entry) = &mut self.entries[slot.0 as usize] {
             entry.given_up = true;
@@ -152,7 +153,7 @@ impl Slots {
         self.stop_filling(slot);
     }
 
-    /// Where a block of the object in `slot`, or a symbol, goes.
+    /// Where the block or symbol of `header`, of the object in `slot`, goes.
     pub(super) fn place(&mut self, slot: Slot, header: &BlockHeader, shape: &Shape) -> Disposition {
         let Some(entry) = self.entries[slot.0 as usize].as_mut() else { return Disposition::Unwanted };
         if entry.given_up || header.object_bytes != entry.bytes {
@@ -172,7 +173,7 @@ impl Slots {
         Disposition::Place { slot, offset, begins: None }
     }
 
-    /// Slot, length and held symbols of `object` if nothing of it is lacked any more. Says so once.
+    /// Slot, length in bytes and held symbols of `object` if it has just become complete; returned only once.
     pub(super) fn complete(&mut self, object: u64) -> Option<(Slot, u32, Box<[Held]>)> {
         let slot = self.find(object)?;
         let entry = self.entries[slot.0 as usize].as_mut()?;
@@ -200,13 +201,14 @@ impl Slots {
         self.budget_bytes.saturating_sub(self.used_bytes)
     }
 
-    /// Whether something is here in part.
+    /// Whether any object is incomplete.
     pub(super) const fn are_filling(&self) -> bool {
         !self.filling.is_empty()
     }
 
-    /// For how many of `lacked` objects there is room, as far as one can guess; for one at least if all is empty. For
-    /// none while three quarters are in use: who waits for its disk need not ask for every object as it becomes free.
+    /// The estimated number of objects, at most `lacked`, that fit the free memory; at least one if all memory is
+    /// free. Zero while three quarters are in use: a receiver that waits for its disk should not send a report for
+    /// every object that it frees.
     pub(super) fn room_for(&self, lacked: u64) -> u64 {
         if self.used_bytes > self.budget_bytes / 4 * 3 {
             return 0;
@@ -215,7 +217,7 @@ impl Slots {
         room.max(u64::from(self.used_bytes == 0)).min(lacked)
     }
 
-    /// Whether something of what is here in part went by without arriving, and should be asked for at `now`.
+    /// Whether an incomplete object misses blocks that should be requested at `now`.
     pub(super) fn lacks(&self, now: Instant, view: &View<'_>) -> bool {
         self.filling.iter().any(|slot| {
             let entry = self.entries[slot.0 as usize].as_ref().expect("filling slots are in use");
@@ -223,8 +225,9 @@ impl Slots {
         })
     }
 
-    /// Adds to `into` what went by without arriving, while it fits `room` bytes. It is asked for again after `retry`,
-    /// then ever more seldom; at last the object is given up and returned: the server does not mean to send it now.
+    /// Adds the missing blocks and symbols of incomplete objects to `into`, as far as they fit `room` bytes. A
+    /// request is repeated after `retry`, then after longer times. After `ASKS_MAX` requests without an effect the
+    /// object is given up and returned, to be fetched by unicast.
     pub(super) fn write_lacking(
         &mut self,
         now: Instant,
@@ -274,7 +277,7 @@ impl Slots {
     }
 }
 
-/// Time until something is asked for again that was asked for so often, `retry` at first.
+/// Time until something is requested again that was requested `asks` times; `retry` for the first time.
 pub(super) fn back_off(retry: Duration, asks: u8) -> Duration {
     (retry * (1 << asks.min(8)) / 2).min(RETRY_MAX)
 }
@@ -282,19 +285,19 @@ pub(super) fn back_off(retry: Duration, asks: u8) -> Duration {
 /// What an object needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// So many symbols.
+    /// This number of symbols.
     Symbols(u32),
     /// Those of its missing blocks that are below this one.
     Blocks(u32),
 }
 
 impl Entry {
-    /// How many blocks or symbols would complete it.
+    /// How many blocks or symbols are still needed to complete the object.
     fn lacking(&self) -> u32 {
         self.missing.len() - u32::try_from(self.held.len()).expect("no more than are missing")
     }
 
-    /// Notes where the stream is with this object.
+    /// Notes the sequences of the object's present pass and of its announced symbols.
     fn note(&mut self, header: &BlockHeader, shape: &Shape) {
         let end = if header.repair {
             header.sequence + 1
@@ -308,12 +311,12 @@ impl Entry {
         }
     }
 
-    /// Keeps symbol `row`: returns the missing block in whose place it goes, `None` if it is here already.
+    /// Keeps symbol `row`, and returns the missing block in whose place it goes; `None` if the symbol is a duplicate.
     fn hold(&mut self, row: u16) -> Option<u16> {
         if self.held.iter().any(|held| held.row == row) {
             return None;
         }
-        // Lost blocks come first in the order of the pass; those at its end may arrive yet.
+        // Symbols take the places of the first missing blocks: those at the end of the pass may still arrive.
         let behind = self.held.last().map_or(0, |held| u32::from(held.block) + 1);
         let is_free = |block: &u32| self.held.iter().all(|held| u32::from(held.block) != *block);
         let next = |from| self.missing.next_from(from);
@@ -324,13 +327,13 @@ impl Entry {
         Some(block)
     }
 
-    /// The block itself came: the symbol in its place is gone.
+    /// The block itself has arrived: it replaces the symbol in its place.
     fn unhold(&mut self, block: u16) -> u16 {
         self.held.retain(|held| held.block != block);
         block
     }
 
-    /// What should be asked for, of what has gone by and does not come anyway.
+    /// What to request now: what was sent and lost, unless the server has announced it.
     fn need(&self, now: Instant, view: &View<'_>) -> Option<Need> {
         let comes_whole = |range: &ObjectRange| (range.first..range.end()).contains(&self.object);
         if now < self.ask_at || view.pending.iter().any(comes_whole) {
@@ -344,7 +347,7 @@ impl Entry {
         if !are_coded(blocks) {
             return self.missing.next_from(0).filter(|&block| block < passed).map(|_| Need::Blocks(passed));
         }
-        // Further ahead than any server says is a lie.
+        // No server announces a sequence further ahead, so such a packet is forged.
         let furthest = view.stream.sent() + u64::from(blocks) + u64::from(COMING_MAX);
         let comes = decided < self.coming_until && self.coming_until <= furthest;
         if passed < blocks || (!over && comes) {
@@ -355,7 +358,8 @@ impl Entry {
         if comes == u8::MAX || lacking <= comes.into() {
             return None;
         }
-        // Who lacks most of an object came late: others are content, and blocks decode for nothing.
+        // If most blocks are missing, the receiver joined late. The others are complete, so only this receiver would
+        // use the symbols, and blocks need no decoding.
         Some(if lacking <= blocks / 2 { Need::Symbols(lacking) } else { Need::Blocks(blocks) })
     }
 

@@ -1,32 +1,32 @@
-//! A receiver's view of the running stream: how far it is, what has had time to arrive, what was lost.
+//! A receiver's view of the stream: which sequences were sent, which had time to arrive, and how many were lost.
 
 use base::{Duration, Instant};
 
 use crate::multicast::wire::header::BlockHeader;
 use crate::multicast::wire::status::Status;
 
-/// Packets may overtake each other by so much before one counts as lost.
+/// A BLOCK counts as lost if it is this much later than a BLOCK that was sent after it.
 const REORDERING: Duration = Duration::from_millis(2);
 
 /// Where the stream is.
 #[derive(Debug)]
 pub(super) struct Stream {
     heads: u64,
-    /// All BLOCKs below this sequence have left the server. `None` until something was heard.
+    /// All BLOCKs below this sequence have been sent. `None` before the first packet.
     sent: Option<u64>,
-    /// All BLOCKs below this have had time to arrive, too.
+    /// All BLOCKs below this sequence have been sent and had time to arrive.
     decided: u64,
-    /// What `sent` was at some time, to become `decided`.
+    /// The value of `sent` at this time; it becomes `decided` after `REORDERING`.
     mark: (Instant, u64),
-    /// Sequence at which this receiver began to listen, and how many BLOCKs came since.
+    /// Sequence at which this receiver began to listen, and the number of BLOCKs that arrived since.
     joined_sequence: u64,
     arrived: u64,
     /// The cursor when this receiver began to listen, and now.
     joined_cursor: u64,
     cursor: u64,
-    /// The cursor has come round since.
+    /// The cursor has wrapped since.
     wrapped: bool,
-    /// The server said at this sequence that it has nothing left to send.
+    /// The sequence at which the server announced that it has nothing left to send.
     idle_at: Option<u64>,
 }
 
@@ -46,12 +46,12 @@ impl Stream {
         }
     }
 
-    /// Nothing was heard yet.
+    /// Whether no packet has arrived yet.
     pub(super) const fn is_unheard(&self) -> bool {
         self.sent.is_none()
     }
 
-    /// A BLOCK came.
+    /// A BLOCK arrived.
     pub(super) fn block(&mut self, now: Instant, header: &BlockHeader) {
         if self.sent.is_none() {
             self.begin(now, header.sequence, header.object);
@@ -63,13 +63,14 @@ impl Stream {
         }
     }
 
-    /// A STATUS came.
+    /// A STATUS arrived.
     pub(super) fn status(&mut self, now: Instant, status: &Status) {
         if self.sent.is_none() {
             self.begin(now, status.sequence, status.cursor);
         }
         if status.sequence < self.decided {
-            // The server has not sent what has had time to arrive: another member lied about a sequence.
+            // The server has not sent blocks that counted as sent: another member forged a sequence. Start again from
+            // here.
             (self.sent, self.decided, self.mark) =
                 (Some(status.sequence), status.sequence, (now, status.sequence));
             self.joined_sequence = self.joined_sequence.min(status.sequence);
@@ -81,7 +82,7 @@ impl Stream {
         self.reach(now, status.sequence);
     }
 
-    /// Lets time pass.
+    /// Advances `decided` if `REORDERING` has passed.
     pub(super) fn decide(&mut self, now: Instant) {
         if now.since(self.mark.0) >= REORDERING {
             self.decided = self.mark.1;
@@ -94,8 +95,8 @@ impl Stream {
         self.decided
     }
 
-    /// Whether the pass whose block 0 had sequence `first` can't go on: the server has nothing left to send, or has
-    /// never been there.
+    /// Whether the pass whose block 0 has sequence `first` cannot continue: the server has nothing left to send, or
+    /// has not reached that sequence, which was forged.
     pub(super) fn is_over(&self, first: u64) -> bool {
         self.idle_at.is_some_and(|sequence| sequence == self.decided)
             || self.sent.is_none_or(|sent| first >= sent)
@@ -106,7 +107,7 @@ impl Stream {
         self.joined_sequence
     }
 
-    /// Where the server sends now.
+    /// The object from which the server continues to send.
     pub(super) const fn cursor(&self) -> u64 {
         self.cursor
     }
@@ -121,17 +122,17 @@ impl Stream {
         }
     }
 
-    /// All BLOCKs below this sequence have left the server.
+    /// All BLOCKs below this sequence have been sent; 0 before the first packet.
     pub(super) fn sent(&self) -> u64 {
         self.sent.unwrap_or(0)
     }
 
-    /// BLOCKs that came.
+    /// Number of BLOCKs that arrived.
     pub(super) const fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// BLOCKs that did not come although they had the time.
+    /// Number of BLOCKs that did not arrive although they had time to.
     pub(super) const fn lost(&self) -> u64 {
         self.decided.saturating_sub(self.joined_sequence).saturating_sub(self.arrived)
     }

@@ -1,22 +1,23 @@
-//! What a receiver asks for next: whole objects, as many as it has room for, unless the server said that enough of
-//! them are coming.
+//! The objects in full that a receiver requests next: as many as fit its free buffer, unless the server has announced
+//! enough of them.
 
 use crate::multicast::bits::ObjectSet;
 use crate::multicast::wire::header::ObjectRange;
 use crate::multicast::wire::report::{Cause, Lacking, NEED_OBJECTS_MAX, NeedRange};
 use crate::multicast::wire::status::STATUS_RANGES_MAX;
 
-/// Most runs that are looked at.
+/// Most runs of objects in one window.
 const RUNS_MAX: usize = 256;
 
-/// Of a list of what is pending that was cut, so many objects are enough to wait for the next one.
+/// If the list of pending objects may be incomplete, this many of the window's objects in it are enough to wait for
+/// the next list.
 const CUT_LIST_MIN: u64 = 16;
 
-/// Objects to ask for, in the order of sending.
+/// The objects to request, in the order of sending.
 #[derive(Debug)]
 pub(super) struct Window {
     room: u64,
-    /// Everything that is lacked fits.
+    /// All missing objects fit.
     takes_all: bool,
     count: u64,
     runs: Vec<NeedRange>,
@@ -29,7 +30,7 @@ impl Window {
         Self { room, takes_all: room >= lacked, count: 0, runs: Vec::new() }
     }
 
-    /// Adds those of `open` in `start..end` while there is room.
+    /// Adds the objects of `open` within `start..end`, while there is room; `cause` says why an object is missing.
     pub(super) fn collect(&mut self, open: &ObjectSet, start: u64, end: u64, cause: impl Fn(u64) -> Cause) {
         let mut at = start;
         while self.count < self.room && self.runs.len() < RUNS_MAX {
@@ -44,19 +45,19 @@ impl Window {
         }
     }
 
-    /// Whether the server should hear of it, given what it said is pending: something is lacked that is not pending,
-    /// and what is pending covers less than half of the window, so that there is time for an answer before the
-    /// server runs dry. The end of the image is asked for at once.
+    /// Whether to send the window to the server, given the objects that the server announced as pending: some of the
+    /// window are not pending, and the pending ones cover less than half of it, so that an answer arrives before the
+    /// server has nothing left to send. If all missing objects fit, any that is not pending is enough.
     pub(super) fn is_news(&self, pending: &[ObjectRange]) -> bool {
         let covered: u64 = self.runs.iter().map(|run| overlap(run.objects, pending)).sum();
         let half = self.count.div_ceil(2);
-        // A list that is full may go on where there was no room for it.
+        // If the list is full, further objects may be pending for which it had no room.
         let is_cut = pending.len() == STATUS_RANGES_MAX;
         covered < self.count
             && if is_cut { covered < half.min(CUT_LIST_MIN) } else { self.takes_all || covered < half }
     }
 
-    /// Writes it into a NEED of at most `room` bytes.
+    /// Adds the window's runs to `into`, as many as fit a NEED of `room` bytes.
     pub(super) fn write(&self, room: usize, into: &mut Lacking) {
         for run in &self.runs {
             into.whole.push(*run);
@@ -81,7 +82,7 @@ mod tests {
         ObjectRange { first, count }
     }
 
-    /// A receiver that lacks `0..lacked` and has room for `room` of them.
+    /// The window of a receiver that misses the objects `0..lacked` and has room for `room` of them.
     fn window(room: u64, lacked: u64) -> Window {
         let mut open = ObjectSet::new(1000);
         (0..lacked).for_each(|object| _ = open.insert(object));

@@ -1,15 +1,16 @@
-//! Which objects the server's driver holds in memory: read ahead in the order of sending, kept a while for repairs.
+//! Which objects the server's driver has in memory: loaded in advance in the order of sending, and kept for a while
+//! for repairs.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::multicast::server::event::ServerEvent;
 
-/// Where an object is.
+/// Whether an object is in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Not in memory, and not coming.
+    /// Not in memory, and the driver is not loading it.
     Absent,
-    /// The driver was told to load it.
+    /// The machine has requested it from the driver by [`ServerEvent::Load`].
     Loading,
     /// In memory.
     Ready,
@@ -19,20 +20,21 @@ pub(super) enum Place {
 struct Entry {
     bytes: u64,
     ready: bool,
-    /// How many plans need it.
+    /// Number of plans that need it.
     pins: u32,
-    /// Which entry of `idle` is this object's valid one.
+    /// The entry of `idle` with this stamp is the valid one for this object; older entries are ignored.
     stamp: u64,
 }
 
-/// Bounded memory of objects. What a plan needs is pinned; the rest is dropped, the longest unused first.
+/// Bounded memory of objects. Objects that a plan needs are pinned; the others are evicted, least recently used
+/// first.
 #[derive(Debug)]
 pub(super) struct Cache {
     budget_bytes: u64,
     used_bytes: u64,
     pinned_bytes: u64,
     entries: HashMap<u64, Entry>,
-    /// Unpinned objects with the stamp of their last use, oldest first; entries with an old stamp are void.
+    /// Unpinned objects with the stamp of their last use, least recent first; entries with an old stamp are ignored.
     idle: VecDeque<(u64, u64)>,
     stamp: u64,
 }
@@ -43,8 +45,8 @@ impl Cache {
         Self { budget_bytes, used_bytes: 0, pinned_bytes: 0, entries, idle, stamp: 0 }
     }
 
-    /// Whether plans may grow: pinned objects fill less than a quarter. What is planned keeps its place in the order,
-    /// so a longer plan would let newcomers wait longer.
+    /// Whether plans may grow: pinned objects fill less than a quarter of the budget. A planned object keeps its
+    /// place in the order, so a longer plan would make receivers that join later wait longer.
     pub(super) const fn has_room_ahead(&self) -> bool {
         self.pinned_bytes < self.budget_bytes / 4
     }
@@ -72,7 +74,7 @@ impl Cache {
         self.evict(events);
     }
 
-    /// A plan is done with this object.
+    /// A plan no longer needs this object.
     pub(super) fn unpin(&mut self, object: u64) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         entry.pins = entry.pins.saturating_sub(1);
@@ -84,7 +86,7 @@ impl Cache {
         }
     }
 
-    /// The driver has loaded the object, or cannot: then it is absent.
+    /// The driver has loaded the object, or could not load it (`ok` is false); then it is absent.
     pub(super) fn loaded(&mut self, object: u64, ok: bool) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
         if ok {

@@ -1,4 +1,4 @@
-//! What a server machine asks of its driver.
+//! Configuration of a server, and what it requests of its driver.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use crate::multicast::server::gather::Gathering;
 use crate::multicast::stats::ReceiverStatistics;
 use crate::multicast::wire::header::{BlockHeader, ReceiverId, Shape};
 
-/// What a session of a server is made of.
+/// Configuration of a session's server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// What both ends know.
+    /// The parameters that server and receivers share.
     pub shape: Shape,
-    /// Length of each object in bytes; as many as `shape.objects`.
+    /// Length of each object in bytes; `shape.objects` entries.
     pub object_bytes: Arc<[u32]>,
-    /// Where the rate begins, and between what it moves.
+    /// Initial, lowest and highest rate.
     pub rate: RateConfig,
     /// Bytes that the network adds to each packet (Ethernet, IP and UDP headers), for the rate.
     pub overhead_bytes: u16,
-    /// Most blocks in one [`Run`], `1..=64`: as many as the driver sends with one system call.
+    /// Most blocks in one [`Run`], `1..=64`: as many as the driver can send with one system call.
     pub run_blocks_max: u16,
-    /// The driver's memory for objects in bytes: a quarter of it is read ahead, the rest keeps what may be repaired.
-    /// Up to 32 heads and the front of each plan are loaded even beyond it.
+    /// The driver's memory for objects in bytes. A quarter of it is for objects loaded in advance, the rest keeps
+    /// sent objects for repairs. Up to 32 heads and the first object of each plan are loaded even if they exceed it.
     pub cache_bytes: u64,
     /// How long the first blocks wait for receivers that start together.
     pub gathering: Gathering,
-    /// A receiver that was not heard for so long has gone.
+    /// A receiver that is silent for this long no longer counts as a member.
     pub receiver_timeout: Duration,
 }
 
 /// Consecutive blocks of one object, or consecutive symbols of it (see [`BlockHeader::symbol`]), to be sent in order
-/// with consecutive sequences. All have `block_bytes` payload, but the last block of an object, which may be shorter:
-/// so a run goes out as one segmented send.
+/// with consecutive sequences. Each has a payload of `block_bytes`, except the last block of an object, which may be
+/// shorter. So the driver can send a run as one segmented send (UDP GSO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The first block's header.
@@ -60,23 +60,23 @@ impl Run {
 /// What the driver sends to the group next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transmit {
-    /// Blocks of an object that the driver has loaded: for each the header, the payload and the tag.
+    /// Blocks of an object that the driver has loaded. The driver adds header, payload and tag of each.
     Blocks(Run),
-    /// A whole packet that lacks only its tag (see [`crate::multicast::seal`]).
+    /// A complete packet except for its tag (see [`crate::multicast::seal`]).
     Control(Vec<u8>),
 }
 
-/// What the driver should do or may want to know.
+/// What the driver should do, or may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// Get this object into memory and say `Server::loaded`. Asked in the order of sending.
+    /// Load this object and call [`super::Server::loaded`]. Requested in the order of sending.
     Load(u64),
     /// Drop this object from memory.
     Evict(u64),
-    /// A receiver takes part from now on.
+    /// A receiver joined.
     Joined(ReceiverId),
-    /// A receiver left, or was not heard for too long.
+    /// A receiver left, or was silent for too long.
     Left(ReceiverStatistics),
-    /// The last receiver left: the session may end.
+    /// The last receiver left. The driver may end the session.
     Deserted,
 }

@@ -1,6 +1,7 @@
-//! A short pause before the first block, so that machines which start together begin together. What one of them missed
-//! would have to be sent again; the last of them is done at the same time either way. Heads are few, and what else is
-//! wanted is known only after them: they wait less.
+//! Delays the first block for a short time, so that machines that are switched on together also begin the session
+//! together. The server would have to repeat what one of them missed, and the last machine would finish no sooner.
+//! Heads wait for a shorter time than other objects: there are few of them, and receivers learn only from them which
+//! other objects they need.
 //! Source: `formats/multicast.md`, section 6.
 
 use base::{Duration, Instant};
@@ -8,22 +9,22 @@ use base::{Duration, Instant};
 /// How long a session waits for more receivers before its first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gathering {
-    /// The heads begin once nobody joined for so long,
+    /// Heads are sent once no receiver joined for this time.
     pub quiet_heads: Duration,
-    /// the other objects once nobody joined for so long,
+    /// Other objects are sent once no receiver joined for this time.
     pub quiet: Duration,
-    /// and both so long after the first receiver joined at the latest.
+    /// Both are sent at the latest this long after the first receiver joined.
     pub most: Duration,
 }
 
-/// When the first blocks may go.
+/// The times from which heads and other objects may be sent.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     rule: Gathering,
     latest: Option<Instant>,
-    /// From when on heads may go, and whether one went.
+    /// The time from which heads may be sent, and whether one was sent.
     heads: (Instant, bool),
-    /// The same of other objects.
+    /// The same for other objects.
     others: (Instant, bool),
 }
 
@@ -32,7 +33,7 @@ impl Gather {
         Self { rule, ..Self::default() }
     }
 
-    /// Somebody joined.
+    /// A receiver joined. This moves the start only of a class of objects of which nothing was sent.
     pub(super) fn joined(&mut self, now: Instant) {
         let latest = *self.latest.get_or_insert(now + self.rule.most);
         for ((from, went), quiet) in
@@ -44,18 +45,19 @@ impl Gather {
         }
     }
 
-    /// A block goes now: whoever joins later is late.
+    /// The server begins to send a head (or another object): receivers that join later do not delay this class any
+    /// more.
     pub(super) fn goes(&mut self, is_head: bool) {
         let (_, went) = if is_head { &mut self.heads } else { &mut self.others };
         *went = true;
     }
 
-    /// From when on heads may go.
+    /// The time from which heads may be sent.
     pub(super) const fn heads_from(&self) -> Instant {
         self.heads.0
     }
 
-    /// From when on other objects may go.
+    /// The time from which other objects may be sent.
     pub(super) const fn others_from(&self) -> Instant {
         self.others.0
     }

@@ -1,4 +1,5 @@
-//! Who takes part in a session: for statistics and for the spread of reports only. No data depends on it.
+//! The receivers of a session, for statistics and for the report interval only. Which objects are sent does not
+//! depend on this list.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::multicast::wire::report::{ReceiverCounters, Report};
 struct Member {
     joined: Instant,
     heard: Instant,
-    /// The session's concurrent time when it joined.
+    /// Value of [`Members::concurrent`] when it joined.
     concurrent_before: Duration,
     reports: u64,
     counters: ReceiverCounters,
@@ -25,10 +26,10 @@ pub(super) struct Members {
     timeout: Duration,
     list: BTreeMap<ReceiverId, Member>,
     total: u64,
-    /// Time in which at least two took part, until `changed`.
+    /// Total time during which the session had at least two receivers, up to `changed`.
     concurrent: Duration,
     changed: Instant,
-    /// When to look for the silent.
+    /// When to look for silent receivers.
     look_at: Instant,
 }
 
@@ -38,29 +39,30 @@ impl Members {
         Self { timeout, list, total: 0, concurrent: Duration::ZERO, changed: zero, look_at: zero }
     }
 
-    /// How many there are.
+    /// Number of receivers now.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.list.len()).expect("SESSION_RECEIVERS_MAX")
     }
 
-    /// How many there ever were.
+    /// Number of receivers that ever joined.
     pub(super) const fn total(&self) -> u64 {
         self.total
     }
 
-    /// Lets those who stay silent for as long as they are asked to stay.
+    /// Sets how long a receiver may be silent before [`Self::expire`] removes it.
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Notes a receiver that was admitted, but was not heard yet; true if it is new.
+    /// Adds a receiver that was admitted but has sent nothing yet; true if it is new.
     pub(super) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> bool {
         let known = self.list.contains_key(&receiver);
         self.enter(now, receiver);
         !known && self.list.contains_key(&receiver)
     }
 
-    /// Notes a report; true if its sender is new. One too many is served, but not counted.
+    /// Notes a report; true if its sender is new. If there are `SESSION_RECEIVERS_MAX` receivers, a further one is
+    /// served but not counted.
     pub(super) fn hear(&mut self, now: Instant, report: &Report) -> bool {
         let known = self.list.contains_key(&report.receiver);
         let Some(member) = self.enter(now, report.receiver) else { return false };
@@ -90,7 +92,7 @@ impl Members {
         }))
     }
 
-    /// Takes out who said goodbye.
+    /// Removes the sender of a LEAVE.
     pub(super) fn leave(&mut self, now: Instant, report: &Report) -> Option<ReceiverStatistics> {
         self.list.get_mut(&report.receiver)?.counters = report.counters;
         self.take_out(now, report.receiver)
@@ -101,7 +103,7 @@ impl Members {
         (!self.list.is_empty()).then_some(self.look_at)
     }
 
-    /// Takes out one who was not heard for too long.
+    /// Removes one receiver that was silent for longer than the timeout. Call it until it returns `None`.
     pub(super) fn expire(&mut self, now: Instant) -> Option<ReceiverStatistics> {
         if self.expires_at().is_none_or(|at| now < at) {
             return None;
@@ -114,7 +116,7 @@ impl Members {
         self.take_out(now, silent?)
     }
 
-    /// All of them.
+    /// The statistics of all receivers.
     pub(super) fn statistics(&self, now: Instant) -> Vec<ReceiverStatistics> {
         self.list.iter().map(|(&receiver, member)| self.show(now, receiver, member)).collect()
     }
@@ -125,7 +127,7 @@ impl Members {
         Some(self.show(now, receiver, &member))
     }
 
-    /// Brings the concurrent time up to `now`.
+    /// Advances `concurrent` to `now`.
     fn tick(&mut self, now: Instant) {
         self.concurrent = self.concurrent_at(now);
         self.changed = now;

@@ -1,4 +1,5 @@
-//! The server's machine: takes reports in, says which blocks go out next, and which objects to read ahead.
+//! The server's state machine for one session: takes reports, and decides which blocks to send next and which objects
+//! to load in advance.
 //! Source: `formats/multicast.md`, section 6.
 
 mod cache;
@@ -34,65 +35,74 @@ use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, ReceiverId, Reject};
 use crate::multicast::wire::report::{Cause, Upstream};
 use crate::multicast::wire::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_bye};
 
-/// Time between STATUS packets while blocks are sent, and which part of the rate they may take (of a million).
+/// Shortest time between STATUS packets while the server sends blocks.
 const STATUS_BUSY: Duration = Duration::from_millis(10);
+/// Share of the rate that STATUS packets may use while the server sends blocks, in parts per million.
 const STATUS_SHARE: u64 = 2_000;
-/// The same when nothing is left to send: at first, doubling, and at most.
+/// Time between STATUS packets while nothing is left to send: the first interval, which doubles up to the second.
 const STATUS_IDLE_MIN: Duration = Duration::from_millis(2);
 const STATUS_IDLE_MAX: Duration = Duration::from_millis(200);
-/// Reports that change what is pending are echoed, but not more often than this.
+/// A report that changes what is pending is answered by a STATUS, but STATUS packets are at least this far apart.
 const STATUS_SPACING: Duration = Duration::from_millis(1);
-/// Which part of the rate all receivers together take for reports that ask for nothing (of a million),
+/// Share of the rate that all receivers together use for empty NEEDs, in parts per million.
 const REPORT_SHARE: u64 = 4_000;
-/// where each takes so many bytes on the wire; each reports within these bounds, the last for each receiver.
+/// Bytes of such a report on the wire.
 const REPORT_BYTES: u64 = 150;
+/// Shortest report interval.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// The same two while the rate is being searched for, each step of which waits for reports.
+/// The same share and minimum while the server searches for the rate: each step of the search waits for reports.
 const REPORT_SHARE_SEEKING: u64 = 6_000;
 const REPORT_INTERVAL_SEEKING: Duration = Duration::from_millis(4);
+/// Longest report interval: `REPORT_INTERVAL_MAX`, or `REPORT_INTERVAL_EACH` per receiver if that is longer.
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const REPORT_INTERVAL_EACH: Duration = Duration::from_millis(6);
-/// Who was not heard for so many report intervals has gone.
+/// A receiver that is silent for this many report intervals no longer counts as a member.
 const REPORTS_MISSED_MAX: u32 = 4;
-/// After so long all that was lost of a pass is told.
+/// Time after a pass within which all reports of its losses have arrived.
 const LOSSES_TOLD: Duration = Duration::from_millis(120);
-/// So many wanted heads are read ahead even if the plan for the others fills its room.
+/// The server loads up to this many wanted heads in advance, even if other objects fill the read-ahead part of the
+/// cache.
 const HEADS_AHEAD_MAX: usize = 32;
-/// After so many repairs an object goes out even though more are wished for: no member can stop the others by wishes.
+/// After this many repairs the server sends an object even if more repairs are requested, so that no member can stall
+/// the others with its requests.
 const REPAIRS_IN_ROW_MAX: u32 = 2048;
-/// How often the last BYE is said, and how far apart.
+/// The number of BYE packets, and the time between them.
 const BYES: u8 = 3;
 const BYE_SPACING: Duration = Duration::from_millis(20);
 
-/// The object that is being sent whole, block by block.
+/// The object that is being sent in full, block by block.
 #[derive(Debug, Clone, Copy)]
 struct Pass {
     object: u64,
     next_block: u32,
+    /// If the object was sent before: why it is sent again.
     again: Option<Cause>,
-    /// Symbols that follow the blocks at once.
+    /// Number of proactive symbols that follow the blocks.
     ahead: u8,
+    /// How many of these symbols have not been sent yet.
     ahead_left: u8,
 }
 
-/// What goes out as one run.
+/// Blocks or symbols that are sent as one [`Run`].
 struct Piece {
     object: u64,
     first: u32,
     count: u32,
-    /// Why, if it goes out again.
+    /// If they were sent before: why they are sent again.
     again: Option<Cause>,
     repair: bool,
+    /// How many symbols of the object follow (field *coming* of BLOCK).
     coming: u32,
 }
 
+/// How far the end of the session is.
 #[derive(Debug, Clone, Copy)]
 enum Ending {
     Open,
     Byes { left: u8, at: Instant },
 }
 
-/// The server's machine for one session. See the module.
+/// The server's state machine for one session. See the module.
 #[derive(Debug)]
 pub struct Server {
     config: ServerConfig,
@@ -105,7 +115,7 @@ pub struct Server {
     gather: Gather,
     members: Members,
     pass: Option<Pass>,
-    /// Repairs that went out since the last pass.
+    /// Number of repairs sent since the last pass.
     repairs_in_row: u32,
     /// Sequence of the next BLOCK.
     sequence: u64,
@@ -115,7 +125,7 @@ pub struct Server {
     /// Length of the last STATUS.
     status_bytes: u64,
     idle: bool,
-    /// The last report, to be echoed: receiver, its timestamp, when it came.
+    /// The last report, for the echo: its receiver, its timestamp, and when it arrived.
     last_report: Option<(ReceiverId, u32, Instant)>,
     ending: Ending,
     events: VecDeque<ServerEvent>,
@@ -123,7 +133,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A session that begins at `now`, with nobody in it.
+    /// A session that begins at `now`, without receivers.
     ///
     /// # Panics
     /// If `config` breaks the bounds given at its fields.
@@ -166,15 +176,15 @@ impl Server {
         }
     }
 
-    /// The control connection gave a place to this receiver, which may stay silent for as long as all that it lacks
-    /// is coming.
+    /// The control connection admitted this receiver. It counts as a member from now on, although it may stay silent
+    /// for as long as everything that it needs is announced.
     pub fn admit(&mut self, now: Instant, receiver: ReceiverId) {
         if matches!(self.ending, Ending::Open) && self.members.admit(now, receiver) {
             self.joined(now, receiver);
         }
     }
 
-    /// Takes in a report.
+    /// Processes a report.
     pub fn handle_input(&mut self, now: Instant, packet: &Upstream) {
         if matches!(self.ending, Ending::Byes { .. }) {
             return;
@@ -210,13 +220,13 @@ impl Server {
         self.gather.joined(now);
     }
 
-    /// Sends no faster than this, whatever the network would carry: the session's share of what its server may send, in
-    /// bits per second on the wire.
+    /// Limits the rate to `bits_per_second` on the wire, whatever the network would carry: this session's share of
+    /// the server's maximum.
     pub fn set_ceiling(&mut self, bits_per_second: u64) {
         self.rate.set_ceiling(bits_per_second);
     }
 
-    /// What it would send now if there was enough to send, in bits per second on the wire.
+    /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.rate.bits_per_second()
@@ -227,20 +237,20 @@ impl Server {
         self.statistics.rejected += 1;
     }
 
-    /// The driver has the object of [`ServerEvent::Load`] in memory (`ok`), or can't get it: then nobody gets it
-    /// from this session until it is asked for again.
+    /// The driver has loaded the object of [`ServerEvent::Load`] (`ok`), or could not. If it could not, this session
+    /// does not send the object until it is requested again.
     pub fn loaded(&mut self, object: u64, ok: bool) {
         self.cache.loaded(object, ok);
     }
 
-    /// Does what is due at `now`.
+    /// Does what is due at `now`: removes members that were silent for too long.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(left) = self.members.expire(now) {
             self.part(Some(left));
         }
     }
 
-    /// When to call [`Self::handle_timeout`] and to look at [`Self::poll_transmit`] again, at the latest.
+    /// The latest time to call [`Self::handle_timeout`] and [`Self::poll_transmit`] again; `None` after the last BYE.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.ending {
@@ -254,7 +264,7 @@ impl Server {
         }
     }
 
-    /// What to send now, if anything. What it returns counts as sent.
+    /// The next packets to send, if any are due at `now`. The machine counts them as sent.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         if let Ending::Byes { left, at } = &mut self.ending {
             if *left == 0 || now < *at {
@@ -263,6 +273,7 @@ impl Server {
             (*left, *at) = (*left - 1, now + BYE_SPACING);
             return Some(self.control(now, encode_bye(&self.config.shape, self.sequence, micros(now))));
         }
+        // STATUS does not wait for the pacer: it must be on time, and uses only 0.2 % of the rate.
         if now >= self.status_at {
             return Some(self.status(now));
         }
@@ -283,25 +294,25 @@ impl Server {
         None
     }
 
-    /// The next thing to do or to know.
+    /// The next event for the driver, if any.
     pub fn poll_event(&mut self) -> Option<ServerEvent> {
         self.events.pop_front()
     }
 
-    /// Ends the session: what is left to transmit is BYE, a few times.
+    /// Ends the session: from now on [`Self::poll_transmit`] returns only the BYE packets.
     pub fn end(&mut self, now: Instant) {
         if let Ending::Open = self.ending {
             self.ending = Ending::Byes { left: BYES, at: now };
         }
     }
 
-    /// Whether the last BYE was handed out.
+    /// Whether [`Self::poll_transmit`] has returned the last BYE.
     #[must_use]
     pub const fn is_ended(&self) -> bool {
         matches!(self.ending, Ending::Byes { left: 0, .. })
     }
 
-    /// What was counted until `now`.
+    /// The session's counters at `now`.
     #[must_use]
     pub fn statistics(&self, now: Instant) -> SessionStatistics {
         let mut statistics = self.statistics.clone();
@@ -324,7 +335,8 @@ impl Server {
             timestamp_us,
             age_us: u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX),
         });
-        // Receivers may be silent for some report intervals, whose length changes with their number and with the rate.
+        // Receivers may be silent for some report intervals. The interval depends on the rate and the number of
+        // receivers.
         let report_interval = self.report_interval(now);
         self.members.set_timeout(self.config.receiver_timeout.max(report_interval * REPORTS_MISSED_MAX));
         let receivers = self.members.count();
@@ -344,7 +356,7 @@ impl Server {
         self.control(now, packet)
     }
 
-    /// How long each receiver may be silent: all of them together stay below their share of the rate.
+    /// How long each receiver may be silent, such that all receivers together stay below their share of the rate.
     fn report_interval(&self, now: Instant) -> Duration {
         let receivers = self.members.count().max(1);
         let most = REPORT_INTERVAL_MAX.max(REPORT_INTERVAL_EACH * receivers);
@@ -355,7 +367,7 @@ impl Server {
         self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / share).clamp(least, most)
     }
 
-    /// How long so many bytes take at the present rate.
+    /// How long it takes to send `bytes` at the present rate.
     fn time_of(&self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.rate.bits_per_second().max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -369,7 +381,7 @@ impl Server {
         Transmit::Control(packet)
     }
 
-    /// A STATUS is due, as soon as one may follow the last.
+    /// Sends a STATUS as soon as `STATUS_SPACING` after the last one permits.
     fn status_soon(&mut self, now: Instant) {
         self.status_at = self.status_at.min(now.max(self.status_last + STATUS_SPACING));
     }
@@ -378,6 +390,7 @@ impl Server {
         let Some(left) = left else { return };
         self.rate.forget(left.receiver);
         self.events.push_back(ServerEvent::Left(left));
+        // A later receiver requests what it needs itself, so requests of receivers that left need not be kept.
         if self.members.count() == 0 {
             self.schedule.forget();
             self.repairs.forget();
@@ -385,7 +398,7 @@ impl Server {
         }
     }
 
-    /// From when on a run can go out if the rate allows, unless none can.
+    /// The earliest time when a run can be sent if the rate permits; `None` if there is none to send.
     fn can_send_from(&self) -> Option<Instant> {
         let ready =
             |object: Option<u64>| object.is_some_and(|object| self.cache.place(object) != Place::Loading);
@@ -413,7 +426,7 @@ fn packet_wire_bytes(config: &ServerConfig) -> u64 {
     header_wire_bytes(config) + u64::from(config.shape.block_bytes)
 }
 
-/// What a BLOCK has on the wire besides its payload.
+/// Bytes of a BLOCK on the wire besides its payload.
 fn header_wire_bytes(config: &ServerConfig) -> u64 {
     (BLOCK_HEADER_BYTES + TAG_BYTES) as u64 + u64::from(config.overhead_bytes)
 }

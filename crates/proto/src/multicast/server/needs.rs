@@ -1,4 +1,4 @@
-//! What receivers need, as their reports say.
+//! Processes what receivers report as missing.
 
 use super::Server;
 use crate::multicast::repair::repairs_max;
@@ -6,8 +6,10 @@ use crate::multicast::wire::header::ReceiverId;
 use crate::multicast::wire::report::{Lacking, NeedBlocks, NeedSymbols, Report};
 
 impl Server {
-    /// Merges what a receiver lacks into what is pending; true if others should hear of it at once.
+    /// Adds what a receiver is missing to what is pending. True if the server should send a STATUS at once, so that
+    /// other receivers with the same need stay silent.
     pub(super) fn take_needs(&mut self, report: &Report, lacking: &Lacking) -> bool {
+        // A forged packet may have raised the receiver's `seen` beyond what was sent.
         let seen = report.seen.min(self.sequence);
         let mut news = false;
         for need in &lacking.whole {
@@ -28,7 +30,8 @@ impl Server {
 
     pub(super) fn take_block_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedBlocks) -> bool {
         let (object, blocks) = (need.object, self.blocks(need.object));
-        // Whoever has a part of what never went out, or lacks what does not exist, was lied to by another member.
+        // The object was never sent or has no such block: another member has deceived this receiver by a forged
+        // packet.
         let misled = !self.schedule.ever_went_out(object) || need.blocks().any(|block| block >= blocks);
         let mut news = misled && self.schedule.ask(object, blocks, seen, need.cause);
         if self.schedule.is_pending(object) {
@@ -47,8 +50,8 @@ impl Server {
         news
     }
 
-    /// As what it leads to goes out at once, and says itself what follows, no echo is needed: false but for those who
-    /// were misled.
+    /// Like [`Self::take_block_needs`]. Returns true only if a receiver was deceived: symbols are sent at once, and
+    /// their *coming* field announces the rest, so no STATUS is needed.
     pub(super) fn take_symbol_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedSymbols) -> bool {
         let mut news = false;
         for (object, &count) in (need.first..).zip(&need.counts).filter(|(_, count)| **count > 0) {
@@ -71,16 +74,16 @@ impl Server {
         news
     }
 
-    /// So many symbols that `count` arrive.
+    /// The number of symbols to send so that about `count` of them arrive at the present loss rate.
     pub(super) fn with_losses(&self, count: u32) -> u32 {
         let loss = u64::from(self.rate.loss_per_million().min(500_000));
         let more = (u64::from(count) * loss + (1_000_000 - loss) / 2) / (1_000_000 - loss);
         count + u32::try_from(more).unwrap_or(0)
     }
 
-    /// Whether what this receiver lacks of an object should be repaired now. One that loses much more than the others
-    /// do would have its repairs paid by all; it is served when there is nothing better to do. Heads are few, and
-    /// nobody can begin without them.
+    /// Whether to repair now what this receiver is missing of an object. If a receiver loses much more than the
+    /// others, its repairs would slow all of them down; so they wait until nothing else is wanted. Heads are exempt:
+    /// they are few, and no receiver can begin without them.
     pub(super) fn is_worth(&mut self, receiver: ReceiverId, object: u64, count: u32) -> bool {
         count <= repairs_max(self.blocks(object), self.rate.loss_per_million())
             || object < self.config.shape.heads

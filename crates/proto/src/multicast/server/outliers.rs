@@ -1,29 +1,30 @@
-//! Wishes for much of an object, which most receivers have: who loses far more than the others do must wait, unless
-//! many lost the same. Source: `formats/multicast.md`, section 6.
+//! Detects receivers that lose far more than the others: a request for a large part of an object waits, unless many
+//! receivers make it. Source: `formats/multicast.md`, section 6.
 
 use std::collections::HashMap;
 
 use crate::multicast::wire::header::ReceiverId;
 
-/// Most objects that are remembered.
+/// Most objects for which requests are remembered.
 const OBJECTS_MAX: usize = 1 << 12;
-/// So many receivers are many, whatever their number.
+/// This many receivers count as many, however many take part.
 const MANY_MAX: usize = 8;
 
-/// Who asked for much of each object.
+/// Which receivers requested a large repair of each object.
 #[derive(Debug, Default)]
 pub(super) struct Outliers {
-    /// Different ones, at most as many as are many.
+    /// The different receivers per object, at most `MANY_MAX` each.
     asked: HashMap<u64, Vec<ReceiverId>>,
 }
 
 impl Outliers {
-    /// `receiver` lacks much of `object`: whether at least a quarter of all `receivers` seem to.
+    /// Notes that `receiver` misses a large part of `object`. True if at least a quarter of all `receivers` (2 to 8)
+    /// requested the same.
     pub(super) fn are_many(&mut self, object: u64, receiver: ReceiverId, receivers: u32) -> bool {
         if self.asked.len() == OBJECTS_MAX && !self.asked.contains_key(&object) {
             self.asked.clear();
         }
-        // Of many, few speak for the others.
+        // When many receivers miss the same, only a few report it; so two to eight reports are enough.
         let many = usize::try_from(receivers / 4).unwrap_or(MANY_MAX).clamp(2, MANY_MAX);
         let asked = self.asked.entry(object).or_default();
         if asked.len() < MANY_MAX && !asked.contains(&receiver) {
@@ -32,7 +33,7 @@ impl Outliers {
         asked.len() >= many
     }
 
-    /// The object goes out again.
+    /// The object is sent in full again, so its requests are void.
     pub(super) fn forget(&mut self, object: u64) {
         self.asked.remove(&object);
     }

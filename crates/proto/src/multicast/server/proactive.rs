@@ -1,5 +1,5 @@
-//! Symbols ahead: when objects keep losing blocks, so many symbols follow each pass at once as the usual object needs,
-//! and a round of reports is saved. Nothing goes ahead while nothing is lost.
+//! Proactive symbols: while objects lose blocks, the server sends with each pass as many symbols as the median object
+//! needs. This saves a round of reports. It sends none while nothing is lost.
 //! Source: `formats/multicast.md`, section 6.
 
 use std::collections::VecDeque;
@@ -8,47 +8,48 @@ use base::{Duration, Instant};
 
 use crate::multicast::wire::report::Cause;
 
-/// Most symbols ahead.
+/// Most proactive symbols with one pass.
 const SYMBOLS_MAX: f32 = 64.0;
-/// What one object that was content lowers the number by.
+/// An object for which no receiver requested symbols lowers the number by this.
 const DOWN: f32 = 0.35;
-/// What one object for which more was asked raises it by at least, and as a part of what was asked.
+/// An object for which receivers requested more raises the number by at least `UP`, or by this part of the excess.
 const UP: f32 = 0.35;
 const UP_PART: f32 = 0.2;
 
-/// A pass that ended lately.
+/// A pass that ended recently.
 #[derive(Debug)]
 struct Passed {
     object: u64,
     at: Instant,
-    /// How many symbols went ahead with it.
+    /// Number of proactive symbols sent with it.
     ahead: u8,
-    /// The most that was asked for besides.
+    /// The most symbols that a report requested in addition.
     asked: u32,
 }
 
-/// How many symbols go ahead: about the median of what objects turn out to need.
+/// Estimates how many proactive symbols to send: about the median of what objects turn out to need.
 #[derive(Debug, Default)]
 pub(super) struct ProactiveRepair {
+    /// The present estimate for an object of 192 blocks or more.
     level: f32,
     passed: VecDeque<Passed>,
 }
 
 impl ProactiveRepair {
-    /// Symbols to send with a pass over an object of `blocks` blocks.
+    /// Number of proactive symbols to send with a pass over an object of `blocks` blocks.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 0..=SYMBOLS_MAX")]
     pub(super) fn symbols(&self, blocks: u32) -> u8 {
-        // A short object loses fewer blocks.
+        // A short object loses fewer blocks, so its share of the estimate is smaller.
         let share = (blocks as f32 / 192.0).min(1.0);
         (self.level * share).round() as u8
     }
 
-    /// A pass over `object` has ended, with so many symbols ahead.
+    /// A pass over `object` has ended, with `ahead` proactive symbols.
     pub(super) fn passed(&mut self, now: Instant, object: u64, ahead: u8) {
         self.passed.push_back(Passed { object, at: now, ahead, asked: 0 });
     }
 
-    /// So many symbols were asked for of `object`.
+    /// A receiver requested `count` more symbols of `object`.
     pub(super) fn asked(&mut self, object: u64, count: u32, cause: Cause) {
         if cause == Cause::Lost
             && let Some(passed) = self.passed.iter_mut().rev().find(|passed| passed.object == object)
@@ -57,8 +58,8 @@ impl ProactiveRepair {
         }
     }
 
-    /// Learns from the passes of which all reports have come, `patience` after they ended. Many more have ended since,
-    /// so each counts only for what it says about the present number.
+    /// Learns from each pass that ended at least `patience` ago, when all reports about it have arrived. The level
+    /// has changed since that pass, so the pass counts only if it says something about the present level.
     pub(super) fn learn(&mut self, now: Instant, patience: Duration) {
         while self.passed.front().is_some_and(|passed| now.since(passed.at) >= patience) {
             let Passed { ahead, asked, .. } = self.passed.pop_front().expect("just seen");
@@ -76,8 +77,8 @@ impl ProactiveRepair {
 mod tests {
     use super::*;
 
-    /// The mean of the last 600 of 1000 objects, one a millisecond, which need `needs(i)` symbols each and say so at
-    /// once.
+    /// The mean level over the last 600 of 1000 objects, one per millisecond. Object `i` needs `needs(i)` symbols,
+    /// and receivers request them at once.
     fn level(needs: impl Fn(u64) -> u32) -> f32 {
         let (mut ahead, mut sum) = (ProactiveRepair::default(), 0.0);
         for object in 0..1000 {

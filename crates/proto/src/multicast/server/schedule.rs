@@ -1,5 +1,5 @@
-//! Which object goes out whole next: heads first, then ascending from the cursor, only what somebody lacks.
-//! What is wanted is a bit per object. The next form counts how many want it.
+//! Which object is sent in full next: heads first, then ascending from the cursor, and only objects that a receiver
+//! is missing. One bit per object records that it is wanted.
 
 use std::collections::VecDeque;
 
@@ -8,31 +8,32 @@ use crate::multicast::wire::header::{ObjectRange, Shape};
 use crate::multicast::wire::report::Cause;
 use crate::multicast::wire::status::STATUS_RANGES_MAX;
 
-/// Sequence of block 0 of an object that never went out.
+/// Sequence of block 0 of an object that was never sent.
 const NEVER: u64 = u64::MAX;
-/// Most objects that wait before all others because somebody waits for them; more keep their place.
+/// Most objects that go before all others because an application waits for them; further ones keep their place.
 const URGENT_MAX: usize = 64;
 
-/// The objects to be sent whole.
+/// The objects to be sent in full. An object is first *wanted*, then *planned*, then sent by a pass.
 #[derive(Debug)]
 pub(super) struct Schedule {
     heads: u64,
     objects: u64,
-    /// Wanted and not planned.
+    /// Wanted, but not planned yet.
     wanted: ObjectSet,
-    /// Planned: to be sent in this order, each pinned in the cache.
+    /// Planned: to be sent in the order of the two queues below. Each is pinned in the cache.
     planned: ObjectSet,
-    /// Heads, and what is urgent.
+    /// Heads and urgent objects.
     planned_heads: VecDeque<u64>,
     planned_data: VecDeque<u64>,
-    /// To be planned before all others, if they are still wanted then.
+    /// Urgent objects that are not planned yet. They are planned before other objects, if they are still wanted then.
     urgent: VecDeque<u64>,
-    /// Where planning goes on.
+    /// The object from which planning continues.
     ahead: u64,
-    /// Where sending goes on.
+    /// The object from which sending continues.
     cursor: u64,
-    /// Sequence of block 0 in the last pass over each object.
+    /// Sequence of block 0 in the last pass over each object, or `NEVER`.
     pass_first: Vec<u64>,
+    /// Wanted because a receiver's buffer was full, or because blocks were lost; objects in neither set are late.
     full: ObjectSet,
     lost: ObjectSet,
 }
@@ -56,9 +57,9 @@ impl Schedule {
         }
     }
 
-    /// Somebody lacks `object` of `blocks` blocks though all before sequence `seen` had time to arrive. False if it
-    /// is wanted already, or if a part of its last pass is still on its way: then its sender will ask for the other
-    /// part as blocks.
+    /// A receiver is missing `object` (of `blocks` blocks) in full, although all BLOCKs below `seen` had time to
+    /// arrive. False if the object is wanted already, or if a part of its last pass is still in flight: the receiver
+    /// will request the other part as blocks.
     pub(super) fn ask(&mut self, object: u64, blocks: u32, seen: u64, cause: Cause) -> bool {
         let first = self.pass_first[index(object)];
         let passed = first == NEVER || first + u64::from(blocks) <= seen;
@@ -76,7 +77,7 @@ impl Schedule {
         true
     }
 
-    /// Somebody waits for `object`: if it is pending it goes before the others now. True if that changes its place.
+    /// An application waits for `object`: if it is pending, it goes before the others now. True if its place changes.
     pub(super) fn urge(&mut self, object: u64) -> bool {
         if self.urgent.contains(&object) || self.planned_heads.contains(&object) {
             return false;
@@ -95,28 +96,28 @@ impl Schedule {
         })
     }
 
-    /// Whether a pass over `object` ever began.
+    /// Whether a pass over `object` was ever begun.
     pub(super) fn ever_went_out(&self, object: u64) -> bool {
         self.pass_first[index(object)] != NEVER
     }
 
-    /// Whether block `block` of the last pass over `object` went out before sequence `seen`.
+    /// Whether block `block` of the last pass over `object` was sent before sequence `seen`.
     pub(super) fn has_passed(&self, object: u64, block: u32, seen: u64) -> bool {
         let first = self.pass_first[index(object)];
         first != NEVER && first + u64::from(block) < seen
     }
 
-    /// Whether the whole object will be sent.
+    /// Whether the object will be sent in full: it is wanted or planned.
     pub(super) fn is_pending(&self, object: u64) -> bool {
         self.wanted.contains(object) || self.planned.contains(object)
     }
 
-    /// Whether nothing is wanted.
+    /// Whether no object is wanted or planned.
     pub(super) const fn is_empty(&self) -> bool {
         self.wanted.is_empty() && self.planned.is_empty()
     }
 
-    /// Moves the next wanted object to the plan.
+    /// Moves the next wanted object to the plan, and returns it.
     pub(super) fn plan(&mut self) -> Option<u64> {
         let head = self.wanted.next_from(0).filter(|&head| head < self.heads);
         let first = head.or_else(|| self.next_urgent());
@@ -140,18 +141,19 @@ impl Schedule {
         self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(self.heads))
     }
 
-    /// Whether a wanted head, or what is urgent, waits to be planned and fewer than `most` are.
+    /// Whether a head or an urgent object waits to be planned while fewer than `most` of them are planned.
     pub(super) fn hurries_heads(&self, most: usize) -> bool {
         let waits = self.wanted.next_from(0).is_some_and(|object| object < self.heads);
         (waits || !self.urgent.is_empty()) && self.planned_heads.len() < most
     }
 
-    /// The next planned head and the next planned object of the others.
+    /// The first planned head or urgent object, and the first planned one of the others.
     pub(super) fn fronts(&self) -> (Option<u64>, Option<u64>) {
         (self.planned_heads.front().copied(), self.planned_data.front().copied())
     }
 
-    /// Takes a front off the plan.
+    /// Removes the first object of a queue from the plan. Only objects of `planned_data` move the cursor, so urgent
+    /// ones do not make the stream skip the objects before them.
     pub(super) fn take(&mut self, object: u64) {
         if self.planned_heads.front() == Some(&object) {
             self.planned_heads.pop_front();
@@ -162,7 +164,7 @@ impl Schedule {
         self.planned.remove(object);
     }
 
-    /// A pass over `object` begins with this sequence. If it went out before: why it goes again.
+    /// A pass over `object` begins with this sequence. Returns why the object is sent again, if it was sent before.
     pub(super) fn begin_pass(&mut self, object: u64, sequence: u64) -> Option<Cause> {
         let again = std::mem::replace(&mut self.pass_first[index(object)], sequence) != NEVER;
         let (full, lost) = (self.full.remove(object), self.lost.remove(object));
@@ -175,18 +177,18 @@ impl Schedule {
         })
     }
 
-    /// Where the stream is.
+    /// The object from which sending continues.
     pub(super) const fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// Nobody wants anything any more. What is planned stays.
+    /// Drops all requests, since no receiver is left. Planned objects are still sent.
     pub(super) fn forget(&mut self) {
         self.wanted = ObjectSet::new(self.objects);
         self.urgent.clear();
     }
 
-    /// What is pending, in the order of sending, as far as it fits a STATUS.
+    /// The pending objects in the order of sending, as many as fit into a STATUS.
     pub(super) fn pending(&self) -> Vec<ObjectRange> {
         let mut ranges = Ranges::default();
         let planned = self.planned_heads.iter().chain(&self.planned_data);
@@ -206,14 +208,14 @@ impl Schedule {
     }
 }
 
-/// Collects ascending runs, joined where they touch.
+/// Collects runs of objects in the order of sending, and joins adjacent ones.
 #[derive(Default)]
 struct Ranges {
     list: Vec<ObjectRange>,
 }
 
 impl Ranges {
-    /// False if there was no room.
+    /// Adds a run; false if the list is full.
     fn push(&mut self, first: u64, count: u64) -> bool {
         let count = u32::try_from(count).expect("SESSION_OBJECTS_MAX");
         let full = self.list.len() == STATUS_RANGES_MAX;
@@ -238,7 +240,7 @@ mod tests {
         schedule
     }
 
-    /// Plans and sends everything, ten blocks each from `sequence` on: the order.
+    /// Plans and sends everything, ten blocks per object from `sequence` on, and returns the order.
     fn send_all(schedule: &mut Schedule, mut sequence: u64) -> Vec<u64> {
         let mut order = Vec::new();
         while let Some(object) = schedule.plan() {

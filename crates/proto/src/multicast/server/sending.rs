@@ -1,4 +1,4 @@
-//! Which blocks and symbols go next.
+//! Chooses the next blocks and symbols to send.
 
 use base::Instant;
 
@@ -10,13 +10,14 @@ use crate::multicast::server::event::Run;
 use crate::multicast::wire::header::{BlockHeader, COMING_MAX};
 
 impl Server {
-    /// Reads ahead what will be sent next.
+    /// Has the driver load the objects that will be sent next.
     pub(super) fn plan(&mut self) {
         while self.cache.has_room_ahead()
             || self.schedule.hurries_heads(HEADS_AHEAD_MAX)
             || self.schedule.fronts() == (None, None)
         {
             let Some(object) = self.schedule.plan() else { break };
+            // Even with a full cache the first object of a plan is loaded; otherwise nothing could be sent.
             self.cache.pin(object, self.config.object_bytes[index(object)].into(), &mut self.events);
         }
         while self.cache.has_room_ahead() || self.repairs.front().is_none() {
@@ -25,8 +26,9 @@ impl Server {
         }
     }
 
-    /// Heads and urgent objects that never went out, repairs, those again, then the others, whichever is in memory; but
-    /// a pass that began goes on to its end, so that its blocks have consecutive sequences.
+    /// The next run, in this order: heads and urgent objects that were never sent; repairs; heads and urgent objects
+    /// that are sent again; other objects. An object that is not in memory does not hold up the others. A pass that
+    /// began is always completed first, so that its blocks have consecutive sequences.
     pub(super) fn next_run(&mut self, now: Instant) -> Option<Run> {
         loop {
             if self.pass.is_some() {
@@ -38,7 +40,8 @@ impl Server {
             let repair = self.repairs.front();
             let ready =
                 |object: Option<u64>| object.filter(|&object| self.cache.place(object) != Place::Loading);
-            // A head that goes out again was refused by somebody without room, which repairs may give him.
+            // A receiver whose buffer was full requests a head again. Repairs let receivers free their buffers, so
+            // they go first.
             let crowded = self.repairs_in_row >= REPAIRS_IN_ROW_MAX;
             let waits = |object: u64| ready(repair).is_some() && self.schedule.ever_went_out(object);
             if let Some(object) = ready(head).filter(|&object| crowded || !waits(object)) {
@@ -54,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Takes an object off the plan, and begins a pass over it if the driver could load it.
+    /// Removes an object from the plan, and begins a pass over it if it is in memory.
     pub(super) fn begin_pass(&mut self, object: u64) {
         self.repairs_in_row = 0;
         self.schedule.take(object);
@@ -116,7 +119,7 @@ impl Server {
         Some(self.run(now, Piece { object, first, count, again, repair: true, coming }))
     }
 
-    /// Books a piece as sent from now on.
+    /// Accounts for a piece as sent at `now`, and returns its headers.
     pub(super) fn run(&mut self, now: Instant, piece: Piece) -> Run {
         let shape = self.config.shape;
         let Piece { object, first, count, .. } = piece;
@@ -149,7 +152,7 @@ impl Server {
         Run { first: first_header, count: u16::try_from(count).expect("at most run_blocks_max") }
     }
 
-    /// Most blocks of one run: no more than a switch can hold at the present rate.
+    /// Most blocks of one run, such that a switch can buffer it at the present rate.
     pub(super) fn run_blocks_max(&self) -> u16 {
         self.rate.run_blocks_max(packet_wire_bytes(&self.config), self.config.run_blocks_max)
     }

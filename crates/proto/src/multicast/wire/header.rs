@@ -1,4 +1,5 @@
-//! What all packets share: prefix, tag, bounds, and the BLOCK packet. Source: `formats/multicast.md`, sections 2 and 3.
+//! What all packets share (prefix, tag, bounds), and the BLOCK packet. Source: `formats/multicast.md`, sections 2 and
+//! 3.
 
 use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, OBJECT_BYTES_MAX};
 use base::wire::{Reader, Truncated};
@@ -10,7 +11,7 @@ use crate::code::{CODE_BLOCKS_MAX, CODE_ROWS_MAX};
 pub(crate) const VERSION: u8 = 2;
 /// Bytes of a BLOCK packet before its payload.
 pub const BLOCK_HEADER_BYTES: usize = 40;
-/// Flags of a packet that a reader must know, or drop the packet.
+/// A reader drops a packet with one of these flags if it does not know the flag.
 pub(crate) const CRITICAL_FLAGS: u16 = 0xff00;
 /// Flag of BLOCK: a repair (a resend of single blocks, or a symbol), not part of a pass over the whole object.
 pub(crate) const FLAG_REPAIR: u16 = 1;
@@ -19,7 +20,7 @@ pub(crate) const COMING_MAX: u8 = 127;
 
 pub(in crate::multicast) const PREFIX_BYTES: usize = 16;
 
-/// Types of packets; those from 64 on go from receiver to server.
+/// Types of packets; receivers send those from 64 on.
 pub(in crate::multicast) mod kind {
     pub(crate) const BLOCK: u8 = 1;
     pub(crate) const STATUS: u8 = 2;
@@ -29,7 +30,7 @@ pub(in crate::multicast) mod kind {
     pub(crate) const LEAVE: u8 = 66;
 }
 
-/// The server's number for a receiver of a session, given with its key.
+/// The number that the server gives a receiver of a session, together with its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiverId(pub u32);
 
@@ -43,7 +44,7 @@ pub struct ObjectRange {
 }
 
 impl ObjectRange {
-    /// The first object behind it.
+    /// The first object after the run.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.first + self.count as u64
@@ -63,12 +64,12 @@ impl ObjectRange {
     }
 }
 
-/// What both ends know of a session before the first packet.
+/// The parameters of a session that both ends know before the first packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Low 64 bits of the random session id.
     pub session: u64,
-    /// Start of the server that made the session; a restarted server has another one.
+    /// Number of the server's start; a restarted server has another one.
     pub epoch: u32,
     /// Number of objects, `1..=SESSION_OBJECTS_MAX`; they are numbered from 0.
     pub objects: u64,
@@ -86,14 +87,15 @@ impl Shape {
         if blocks == 0 { 1 } else { blocks }
     }
 
-    /// Whether repair symbols are coded over an object of `object_bytes` bytes. Others are repaired by exact resends:
-    /// single blocks, of which a symbol would be a copy, and objects that take too long to decode.
+    /// Whether the server sends symbols of an object of `object_bytes` bytes. Other objects are repaired by exact
+    /// copies of blocks: a symbol of a single block would be a copy, and objects of very many blocks take too long to
+    /// decode.
     #[must_use]
     pub(crate) const fn is_coded(&self, object_bytes: u32) -> bool {
         are_coded(self.blocks(object_bytes))
     }
 
-    /// Length of an object's blocks, all of full length, in bytes: what a buffer for it takes.
+    /// Length in bytes of an object's blocks if all have full length: the size of a buffer for it.
     #[must_use]
     pub const fn padded_bytes(&self, object_bytes: u32) -> u32 {
         self.blocks(object_bytes) * self.block_bytes as u32
@@ -108,13 +110,13 @@ impl Shape {
     }
 }
 
-/// See [`Shape::is_coded`], for an object of so many blocks.
+/// See [`Shape::is_coded`], for an object of this many blocks.
 pub(in crate::multicast) const fn are_coded(blocks: u32) -> bool {
     blocks >= 2 && blocks <= CODE_BLOCKS_MAX
 }
 
-/// The largest block that fits a packet of `mtu` bytes with all headers, a multiple of 16, or `None` if that is less
-/// than the smallest block. 1424 for IPv4 over Ethernet.
+/// The largest block in bytes that fits a packet of `mtu` bytes with all headers: a multiple of 16, or `None` if it
+/// would be smaller than the smallest block. 1424 for IPv4 over Ethernet.
 #[must_use]
 pub fn block_bytes_for(mtu: u32, ipv6: bool) -> Option<u16> {
     let headers = if ipv6 { 48 } else { 28 } + BLOCK_HEADER_BYTES + TAG_BYTES;
@@ -123,18 +125,18 @@ pub fn block_bytes_for(mtu: u32, ipv6: bool) -> Option<u16> {
     (block >= BLOCK_BYTES_MIN).then_some(block)
 }
 
-/// Why a datagram was dropped. Each machine counts them.
+/// Why a datagram was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reject {
-    /// Too short, or shorter or longer than its counts say.
+    /// Too short, or its length differs from what its counts say.
     Length,
     /// Another version of the protocol.
     Version,
     /// Of another session.
     Session,
-    /// Of this session, by another start of the server (not authenticated: a hint to join again).
+    /// Of this session, but of another start of the server (not authenticated: only a hint to request a new grant).
     Epoch(u32),
-    /// The tag does not fit: not from a member.
+    /// The tag is wrong: the packet is not from a member.
     Tag,
     /// A type or a critical flag that this version does not know.
     Unknown,
@@ -148,7 +150,7 @@ impl From<Truncated> for Reject {
     }
 }
 
-/// Type and flags of a packet whose prefix and tag are right.
+/// Type and flags of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::multicast) struct Prefix {
     pub kind: u8,
@@ -165,7 +167,7 @@ impl Prefix {
     }
 }
 
-/// What a BLOCK packet says besides its payload.
+/// The fields of a BLOCK packet before its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
     /// Number of this BLOCK among all that the server sent in this session and epoch, from 0.
@@ -174,27 +176,28 @@ pub struct BlockHeader {
     pub timestamp_us: u32,
     /// Index of the object.
     pub object: u64,
-    /// Index of the block inside the object, which has [`Shape::blocks`] of them; at or beyond that, repair symbol
-    /// `block - blocks` of the object.
+    /// Index of the block inside the object, which has [`Shape::blocks`] of them; from that number on: repair symbol
+    /// `block - blocks`.
     pub block: u16,
     /// Length of the whole object in bytes.
     pub object_bytes: u32,
-    /// A symbol, or a resend of single blocks. Else block `b` of the same pass has sequence `sequence - block + b`.
+    /// A symbol, or a block that is sent individually. If false, block `b` of the same pass has sequence `sequence -
+    /// block + b`.
     pub repair: bool,
-    /// In a pass: how many symbols of the object follow it at once. In a symbol: how many more of them follow this one
-    /// at once. At most [`COMING_MAX`], which means that or more.
+    /// In a pass: how many symbols of the object follow it at once. In a symbol: how many more follow this one at
+    /// once. At most [`COMING_MAX`], which means that number or more.
     pub coming: u8,
 }
 
 impl BlockHeader {
-    /// Which repair symbol of its object this is; `None` for a block of the object itself.
+    /// The number of the repair symbol; `None` for a block of the object itself.
     #[must_use]
     pub fn symbol(&self, shape: &Shape) -> Option<u16> {
         let row = u32::from(self.block).checked_sub(shape.blocks(self.object_bytes))?;
         Some(u16::try_from(row).expect("blocks are numbered by 16 bits"))
     }
 
-    /// The bytes before the payload.
+    /// The 40 bytes before the payload.
     #[must_use]
     pub fn encode(&self, shape: &Shape) -> [u8; BLOCK_HEADER_BYTES] {
         let mut bytes = [0; BLOCK_HEADER_BYTES];
@@ -229,6 +232,7 @@ impl BlockHeader {
         let symbol = header.symbol(shape);
         let bounded = match symbol {
             Some(row) => repair && u32::from(row) < CODE_ROWS_MAX && shape.is_coded(object_bytes),
+            // Block 0 of the pass has the sequence `sequence - block`.
             None => u64::from(block) <= sequence,
         };
         if !bounded {

@@ -1,6 +1,6 @@
-//! The key of a tag, and its size.
+//! The key and the length of packet tags.
 
-/// A 128-bit key of tags: the group's for what the server sends, a receiver's own for what it sends.
+/// A 128-bit key of tags: the group's for packets of the server, a receiver's own for its packets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub [u8; 16]);
 
@@ -12,7 +12,7 @@ impl std::fmt::Debug for Key {
 
 /// Bytes of the tag that ends each packet.
 pub const TAG_BYTES: usize = 8;
-/// Packets whose tags are made at once.
+/// Number of packets whose tags are computed at once.
 pub(in crate::multicast) const AT_ONCE: usize = 4;
 
 /// A packet's tag.

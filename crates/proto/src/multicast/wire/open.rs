@@ -1,5 +1,5 @@
-//! Opening a datagram: what all packets share is checked before anything else is parsed. Source:
-//! `formats/multicast.md`, section 2.
+//! Opens a datagram: checks what all packets share before anything else is parsed. Source: `formats/multicast.md`,
+//! section 2.
 
 use base::wire::Reader;
 
@@ -9,17 +9,17 @@ use super::report::Upstream;
 use super::status::Downstream;
 use super::tag::{tag, tags};
 
-/// Checks and parses what a receiver got from the group.
+/// Checks and parses a datagram that a receiver got from the group.
 ///
 /// # Errors
-/// Says why the datagram must be dropped.
+/// Returns why the datagram must be dropped.
 pub fn open_downstream<'a>(key: &Key, shape: &Shape, datagram: &'a [u8]) -> Result<Downstream<'a>, Reject> {
     let (prefix, body) = open(shape, datagram, |packet| tag(key, packet))?;
     Downstream::parse(shape, prefix, body)
 }
 
-/// Checks and parses what a receiver got from the group in a train, packets one behind the other, each of
-/// `packet_bytes` bytes, the last may be shorter. As [`open_downstream`] of each, but in less time.
+/// Checks and parses a train: datagrams of the group directly one after the other, each of `packet_bytes` bytes; the
+/// last may be shorter. Does the same as [`open_downstream`] for each, but faster.
 ///
 /// # Panics
 /// If `packet_bytes` is 0.
@@ -38,23 +38,24 @@ pub fn open_train<'a>(
     })
 }
 
-/// Checks and parses what the server got from a receiver, under the key of the receiver that [`peek_receiver`] named.
+/// Checks and parses a datagram of the receiver that [`peek_receiver`] named, under that receiver's key.
 ///
 /// # Errors
-/// Says why the datagram must be dropped.
+/// Returns why the datagram must be dropped.
 pub fn open_upstream(key: &Key, shape: &Shape, datagram: &[u8]) -> Result<Upstream, Reject> {
     let (prefix, body) = open(shape, datagram, |packet| tag(key, packet))?;
     Upstream::parse(shape, prefix, body)
 }
 
-/// Which receiver a datagram claims to be from, so that the server can look up its key.
+/// Which receiver a datagram claims to be from (not verified), so that the server can look up the key; `None` if it
+/// is too short.
 #[must_use]
 pub fn peek_receiver(datagram: &[u8]) -> Option<ReceiverId> {
     let field = datagram.get(PREFIX_BYTES..PREFIX_BYTES + 4)?;
     Some(ReceiverId(u32::from_le_bytes(field.try_into().expect("four bytes"))))
 }
 
-/// Checks what all packets share; `tag` says which tag the bytes before it should have.
+/// Checks what all packets share; `tag` computes the tag that the bytes before it should have.
 fn open<'a>(
     shape: &Shape,
     datagram: &'a [u8],

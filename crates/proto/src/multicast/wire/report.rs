@@ -1,4 +1,5 @@
-//! What a receiver says to the server, by unicast: JOIN, NEED and LEAVE. Source: `formats/multicast.md`, section 5.
+//! The packets of a receiver to the server, by unicast: JOIN, NEED and LEAVE. Source: `formats/multicast.md`, section
+//! 5.
 
 use base::wire::Reader;
 
@@ -7,23 +8,23 @@ use super::header::{
 };
 use super::key::TAG_BYTES;
 
-/// Most objects that one NEED may ask for whole.
+/// Most objects in full that one NEED may request.
 pub(in crate::multicast) const NEED_OBJECTS_MAX: u64 = 1 << 16;
 /// Bytes of a report without lists: prefix, fixed fields and counts, tag.
 const FIXED_BYTES: usize = PREFIX_BYTES + 16 + COUNTER_BYTES + 6 + TAG_BYTES;
 const COUNTER_BYTES: usize = 52;
-/// Bytes of a range of objects lacked whole.
+/// Bytes of a range of objects in a NEED.
 pub(in crate::multicast) const NEED_RANGE_BYTES: usize = 12;
 const BLOCKS_BYTES: usize = 12;
 const SYMBOLS_BYTES: usize = 10;
 /// Most objects in one [`NeedSymbols`].
 pub(in crate::multicast) const SYMBOLS_RUN_MAX: usize = 512;
 
-/// Why something has to be sent again.
+/// Why an object or a block is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Cause {
-    /// It went by before the receiver joined, or never went by.
+    /// It was sent before the receiver joined, or never.
     Late = 0,
     /// The receiver's buffer was full.
     BufferFull = 1,
@@ -40,65 +41,65 @@ impl Cause {
     }
 }
 
-/// What a receiver counted since it joined; never decreases, but for the last.
+/// A receiver's counters since it joined. They never decrease, except `queue_us`, which is a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReceiverCounters {
-    /// BLOCKs that came, whoever needed them.
+    /// BLOCKs that arrived, needed or not.
     pub blocks_arrived: u64,
-    /// Of those, taken for the first time.
+    /// Of those, stored for the first time.
     pub blocks_received: u64,
-    /// Of those, that were here already.
+    /// Of those, duplicates.
     pub blocks_duplicate: u64,
-    /// BLOCKs of which the sequence shows that they were lost on the way, whoever needed them.
+    /// BLOCKs lost on the way (gaps in the sequence), needed or not.
     pub blocks_lost: u64,
-    /// Blocks dropped because the buffer was full.
+    /// BLOCKs dropped because the buffer was full.
     pub blocks_refused: u64,
     /// Objects that passed verification.
     pub objects_verified: u64,
-    /// How long packets waited on their way, in microseconds: the least since the report before, above the least ever.
+    /// Queueing delay of packets in µs: the minimum since the last report, minus the minimum ever.
     pub queue_us: u32,
 }
 
 /// The part that all reports share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// Who reports.
+    /// The sender.
     pub receiver: ReceiverId,
     /// The receiver's clock in microseconds, modulo 2^32; comes back in [`super::Echo`].
     pub timestamp_us: u32,
-    /// The receiver lacks what it asks for although all BLOCKs below this sequence have been sent and had time to
-    /// arrive. What the server sent since is still on its way and must not be sent again for this report.
+    /// The receiver misses what it requests although all BLOCKs below this sequence have been sent and had time to
+    /// arrive. BLOCKs from this sequence on are in flight: the server does not repeat them for this report.
     pub seen: u64,
     /// Statistics.
     pub counters: ReceiverCounters,
 }
 
-/// Objects lacked whole, and why.
+/// Objects missing in full, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeedRange {
     /// Which.
     pub objects: ObjectRange,
     /// Why.
     pub cause: Cause,
-    /// Somebody waits for them: they go before the others.
+    /// An application waits for them: they go before the others.
     pub urgent: bool,
 }
 
-/// Blocks lacked of an object that is there in part.
+/// Missing blocks of an object of which some blocks have arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedBlocks {
     /// Which object.
     pub object: u64,
     /// The block of the lowest bit of `bitmap[0]`; a multiple of 8.
     pub first_block: u16,
-    /// One bit per block, lowest first; set where the block is lacked. Not empty.
+    /// One bit per block, lowest bit first; set if the block is missing. Not empty.
     pub bitmap: Vec<u8>,
     /// Why.
     pub cause: Cause,
 }
 
 impl NeedBlocks {
-    /// The lacked blocks, ascending.
+    /// The numbers of the missing blocks, ascending.
     pub fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
         let first = u32::from(self.first_block);
         (0u32..).zip(&self.bitmap).flat_map(move |(index, &byte)| {
@@ -107,43 +108,44 @@ impl NeedBlocks {
     }
 }
 
-/// Number of symbols lacked of each of some consecutive objects, any of which will do.
+/// Number of symbols that each of some consecutive objects needs; any symbols of the object will do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedSymbols {
     /// The object of `counts[0]`.
     pub first: u64,
-    /// How many each lacks; 255 for that or more. Not empty.
+    /// The number for each object; 255 means 255 or more. Not empty.
     pub counts: Vec<u8>,
     /// Why.
     pub cause: Cause,
 }
 
-/// What a NEED asks for.
+/// What a NEED requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lacking {
-    /// Objects lacked whole.
+    /// Objects missing in full.
     pub whole: Vec<NeedRange>,
-    /// Blocks lacked of objects there in part, where any other would not do.
+    /// Missing blocks by number, where symbols cannot be used.
     pub blocks: Vec<NeedBlocks>,
-    /// How much is lacked of objects there in part.
+    /// Number of symbols needed, for objects of which some blocks have arrived.
     pub symbols: Vec<NeedSymbols>,
 }
 
 impl Lacking {
-    /// Whether it asks for nothing.
+    /// Whether it requests nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.blocks.is_empty() && self.symbols.is_empty()
     }
 
-    /// Length of the NEED that carries it, with its tag, in bytes.
+    /// Length in bytes of a NEED with these lists, including its tag.
     pub(in crate::multicast) fn packet_bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(|need| BLOCKS_BYTES + need.bitmap.len()).sum();
         let symbols: usize = self.symbols.iter().map(|need| SYMBOLS_BYTES + need.counts.len()).sum();
         FIXED_BYTES + self.whole.len() * NEED_RANGE_BYTES + blocks + symbols
     }
 
-    /// Adds that `count` symbols of `object` are lacked, which lies behind all objects added before.
+    /// Adds that `object` needs `count` symbols. A short gap to the object added before is filled with zeros, which
+    /// is shorter than a new list.
     pub(in crate::multicast) fn push_symbols(&mut self, object: u64, count: u32, cause: Cause) {
         let count = u8::try_from(count).unwrap_or(u8::MAX);
         if let Some(last) = self.symbols.last_mut()
@@ -159,7 +161,7 @@ impl Lacking {
         }
     }
 
-    /// Takes back what [`Self::push_symbols`] added last.
+    /// Removes what the last [`Self::push_symbols`] added.
     pub(in crate::multicast) fn pop_symbols(&mut self) {
         if let Some(last) = self.symbols.last_mut() {
             last.counts.pop();
@@ -235,7 +237,7 @@ fn parse_blocks(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedBlocks, Reje
     let (object, first_block, bytes) = (read_u48(body)?, body.u16()?, usize::from(body.u16()?));
     let cause = Cause::parse(body.u8()?)?;
     body.u8()?;
-    // The last block that it could name has to fit 16 bits.
+    // The last block of the bitmap must have a number of 16 bits.
     if object >= shape.objects
         || first_block % 8 != 0
         || bytes == 0
@@ -246,14 +248,14 @@ fn parse_blocks(shape: &Shape, body: &mut Reader<'_>) -> Result<NeedBlocks, Reje
     Ok(NeedBlocks { object, first_block, bitmap: body.bytes(bytes)?.to_vec(), cause })
 }
 
-/// A packet of a receiver, checked.
+/// A checked packet of a receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
-    /// Here I am; show me where you are.
+    /// The receiver takes part, and requests nothing.
     Join(Report),
-    /// What I lack (possibly nothing: I am still here). Counts as a JOIN, too.
+    /// The receiver requests this; an empty list only reports its counters. Counts as a JOIN, too.
     Need(Report, Lacking),
-    /// I go, with my last statistics.
+    /// The receiver leaves; the report has its last counters.
     Leave(Report),
 }
 
@@ -266,7 +268,7 @@ impl Upstream {
         }
     }
 
-    /// The packet, without its tag.
+    /// The bytes of the packet, without its tag.
     #[must_use]
     pub fn encode(&self, shape: &Shape) -> Vec<u8> {
         let mut packet = Vec::with_capacity(FIXED_BYTES + 64);

@@ -1,4 +1,4 @@
-//! What the server says to the group besides blocks: STATUS, which echoes what is pending so that others stay silent,
+//! The packets of the server besides BLOCK: STATUS, which announces what is pending so that receivers stay silent,
 //! and BYE. Source: `formats/multicast.md`, section 4.
 
 use base::Duration;
@@ -10,59 +10,58 @@ use super::header::{
 
 /// Most ranges in one STATUS.
 pub(in crate::multicast) const STATUS_RANGES_MAX: usize = 40;
-/// Most objects with symbols to come in one STATUS.
+/// Most objects with pending symbols in one STATUS.
 pub(in crate::multicast) const STATUS_REPAIRS_MAX: usize = 40;
-/// Longest report interval that a receiver believes.
+/// Longest report interval that a receiver accepts.
 const REPORT_INTERVAL_MAX_US: u32 = 60_000_000;
 
-/// A packet of the server, checked. Payload is borrowed from the datagram.
+/// A checked packet of the server. Its payload is borrowed from the datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Downstream<'a> {
     /// One block of an object.
     Block(BlockHeader, &'a [u8]),
-    /// Where the server is and what it will send.
+    /// What the server has sent and what it will send.
     Status(Status),
     /// The session ends; fetch the rest by unicast or join again.
     Bye,
 }
 
-/// The last report that the server took in, sent back so that its sender can measure the round trip.
+/// Identifies the last report that the server received, so that its sender can measure the round-trip time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Echo {
-    /// Whose report it was.
+    /// The receiver that sent it.
     pub receiver: ReceiverId,
     /// The timestamp in it.
     pub timestamp_us: u32,
-    /// How long ago the server got it, in microseconds.
+    /// Time since the server received it, in microseconds.
     pub age_us: u32,
 }
 
-/// Where the server is and what is pending.
+/// What the server has sent and what is pending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Number of BLOCKs sent so far: every block below this sequence has left the server.
+    /// Number of BLOCKs sent so far: all BLOCKs below this sequence have been sent.
     pub sequence: u64,
     /// Server's clock in microseconds, modulo 2^32.
     pub timestamp_us: u32,
-    /// The next objects go out in ascending order from here, and wrap to `heads`.
+    /// Objects are sent in ascending order from here, and wrap from the last one to `heads`.
     pub cursor: u64,
-    /// Nothing is left to send: whoever lacks something should say so now.
+    /// Nothing is left to send: a receiver that misses something should request it now.
     pub idle: bool,
-    /// Receivers that the server counts.
+    /// Number of receivers.
     pub receivers: u32,
-    /// Receivers spread their reports over this time.
+    /// The mean time between two reports of a receiver.
     pub report_interval: Duration,
-    /// For the round trip of one receiver.
+    /// Lets one receiver measure its round-trip time.
     pub echo: Option<Echo>,
-    /// Objects that will be sent whole, in the order of sending: heads, then from the cursor on, as far as there is
-    /// room.
+    /// Objects that will be sent in full, in the order of sending, as many as there is room for.
     pub pending: Vec<ObjectRange>,
-    /// Objects of which symbols will be sent, and how many.
+    /// Objects of which symbols will be sent, and how many (255: 255 or more).
     pub repairs: Vec<(u64, u8)>,
 }
 
 impl Status {
-    /// The packet, without its tag.
+    /// The bytes of the packet, without its tag.
     #[must_use]
     pub fn encode(&self, shape: &Shape) -> Vec<u8> {
         let mut packet = Vec::with_capacity(80 + self.pending.len() * 10);
@@ -125,7 +124,7 @@ fn parse_repair(shape: &Shape, body: &mut Reader<'_>) -> Result<(u64, u8), Rejec
     if object < shape.objects { Ok((object, symbols)) } else { Err(Reject::Bounds) }
 }
 
-/// The BYE packet, without its tag.
+/// The bytes of the BYE packet, without its tag.
 pub(in crate::multicast) fn encode_bye(shape: &Shape, sequence: u64, timestamp_us: u32) -> Vec<u8> {
     let mut packet = Vec::with_capacity(40);
     Prefix { kind: kind::BYE, flags: 0 }.encode(shape, &mut packet);

@@ -1,4 +1,4 @@
-//! Tags: HighwayHash-64, of four packets at a time where the processor has wide registers (`tag_simd.rs`).
+//! Computes tags by HighwayHash-64, of four packets at a time if the processor has wide registers (`tag_simd.rs`).
 //! Source: Alakuijala, Cox and Wassenberg, arXiv 1612.06257; `formats/multicast.md`, section 2.
 
 use highway::{HighwayHash, HighwayHasher};
@@ -7,9 +7,9 @@ use super::key::{AT_ONCE, Key, TAG_BYTES, Tag};
 #[cfg(target_arch = "x86_64")]
 use super::tag_simd;
 
-/// The tag of `bytes` under `key`: HighwayHash-64 under the key twice over. Of 1464 bytes it takes 0.19 µs, SipHash-2-4
-/// 0.43, SipHash-1-3 0.24; AEGISMAC-128L (RFC 10032) 0.11 where there are AES and AVX, but 6.3 elsewhere (thin
-/// clients). Four at once take 0.06 µs each with registers of 512 bits, 0.07 with those of 256.
+/// The tag of `bytes` under `key`: HighwayHash-64 under the key, repeated to 256 bits. It takes 0.19 µs for 1464
+/// bytes; SipHash-2-4 takes 0.43, SipHash-1-3 0.24, and AEGISMAC-128L (RFC 10032) 0.11 with AES and AVX, but 6.3
+/// without (thin clients). Four at once take 0.06 µs each in registers of 512 bits, 0.07 in those of 256.
 #[must_use]
 pub fn tag(key: &Key, bytes: &[u8]) -> Tag {
     let word = |at: usize| u64::from_le_bytes(key.0[at..at + 8].try_into().expect("eight bytes"));
@@ -17,14 +17,14 @@ pub fn tag(key: &Key, bytes: &[u8]) -> Tag {
     HighwayHasher::new(highway::Key([first, second, first, second])).hash64(bytes).to_le_bytes()
 }
 
-/// Appends the tag to a packet.
+/// Appends its tag to a packet.
 pub fn seal(key: &Key, packet: &mut Vec<u8>) {
     let tag = tag(key, packet);
     packet.extend_from_slice(&tag);
 }
 
-/// Writes the tags into a train: packets one behind the other, each of `packet_bytes` bytes with eight at its end that
-/// are its tag's; the last may be shorter.
+/// Writes the tags into a train: packets directly one after the other, each of `packet_bytes` bytes, whose last eight
+/// are for the tag; the last packet may be shorter.
 ///
 /// # Panics
 /// If `packet_bytes` is 0, or a packet has no room for a tag.
@@ -38,7 +38,7 @@ pub fn seal_train(key: &Key, train: &mut [u8], packet_bytes: usize) {
     }
 }
 
-/// The tags that up to four packets of a train should have. Those of packets too short for one are zeros.
+/// The right tags of up to four packets of a train; entries without a packet are zeros.
 pub(in crate::multicast) fn tags(key: &Key, packets: &[u8], packet_bytes: usize) -> [Tag; AT_ONCE] {
     let bodies = packets.chunks(packet_bytes).map(|packet| &packet[..packet.len().saturating_sub(TAG_BYTES)]);
     #[cfg(target_arch = "x86_64")]

@@ -1,22 +1,22 @@
-//! The tags of four packets of one length at once, in registers of 256 or 512 bits. Each packet's own chain of
-//! additions and products leaves a core mostly waiting; chains of several packets fill the gaps. Source: Alakuijala,
-//! Cox and Wassenberg, arXiv 1612.06257; github.com/google/highwayhash.
+//! Computes the tags of four packets of one length at once, in registers of 256 or 512 bits. The additions and
+//! products for one packet depend on each other, so a core mostly waits; those of other packets fill the gaps.
+//! Source: Alakuijala, Cox and Wassenberg, arXiv 1612.06257; github.com/google/highwayhash.
 
 use fearless_simd::x86::{Avx2, Avx512};
 use fearless_simd::{Level, prelude::*, u8x16, u8x32, u8x64, u32x16, u64x8};
 
 use super::key::{AT_ONCE, Key, Tag};
 
-/// Bytes that one step takes in.
+/// Bytes that one step processes.
 const STEP_BYTES: usize = 32;
 
-/// What the state begins with, for two packets side by side.
+/// The initial state, for two packets side by side.
 const MUL0: [u64; 8] =
     twice([0xdbe6_d5d5_fe4c_ce2f, 0xa409_3822_299f_31d0, 0x1319_8a2e_0370_7344, 0x243f_6a88_85a3_08d3]);
 /// See [`MUL0`].
 const MUL1: [u64; 8] =
     twice([0x3bd3_9e10_cb0e_f593, 0xc0ac_f169_b5f1_8a8c, 0xbe54_66cf_34e9_0c6c, 0x4528_21e6_38d0_1377]);
-/// Which byte of 16 goes where.
+/// The permutation of 16 bytes.
 const ZIPPER: [u8; 16] = [3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7];
 
 const fn twice(words: [u64; 4]) -> [u64; 8] {
@@ -24,7 +24,7 @@ const fn twice(words: [u64; 4]) -> [u64; 8] {
     [a, b, c, d, a, b, c, d]
 }
 
-/// The tags of four packets without their tags, all of one length, if there are registers for that.
+/// The tags of four packets (given without tags, all of one length); `None` if the processor has no such registers.
 pub(in crate::multicast) fn tags(key: &Key, bodies: [&[u8]; AT_ONCE]) -> Option<[Tag; AT_ONCE]> {
     let level = Level::new();
     if let Some(simd) = level.as_avx512() {
@@ -68,7 +68,7 @@ impl<S: Products> Pair<S> {
         self.v1 += zipped(self.simd, self.v0);
     }
 
-    /// Takes in the last `len` bytes of each packet, fewer than a step's.
+    /// Processes the last `len` bytes of each packet, fewer than one step takes.
     #[inline(always)]
     fn last_step(&mut self, words: u64x8<S>, len: u32) {
         self.v0 += u64::from(len) << 32 | u64::from(len);
@@ -90,7 +90,7 @@ impl<S: Products> Pair<S> {
     }
 }
 
-/// Products of the low halves of words, as processors have them.
+/// Products of the low halves of words.
 trait Products: Simd {
     /// All `b` are below 2^32.
     fn products(self, a: u64x8<Self>, b: u64x8<Self>) -> u64x8<Self>;
@@ -133,7 +133,7 @@ fn beside<S: Simd>(simd: S, first: &[u8; STEP_BYTES], second: &[u8; STEP_BYTES])
     u8x32::load_array_ref(simd, first).combine(u8x32::load_array_ref(simd, second)).bitcast()
 }
 
-/// Four bodies of one length.
+/// Four packets without tags, of one length.
 #[inline(always)]
 fn hash<S: Products>(simd: S, key: &Key, bodies: [&[u8]; AT_ONCE]) -> [Tag; AT_ONCE] {
     let [a, b, c, d] = bodies.map(<[u8]>::as_chunks::<STEP_BYTES>);
@@ -151,7 +151,7 @@ fn hash<S: Products>(simd: S, key: &Key, bodies: [&[u8]; AT_ONCE]) -> [Tag; AT_O
     [a, b, c, d]
 }
 
-/// The last bytes as a step takes them in: 1 to 31.
+/// The last 1 to 31 bytes, in the arrangement of a step.
 #[inline(always)]
 fn padded(bytes: &[u8]) -> [u8; STEP_BYTES] {
     let mut step = [0; STEP_BYTES];

@@ -1,4 +1,4 @@
-//! Single looks at the law.
+//! Tests of single steps of the law.
 
 use super::super::law::{Law, Verdict};
 use super::super::look::Look;

@@ -1,6 +1,6 @@
-//! The rate in a simulated network: what it finds, how it shares, what it does beside TCP.
+//! Tests of the rate in a simulated network: what it finds, how it shares, and how it competes with TCP.
 //!
-//! `RATE_TRACE=1 cargo test -p diskcast-proto rate::tests::NAME -- --nocapture` prints what was found, and rates and
+//! `RATE_TRACE=1 cargo test -p diskcast-proto rate::tests::NAME -- --nocapture` prints the results, and rates and
 //! queue every 25 ms.
 #![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
@@ -17,7 +17,7 @@ use crate::multicast::wire::header::ReceiverId;
 const M: f64 = 1e6;
 const KIB: u64 = 1 << 10;
 
-/// A card so fast that it is never in the way.
+/// A network card that is never the limit.
 fn fast() -> Port {
     Port::new(100e9, 1 << 30)
 }
@@ -290,12 +290,12 @@ fn bounds_hold_and_runs_are_short() {
     assert_eq!(rate.run_blocks_max(PACKET, 43), 4);
     rate.set_ceiling(50_000_000);
     assert_eq!(rate.bits_per_second(), 50_000_000);
-    // The ceiling of many sessions may leave less than the floor to each.
+    // The ceiling of many sessions may be lower than the floor of each.
     rate.set_ceiling(2_000_000);
     assert_eq!(rate.bits_per_second(), 2_000_000);
     rate.set_ceiling(50_000_000);
     rate.forget(receiver);
-    // Nobody speaks any more.
+    // No receiver reports any more.
     for second in 1..10 {
         rate.sent(now + Duration::from_secs(second), PACKET);
     }

@@ -1,5 +1,5 @@
-//! A small network in virtual time, packet by packet: servers with a network card, hosts with a switch port each, TCP
-//! flows, and receivers whose processor is not always theirs.
+//! Simulates a small network packet by packet in virtual time: servers with a network card, hosts with a switch port
+//! each, TCP flows, and receivers whose processor is sometimes busy.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 pub(super) const PACKET: u64 = 1514;
 const BUCKET: u64 = 100 * MS;
 
-/// A queue that is served at a rate.
+/// A queue with a service rate.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub rate: f64,
@@ -38,7 +38,7 @@ impl Port {
         self.backlog
     }
 
-    /// When a packet that comes at `now` is through; `Err` with when it would have been if it finds no room.
+    /// When a packet that arrives at `now` leaves the queue; `Err` with that time if the packet finds no room.
     pub(super) fn pass(&mut self, now: u64, bytes: u64) -> Result<u64, u64> {
         let through = self.backlog(now) + bytes as f64;
         let when = now + (through * 8e9 / self.rate) as u64;
@@ -51,7 +51,7 @@ impl Port {
     }
 }
 
-/// A processor that is away now and then.
+/// A processor that is busy with other work now and then.
 #[derive(Debug, Default)]
 struct Cpu {
     pauses: VecDeque<(u64, u64)>,
@@ -72,7 +72,7 @@ impl Cpu {
 
 pub(super) struct Host {
     pub port: Port,
-    /// Whether its processor is away now and then.
+    /// Whether its processor is busy with other work now and then.
     pub busy: bool,
     cpu: Cpu,
 }
@@ -172,7 +172,7 @@ impl Net {
         }
     }
 
-    /// Prints if asked to.
+    /// Prints if `RATE_TRACE` is set.
     #[expect(clippy::print_stderr, reason = "asked for")]
     pub(super) fn say(&self, line: &str) {
         if self.trace {
@@ -180,7 +180,7 @@ impl Net {
         }
     }
 
-    /// Fails the test, unless outcomes are only being collected.
+    /// Fails the test, unless results are only collected.
     pub(super) fn demand(&self, good: bool, outcome: &impl std::fmt::Debug) {
         assert!(good || self.trace, "{outcome:#?}");
     }
@@ -253,7 +253,7 @@ impl Net {
         }
     }
 
-    /// Bytes per 100 ms that came to `host` from `server`, from `from` to `to` (in ms since the beginning).
+    /// Bytes per 100 ms that arrived at `host` from `server`, from `from` to `to` (in ms since the start).
     pub(super) fn delivered(&self, server: usize, host: usize, from_ms: u64, to_ms: u64) -> Vec<u64> {
         let buckets = &self.servers[server].listeners[host].buckets;
         (from_ms / 100..to_ms / 100)
@@ -267,7 +267,7 @@ impl Net {
         sum as f64 * 8e3 / (to_ms - from_ms) as f64
     }
 
-    /// Part of the packets towards a host that it lost.
+    /// Part of the packets to a host that were lost.
     pub(super) fn lost(&self, server: usize, host: usize) -> f64 {
         let listener = &self.servers[server].listeners[host];
         listener.lost as f64 / (listener.lost + listener.arrived) as f64
