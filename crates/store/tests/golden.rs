@@ -113,7 +113,10 @@ fn make() {
         ("newer", r#"{"record":"diskcast-repository","version":2,"id":"00000000000000000000000000000000"}"#),
         (
             "critical",
-            r#"{"record":"diskcast-repository","version":1,"critical":["sealed"],"id":"00000000000000000000000000000000"}"#,
+            concat!(
+                r#"{"record":"diskcast-repository","version":1,"critical":["sealed"],"#,
+                r#""id":"00000000000000000000000000000000"}"#
+            ),
         ),
     ] {
         std::fs::create_dir_all(golden(name)).unwrap();

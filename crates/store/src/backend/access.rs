@@ -67,8 +67,8 @@ impl S3Access {
             (None, Some(_)) => REGION_DEFAULT.to_owned(),
             (None, None) => {
                 return Err(invalid(
-                    "neither AWS_ENDPOINT_URL nor AWS_REGION is set: set the first to the URL of the store, or the second to \
-                     the region of the bucket at Amazon",
+                    "neither AWS_ENDPOINT_URL nor AWS_REGION is set: set the first to the URL of the store, or the second \
+                     to the region of the bucket at Amazon",
                 ));
             }
         };
@@ -84,8 +84,8 @@ impl S3Access {
         if security == Security::Open && !allow_http {
             return Err(Error::new(
                 ErrorKind::Refused,
-                "the endpoint is http:// on another machine, where everybody on the way reads what is stored: use https://, \
-                 or set DISKCAST_S3_ALLOW_HTTP=1 in a network that you trust",
+                "the endpoint is http:// on another machine, where everybody on the way reads what is stored: use \
+                 https://, or set DISKCAST_S3_ALLOW_HTTP=1 in a network that you trust",
             ));
         }
         Ok(Self {
@@ -160,8 +160,8 @@ fn from_file(variable: &dyn Fn(&str) -> Option<String>) -> Result<Credentials> {
     let usual = variable("HOME").map(|home| Path::new(&home).join(".aws/credentials"));
     let none = |file: &str| {
         invalid(format!(
-            "no credentials for S3: set {KEY_ID} and {SECRET}, or write them into a file and set {CREDENTIALS_FILE} to its \
-             path{file}"
+            "no credentials for S3: set {KEY_ID} and {SECRET}, or write them into a file and set {CREDENTIALS_FILE} \
+             to its path{file}"
         ))
     };
     let path = named.clone().or(usual).ok_or_else(|| none(""))?;

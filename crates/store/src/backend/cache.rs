@@ -219,7 +219,7 @@ mod tests {
     fn small(folder: &Path) -> Cache {
         let cache =
             Cache::open(&CacheSetting { folder: folder.to_owned(), bytes_max: CACHE_BYTES_MIN }).unwrap();
-        // Small enough to fill: 64 objects a shelf.
+        // Small enough to fill: 64 objects per shelf.
         Cache { shelf_bytes_max: 64 << 10, ..cache }
     }
 
@@ -245,7 +245,7 @@ mod tests {
         for seed in 0..5000 {
             let (object, bytes) = object(seed);
             cache.put(&object, &bytes);
-            // Time on a filesystem passes in ticks; what counts is that it was used again and again.
+            // File times have a coarse resolution, so use the object repeatedly.
             if seed % 16 == 0 {
                 assert_eq!(got(&cache, &favourite.0).as_ref(), Some(&favourite.1), "after {seed}");
             }
@@ -253,7 +253,7 @@ mod tests {
         }
         assert!(cache.bytes() > most(&cache) / 2, "it keeps what it may");
         assert_eq!(got(&cache, &object(1).0), None, "it went long ago");
-        // Whoever comes later finds the same.
+        // Another handle finds the same.
         assert_eq!(got(&small(folder.path()), &favourite.0), Some(favourite.1));
     }
 

@@ -113,8 +113,8 @@ impl CapabilityCheck {
         };
         let replaces = try_out(backend, &self.place)?;
         let verdict = format!(
-            "{WRITERS} writers raced for each of {ROUNDS} records and one won each; a writer whose reply is lost finds its \
-             record; what is written is read and listed at once; {}",
+            "{WRITERS} writers raced for each of {ROUNDS} records and one won each; a writer whose reply is lost finds \
+             its record; what is written is read and listed at once; {}",
             replaces.words()
         );
         let program = concat!("diskcast ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -224,8 +224,8 @@ fn race(backend: &Backend, path: &Path) -> Result<Bytes> {
         (1, Some(winner)) => Ok(winner),
         (count, _) => Err(unfit(format!(
             "{WRITERS} writers created the same record and {count} were told that they had made it, so writers would \
-             overwrite each other's versions. Use a folder, or a store with conditional writes (`If-None-Match: *` on put), \
-             as Amazon S3, Ceph, MinIO and versitygw 1.8 have and Garage has not"
+             overwrite each other's versions. Use a folder, or a store with conditional writes (`If-None-Match: *` on \
+             put), as Amazon S3, Ceph, MinIO and versitygw 1.8 have and Garage has not"
         ))),
     }
 }

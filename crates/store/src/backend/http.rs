@@ -67,8 +67,8 @@ fn authorities(ca_bundle: Option<&Path>) -> Result<Vec<CertificateDer<'static>>>
     let Some(path) = ca_bundle else {
         let found = rustls_native_certs::load_native_certs();
         if found.certs.is_empty() {
-            let text = "this machine has no certificate authorities: install ca-certificates, or set AWS_CA_BUNDLE to a \
-                        file with those to trust";
+            let text = "this machine has no certificate authorities: install ca-certificates, or set \
+                        AWS_CA_BUNDLE to a file with those to trust";
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         return Ok(found.certs);

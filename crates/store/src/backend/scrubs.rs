@@ -296,7 +296,7 @@ mod tests {
         at(at_hour(10), &id).add(&object(), 0, STAMP);
         let path = at(at_hour(10), &id).path.clone();
         let partial = path.with_extension("1");
-        // Somebody may have named a folder as the cache that holds a folder of this name.
+        // The user may have chosen a folder that already contains a folder with this name.
         let theirs =
             ["notes.txt", "0-1", &format!("{id}-{}", "x".repeat(16)), &format!("{id}-0123456789abcdef.txt")];
         let theirs = theirs.map(|name| path.with_file_name(name));

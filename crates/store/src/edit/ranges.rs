@@ -1,16 +1,16 @@
-//! Ranges of bytes of an image that a writer wrote.
+//! Sets of byte ranges of an image.
 
 use std::ops::Range;
 
 use base::Extent;
 use image::Layout;
 
-/// Ascending ranges of bytes with gaps between them, none of them empty.
+/// Ascending ranges of bytes with gaps between them; no range is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// The bytes of `ranges`, which come in any order and may overlap.
+    /// The union of `ranges`, which may be in any order and may overlap.
     pub(crate) fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut sorted: Vec<Range<u64>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
         sorted.sort_unstable_by_key(|range| range.start);
@@ -28,12 +28,12 @@ impl Ranges {
         self.0.iter()
     }
 
-    /// The first byte behind all of them, 0 if there are none.
+    /// The end of the last range (exclusive), or 0 if there are none.
     pub(crate) fn end(&self) -> u64 {
         self.0.last().map_or(0, |last| last.end)
     }
 
-    /// The parts of them that lie inside `window`.
+    /// The parts of the ranges that are inside `window`.
     pub(crate) fn within(&self, window: &Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let window = window.clone();
         let first = self.0.partition_point(|range| range.end <= window.start);
@@ -43,18 +43,18 @@ impl Ranges {
             .map(move |range| range.start.max(window.start)..range.end.min(window.end))
     }
 
-    /// The one of them that holds all bytes of `window`, which is not empty.
+    /// The range that contains all of `window`, which must not be empty.
     pub(crate) fn around(&self, window: &Range<u64>) -> Option<&Range<u64>> {
         let range = self.0.get(self.0.partition_point(|range| range.end <= window.start))?;
         (range.start <= window.start && window.end <= range.end).then_some(range)
     }
 
-    /// Whether they hold all bytes of `window`.
+    /// Whether the ranges contain all of `window`.
     pub(crate) fn cover(&self, window: &Range<u64>) -> bool {
         window.is_empty() || self.around(window).is_some()
     }
 
-    /// The first chunk from `from` on that they touch.
+    /// The first chunk from `from` on that the ranges touch.
     pub(crate) fn next_chunk(&self, layout: &Layout, from: u64) -> Option<u64> {
         let bytes = u64::from(layout.chunk.bytes());
         let start = from.saturating_mul(bytes);

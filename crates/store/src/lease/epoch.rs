@@ -312,7 +312,7 @@ pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<
     part.objects.iter().map(|object| candidate(object).ok_or_else(corrupt)).collect()
 }
 
-/// The record of a prune at `path`; `None` if there is none.
+/// Reads the record of a prune at `path`; `None` if there is none.
 fn read_enclosed<T: DeserializeOwned>(repository: &Repository, kind: &str, path: &Path) -> Result<Option<T>> {
     let bytes = match repository.backend.read_record(path, PRUNE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -345,9 +345,10 @@ mod tests {
     fn records_are_still_written_as_they_were() {
         let begin = include_str!("../../../../golden/repository/v1/pruned/prunes/00000000000000000002/begin");
         let end = include_str!("../../../../golden/repository/v1/pruned/prunes/00000000000000000001/end");
-        let part = include_str!(
-            "../../../../golden/repository/v1/pruned/candidates/00000000000000000001/00000000000000000003/00000000000000000001"
-        );
+        let part = include_str!(concat!(
+            "../../../../golden/repository/v1/pruned/candidates/",
+            "00000000000000000001/00000000000000000003/00000000000000000001"
+        ));
         let body: Begin = record::decode(PRUNE, "golden", begin.as_bytes()).unwrap();
         assert_eq!((body.number, body.lease, body.parts, body.slots), (2, 3, 8, 2));
         assert_eq!(record::encode(PRUNE, &body), begin);

@@ -347,7 +347,7 @@ impl Drop for Lease {
     }
 }
 
-/// A thread that says every minute that the owner of a lease lives.
+/// A thread that appends `alive` to a lease every minute.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     stop: Option<Sender<()>>,
@@ -359,7 +359,7 @@ impl Heartbeat {
         let (stop, stopped) = channel::<()>();
         let beat = move || {
             while stopped.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                // A beat that fails otherwise is tried again; a prune waits for several.
+                // After any other error, just try again at the next beat: a prune waits for several beats.
                 if lease.beat().is_err_and(|error| error.kind() == ErrorKind::Revoked) {
                     return;
                 }
@@ -375,7 +375,7 @@ impl Drop for Heartbeat {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It does not panic, and if it did, the lease would just fall silent.
+            // The thread should not panic; if it did, the lease would only become silent.
             let _ = thread.join();
         }
     }

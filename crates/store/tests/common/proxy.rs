@@ -179,7 +179,8 @@ impl Shared {
 fn slow_down() -> Message {
     answer(
         "503 Service Unavailable",
-        "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+        "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code>\
+         <Message>Please reduce your request rate.</Message></Error>",
     )
 }
 
