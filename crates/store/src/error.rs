@@ -57,7 +57,7 @@ fn advice(text: &str) -> Option<&'static str> {
         ),
         (
             "SignatureDoesNotMatch",
-            "the secret is another: correct AWS_SECRET_ACCESS_KEY or the credentials file",
+            "the secret is wrong: correct AWS_SECRET_ACCESS_KEY or the credentials file",
         ),
         ("ExpiredToken", "the credentials have expired: get new ones and set AWS_SESSION_TOKEN with them"),
         ("RequestTimeTooSkewed", "the clocks of this machine and the store differ: set this machine's"),

@@ -67,8 +67,8 @@ impl S3Access {
             (None, Some(_)) => REGION_DEFAULT.to_owned(),
             (None, None) => {
                 return Err(invalid(
-                    "neither AWS_ENDPOINT_URL nor AWS_REGION is set: set the first to the URL of the store, or the second \
-                     to the region of the bucket at Amazon",
+                    "neither AWS_ENDPOINT_URL nor AWS_REGION is set: set the first to the URL of the store, or the \
+                     second to the region of the bucket at Amazon",
                 ));
             }
         };

@@ -111,6 +111,7 @@ impl Cache {
         let nonblock = OFlags::NONBLOCK.bits().cast_signed();
         let mut file = File::options().read(true).custom_flags(nonblock).open(&path).ok()?;
         let mut bytes = Vec::with_capacity(object.len as usize);
+        // One byte more than expected, so that a file that is too long is noticed.
         let read = (&mut file).take(u64::from(object.len) + 1).read_to_end(&mut bytes);
         let Some(found) = read.ok().and_then(|_| object.verified(bytes.into()).ok()) else {
             // Remove the damaged file. Another process may have done so already, which is fine.
@@ -167,6 +168,7 @@ impl Cache {
         if there + bytes > self.shelf_bytes_max {
             entries.sort_unstable();
             for (_, length, name) in entries {
+                // Free more than this put needs, so that not every put has to scan the shelf.
                 if there + bytes <= self.shelf_bytes_max - self.shelf_bytes_max / SHARE {
                     break;
                 }

@@ -182,6 +182,7 @@ impl Folder {
     fn flush_batch(&self) -> Result<()> {
         let mut flusher = self.flusher();
         join(&mut flusher)?;
+        // The flusher that just ended may have taken these objects too.
         if self.shared.intake().is_full() {
             let shared = Arc::clone(&self.shared);
             let spawned =

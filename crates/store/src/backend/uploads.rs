@@ -66,6 +66,7 @@ impl Uploads {
             if has_room || state.waiting.is_empty() {
                 break;
             }
+            // All uploads that fill the queue have failed. Send them again, or this wait would never end.
             if state.sending == 0 {
                 self.send_failed(&mut state);
             }

@@ -72,7 +72,7 @@ impl Blob<'_> {
                 return Ok(offset);
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many others do at this moment")))
+        Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many other writers append now")))
     }
 
     /// Whether `number` was the next free number when it was created. A prune keeps the newest two reservations, so
@@ -95,10 +95,9 @@ impl Blob<'_> {
             let text = format!("`{path}` is damaged: it is a reservation of another image or number");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
-        found
-            .offset
-            .checked_add(found.bytes)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: it ends nowhere")))
+        found.offset.checked_add(found.bytes).ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: its end is out of range"))
+        })
     }
 }
 

@@ -111,7 +111,7 @@ impl Blob<'_> {
         let invalid =
             |text: String| Error::new(ErrorKind::Invalid, format!("create `{}`: {text}", self.image));
         if !shape.size_bytes.is_multiple_of(SECTOR_BYTES) {
-            return Err(invalid(format!("{} bytes are no whole sectors", shape.size_bytes)));
+            return Err(invalid(format!("{} bytes are not a multiple of the sector size", shape.size_bytes)));
         }
         manifest.layout().map_err(|error| invalid(base::chain(&error)))?;
         retry_if_revoked(|| self.begin(manifest.clone(), &Upload::begin(self.repository, stamp)?))

@@ -94,6 +94,7 @@ impl<'a> Job<'a> {
         let mut prepared = self.prepare(over)?;
         for retries in 0..RACES_MAX {
             let (ready, turn) = self.build(&queue, &mut prepared)?;
+            // Everything that the manifest names must be durable before the manifest is created.
             self.upload.flush()?;
             let manifest = &ready.tip.manifest;
             match turn.publish(|| self.upload.create(self.image, manifest, &ready.bytes))? {
@@ -110,7 +111,7 @@ impl<'a> Job<'a> {
     }
 
     fn crowded(&self) -> Error {
-        Error::new(ErrorKind::Io, format!("write `{}`: too many others do at this moment", self.image))
+        Error::new(ErrorKind::Io, format!("write `{}`: too many other writers publish now", self.image))
     }
 
     fn failed(&self, error: Error) -> Error {
@@ -230,6 +231,8 @@ impl<'a> Job<'a> {
                     }
                 };
                 let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
+                // If no other writer changed the chunk, or this write replaces all of it, the chunk composed before
+                // is still right.
                 let leaf = if theirs == base || dirty.all.cover(&bytes_of(layout.chunk_extent(index))) {
                     mine
                 } else {

@@ -148,6 +148,7 @@ impl Turn<'_> {
             self.done = true;
             return Ok(Outcome::Lost);
         }
+        // Create without the lock, so that other threads can queue. `next` still keeps their turns back.
         drop(turns);
         if create()? == Created::Taken {
             return Ok(Outcome::Lost);

@@ -121,7 +121,8 @@ impl Drafter<'_> {
             && layout.logical_sector_bytes == theirs.logical_sector_bytes
             && layout.size_sectors <= theirs.size_sectors;
         if !is_cut_alike {
-            let text = format!("`{}` is another disk than `{}`, of other sizes", name(newest), name(base));
+            let text =
+                format!("`{}` cannot be merged with `{}`: their sizes differ", name(newest), name(base));
             return Err(Error::new(ErrorKind::Refused, text));
         }
         let nodes: &dyn ObjectSource = nodes;

@@ -172,7 +172,7 @@ impl Epoch {
                 return Ok(epoch);
             }
         }
-        Err(Error::new(ErrorKind::Io, "find the newest prune: too many begin at this moment"))
+        Err(Error::new(ErrorKind::Io, "find the newest prune: too many prunes begin now"))
     }
 
     /// The epoch that prune `number` began. `Revoked` if its record was deleted.
@@ -225,6 +225,7 @@ impl Epoch {
 
     /// The copies that a prune may still delete. `Revoked` if a later prune has deleted the lists.
     pub(crate) fn condemned(&self, repository: &Repository) -> Result<Filter> {
+        // Before the first prune nothing is condemned.
         let Some(begin) = &self.begin else { return Ok(Filter::new(0, 1, 1 << 13, 0)) };
         loop {
             let end = self.end(repository)?;
@@ -307,7 +308,7 @@ pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<
     let path = name.path();
     let bytes = repository.backend.read_record(&path, PART_BYTES_MAX)?;
     let part: Part = record::decode(CANDIDATES, path.as_ref(), &bytes)?;
-    let corrupt = || Error::new(ErrorKind::Corrupt, format!("`{path}` names what is no object"));
+    let corrupt = || Error::new(ErrorKind::Corrupt, format!("`{path}` names a path that is not an object"));
     let candidate = |(object, bytes): &(String, u64)| Candidate::at(&Path::from(object.as_str()), *bytes);
     part.objects.iter().map(|object| candidate(object).ok_or_else(corrupt)).collect()
 }

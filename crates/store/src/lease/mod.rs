@@ -110,7 +110,7 @@ pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) 
     }
     let body: Body =
         record::decode(LEASE, path.as_ref(), &record::decrypt(repository.cipher(), path.as_ref(), bytes)?)?;
-    let incomplete = || Error::new(ErrorKind::Corrupt, format!("`{path}` does not say all that it should"));
+    let incomplete = || Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: a field is missing"));
     Ok(Some(match body.entry {
         Kind::Begin => Entry::Begin(body.owner.ok_or_else(incomplete)?),
         Kind::Alive => Entry::Alive,
@@ -202,20 +202,21 @@ impl Lease {
                 return Ok((lease, epoch));
             }
         }
-        Err(Error::new(ErrorKind::Io, "take a lease: too many prunes begin at this moment"))
+        Err(Error::new(ErrorKind::Io, "take a lease: too many prunes begin now"))
     }
 
     fn take_in(repository: &Repository, epoch: u64, owner: &Owner) -> Result<Self> {
         let bytes = encode(repository, Kind::Begin, Some(owner.clone()), None)?;
         let entry = |number| layout::lease_entry(epoch, number, 1);
         let free = crate::lease::epoch::first_absent(|number| repository.backend.exists(&entry(number)))?;
+        // Other processes may take the same number at this moment: then try the next one.
         for number in (free..).take(RACES_MAX as usize) {
             if repository.backend.create(&entry(number), &bytes)? == Created::Ours {
                 let log = Mutex::new(Log { next: 2, state: State::Open });
                 return Ok(Self { repository: repository.clone(), epoch, number, first: bytes, log });
             }
         }
-        Err(Error::new(ErrorKind::Io, "take a lease: too many others do at this moment"))
+        Err(Error::new(ErrorKind::Io, "take a lease: too many other processes take leases now"))
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -245,6 +246,7 @@ impl Lease {
     ) -> Result<Created> {
         let mut log = self.log();
         let appended = self.append_checked(&mut log, manifest);
+        // The commit may be in the log although the append failed: a prune will decide, and nothing may follow it.
         if appended.is_err() && log.state == State::Open {
             log.state = State::Undecided;
         }
@@ -309,7 +311,7 @@ impl Lease {
                 State::Open => {}
                 State::Closed | State::Revoked => return Err(revoked()),
                 State::Undecided => {
-                    let text = "an earlier change under this lease was never answered: start again";
+                    let text = "the outcome of an earlier change under this lease is not known: start again";
                     return Err(Error::new(ErrorKind::Revoked, text));
                 }
             }
@@ -337,7 +339,7 @@ impl Lease {
 }
 
 fn revoked() -> Error {
-    let text = "a prune took this for dead, since it was silent for long, and revoked its lease: start again";
+    let text = "a prune revoked the lease of this process, which was silent for too long: start again";
     Error::new(ErrorKind::Revoked, text)
 }
 

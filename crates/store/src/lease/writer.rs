@@ -160,7 +160,7 @@ impl Writer {
                 return Ok(draft);
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
+        Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many other writers publish now")))
     }
 
     /// The repository that it writes to.
@@ -250,6 +250,7 @@ impl Writer {
 
     /// The slots of copies that this writer may rely on.
     fn slots_of(&self, object: &ObjectRef) -> Result<impl Iterator<Item = u8>> {
+        // Look at least up to the slot in which this writer would store the object.
         let last = self.slot_for(object)?.max(self.slots - 1);
         Ok((0..=last).filter(|&slot| self.is_free(&object.digest, slot)))
     }
@@ -264,8 +265,7 @@ impl Writer {
     fn slot_for(&self, object: &ObjectRef) -> Result<u8> {
         let free = (0..layout::SLOTS).find(|&slot| self.is_free(&object.digest, slot));
         free.ok_or_else(|| {
-            let text =
-                format!("store {object}: prunes that were killed may still delete it wherever it can lie");
+            let text = format!("store {object}: killed prunes may still delete copies in all of its slots");
             Error::new(ErrorKind::Refused, text)
         })
     }

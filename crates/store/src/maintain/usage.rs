@@ -73,7 +73,9 @@ impl Sets {
             return Ok(id);
         }
         let id = u32::try_from(self.members.len()).ok().filter(|_| self.members.len() < SETS_MAX);
-        let id = id.ok_or_else(|| Error::new(ErrorKind::Unsupported, "images share in too many ways"))?;
+        let id = id.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "too many different sets of images share objects")
+        })?;
         self.ids.insert(members.clone(), id);
         self.members.push(members);
         self.bytes.push(0);

@@ -107,6 +107,7 @@ struct Merged {
 pub(super) fn merge(before: Option<&Profile>, boot: &[u64], max: usize) -> Vec<ProfileRun> {
     let weight = before.map_or(0, |before| u64::from(before.boots)).min(ORDER_WEIGHT_MAX);
     let known = before.map(|before| &before.runs[..]).unwrap_or_default();
+    // Bit 0 is for the new boot, so the bits of older boots move up by one.
     let known = known.iter().flat_map(|run| run.chunks().map(|chunk| (chunk, run.seen << 1)));
     let mut merged: Vec<Merged> =
         known.zip(0..).map(|((chunk, seen), place)| Merged { chunk, seen, place: 4 * place }).collect();

@@ -273,7 +273,7 @@ impl Repository {
                 return Ok(record);
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("too many others add profiles of `{image}`")))
+        Err(Error::new(ErrorKind::Io, format!("too many other processes add profiles of `{image}` now")))
     }
 }
 

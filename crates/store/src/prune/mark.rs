@@ -114,6 +114,7 @@ impl<'a> Marks<'a> {
             let all = numbers.iter().chain(&unlisted);
             for &number in all.filter(|&&number| !removed.holds(&image, number)) {
                 count += 1;
+                // A version never changes, so marks from the first pass are still right.
                 if !self.marked.get(&image).is_some_and(|marked| marked.contains(&number)) {
                     self.version(&image, number)?;
                     self.marked.entry(image.clone()).or_default().insert(number);

@@ -89,7 +89,7 @@ impl Repository {
                 Err(error) => return Err(run.lease.beat().err().filter(is_revoked).unwrap_or(error)),
             }
         }
-        Err(Error::new(ErrorKind::Io, "prune: too many others do at this moment"))
+        Err(Error::new(ErrorKind::Io, "prune: too many other prunes begin now"))
     }
 }
 
@@ -150,7 +150,10 @@ impl<'a> Run<'a> {
         {
             // Another prune created it, and treats our last part as in doubt.
             self.lease.abandon();
-            return Err(Error::new(ErrorKind::Revoked, "another prune took this one for dead, and goes on"));
+            return Err(Error::new(
+                ErrorKind::Revoked,
+                "another prune treated this one as dead, and continues in its place",
+            ));
         }
         // Close the lease before its log is deleted with the others.
         self.lease.close();

@@ -147,7 +147,7 @@ impl Repository {
                 return Ok(());
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("too many others move `{image}:{tag}`")))
+        Err(Error::new(ErrorKind::Io, format!("too many other processes move `{image}:{tag}` now")))
     }
 
     pub(crate) fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Move, Signed)>> {
