@@ -63,7 +63,7 @@ struct Run<'a> {
     looked_at: Mutex<HashMap<Digest, u8>>,
 }
 
-/// The first halves or quarters of a chunk's two digests: enough to recognize it.
+/// The first half of a chunk's encoded digest, and a quarter of its plain digest: enough to recognize it.
 type ChunkKey = ([u8; 16], [u8; 8]);
 
 /// A node to check, and the chunk size of its tree.
