@@ -1,8 +1,8 @@
-//! What an object store says went wrong, as an error of ours, with advice for people.
+//! Converts errors of an object store into our errors, with advice for users.
 
 use base::{Error, ErrorKind};
 
-/// The error of an object store while it did `context`, as an error of ours.
+/// Converts an error of an object store; `context` says what failed.
 pub(crate) fn from_store(context: impl Into<String>, error: object_store::Error) -> Error {
     use object_store::Error as E;
     let kind = match &error {
@@ -27,7 +27,7 @@ pub(crate) fn from_store(context: impl Into<String>, error: object_store::Error)
     }
 }
 
-/// What an S3 store said, out of the XML that it said it in.
+/// The message in the XML answer of an S3 store.
 fn answer(text: &str) -> Option<String> {
     let element = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
@@ -39,11 +39,11 @@ fn answer(text: &str) -> Option<String> {
     Some(format!("the store says {code}{message}{request}"))
 }
 
-/// What versitygw says of a key that it does not know, as 404.
+/// The code with which versitygw answers, as 404, if it does not know the key.
 const UNKNOWN_KEY_OF_VERSITYGW: &str = "XAdminUserNotFound";
 
-/// What to do about an answer of an S3 store, by the code in it (Amazon S3 API Reference, "Error responses"), or about
-/// none.
+/// Advice for an error of an S3 store, found by the code in its answer (Amazon S3 API Reference, "Error responses")
+/// or by the text of a connection error.
 fn advice(text: &str) -> Option<&'static str> {
     let answers = [
         ("NoSuchBucket", "there is no such bucket: make it first, or correct its name or AWS_ENDPOINT_URL"),
@@ -57,7 +57,7 @@ fn advice(text: &str) -> Option<&'static str> {
         ),
         (
             "SignatureDoesNotMatch",
-            "the secret is another: correct AWS_SECRET_ACCESS_KEY or the credentials file",
+            "the secret is wrong: correct AWS_SECRET_ACCESS_KEY or the credentials file",
         ),
         ("ExpiredToken", "the credentials have expired: get new ones and set AWS_SESSION_TOKEN with them"),
         ("RequestTimeTooSkewed", "the clocks of this machine and the store differ: set this machine's"),
@@ -71,7 +71,7 @@ fn advice(text: &str) -> Option<&'static str> {
             "SlowDown",
             "the store asks for fewer requests and did so until the retries were used up: try again later",
         ),
-        // To a HEAD a store says no more than the status.
+        // A HEAD answer has no body, so only its status is known.
         (
             "503 Service Unavailable",
             "the store asks for fewer requests and did so until the retries were used up: try again later",
@@ -86,7 +86,7 @@ fn advice(text: &str) -> Option<&'static str> {
     answers.into_iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| advice)
 }
 
-/// Looks for an error of the operating system along the chain of sources.
+/// The kind of the first I/O error in the chain of sources; `Io` if there is none.
 fn kind_beneath(error: &object_store::Error) -> ErrorKind {
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {

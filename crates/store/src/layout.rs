@@ -1,4 +1,4 @@
-//! Which record lies where: every path of a repository is made and read back here.
+//! The paths of all records: builds and parses every path of a repository.
 //! formats/repository.md, "Layout".
 
 use base::Digest;
@@ -7,7 +7,7 @@ use object_store::path::{Path, PathPart};
 
 use crate::names::{ImageName, TagName};
 
-/// Digits of a number in a path, so that names sort as numbers do.
+/// Digits of a number in a path; fixed, so that names sort like numbers.
 const NUMBER_DIGITS: usize = 20;
 
 pub(crate) const FORMAT: &str = "format";
@@ -25,11 +25,11 @@ const LEASES: &str = "leases";
 const PRUNES: &str = "prunes";
 const CANDIDATES: &str = "candidates";
 
-/// Places for copies of one object; all but the first are for objects that are stored anew while a prune may still
-/// delete them elsewhere.
+/// Slots for copies of one object. Slots above 0 are for objects that are stored again while a prune may still delete
+/// another copy.
 pub(crate) const SLOTS: u8 = 8;
 
-/// The folders of all records that are no objects, but for `format`.
+/// The folders of all records except objects and `format`.
 pub(crate) fn record_folders() -> impl Iterator<Item = Path> {
     let folders = [VERSIONS, REMOVED, FLOORS, TAGS, APPENDS, PROFILES, PROBES, LEASES, PRUNES, CANDIDATES];
     folders.into_iter().map(Path::from)
@@ -50,12 +50,12 @@ pub(crate) fn objects(kind: ObjectKind) -> Path {
     Path::from(folder_of(kind))
 }
 
-/// Where an object lies first of all.
+/// Path of the copy of an object in slot 0.
 pub(crate) fn object(kind: ObjectKind, digest: &Digest) -> Path {
     object_in(kind, digest, 0)
 }
 
-/// Where a copy of an object lies.
+/// Path of the copy of an object in `slot`.
 pub(crate) fn object_in(kind: ObjectKind, digest: &Digest, slot: u8) -> Path {
     let hex = digest.to_hex();
     match slot {
@@ -144,7 +144,7 @@ pub(crate) fn capabilities(number: u64) -> Path {
     numbered(probes(), number)
 }
 
-/// Where a probe of the store makes records that do not stay.
+/// Folder for temporary records of capability tests.
 pub(crate) fn scratch_folder() -> Path {
     Path::from_iter([PROBES, SCRATCH])
 }
@@ -190,31 +190,31 @@ fn digits(number: u64) -> String {
     format!("{number:0NUMBER_DIGITS$}")
 }
 
-/// Epoch and number of the lease that the entry at `path` belongs to.
+/// Epoch and number of the lease whose entry is at `path`.
 pub(crate) fn lease_of(path: &Path) -> Option<(u64, u64)> {
     let (lease, _) = path.filename()?.split_once('.')?;
     let number = lease.parse().ok().filter(|&number| digits(number) == lease)?;
     Some((epoch_of(path)?, number))
 }
 
-/// The epoch that a path in `leases` or `candidates` belongs to.
+/// The epoch in a path below `leases` or `candidates`.
 pub(crate) fn epoch_of(path: &Path) -> Option<u64> {
     let epoch = path.parts().nth(1)?;
     epoch.as_ref().parse().ok().filter(|&number| digits(number) == epoch.as_ref())
 }
 
-/// The number that a numbered record's path ends in; `None` for anything that nobody here wrote.
+/// The number at the end of a numbered record's path; `None` if it does not have the form of one.
 pub(crate) fn number_of(path: &Path) -> Option<u64> {
     number_named(path.filename()?)
 }
 
-/// The number that the name of a numbered record is.
+/// The number that the name of a numbered record stands for.
 pub(crate) fn number_named(name: &str) -> Option<u64> {
     let digits = name.len() == NUMBER_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| name.parse().ok()).flatten().filter(|&number| number > 0)
 }
 
-/// The digest and the slot that an object's path says, if it lies where that copy of an object of `kind` belongs.
+/// Digest and slot of the copy of an object at `path`; `None` if `path` is not that of an object of `kind`.
 pub(crate) fn object_at(kind: ObjectKind, path: &Path) -> Option<(Digest, u8)> {
     let (digest, slot) = match path.filename()?.split_once('.') {
         None => (path.filename()?, 0),

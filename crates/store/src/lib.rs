@@ -1,10 +1,11 @@
 //! The repository: versioned images over any object store, as formats/repository.md lays it out.
 //!
-//! Objects (chunks and tree nodes) are write-once and named by their digest. A version appears by one create-if-absent
-//! of its manifest under the next number; tags move by numbered records that are created only if absent, too; removal
-//! leaves a tombstone, so that no number is ever used twice. There is no lock, no database and no other mutable state.
+//! Objects (chunks and tree nodes) are written once and named by their digest. To publish a version, a writer creates
+//! its manifest under the next number, only if that number is free. Tags move by numbered records, which are also
+//! created only if absent. Removing a version leaves a tombstone, so no number is ever used twice. There is no lock,
+//! no database and no other mutable state.
 //!
-//! Outside everything blocks; `object_store` and its futures stay inside.
+//! The public API blocks. `object_store` and its futures are used only inside this crate.
 
 mod backend;
 mod edit;

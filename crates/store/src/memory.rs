@@ -1,11 +1,11 @@
-//! What the parts of this crate remember of a repository while the process runs, one value of each type. All of it can
-//! be found out again, and a repository that is opened anew starts without it. The values are typed by those who own
-//! them, so that the repository itself knows nothing of the parts above it.
+//! In-memory caches of an open repository, one value of each type. They can always be rebuilt, and start empty when a
+//! repository is opened. Each module defines the type of its own cache, so the repository does not depend on the
+//! modules above it.
 
 use std::any::Any;
 use std::sync::OnceLock;
 
-/// A list that only grows: a value, and the rest.
+/// A linked list that only grows: a value, and the rest of the list.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     value: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -13,7 +13,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The value of type `T`, made by default when it is first asked for.
+    /// The value of type `T`; created with its default at the first call.
     pub(crate) fn get<T: Any + Default + Send + Sync>(&self) -> &T {
         let value = self.value.get_or_init(|| Box::<T>::default());
         value.downcast_ref().unwrap_or_else(|| self.rest.get_or_init(Box::default).get())

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use base::limits::NAME_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 
-/// The tag that nobody sets: it always means the newest version.
+/// The tag that can't be set: it always means the newest version.
 pub(crate) const LATEST: &str = "latest";
 
 macro_rules! name_type {
@@ -42,13 +42,13 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// The name of an image: 1 to [`NAME_BYTES_MAX`] of `a-z 0-9 . _ -`, the first a letter or digit. Lower case only,
-    /// so that a folder that ignores case holds the same images as one that does not.
+    /// The name of an image: 1 to [`NAME_BYTES_MAX`] characters of `a-z 0-9 . _ -`, the first a letter or a digit. No
+    /// capitals, so that a folder that ignores case works too.
     ImageName,
     "an image"
 );
 name_type!(
-    /// The name of a tag, of the same characters as an [`ImageName`].
+    /// The name of a tag, with the same rules as [`ImageName`].
     TagName,
     "a tag"
 );
@@ -68,19 +68,19 @@ fn check(text: &str, what: &str) -> Result<()> {
     ))
 }
 
-/// Which version of which image: `image` or `image:latest` (the newest), `image:tag`, `image@version`.
+/// Names a version: `image` or `image:latest` (the newest), `image:tag`, or `image@version`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
     /// The newest version that is not removed.
     Newest(ImageName),
-    /// The version that a tag names.
+    /// The version that the tag names.
     Tagged(ImageName, TagName),
-    /// The version of this number, from 1.
+    /// The version with this number, from 1.
     Version(ImageName, u64),
 }
 
 impl Reference {
-    /// The image that it names.
+    /// The image in this reference.
     #[must_use]
     pub fn image(&self) -> &ImageName {
         match self {

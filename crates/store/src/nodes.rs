@@ -1,4 +1,4 @@
-//! Tree nodes, through a cache of those that were read or written lately.
+//! Reads tree nodes through a cache of recently read and written ones.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::repository::Repository;
 /// Most bytes of nodes that a repository keeps in memory.
 const CACHE_BYTES_MAX: usize = 16 << 20;
 
-/// Nodes by digest, first in, first out.
+/// Nodes by digest; the oldest are evicted first.
 #[derive(Debug, Default)]
 struct NodeCache(Mutex<Kept>);
 
@@ -46,11 +46,11 @@ impl NodeCache {
     }
 }
 
-/// The nodes of a repository, through its cache. What the cache holds was verified when it went in.
+/// Reads the nodes of a repository through its cache. Nodes were verified before they entered the cache.
 pub(crate) struct Nodes<'a>(pub(crate) &'a Repository);
 
 impl Nodes<'_> {
-    /// Remembers a node that was made.
+    /// Adds a new node to the cache.
     pub(crate) fn keep(&self, digest: Digest, bytes: &Bytes) {
         self.0.memory.get::<NodeCache>().keep(digest, bytes);
     }

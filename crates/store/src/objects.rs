@@ -1,4 +1,4 @@
-//! Objects of a repository: chunks and nodes, each in one or more copies. formats/repository.md, "What counts as
+//! Objects of a repository: chunks and nodes, each with one or more copies. formats/repository.md, "What counts as
 //! stored".
 
 use base::limits::OBJECT_BYTES_MAX;
@@ -10,7 +10,8 @@ use crate::layout;
 use crate::repository::Repository;
 
 impl ObjectSource for Repository {
-    /// The bytes of a good copy of the object. `Corrupt` if all that are there are damaged.
+    /// The bytes of a good copy of the object. `Corrupt` if all existing copies are damaged, `NotFound` if there are
+    /// none.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         Ok(self.verified(object)?.bytes().clone())
     }
@@ -29,13 +30,13 @@ impl ObjectSource for Repository {
 }
 
 impl ObjectSink for Repository {
-    /// Whether there is a good copy: it is read.
+    /// Whether there is a good copy, found by reading and verifying it.
     fn contains(&self, object: &ObjectRef) -> Result<bool> {
         self.is_good(object)
     }
 
-    /// Takes in the object; it is durable once a version is published or [`Repository::flush`] was called. `Refused`
-    /// if the repository is encrypted and the object is not.
+    /// Stores the object; it is durable after a version is published or [`Repository::flush`] is called. `Refused` if
+    /// the repository is encrypted and the object is not.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.put_in(object, 0, bytes)
     }
@@ -45,18 +46,18 @@ impl ObjectSink for Repository {
     }
 }
 
-/// What lies in one of the places of an object.
+/// Result of reading one copy of an object.
 pub(crate) enum Copy {
-    /// Nothing, and the error that says so.
+    /// There is no copy; with the error.
     Missing(Error),
-    /// Something else than the object, or what cannot be read.
+    /// The copy is damaged or can't be read.
     Bad(Error),
     Good(Verified),
 }
 
 impl Repository {
-    /// Whether there is a copy of `object` now, by its length alone. A writer asks its [`Writer`](crate::Writer), which
-    /// knows what is good and what will stay.
+    /// Whether a copy of `object` of the right length exists now. Writers use their [`Writer`](crate::Writer)
+    /// instead, which knows which copies are good and which a prune may delete.
     pub fn holds(&self, object: &ObjectRef) -> Result<bool> {
         for slot in 0..layout::SLOTS {
             if self.holds_in(object, slot)? {
@@ -66,13 +67,13 @@ impl Repository {
         Ok(false)
     }
 
-    /// `Corrupt` unless the record `format` is what it was.
+    /// `Corrupt` if the record `format` is damaged.
     pub(crate) fn check_format(&self) -> Result<()> {
         crate::repository::read_format(&self.backend).map(drop)
     }
 
-    /// Whether there is a good copy of `object` in the store now: one is read, whatever the cache holds, or the scrub
-    /// log covers it.
+    /// Whether there is a good copy of `object` in the store now: it is read and verified without the cache, or the
+    /// scrub log covers it.
     pub(crate) fn is_good(&self, object: &ObjectRef) -> Result<bool> {
         for slot in 0..layout::SLOTS {
             if self.is_good_in(object, slot)? {
@@ -82,13 +83,13 @@ impl Repository {
         Ok(false)
     }
 
-    /// Whether there is one in `slot`, by its length alone.
+    /// Whether there is a copy of the right length in `slot`.
     pub(crate) fn holds_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
         let path = layout::object_in(object.kind, &object.digest, slot);
         Ok(self.backend.waits(&path) || self.backend.size(&path)? == Some(u64::from(object.len)))
     }
 
-    /// Stores a copy of `object` in `slot`; what lies there gives way. `Refused` if the repository is encrypted and the
+    /// Stores a copy of `object` in `slot`, replacing what is there. `Refused` if the repository is encrypted and the
     /// object is not.
     pub(crate) fn put_in(&self, object: &ObjectRef, slot: u8, bytes: Bytes) -> Result<()> {
         if !self.cipher.takes(object.kind, &bytes) {
@@ -98,13 +99,13 @@ impl Repository {
         self.backend.put(&layout::object_in(object.kind, &object.digest, slot), bytes)
     }
 
-    /// The object as the store has it, whatever the cache holds: the first copy that is good. If there is none, the
-    /// error is that of the first bad one, `NotFound` if there is no copy at all.
+    /// Reads the first good copy of the object from the store, without the cache. If there is none, returns the error
+    /// of the first bad copy, or `NotFound` if there is no copy at all.
     pub(crate) fn read_object(&self, object: &ObjectRef) -> Result<Verified> {
         self.read_first(object, |_, _| {}).map(|(_, found)| found)
     }
 
-    /// The same with the slot that it lies in; `bad` is told of the copies in slots before it.
+    /// [`Self::read_object`], also returning the slot. Calls `bad` for each bad copy in a lower slot.
     pub(crate) fn read_first(
         &self,
         object: &ObjectRef,
@@ -124,10 +125,10 @@ impl Repository {
         Err(damage.or(missing).expect("there are slots"))
     }
 
-    /// Whether a good copy lies in `slot`: it is read and held against its name now, or the scrub log covers it.
+    /// Whether there is a good copy in `slot`: it is read and verified now, or the scrub log covers it.
     pub(crate) fn is_good_in(&self, object: &ObjectRef, slot: u8) -> Result<bool> {
         let path = layout::object_in(object.kind, &object.digest, slot);
-        // Taken before the file is read: see `Scrubs::add`.
+        // Take the stamp before the file is read: see `Scrubs::add`.
         let scrubs = self.scrubs.as_ref().and_then(|scrubs| Some((scrubs, self.backend.stamp(&path)?)));
         if scrubs.as_ref().is_some_and(|(scrubs, stamp)| scrubs.covers(object, slot, stamp)) {
             return Ok(true);
@@ -139,7 +140,7 @@ impl Repository {
         Ok(true)
     }
 
-    /// What lies in `slot`. Errors are those of a store that cannot be reached.
+    /// Reads the copy in `slot`. An error means that the store can't be reached.
     pub(crate) fn read_in(&self, object: &ObjectRef, slot: u8) -> Result<Copy> {
         let path = layout::object_in(object.kind, &object.digest, slot);
         let read = self.backend.read_object(&path, u64::from(object.len.min(OBJECT_BYTES_MAX)));
@@ -156,7 +157,7 @@ impl Repository {
         }
     }
 
-    /// A good copy of the object of `digest`, whose length nobody knows.
+    /// Finds a good copy of the object with this digest, whose length is not known.
     pub(crate) fn find_object(&self, kind: ObjectKind, digest: &Digest) -> Option<(ObjectRef, Bytes)> {
         (0..layout::SLOTS).find_map(|slot| {
             let path = layout::object_in(kind, digest, slot);
@@ -166,8 +167,8 @@ impl Repository {
         })
     }
 
-    /// Whether `error`, met while an object was read, is damage of that object. Where it does not lie in a folder, it
-    /// may be the way there that failed.
+    /// Whether `error` while reading an object means that the object is damaged. In a folder, every error does;
+    /// elsewhere, the network may have failed.
     fn means_damage(&self, error: &Error) -> bool {
         error.kind() == ErrorKind::Corrupt || self.backend.is_folder()
     }
@@ -185,7 +186,7 @@ mod tests {
     fn the_scrub_log_saves_a_read_until_the_file_changes() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location::Folder(folder.path().join("repo"));
-        // An hour after all files of this test were written.
+        // One hour after all files of this test were written.
         let now = folder.path().metadata().unwrap().modified().unwrap() + Duration::from_secs(3600);
         let open = |now: SystemTime| {
             let setting = ScrubSetting { folder: folder.path().join("scrubs"), now };
@@ -202,19 +203,19 @@ mod tests {
         std::fs::write(&file, rotten).unwrap();
         let stamp = repository.backend.stamp(&path).unwrap();
         drop(repository);
-        // It changed after it was found good, so it is read, and is not.
+        // It changed after it was found good, so it is read, and found damaged.
         assert!(!open(now).is_good(&object).unwrap());
-        // If the log says that this very file was found good, nobody reads it within a day.
+        // While the log says that this file was found good, it is not read again for a day.
         open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
         assert!(open(now).is_good(&object).unwrap());
         assert!(!open(now + Duration::from_secs(24 * 3600)).is_good(&object).unwrap());
-        // Who meets damage forgets what the log says.
+        // A handle that finds damage deletes the log.
         let finder = open(now);
         assert!(matches!(finder.read_in(&object, 0).unwrap(), Copy::Bad(_)));
         assert!(!finder.is_good(&object).unwrap() && !open(now).is_good(&object).unwrap());
         drop(finder);
         assert!(!open(now).is_good(&object).unwrap());
-        // Whatever changes the file or its inode makes another ctime.
+        // Any change of the file or its inode changes its ctime.
         open(now).scrubs.as_ref().unwrap().add(&object, 0, stamp);
         assert!(open(now).is_good(&object).unwrap());
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();

@@ -1,8 +1,9 @@
-//! The same work on many items by all cores.
+//! Processes many items in parallel on all cores.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// `work` on each of `items`, in parallel, results in their order. Every thread has a scratch of its own.
+/// Calls `work` on each of `items` in parallel; returns the results in the order of the items. Every thread has its
+/// own scratch value.
 pub(crate) fn parallel<T: Sync, S, R: Send>(
     items: &[T],
     scratch: impl Fn() -> S + Sync,
@@ -11,12 +12,12 @@ pub(crate) fn parallel<T: Sync, S, R: Send>(
     parallel_by(cores(), items, scratch, work)
 }
 
-/// How many threads run at once here.
+/// Number of threads that can run in parallel on this machine.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The same by `threads` threads: more than there are cores where they wait for a store.
+/// [`parallel`] with `threads` threads: use more than the number of cores if they wait for a store.
 pub(crate) fn parallel_by<T: Sync, S, R: Send>(
     threads: usize,
     items: &[T],

@@ -1,4 +1,4 @@
-//! Which process holds a lease, so that a prune on the same machine need not wait for one that is dead.
+//! Identifies the process that holds a lease, so that a prune on the same machine need not wait for a dead one.
 //! proc(5): `/proc/[pid]/stat`, `/proc/sys/kernel/random/boot_id`; pid_namespaces(7).
 
 use std::fmt;
@@ -9,26 +9,26 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-/// Separates the digest of a boot's id from other uses of that id.
+/// Separates this digest of a boot's id from other uses of that id.
 const BOOT_CONTEXT: &str = "diskcast repository v1: boot of a machine";
-/// Digits of that digest that are kept.
+/// Number of hexadecimal digits of that digest that are kept.
 const BOOT_DIGITS: usize = 32;
 
-/// A process of some machine.
+/// A process of any machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Which boot of which machine: the digest of the kernel's random id, 32 hexadecimal digits.
+    /// Identifies one boot of one machine: digest of the kernel's boot id, 32 hexadecimal digits.
     pub boot: String,
     /// Inode of its PID namespace.
     pub namespace: u64,
-    /// Its number there.
+    /// Its process number in that namespace.
     pub pid: u32,
-    /// When it was started, in clock ticks since the boot. Numbers are used again.
+    /// Its start time in clock ticks since the boot, since process numbers are reused.
     pub started: u64,
 }
 
 impl Process {
-    /// The process that asks; `None` where `/proc` does not tell.
+    /// This process; `None` if `/proc` can't be read.
     fn own() -> Option<Self> {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
         let mut boot = blake3::derive_key(BOOT_CONTEXT, &boot).map(|byte| format!("{byte:02x}")).concat();
@@ -38,47 +38,47 @@ impl Process {
         Some(Self { boot, namespace, pid, started: Status::of(pid)?.started })
     }
 
-    /// Whether it is surely dead. A process of another machine, boot or PID namespace never is.
+    /// Whether it is known to be dead. Always `false` for a process of another machine, boot or PID namespace.
     fn is_dead(&self) -> bool {
         let is_near =
             Self::own().is_some_and(|own| (own.boot, own.namespace) == (self.boot.clone(), self.namespace));
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
-        // The signal is asked first: `/proc` may hide the processes of others.
+        // Test with a signal first: `/proc` may hide processes of other users.
         is_near
             && (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)
                 || Status::of(self.pid).is_some_and(|now| now.started != self.started || now.is_over))
     }
 }
 
-/// What `/proc` says of a process.
+/// The state of a process, read from `/proc`.
 struct Status {
     started: u64,
-    /// It has ended, with all its threads, and its parent has not asked for its status yet.
+    /// It and all its threads have ended, but its parent has not collected its status yet (a zombie).
     is_over: bool,
 }
 
 impl Status {
     fn of(pid: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before is in parentheses, and may hold some itself.
+        // The fields after the name. The name is in parentheses, and may contain parentheses itself.
         let fields: Vec<_> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
         let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
         Some(Self { started: started.parse().ok()?, is_over: *state == "Z" && *threads == "1" })
     }
 }
 
-/// Who tells which processes live.
+/// The source of information about processes.
 #[derive(Clone, Default)]
 pub(crate) enum Processes {
     /// The kernel.
     #[default]
     Kernel,
-    /// A simulation: its process, and what it knows of the others.
+    /// A simulation: its own process, and a function that says whether another one is dead.
     Simulated(Process, Arc<dyn Fn(&Process) -> bool + Send + Sync>),
 }
 
 impl Processes {
-    /// The process that asks.
+    /// This process; `None` if it is not known.
     pub(crate) fn own(&self) -> Option<Process> {
         match self {
             Self::Kernel => Process::own(),
@@ -86,7 +86,7 @@ impl Processes {
         }
     }
 
-    /// Whether `process` is surely dead.
+    /// Whether `process` is known to be dead.
     pub(crate) fn is_dead(&self, process: &Process) -> bool {
         match self {
             Self::Kernel => process.is_dead(),
@@ -126,7 +126,8 @@ mod tests {
         let pid = child.id();
         let process = Process { pid, started: Status::of(pid).unwrap().started, ..Process::own().unwrap() };
         assert!(!process.is_dead());
-        // Reads from a pipe that nobody writes to until it is killed; `waitid` tells of its end and leaves it there.
+        // `cat` blocks on a pipe until it is killed. `waitid` waits for its end without collecting it, so it stays a
+        // zombie.
         child.kill().unwrap();
         let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         let id = rustix::process::WaitId::Pid(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap());

@@ -1,4 +1,5 @@
-//! A repository: opening and creating one, and the objects in it. Versions and tags are in modules of their own.
+//! The repository handle: creating and opening a repository, and the keys it is used with. Versions and tags have
+//! modules of their own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,18 +26,19 @@ use crate::process::{Process, Processes};
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 
 const FORMAT: &str = "diskcast-repository";
+/// Value of the field `record` in the record `format`.
 
 /// The body of the record `format`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Format {
-    /// 128 random bits: which repository it is, wherever it is copied.
+    /// 128 random bits in hexadecimal. A copy of the repository keeps its id.
     id: String,
-    /// Whoever does not know the cipher of an encrypted repository must keep out.
+    /// What a reader must understand. A program that does not know the cipher must not use an encrypted repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     critical: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cipher: Option<String>,
-    /// Tells the right key from others.
+    /// Distinguishes the right key from all others, without revealing it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key_check: Option<String>,
 }
@@ -48,7 +50,8 @@ impl Format {
         Self { id, critical, cipher: key.map(|_| CIPHER_NAME.to_owned()), key_check }
     }
 
-    /// How the repository `name` is kept, as far as it says.
+    /// The cipher of the repository `name`: `None`, or `Locked` if it is encrypted. `Unsupported` if the cipher is
+    /// unknown, `Corrupt` if the fields contradict each other.
     fn cipher(&self, name: &str) -> Result<Cipher> {
         match (&self.cipher, &self.key_check, self.critical.is_empty()) {
             (None, None, true) => Ok(Cipher::None),
@@ -65,19 +68,19 @@ impl Format {
     }
 }
 
-/// What a repository is used with besides its bytes. The default signs nothing and takes everything.
+/// The keys that a repository is used with. The default signs nothing, decrypts nothing and trusts every version.
 #[derive(Debug, Clone, Default)]
 pub struct Keys {
-    /// Signs every version and every move of a tag that is made.
+    /// Signs every version and every tag move that this handle creates.
     pub sign: Option<SigningKey>,
-    /// Opens and seals what an encrypted repository holds.
+    /// Encrypts and decrypts the contents of an encrypted repository.
     pub encryption: Option<EncryptionKey>,
-    /// If there is a list, versions and tags resolve only where one of its keys, or `sign`, signed them.
+    /// If set, versions and tags resolve only if one of these keys, or `sign`, signed them.
     pub trust: Option<Trust>,
 }
 
-/// Versioned images in an object store. Calls block; any number of threads and processes may make them at once. A clone
-/// is another handle on the same.
+/// Versioned images in an object store. Calls block; any number of threads and processes may call at the same time. A
+/// clone is another handle for the same repository.
 #[derive(Debug, Clone)]
 pub struct Repository {
     pub(crate) backend: Arc<Backend>,
@@ -89,25 +92,26 @@ pub struct Repository {
     key_check: Option<String>,
     pub(crate) cipher: Cipher,
     pub(crate) keys: Keys,
-    /// What the parts above remember of it.
+    /// Caches of the modules that use this handle (newest versions, nodes, profiles).
     pub(crate) memory: Arc<Memory>,
     pub(crate) processes: Processes,
 }
 
-/// What a repository needs to know beyond where it lies.
+/// Settings for opening a repository, in addition to its location.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
-    /// How the store of an `s3://` location is reached.
+    /// Endpoint and credentials of the store, needed for an `s3://` location.
     pub s3: Option<S3Access>,
-    /// Where objects that came from far away are kept on this machine. Not used where nothing is far away.
+    /// Cache on this machine for objects read over a network. Ignored for a folder and for memory.
     pub cache: Option<CacheSetting>,
-    /// Who opens it and when: kept with what is found out about the store. Nothing is kept without.
+    /// Who opens the repository and when: stored with the results of a capability test. Without it they are not
+    /// stored.
     pub stamp: Option<Stamp>,
 }
 
 impl Repository {
-    /// Makes a repository at `location`, and its folder if need be. `Exists` if there is one, `Unsupported` if the
-    /// store there can't hold one.
+    /// Creates a repository at `location`, and its folder if that does not exist. `Exists` if there is a repository
+    /// already, `Unsupported` if the store does not have the required capabilities.
     pub fn create(location: &Location) -> Result<Self> {
         Self::create_with(location, &Setting::default())
     }
@@ -117,7 +121,8 @@ impl Repository {
         Self::create_at(location, setting, None)
     }
 
-    /// The same, encrypted by `key`: all that is put there is sealed, and can be read with that key only.
+    /// [`Self::create`], encrypted with `key`: everything stored there is encrypted and can be read only with that
+    /// key.
     pub fn create_sealed(location: &Location, key: &EncryptionKey) -> Result<Self> {
         Self::create_sealed_with(location, key, &Setting::default())
     }
@@ -128,7 +133,7 @@ impl Repository {
     }
 
     /// Opens the repository at `location`. `NotFound` if there is none, `Unsupported` if its format is newer. An
-    /// encrypted one is locked until it has its key: see [`Repository::with_keys`].
+    /// encrypted repository stays locked until it gets its key: see [`Repository::with_keys`].
     pub fn open(location: &Location) -> Result<Self> {
         Self::open_with(location, &Setting::default())
     }
@@ -138,12 +143,13 @@ impl Repository {
         Self::open_on(backend(location, setting)?, location.to_string())?.cached(setting)
     }
 
-    /// Opens the repository at `location`, or makes one if there is none.
+    /// Opens the repository at `location`, or creates it if there is none.
     pub fn open_or_create(location: &Location) -> Result<Self> {
         Self::open_or_create_with(location, &Setting::default())
     }
 
-    /// [`Self::open_or_create`] with a setting. For who is about to write: `Unsupported` if the store is not fit.
+    /// [`Self::open_or_create`] with a setting. For writers: `Unsupported` if the store does not have the required
+    /// capabilities.
     pub fn open_or_create_with(location: &Location, setting: &Setting) -> Result<Self> {
         if *location == Location::Memory {
             return Self::create_with(location, setting);
@@ -154,15 +160,15 @@ impl Repository {
             Ok(repository) => return repository.backend.ensure_supported().map(|()| repository),
         };
         match created {
-            // Another process made it at this moment.
+            // Another process created it between our open and our create.
             Err(error) if error.kind() == ErrorKind::Exists => Self::open_with(location, setting),
             result => result,
         }
     }
 
-    /// Opens the repository in `store`, or makes one if there is none, after proving that the store is fit. `name` is
-    /// for errors, and tells this store from others that the repository may have been copied from. What the store
-    /// acknowledges must be durable.
+    /// Opens the repository in `store`, or creates it if there is none. Tests the store's capabilities first. `name`
+    /// is used in errors, and distinguishes this store from others to which the repository may have been copied. A
+    /// write that `store` acknowledged must be durable.
     pub fn over(store: Arc<dyn ObjectStore>, name: &str) -> Result<Self> {
         Self::over_with(store, name, &Setting::default())
     }
@@ -177,8 +183,9 @@ impl Repository {
         repository.backend.ensure_supported().map(|()| repository)
     }
 
-    /// The same repository, used with `keys`. `Refused` if it is encrypted by another key than `keys.encryption`, or
-    /// not at all: a caller with a key means to write nothing that others can read.
+    /// The same repository, used with `keys`. `Refused` if it is encrypted with a key other than `keys.encryption`.
+    /// Also `Refused` if a key is given and the repository is not encrypted: that caller does not want to write
+    /// anything in plain.
     pub fn with_keys(self, keys: Keys) -> Result<Self> {
         let mut keys = keys;
         if let (Some(trust), Some(own)) = (&mut keys.trust, &keys.sign) {
@@ -192,13 +199,13 @@ impl Repository {
             (Some(_), Some(_)) => return refused("is encrypted by another key than this"),
             (None, Some(_)) => return refused("is not encrypted, though a key for it was given"),
         };
-        // What is remembered may depend on the cipher.
+        // The caches may hold values that depend on the cipher.
         Ok(Self { cipher, keys, memory: Arc::default(), ..self })
     }
 
-    /// The same repository, whose writers need not read again what the scrub log of this machine covers. For processes
-    /// that end soon, since checks count as made at `setting.now`. It changes nothing where stored files can't be told
-    /// from their like by a ctime of this machine: in S3, in memory, and in folders of a network.
+    /// The same repository, whose writers do not read files again that this machine's scrub log covers. Only for
+    /// short-lived processes, since all checks count as made at `setting.now`. It has no effect in S3, in memory and
+    /// in network folders: there, no local ctime shows whether a file has changed.
     #[must_use]
     pub fn with_scrubs(mut self, setting: &ScrubSetting) -> Self {
         let folder = self.backend.local_folder();
@@ -206,72 +213,74 @@ impl Repository {
         self
     }
 
-    /// Whether it is encrypted and has no key: its objects can be passed on and checked, its versions can't be read.
+    /// Whether it is encrypted and the key is missing: its objects can be copied and checked, its versions can't be
+    /// read.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         matches!(self.cipher, Cipher::Locked)
     }
 
-    /// How its objects are kept.
+    /// How its objects are encrypted.
     #[must_use]
     pub fn cipher(&self) -> &Cipher {
         &self.cipher
     }
 
-    /// If it is encrypted, the value by which [`EncryptionKey::check`] tells its key.
+    /// If it is encrypted, the value that [`EncryptionKey::check`] returns for its key.
     #[must_use]
     pub fn key_check(&self) -> Option<&str> {
         self.key_check.as_deref()
     }
 
-    /// What it is used with.
+    /// The keys it is used with.
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// `Refused` if `what` is signed by nobody who is trusted, `Corrupt` if a signature is forged.
+    /// Checks the signatures of `what`. `Refused` if no trusted key signed it, `Corrupt` if a signature is invalid.
     pub(crate) fn check_signed(&self, what: &dyn std::fmt::Display, signed: &Signed) -> Result<()> {
         let trust = self.keys.trust.as_ref();
         let checked = trust.map_or(Ok(()), |trust| trust.check(what, signed));
         checked.map_err(|error| error.within(format!("use {what}")))
     }
 
-    /// 32 hexadecimal digits that tell this repository from every other, wherever it is copied.
+    /// 32 hexadecimal digits that identify this repository; copies of it have the same id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Where it lies, for people.
+    /// The location as text, for messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes every object that was put through this value durable. Publishing does it first.
+    /// Makes every object put through this handle durable. Publishing a version does this first.
     pub fn flush(&self) -> Result<()> {
         self.backend.flush()
     }
 
-    /// What was last found about the store, by whoever first wrote here. `None` if nothing was kept.
+    /// The stored result of the last capability test of this store; `None` if there is no stored result.
     pub fn known_capabilities(&self) -> Result<Option<Capabilities>> {
         Ok(crate::backend::capabilities::newest(&self.backend)?.map(|(_, probe)| probe))
     }
 
-    /// Tries again what the store can do, and keeps it. `Unsupported` says what it can't do.
+    /// Tests the store's capabilities again and stores the result. `Unsupported` says which capability is missing.
     pub fn capabilities(&self) -> Result<Capabilities> {
         self.backend.capabilities()
     }
 
-    /// How many bytes the cache holds, and where; none if there is no cache.
+    /// The bytes in the cache, and its folder; `None` if there is no cache.
     #[must_use]
     pub fn cache_bytes(&self) -> Option<(u64, &Path)> {
         self.cache.as_ref().map(|cache| (cache.bytes(), cache.folder()))
     }
 
-    /// The repository in `store`, which answers at once and is fit; made if there is none. A seam for simulations:
-    /// `process` stands for the process that uses it, and `is_dead` says of others what the kernel would say.
+    /// The repository in `store`, which answers at once and has all capabilities; created if there is none. For
+    /// simulations only: `process` replaces the process that uses the repository, and `is_dead` replaces what the
+    /// kernel says about other processes.
     #[doc(hidden)]
     pub fn simulated(
         store: Arc<dyn ObjectStore>,
@@ -348,7 +357,7 @@ impl Repository {
     }
 }
 
-/// What the record `format` says.
+/// Reads the record `format`.
 pub(crate) fn read_format(backend: &Backend) -> Result<Format> {
     record::decode(FORMAT, layout::FORMAT, &backend.read_record(&layout::format(), RECORD_BYTES_MAX)?)
 }
@@ -361,7 +370,7 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
             let folder = Folder::open(path)?;
             let store = LocalFileSystem::new_with_prefix(path)
                 .map_err(|error| from_store(format!("open folder `{location}`"), error))?;
-            // Wherever it is moved to.
+            // The folder may be moved or mounted elsewhere: its path must not be part of the stored result.
             let check = check("a folder".to_owned());
             Ok(Backend::folder(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), folder, check))
         }

@@ -1,5 +1,5 @@
-//! Images as blobs, held against plain vectors of bytes: what is written comes back, in every version, whoever wrote
-//! beside. To see one again: `cargo test -p diskcast-store --test blob <name>`.
+//! Images as blobs, compared with plain byte vectors: every version returns exactly what was written, with any number
+//! of concurrent writers. To repeat one test: `cargo test -p diskcast-store --test blob <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -16,7 +16,7 @@ use image::manifest::{FilesystemRecord, PartitionRecord, Statistics};
 use image::{ChunkSize, Leaf, Leaves, NoProgress, ObjectSource};
 use store::{Changes, Content, Piece, Repository, Scope, Shape};
 
-/// An image in memory.
+/// The expected content of an image.
 #[derive(Clone, Default)]
 struct Model {
     bytes: Vec<u8>,
@@ -49,7 +49,7 @@ impl Model {
     }
 }
 
-/// A range of an image of `size` bytes, of any length, mostly of whole sectors.
+/// A random range of an image of `size` bytes, mostly of whole sectors.
 fn some_range(chance: &mut Chance, size: u64) -> Range<u64> {
     let unit = if chance.hits(300_000) { 1 } else { 512 };
     let start = chance.below(size) / unit * unit;
@@ -60,7 +60,7 @@ fn shape(size_bytes: u64, log2: u8, logical_sector_bytes: u32) -> Shape {
     Shape { size_bytes, chunk: ChunkSize::from_log2(log2).unwrap(), logical_sector_bytes }
 }
 
-/// Bytes that compress somewhat, and now and then only zeros.
+/// Bytes that compress a little; sometimes only zeros.
 fn some_bytes(chance: &mut Chance, count: u64) -> Vec<u8> {
     let mut bytes = vec![0; count as usize];
     if !chance.hits(200_000) {
@@ -92,14 +92,14 @@ fn check(repository: &Repository, name: &str, model: &Model, seed: u64) {
     assert_eq!(snapshot.manifest().statistics, statistics, "seed {seed}: {name}");
 }
 
-/// Several pieces at once.
+/// Content that consists of several pieces.
 struct Pieces(Vec<(u64, Vec<u8>)>);
 
 impl Content for Pieces {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
         let holds =
             |(start, bytes): &&(u64, Vec<u8>)| (*start..*start + bytes.len() as u64).contains(&offset);
-        // Of pieces that overlap the last one counts, byte by byte.
+        // Where pieces overlap, the last one wins, byte by byte.
         for (at, byte) in (offset..).zip(&mut *into) {
             let (start, bytes) = self
                 .0
@@ -180,7 +180,7 @@ fn any_history_of_one_writer_reads_back_from_memory() {
     any_history_of_one_writer_reads_back(&in_memory());
 }
 
-/// One write of a test, as it was asked for: bytes at an offset, or a range that becomes free.
+/// One write of a test: bytes at an offset, or a range to free.
 enum Asked {
     Write(u64, Vec<u8>),
     Free(Range<u64>),
@@ -208,7 +208,7 @@ impl Asked {
     }
 }
 
-/// Writers of one image in threads, each with the repository that `of` gives it; returns what each version wrote.
+/// Threads that write to one image, each with the repository that `of` returns. Returns what each version wrote.
 fn race<'r>(
     writers: usize,
     writes: u64,
@@ -323,7 +323,7 @@ fn a_clone_is_one_record_and_goes_its_own_way() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let entry = entry.unwrap();
                 let is_folder = entry.file_type().unwrap().is_dir();
-                // The log of the writer's lease goes with the next prune.
+                // The next prune deletes the log of the writer's lease.
                 let stays = entry.file_name() != "leases";
                 if is_folder { folders.extend(stays.then(|| entry.path())) } else { count += 1 }
             }
@@ -398,7 +398,7 @@ fn a_number_whose_manifest_was_pruned_is_not_used_again() {
     let place = in_folder();
     let disk = place.repository.blob(&image("disk"));
     disk.create(&shape(1 << 20, 16, 512), &stamp()).unwrap();
-    // Somebody else publishes a version, removes it, and prunes; the tombstone is all that stays.
+    // Another process publishes a version, removes it, and prunes; only the tombstone is left.
     let other = Repository::open(&place.location).unwrap();
     other.blob(&image("disk")).write(0, b"gone", &stamp()).unwrap();
     other.remove(&reference("disk@2"), &stamp()).unwrap();
@@ -492,7 +492,7 @@ fn a_flipped_chunk_is_named_and_never_served() {
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(base::chain(&error).contains(&name[..8]), "{}", base::chain(&error));
-    // A write that needs what was there fails, too, and one that does not goes over it.
+    // A write that needs the old content fails too; one that overwrites all of it succeeds.
     assert_eq!(fresh.blob(&image("disk")).write(5, b"x", &stamp()).unwrap_err().kind(), ErrorKind::Corrupt);
     fresh.blob(&image("disk")).write(0, &[8; 196_608], &stamp()).unwrap();
 }

@@ -1,6 +1,6 @@
-//! The cache in front of a repository that is far away: it spares requests, never gives what is wrong, stays within its
-//! bound, and survives processes that share it and are killed.
-//! To see one again: `cargo test -p diskcast-store --test cache <name>`.
+//! The cache for a repository in a network: it saves requests, never returns wrong bytes, keeps its size limit, and
+//! survives processes that share it and are killed.
+//! To repeat one test: `cargo test -p diskcast-store --test cache <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -18,9 +18,9 @@ use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as 
 use lab::{Engine, Gateway};
 use store::{CACHE_BYTES_MIN, CacheSetting, Repository, Scope, Setting};
 
-/// Set in the processes that these tests start of themselves: where the store answers, and the folder of the cache.
+/// Set in the child processes of these tests: the address of the store, and the folder of the cache.
 const READER: &str = "DISKCAST_TEST_READER";
-/// Objects that the readers read, of [`OBJECT_BYTES`] each: more than the cache holds.
+/// Number of objects that the readers read, of [`OBJECT_BYTES`] each: more than fit in the cache.
 const OBJECTS: u64 = 500;
 const OBJECT_BYTES: usize = 1 << 20;
 
@@ -42,7 +42,7 @@ fn files_below(folder: &Path) -> Vec<(PathBuf, u64)> {
         match std::fs::metadata(&path) {
             Ok(found) if found.is_dir() => files.extend(files_below(&path)),
             Ok(found) => files.push((path, found.len())),
-            // Evicted at this moment.
+            // Evicted just now.
             Err(_) => {}
         }
     }
@@ -71,7 +71,8 @@ fn the_second_read_asks_nobody_and_verify_asks_the_store() {
         "another handle has them too"
     );
 
-    // A damaged file is fetched again; a damaged object in the store is found though a good copy lies here.
+    // A damaged cache file is fetched again. A damaged object in the store is found although the cache has a good
+    // copy.
     let files = files_below(folder.path());
     std::fs::write(&files[0].0, "spoilt").unwrap();
     assert_eq!(read_all(&repository), 1);
@@ -84,7 +85,7 @@ fn the_second_read_asks_nobody_and_verify_asks_the_store() {
     let damaged = repository.verify(&Scope::All, &NoProgress).unwrap().damaged;
     assert_eq!(damaged.len(), 1, "{damaged:?}");
     assert_eq!(damaged[0].versions, [reference("debian@1")]);
-    // What was read wrong is not kept.
+    // Bytes that were read wrong are not cached.
     let (path, _) = files.iter().find(|(path, _)| path.to_string_lossy().contains(&hex)).unwrap();
     std::fs::remove_file(path).unwrap();
     assert!(repository.fetch(&chunks[0]).is_err());
@@ -107,7 +108,7 @@ fn without_room_or_rights_reading_goes_on() {
     }
 }
 
-/// Not a test of its own: reads objects in an order of its own and verifies each, and says when it has read some.
+/// Not a test, but a child process: reads objects in its own order, verifies each, and reports its progress.
 #[test]
 fn reader() {
     let Ok(what) = std::env::var(READER) else { return };
@@ -121,7 +122,7 @@ fn reader() {
             let name = &names[usize::try_from(chance.below(OBJECTS)).unwrap()];
             name.verified(repository.fetch(name).unwrap()).unwrap();
         }
-        // Past the test harness, which would keep it until the end.
+        // Written directly, because the test harness would hold it back until the end.
         writeln!(std::io::stderr(), "read {round}").unwrap();
     }
 }
@@ -164,7 +165,7 @@ fn processes_share_it_and_die_at_any_moment() {
         let there: u64 = files_below(folder.path()).iter().map(|(_, bytes)| bytes).sum();
         assert!(there <= most, "{there} bytes, at most {most}");
     }
-    // Whatever lies there under a name is whole, and the next process reads all.
+    // Every complete file in the cache is correct, and the next process can read all objects.
     let whole =
         files_below(folder.path()).into_iter().filter(|(path, _)| path.to_string_lossy().ends_with("-chunk"));
     assert!(whole.inspect(|(path, bytes)| assert_eq!(*bytes, OBJECT_BYTES as u64, "{path:?}")).count() > 100);

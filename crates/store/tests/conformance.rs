@@ -1,5 +1,6 @@
-//! What a repository promises, held against every kind of store: each function here runs on a folder, in memory and in
-//! S3, near and through a bad network. To see one again: `cargo test -p diskcast-store --test conformance <name>`.
+//! The guarantees of a repository, tested on every kind of store: each function here runs on a folder, in memory and
+//! in S3, directly and through a bad network. To repeat one test: `cargo test -p diskcast-store --test conformance
+//! <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -34,7 +35,7 @@ macro_rules! conformance {
             })*
         }
         mod minio {
-            // In no need of being built: tools/versitygw.sh --minio does it.
+            // Does not need the built engine: `tools/versitygw.sh --minio` starts it.
             $(#[test] fn $name() {
                 let engine = lab::Engine::MinIo;
                 let place = engine.is_built().then(|| super::common::in_s3(engine)).flatten();
@@ -43,7 +44,8 @@ macro_rules! conformance {
         }
         mod folder_inside_a_runtime {
             $(#[test] fn $name() {
-                // One worker and one blocking thread: whatever hands its work to the pool and waits stands still here.
+                // One worker and one blocking thread: code that moves work to the pool and waits for it would
+                // deadlock here.
                 let runtime = tokio::runtime::Builder::new_multi_thread()
                     .worker_threads(1).max_blocking_threads(1).build().unwrap();
                 let run = runtime.spawn_blocking(|| super::$name(&super::common::in_folder()));
@@ -108,7 +110,7 @@ fn an_object_is_there_from_its_put_on(place: &Place) {
 }
 
 fn readers_find_what_writers_put_at_any_moment(place: &Place) {
-    // Several batches: readers meet objects that wait, are being flushed, and have their names.
+    // Several batches: readers find objects that wait, that are being flushed, and that have their names already.
     let (sent, received) = std::sync::mpsc::sync_channel(8);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -136,7 +138,7 @@ fn the_wrong_length_is_no_object(place: &Place) {
     assert_eq!(place.repository.fetch(&object).unwrap_err().kind(), ErrorKind::Corrupt);
     let longer = ObjectRef { len: 2, ..object };
     assert_eq!(place.repository.fetch(&longer).unwrap_err().kind(), ErrorKind::Corrupt);
-    // Whoever has the right bytes heals it.
+    // A writer with the right bytes repairs it.
     place.repository.put(&object, bytes.clone()).unwrap();
     place.repository.flush().unwrap();
     assert_eq!(place.repository.fetch(&object).unwrap(), bytes);
@@ -273,8 +275,8 @@ fn latest_is_the_newest_version(place: &Place) {
     assert_eq!(refused.kind(), ErrorKind::Refused);
 }
 
-/// Runs `work` in `count` threads that start together. Every second one has a handle of its own, as another process
-/// would, but in memory.
+/// Runs `work` in `count` threads that start together. Except in memory, every second thread has its own handle, like
+/// another process.
 fn race<R: Send>(place: &Place, count: usize, work: impl Fn(usize, &Repository) -> R + Sync) -> Vec<R> {
     let start = Barrier::new(count);
     std::thread::scope(|scope| {
@@ -294,9 +296,9 @@ fn race<R: Send>(place: &Place, count: usize, work: impl Fn(usize, &Repository) 
 
 fn writers_race_for_numbers_and_all_win_one(place: &Place) {
     let (draft, _) = put_image(&place.repository, 1, 7);
-    // Other handles see objects only once they are durable.
+    // Other handles see objects only after they are durable.
     place.repository.flush().unwrap();
-    // Drafts are equal to the last byte: only the nonce tells whose record is whose.
+    // The drafts are equal byte for byte: only the nonce distinguishes the records.
     let numbers = race(place, 16, |_, repository| {
         (0..4)
             .map(|_| repository.publish(&image("debian"), draft.clone()).unwrap().number)
@@ -338,7 +340,7 @@ fn a_prune_leaves_what_versions_need(place: &Place) {
     }
     repository.remove(&reference("debian@2"), &stamp()).unwrap();
     repository.remove(&reference("web@1"), &stamp()).unwrap();
-    // As a capture leaves it that was given up, and one of whom nobody knows whether it lives.
+    // An object of an aborted capture, and a writer that may still be alive.
     let (orphan, bytes) = chunk(b"no version needs this");
     repository.put(&orphan, bytes).unwrap();
     repository.flush().unwrap();
@@ -354,7 +356,7 @@ fn a_prune_leaves_what_versions_need(place: &Place) {
     let after = repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!((after.versions, after.unreferenced), (2, 0));
     assert_eq!(after.damaged, []);
-    // What was deleted comes back when it is stored again, and numbers go on.
+    // Deleted objects can be stored again, and version numbers continue.
     assert_eq!(idle.beat().unwrap_err().kind(), ErrorKind::Revoked);
     assert_eq!(publish(repository, "debian", 2).number, 3);
     let again = repository.prune(&options, &stamp(), &Unseen).unwrap();
@@ -362,7 +364,7 @@ fn a_prune_leaves_what_versions_need(place: &Place) {
     assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, []);
 }
 
-/// Nobody watches, and nobody is waited for.
+/// Ignores events and never waits.
 struct Unseen;
 
 impl Overseer for Unseen {
@@ -377,7 +379,7 @@ fn a_good_repository_verifies(place: &Place) {
     place.repository.tag(&image("debian"), &tag("stable"), 1, &stamp()).unwrap();
     let report = place.repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!(report.damaged, []);
-    // 1000 chunks have 4 nodes of leaves and one above.
+    // 1000 chunks have 4 leaf nodes and one node above them.
     assert_eq!((report.versions, report.objects), (2, chunks.len() as u64 + 5));
     assert_eq!((report.unreferenced, report.strangers), (0, 0));
     assert!(report.bytes > 4096 * chunks.len() as u64);

@@ -1,4 +1,4 @@
-//! A store that fails on purpose: nothing is lost, nothing is done twice, nothing wrong is taken for right.
+//! Tests on a store that fails on purpose: nothing is lost, nothing is done twice, no wrong data is accepted.
 //! To see one again: `cargo test -p diskcast-store --test faults <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
@@ -16,14 +16,14 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use store::{Replaces, Repository, Scope, Why};
 
-/// A repository over a store that fails on purpose, and what it lies in.
+/// A repository over a faulty store, and that store.
 struct Place {
     repository: Repository,
     store: Arc<Faulty>,
     _folder: tempfile::TempDir,
 }
 
-/// What a store that fails is made of.
+/// The store below a faulty store.
 #[derive(Debug, Clone, Copy)]
 enum Inner {
     Memory,
@@ -110,7 +110,8 @@ fn a_lost_reply_does_not_claim_the_record_of_another(inner: Inner) {
     let Place { repository, store, .. } = &inner.place();
     let (draft, _) = put_image(repository, 1, 7);
     let first = repository.publish(&image("debian"), draft.clone()).unwrap();
-    // The second writer's listing is of before: it tries number 1 with equal content, and its create fails unclearly.
+    // The second writer gets an old list: it tries number 1 with equal content, and its create fails with an unclear
+    // error.
     let mut listings = 0;
     let other = Repository::over_with(store.clone(), "faulty", &setting()).unwrap();
     store.set(Box::new(move |operation, path, _| {
@@ -127,7 +128,7 @@ fn a_lost_reply_does_not_claim_the_record_of_another(inner: Inner) {
 
 fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds(inner: Inner) {
     for trouble in [Trouble::Fails, Trouble::Throttled, Trouble::ReplyLost] {
-        // The k-th operation fails; with enough of them none does and the loop ends.
+        // The k-th operation fails. When k is greater than the number of operations, none fails and the loop ends.
         for k in 0.. {
             let Place { repository, store, .. } = &inner.place();
             let (draft, _) = put_image(repository, 1, 7);
@@ -151,7 +152,7 @@ fn every_single_failure_is_an_error_or_harmless_and_the_next_try_succeeds(inner:
             match first {
                 Ok(published) => assert_eq!(published.number, 1, "{trouble:?} {k}"),
                 Err(error) => {
-                    // A reply that is lost of a get is one with a wrong byte.
+                    // For a get, a lost reply is replaced by a wrong byte.
                     let is_right = [ErrorKind::Io, ErrorKind::Corrupt].contains(&error.kind());
                     assert!(is_right, "{trouble:?} {k}: {error:?}");
                     assert!(
@@ -175,7 +176,7 @@ fn a_store_that_ignores_conditions_is_refused(inner: Inner) {
     );
     let Place { repository, store, .. } = &inner.place();
     store.set(Box::new(|operation, _, _| (operation == "put").then_some(Trouble::IgnoresConditions)));
-    // Its own place was proved; a copy of it elsewhere was not.
+    // Its own store was tested; the store of the copy was not.
     Repository::over_with(store.clone(), "faulty", &setting()).unwrap();
     let refused = Repository::over_with(store.clone(), "elsewhere", &setting()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
@@ -208,7 +209,7 @@ fn listings_that_lag_lose_nothing(inner: Inner) {
     store.set(no_trouble());
     assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 2, 3, 4, 5]);
     assert_eq!(repository.resolve(&reference("debian:stable")).unwrap().number, 5);
-    // A store whose listings lag always is not written to in the first place.
+    // A store whose lists always lag fails the capability test, so nothing is written to it.
     let lags: Plan = Box::new(|operation, _, _| (operation == "list").then_some(Trouble::Lagging));
     let (store, _folder) = inner.store(lags);
     let refused = Repository::over_with(store, "faulty", &setting()).unwrap_err();
@@ -223,13 +224,13 @@ fn wrong_bytes_are_noticed_wherever_they_come(inner: Inner) {
         repository.publish(&image("debian"), draft).unwrap();
         repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
         store.set(Box::new(move |operation, _, _| (operation == "get").then_some(trouble)));
-        // Records of which one bit changed are read as they were.
+        // Records with one flipped bit are repaired while they are read.
         let read = if trouble == Trouble::WrongByte { Ok(()) } else { Err(ErrorKind::Corrupt) };
         for text in ["debian", "debian@1", "debian:stable"] {
             assert_eq!(common::kind(repository.resolve(&reference(text))), read, "{text}");
         }
         assert_eq!(common::kind(Repository::over_with(store.clone(), "faulty", &setting())), read);
-        // The content of an object is verified by who uses it.
+        // The reader of an object verifies its content.
         let fetched = repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
         assert_eq!(fetched.unwrap_err().kind(), ErrorKind::Corrupt);
         let chunk = format!("chunks/{}/{}", &chunks[0].digest.to_hex()[..2], chunks[0].digest);
@@ -261,7 +262,7 @@ fn failures_on_the_way_keep_their_cause(inner: Inner) {
     }
 }
 
-/// Which of `writes` slots of three bytes a version of `shared` holds.
+/// The slots, of three bytes each, among `writes` slots that a version of `shared` contains.
 fn slots(repository: &Repository, number: u64, writes: usize) -> Vec<bool> {
     let mut bytes = vec![0; 3 * writes];
     repository.snapshot(&reference(&format!("shared@{number}"))).unwrap().read(100, &mut bytes).unwrap();
@@ -292,7 +293,7 @@ fn writers_of_a_bad_store_lose_nothing_that_was_reported_and_nothing_is_there_tw
         store.set(Box::new(move |_, _, _| {
             chance.hits(40_000).then(|| troubles[usize::try_from(chance.below(6)).unwrap()])
         }));
-        // All in one chunk, so that each goes over all before it.
+        // All in one chunk, so that each write is applied to all earlier ones.
         let write =
             |slot: usize| repository.blob(&image("shared")).write(100 + 3 * slot as u64, &[7; 3], &stamp());
         let reported: Vec<Vec<_>> = std::thread::scope(|scope| {
@@ -318,7 +319,7 @@ fn writers_of_a_bad_store_lose_nothing_that_was_reported_and_nothing_is_there_tw
         }
         assert!(reported.iter().flatten().any(Result::is_ok), "seed {seed}");
         assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, [], "seed {seed}");
-        // And the line goes on.
+        // The queue still works afterwards.
         repository.blob(&image("shared")).write(0, b"on", &stamp()).unwrap();
     }
 }

@@ -1,5 +1,6 @@
-//! Repositories of every released format version, kept forever: the good one reads as it did, the damaged one is
-//! reported as it was. To see one again: `cargo test -p diskcast-store --test golden <name>`.
+//! Repositories of every released format version, kept for ever: the intact one can still be read, and verify still
+//! reports the same damage in the damaged one. To repeat one test: `cargo test -p diskcast-store --test golden
+//! <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -27,7 +28,7 @@ fn key() -> SigningKey {
     SigningKey::from_bytes(&[1; 32])
 }
 
-/// What a verification says, one line a damage.
+/// The result of a verification, one line for each damage.
 fn report(name: &str) -> String {
     let report = open(name).verify(&Scope::All, &NoProgress).unwrap();
     let mut lines = vec![format!(
@@ -84,11 +85,11 @@ fn the_damaged_repository_is_reported_as_it_was() {
     assert_eq!(report("damaged"), std::fs::read_to_string(golden("damaged.txt")).unwrap());
     let repository = open("damaged");
     assert_eq!(repository.resolve(&reference("debian@6")).unwrap_err().kind(), ErrorKind::Corrupt);
-    // Records of which one bit changed are read all the same.
+    // Records with one flipped bit can still be read.
     for (name, number) in [("debian@5", 5), ("debian:stable", 7)] {
         assert_eq!(repository.resolve(&reference(name)).unwrap().number, number, "{name}");
     }
-    // The good versions are not harmed by their neighbours.
+    // The damage does not affect the intact versions.
     let good = repository.verify(&Scope::Version(reference("good@1")), &NoProgress).unwrap();
     assert_eq!(good.damaged, []);
 }
@@ -101,7 +102,7 @@ fn a_newer_format_is_called_newer() {
     }
 }
 
-/// Makes the files of this format version. They were made once; only a new format version needs it again.
+/// Creates the files of this format version. Was run once; needed again only for a new format version.
 #[test]
 #[ignore = "makes golden files anew"]
 fn make() {
@@ -113,7 +114,10 @@ fn make() {
         ("newer", r#"{"record":"diskcast-repository","version":2,"id":"00000000000000000000000000000000"}"#),
         (
             "critical",
-            r#"{"record":"diskcast-repository","version":1,"critical":["sealed"],"id":"00000000000000000000000000000000"}"#,
+            concat!(
+                r#"{"record":"diskcast-repository","version":1,"critical":["sealed"],"#,
+                r#""id":"00000000000000000000000000000000"}"#
+            ),
         ),
     ] {
         std::fs::create_dir_all(golden(name)).unwrap();
@@ -159,7 +163,7 @@ fn signed_records_are_read_and_written_as_they_were() {
     assert_eq!(report("signed"), std::fs::read_to_string(golden("signed.txt")).unwrap());
 }
 
-/// Makes the signed records of this format version, once.
+/// Creates the signed records of this format version. Was run once.
 #[test]
 #[ignore = "makes golden files anew"]
 fn make_signed() {
@@ -172,7 +176,7 @@ fn make_signed() {
         repository.tag(&image("debian"), &tag.parse().unwrap(), 1, &stamp()).unwrap();
     }
     open("signed").tag(&image("debian"), &"unsigned".parse().unwrap(), 1, &stamp()).unwrap();
-    // The signature of one move under another, its digest made right.
+    // The signature of one move under another, with the digest corrected.
     let path = |tag: &str| golden("signed").join("tags/debian").join(tag).join("00000000000000000001");
     let lines =
         |tag| std::fs::read_to_string(path(tag)).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
@@ -211,7 +215,7 @@ fn the_encrypted_repository_opens_with_its_key_as_it_did() {
     );
 }
 
-/// Makes the encrypted repository of this format version, once.
+/// Creates the encrypted repository of this format version. Was run once.
 #[test]
 #[ignore = "makes golden files anew"]
 fn make_sealed() {
@@ -224,7 +228,7 @@ fn make_sealed() {
     repository.remove(&reference("debian@2"), &stamp()).unwrap();
 }
 
-/// Waits for nobody. Keeps what is there when the first objects were deleted, as a kill at that moment leaves it.
+/// Never waits. Copies the folder when the first objects have been deleted, as if the prune were killed then.
 struct Killed<'a> {
     from: &'a Path,
     to: Option<&'a Path>,
@@ -250,7 +254,7 @@ fn a_prune_that_was_killed_is_ended_as_it_was() {
     copy_all(&golden("pruned"), folder.path());
     let repository = Repository::open(&Location::Folder(folder.path().to_owned())).unwrap();
     assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 4]);
-    // What that prune may still delete is stored anew, in another slot.
+    // A copy that the killed prune may still delete is stored again, in another slot.
     let writer = Writer::begin_without_heartbeat(&repository, &stamp()).unwrap();
     let (draft, chunks) = common::put_little(&writer, 3, 300);
     assert_eq!(writer.publish(&image("debian"), draft).unwrap().number, 5);
@@ -267,7 +271,7 @@ fn a_prune_that_was_killed_is_ended_as_it_was() {
     assert_eq!((verified.damaged.len(), verified.unreferenced), (0, 0));
 }
 
-/// Makes the repository of this format version in which a prune was killed, once.
+/// Creates the repository of this format version in which a prune was killed. Was run once.
 #[test]
 #[ignore = "makes golden files anew"]
 fn make_pruned() {
@@ -294,15 +298,15 @@ fn profiles_are_read_as_they_were() {
     let found = repository.profile(&image("debian"), 1).unwrap().unwrap();
     assert_eq!((found.number, found.boots, found.chunk_bytes), (2, 2, 65_536));
     assert_eq!(found.order(), [0, 1, 2, 30, 31, 40, 200]);
-    // A clone has that of its original.
+    // A clone has the profile of its original.
     let inherited = repository.profile(&image("clone"), 1).unwrap().unwrap();
     assert_eq!((inherited.image.as_str(), inherited.order()), ("debian", found.order()));
     assert_eq!(repository.profile(&image("none"), 1).unwrap(), None);
-    // One bit of it changed.
+    // One bit of it was flipped.
     assert_eq!(repository.profile(&image("damaged"), 1).unwrap().unwrap().order(), [0, 1, 2, 30, 31]);
 }
 
-/// Makes the repository of this format version that has profiles, once.
+/// Creates the repository of this format version with profiles. Was run once.
 #[test]
 #[ignore = "makes golden files anew"]
 fn make_profiles() {

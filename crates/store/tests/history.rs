@@ -1,5 +1,5 @@
-//! What is told about versions and done with them as a whole: log, diff, usage, copy, repair.
-//! To see one again: `cargo test -p diskcast-store --test history <name>`.
+//! Operations on whole versions and their history: log, diff, usage, copy, repair.
+//! To repeat one test: `cargo test -p diskcast-store --test history <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -23,7 +23,7 @@ fn random(chance: &mut Chance, count: u64) -> Vec<u8> {
     bytes
 }
 
-/// Some writes to `name`, which exists.
+/// Random writes to the existing image `name`.
 fn scribble(repository: &Repository, name: &str, chance: &mut Chance, writes: u64) {
     let blob = repository.blob(&image(name));
     for _ in 0..writes {
@@ -35,7 +35,7 @@ fn scribble(repository: &Repository, name: &str, chance: &mut Chance, writes: u6
     }
 }
 
-/// What each sector of a version is: nothing, or its bytes.
+/// The content of each sector of a version; `None` if it is free.
 fn sectors(repository: &Repository, name: &str) -> Vec<Option<Vec<u8>>> {
     let snapshot = repository.snapshot(&reference(name)).unwrap();
     let mut all = Vec::new();
@@ -74,7 +74,7 @@ fn check_diff(repository: &Repository, before: &str, after: &str, closeness: Clo
             (Some(old), Some(new)) => (old != new).then_some(Change::Written),
         };
         let told = found.get(&sector).copied();
-        // By the trees alone, equal sectors of a chunk that differs count as written.
+        // A comparison of the trees counts unchanged sectors of a changed chunk as written.
         let more = closeness == Closeness::Chunks && told == Some(Change::Written) && expected.is_none();
         assert!(told == expected || more, "seed {seed}: sector {sector} of {before} and {after}: {told:?}");
     }
@@ -122,7 +122,7 @@ fn the_log_is_newest_first_without_what_was_removed() {
     assert!(place.repository.log(&image("none"), None).is_err());
 }
 
-/// All objects of all versions of an image with their lengths, and its manifests' bytes.
+/// All objects of all versions of an image with their lengths, and the bytes of its manifests.
 fn reachable(repository: &Repository, name: &str) -> (HashMap<base::Digest, u64>, u64) {
     let mut objects = HashMap::new();
     let mut manifests = 0;
@@ -197,7 +197,7 @@ fn a_copy_sends_what_is_missing_and_is_known_again() {
     let mut chance = Chance::from_seed(9);
     from.repository.blob(&image("disk")).create(&shape(8 << 20, 16), &stamp()).unwrap();
     scribble(&from.repository, "disk", &mut chance, 10);
-    // Another version takes the first number there.
+    // Another version has the first number in the target.
     to.repository.blob(&image("kept")).create(&shape(4096, 16), &stamp()).unwrap();
     let mut copier = Copier::new(&from.repository, &to.repository, &image("kept")).unwrap();
     let mut sent = Vec::new();
@@ -211,13 +211,13 @@ fn a_copy_sends_what_is_missing_and_is_known_again() {
         sent.push(report.bytes);
     }
     assert_eq!(to.repository.verify(&Scope::All, &NoProgress).unwrap().damaged, []);
-    // Again, by somebody who knows nothing of it; and back to where it came from.
+    // Again, with a new copier; and back to the source.
     let mut again = Copier::new(&from.repository, &to.repository, &image("kept")).unwrap();
     let report = again.copy(&reference("disk")).unwrap();
     assert_eq!((report.manifest.number, report.known, report.bytes), (12, true, 0));
     let mut back = Copier::new(&to.repository, &from.repository, &image("disk")).unwrap();
     assert!(back.copy(&reference("kept@7")).unwrap().known);
-    // A small change sends little, also to who does not know where it came from.
+    // A small change sends little, even from a version that is unknown in the target.
     from.repository.blob(&image("disk")).write(5, b"little", &stamp()).unwrap();
     let report = again.copy(&reference("disk")).unwrap();
     assert!(report.objects <= 3, "{} objects", report.objects);

@@ -1,5 +1,5 @@
-//! Bytes that somebody changed on purpose or by decay: every one is noticed, none makes a panic, none takes memory.
-//! To see one again: `cargo test -p diskcast-store --test hostile <name>`.
+//! Changed bytes, by an attacker or by decay: every change is noticed, none causes a panic or a large allocation.
+//! To repeat one test: `cargo test -p diskcast-store --test hostile <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -17,27 +17,27 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{Location, Repository, Scope};
 
-/// A small repository with every kind of record.
+/// Fills a small repository with every kind of record.
 fn fill(repository: &Repository) {
     for seed in 1..=3 {
         let (draft, _) = put_image(repository, seed, 4);
         repository.publish(&image("debian"), draft).unwrap();
     }
     repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
-    // A removed version with the objects of one that is not: its own records are of no use any more.
+    // A removed version whose objects another version has too: its own records do not matter any more.
     let (draft, _) = put_image(repository, 1, 4);
     repository.publish(&image("old"), draft).unwrap();
     repository.remove(&reference("old@1"), &stamp()).unwrap();
 }
 
-/// Whether it is noticed that the record is not there: a tombstone counts by being there, what it
-/// removed does not count, and logs of leases are for prunes alone.
+/// Whether readers notice that the record is missing or damaged. A tombstone counts even if its content is damaged,
+/// the manifest of a removed version does not matter, and only prunes read the logs of leases.
 fn matters(path: &str) -> bool {
-    // A probe whose record is damaged is made again.
+    // If the stored capability test is damaged, the test is repeated.
     !["removed/", "versions/old/", "probes/", "leases/"].iter().any(|folder| path.contains(folder))
 }
 
-/// Everything that reads, on whatever is there. Returns whether anything was found to be wrong.
+/// Reads everything in a repository in every way. Returns whether any damage was noticed.
 fn notices(repository: Result<Repository, Error>) -> bool {
     let Ok(repository) = repository else { return true };
     let read = [
@@ -64,7 +64,7 @@ fn flips_and_cuts_in_every_record_are_noticed() {
     assert_eq!(kinds.len(), 8, "chunks format leases nodes probes removed tags versions: {kinds:?}");
     for record in records {
         let path = record.location;
-        // What was removed counts by its number alone.
+        // A removed version is recognized by the name of its tombstone alone.
         if path.as_ref().starts_with("versions/old/") {
             continue;
         }
@@ -111,11 +111,12 @@ fn giants_and_folders_in_place_of_records_are_errors() {
             continue;
         }
         let good = std::fs::read(&path).unwrap();
-        // A terabyte of nothing: whoever trusts the length takes that memory.
+        // A sparse file of one TiB: a reader that trusts the length would allocate that much memory.
         std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         assert!(notices(Repository::open(&location)), "giant {}", path.display());
         std::fs::remove_file(&path).unwrap();
-        // Nobody can tell that the newest version was ever there; of all others the number is missed.
+        // If the newest version is missing, nothing shows that it existed; for all others the gap in the numbers
+        // does.
         let newest = path.ends_with("debian/00000000000000000003");
         assert_eq!(notices(Repository::open(&location)), !newest, "missing {}", path.display());
         std::fs::create_dir(&path).unwrap();

@@ -1,11 +1,11 @@
-//! Writers and readers of one image, all at once: what each of them saw is explained by one order, that of the
-//! versions' numbers. `versions.linearizable`. To see it again: `cargo test -p diskcast-store --test linearizable`.
+//! Concurrent writers and readers of one image: all results must be consistent with one order, that of the version
+//! numbers. `versions.linearizable`. To repeat it: `cargo test -p diskcast-store --test linearizable`.
 //!
-//! A history is a list of operations with the moments at which they were called and had returned, by the clock that all
-//! threads and processes of a machine share: of two operations the first precedes the second if it had returned before
-//! the other was called. The order that explains it must keep that, and each operation must see what it would see alone
-//! at its place. A write's place is its number; `recent` stands behind the write that it names and before the next; a
-//! read of a version can stand anywhere behind that version's write, and sees all writes up to it, one over the other.
+//! A history is a list of operations with the times of call and return, by a clock that all threads and processes of
+//! the machine share. Operation A precedes B if A returned before B was called. The order must respect this, and each
+//! operation must have the result that it would have alone at its place. The place of a write is its number; `recent`
+//! is after the write that it returns and before the next; a read of a version may be anywhere after that version's
+//! write, and sees all writes up to it, each over the one before.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 #![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
@@ -31,7 +31,7 @@ const WRITERS: u64 = 32;
 const WRITES: u64 = 4;
 const READERS: u64 = 8;
 
-/// Some bytes of an image, known by few numbers.
+/// A range of bytes of an image, whose content is generated from a seed.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Bytes {
     offset: u64,
@@ -47,18 +47,18 @@ impl Bytes {
     }
 }
 
-/// What somebody did.
+/// An operation and its result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Did {
-    /// Wrote, and was told this number.
+    /// A write that returned this number.
     Wrote { number: u64, bytes: Bytes },
-    /// Asked for the newest number.
+    /// A query for the newest number.
     Recent { number: u64 },
-    /// Read all of a version that it knew of, whose content has this digest.
+    /// A read of all of a known version, whose content had this digest.
     Read { number: u64, content: String },
 }
 
-/// One operation between its call and its return.
+/// An operation with the times of its call and its return.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Operation {
     called: u64,
@@ -66,7 +66,8 @@ struct Operation {
     did: Did,
 }
 
-/// Why no order explains `history`, which began with an empty image as version 1; `None` if one does.
+/// Explains why no order is consistent with `history`, which began with an empty image as version 1; `None` if one
+/// is.
 fn unexplained(history: &[Operation]) -> Option<String> {
     let mut writes: BTreeMap<u64, (&Operation, Bytes)> = BTreeMap::new();
     for operation in history {
@@ -85,7 +86,7 @@ fn unexplained(history: &[Operation]) -> Option<String> {
         content[from..from + bytes.count as usize].copy_from_slice(&bytes.content());
         contents.insert(number, Digest::of(&content).to_hex());
     }
-    // Ascending by call: what had returned before is behind nobody that is called later.
+    // In the order of calls: every operation that returned before a call is placed before it.
     let mut by_call: Vec<&Operation> = history.iter().collect();
     by_call.sort_unstable_by_key(|operation| operation.called);
     let mut by_return = by_call.clone();
@@ -163,7 +164,7 @@ fn look(repository: &Repository, done: &AtomicBool) -> Vec<Operation> {
     seen
 }
 
-/// Threads that write, ask and read, each with one of `repositories`, and what they did.
+/// Runs threads that write, query and read, each with one of `repositories`; returns their operations.
 fn record(repositories: &[Repository], writers: u64, readers: u64, seed: u64) -> Vec<Operation> {
     let (done, barrier) = (AtomicBool::new(false), Barrier::new((writers + readers) as usize));
     let (done, barrier) = (&done, &barrier);
@@ -207,11 +208,11 @@ fn by_three_handles(place: &Place) -> Vec<Operation> {
     record(&handles, WRITERS, READERS, 2)
 }
 
-/// Set in the processes that these tests start of themselves: where the repository is, and a seed.
+/// Set in the child processes of these tests: the repository's location, and a seed.
 const PROCESS: &str = "DISKCAST_TEST_PROCESS";
 const PROCESSES: u64 = 4;
 
-/// Not a test of its own: one of several processes that write and read, told to begin by a line and telling by lines.
+/// Not a test, but one of several child processes: starts when it gets a line, and prints its operations as lines.
 #[test]
 fn process() {
     let Some(told) = std::env::var_os(PROCESS) else { return };
@@ -246,7 +247,7 @@ fn by_four_processes(place: &Place) -> Vec<Operation> {
     };
     let mut children: Vec<_> = (3..3 + PROCESSES).map(start).collect();
     children.iter_mut().for_each(|(child, _)| writeln!(child.stdin.as_mut().unwrap()).unwrap());
-    // All at once: who is not listened to waits.
+    // Listen to all at the same time: a child whose output is not read blocks.
     std::thread::scope(|scope| {
         let listen = |(mut child, mut lines): (std::process::Child, BufReader<_>)| {
             let mut told = String::new();
@@ -271,7 +272,7 @@ macro_rules! one_order_explains_writers {
             })*
         }
         mod in_minio {
-            // In no need of being built, as for the conformance tests.
+            // Does not need the built engine, as in the conformance tests.
             $(#[test] fn $name() {
                 let engine = super::Engine::MinIo;
                 let place = engine.is_built().then(|| super::in_s3(engine)).flatten();
@@ -302,9 +303,9 @@ fn a_history_that_no_order_explains_is_noticed() {
         unexplained(&history)
     };
     let after = |did: Did| Operation { called: last + 1, returned: last + 2, did };
-    // A newest version that was older than one seen before.
+    // A newest version that is older than one seen before.
     assert!(bad(&|history| history.push(after(Did::Recent { number: 1 }))).is_some());
-    // A read that saw something else, and one of a write that had not begun.
+    // A read of wrong content, and a result of a write that had not begun.
     let read = Did::Read { number: 2, content: Digest::of(b"other").to_hex() };
     assert!(bad(&|history| history.push(after(read.clone()))).is_some());
     let write = position(&|did| matches!(did, Did::Wrote { number, .. } if *number > 5));
@@ -319,7 +320,7 @@ fn a_history_that_no_order_explains_is_noticed() {
         })
         .is_some()
     );
-    // A write that was lost, one that was made twice, and two that changed places.
+    // A lost write, a duplicated write, and two exchanged writes.
     assert!(bad(&|history| drop(history.remove(write))).is_some());
     assert!(bad(&|history| history.push(history[write].clone())).is_some());
     let first = position(&|did| matches!(did, Did::Wrote { number: 2, .. }));

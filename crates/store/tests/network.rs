@@ -1,5 +1,5 @@
-//! S3 through a network that misbehaves, at the level of its connections: what `object_store` retries, what it does
-//! not, and what the repository makes of it. To see one again: `cargo test -p diskcast-store --test network <name>`.
+//! S3 through a bad network, at the level of connections: what `object_store` retries, what it does not retry, and
+//! how the repository copes. To repeat one test: `cargo test -p diskcast-store --test network <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -12,7 +12,7 @@ use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as 
 use lab::{Engine, Gateway};
 use store::{Replaces, Repository, Scope, Setting};
 
-/// A repository in an S3 store behind a network.
+/// A repository in an S3 store, and the bad network to it.
 struct Far {
     repository: Repository,
     proxy: Proxy,
@@ -28,7 +28,7 @@ fn far() -> Option<Far> {
     Some(Far { repository, proxy, setting, gateway })
 }
 
-/// `fate` for every n-th request of those that `of` picks.
+/// A plan with `fate` for every n-th of the requests that `of` selects.
 fn every(n: u64, fate: Fate, of: fn(&common::proxy::Asked<'_>) -> bool) -> Plan {
     let mut seen = 0;
     Box::new(move |asked, _| {
@@ -51,7 +51,7 @@ fn whatever_the_network_does_what_was_published_is_there_and_once() {
         let report = far.repository.verify(&Scope::All, &NoProgress).unwrap();
         assert_eq!((report.versions, report.damaged), (number, vec![]), "{fate:?}");
     }
-    // Another client, near the store, sees the same.
+    // Another client, with a good connection to the store, sees the same.
     let near = Repository::open_with(&bucket(), &s3_setting(far.gateway.address())).unwrap();
     assert_eq!(near.versions(&image("debian")).unwrap(), [1, 2, 3, 4, 5]);
 }
@@ -78,7 +78,7 @@ fn a_store_that_throttles_for_good_is_an_error_that_says_so_and_loses_nothing() 
     let requests = far.proxy.count();
     assert_eq!(failed.kind(), ErrorKind::Io);
     assert!(base::chain(&failed).contains("try again later"), "{failed}");
-    // Retries have a bound: 9 requests for each of the chunks and the node, sent at most twice.
+    // Retries are limited: 9 requests for each of the chunks and the node, which are sent at most twice.
     assert!(requests <= 2 * 9 * 4, "{requests} requests");
     far.proxy.set(Box::new(|_, _| None));
     assert_eq!(far.repository.publish(&image("debian"), draft).unwrap().number, 1);
@@ -91,7 +91,7 @@ fn wrong_bytes_are_never_taken_for_right() {
     let (draft, chunks) = put_image(&far.repository, 1, 7);
     let published = far.repository.publish(&image("debian"), draft).unwrap();
     far.proxy.set(every(1, Fate::WrongByte, |asked| asked.method == "GET"));
-    // Of a record one wrong bit is known by its digest, and put right.
+    // A record with one wrong bit is repaired by means of its digest.
     let opened = Repository::open_with(&bucket(), &far.setting).unwrap();
     assert_eq!(opened.resolve(&reference("debian@1")).unwrap(), published);
     let fetched = far.repository.fetch(&chunks[0]).and_then(|bytes| chunks[0].verified(bytes).map(drop));
@@ -109,7 +109,7 @@ fn a_large_object_comes_in_parts_and_is_whole() {
     far.proxy.set(every(4, Fate::CutShort, |asked| asked.method == "GET"));
     object.verified(far.repository.fetch(&object).unwrap()).unwrap();
     assert!(far.proxy.count() >= 5, "five parts of 2 MiB, and what was cut short again");
-    // Shorter or longer than its name says: damaged, whatever the parts bring.
+    // An object that is shorter or longer than expected is damaged, even if all parts arrive.
     for len in [object.len - 1, object.len + 1] {
         let wrong = ObjectRef { len, ..object };
         let fetched = far.repository.fetch(&wrong).and_then(|bytes| wrong.verified(bytes).map(drop));
@@ -179,7 +179,7 @@ fn a_store_is_tried_once_and_again_where_it_was_copied_to() {
     far.proxy.set(Box::new(|_, _| None));
     Repository::open_or_create_with(&bucket(), &far.setting).unwrap();
     assert!(far.proxy.count() <= 4, "format, a list of probes and the newest of them");
-    // The same bucket by another name is another store for all that anybody knows.
+    // The same bucket at another endpoint counts as another store.
     let near = Repository::open_or_create_with(&bucket(), &s3_setting(far.gateway.address())).unwrap();
     let probe = near.known_capabilities().unwrap().unwrap();
     assert_eq!(probe.place, format!("s3://images/lab/first at http://{}", far.gateway.address()));

@@ -1,5 +1,5 @@
-//! Whatever dies, what was published is there: a writer killed at any moment, a machine that loses its power, a disk
-//! that is full. To see one again: `cargo test -p diskcast-store --test power <name>`.
+//! Published versions survive everything: a writer that is killed at any moment, a power cut, and a full disk. To
+//! repeat one test: `cargo test -p diskcast-store --test power <name>`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -14,10 +14,10 @@ use common::{image, put_image};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _};
 use store::{Location, Repository, Scope};
 
-/// Set in the processes that these tests start of themselves.
+/// Set in the child processes of these tests.
 const WRITER: &str = "DISKCAST_TEST_WRITER";
 
-/// Not a test of its own: writes versions into the folder that its parent names, and says when one is published.
+/// Not a test, but a child process: writes versions into the folder that its parent names, and reports each.
 #[test]
 fn writer() {
     let Some(folder) = std::env::var_os(WRITER) else { return };
@@ -26,12 +26,12 @@ fn writer() {
         let (draft, _) = put_image(&repository, seed, 600);
         let version = repository.publish(&image("debian"), draft).unwrap().number;
         use std::io::Write as _;
-        // Past the test harness, which would keep it until the end.
+        // Written directly, because the test harness would hold it back until the end.
         writeln!(std::io::stderr(), "published {version}").unwrap();
     }
 }
 
-/// Not a test of its own: writes into the image `shared` by several threads, and says which version each write is.
+/// Not a test, but a child process: several threads write into the image `shared` and report their versions.
 #[test]
 fn blob_writer() {
     let Some(folder) = std::env::var_os(WRITER) else { return };
@@ -43,7 +43,7 @@ fn blob_writer() {
     write_until_it_fails(&repository, u64::from(std::process::id()) << 32, &say);
 }
 
-/// Six threads that write to `shared` until they can't any more, and tell `say` each version that was reported to them.
+/// Six threads that write to `shared` until they fail, and call `say` for each version that a write returned.
 fn write_until_it_fails(repository: &Repository, seed: u64, say: &(dyn Fn(u64) + Sync)) {
     std::thread::scope(|scope| {
         for thread in 0..6 {
@@ -62,15 +62,15 @@ fn write_until_it_fails(repository: &Repository, seed: u64, say: &(dyn Fn(u64) +
     });
 }
 
-/// An image to be written by [`write_until_it_fails`].
+/// Creates an image for [`write_until_it_fails`].
 fn make_shared(folder: &Path) {
     let repository = Repository::create(&Location::Folder(folder.into())).unwrap();
     let shape = store::Shape { size_bytes: 8 << 20, ..store::Shape::default() };
     repository.blob(&image("shared")).create(&shape, &common::stamp()).unwrap();
 }
 
-/// Starts a writer on `folder` and kills it with no warning after it reported `versions` versions and read some more
-/// bytes of the next. Returns the numbers that it reported.
+/// Starts a writer on `folder`, and kills it after it has reported `versions` versions and written some bytes of the
+/// next one. Returns the reported numbers.
 fn write_and_kill(folder: &Path, versions: usize) -> Vec<u64> {
     run_and_kill("writer", folder, versions)
 }
@@ -107,12 +107,12 @@ fn assert_image_holds(name: &str, folder: &Path, reported: &[u64]) {
     );
     let report = repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!(report.damaged, [], "{} of {} objects", report.damaged.len(), report.objects);
-    // Nothing but objects lies among the objects.
+    // There are no files other than objects in the folders of objects.
     assert_eq!(report.strangers, 0);
     assert_eq!(unfinished(folder), Vec::<PathBuf>::new(), "files of objects that have no name yet");
 }
 
-/// Files below `chunks` and `nodes` whose names are no digests.
+/// Files below `chunks` and `nodes` whose names are not digests.
 fn unfinished(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.join("chunks"), folder.join("nodes")];
@@ -166,7 +166,7 @@ fn killed_writers_of_one_image_leave_versions_that_are_whole_and_in_order() {
     assert!(reported.is_sorted_by(|a, b| a < b), "a number was given twice: {reported:?}");
 }
 
-/// A filesystem of its own, gone when dropped. `None` without the rights to mount, which CI has.
+/// A mounted filesystem, unmounted when dropped. `None` without permission to mount; CI has it.
 struct Mounted {
     folder: tempfile::TempDir,
     device: Option<String>,
@@ -179,7 +179,7 @@ impl Mounted {
         mounted.mount(&["-t", "tmpfs", "-o", &size, "tmpfs"]).then_some(mounted)
     }
 
-    /// An ext4 on a file, so that its power can be cut.
+    /// An ext4 filesystem in a file, so that a test can simulate a power cut.
     fn ext4(bytes: u64, image: &Path) -> Option<Self> {
         std::fs::File::create(image).unwrap().set_len(bytes).unwrap();
         let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image).status();
@@ -200,9 +200,8 @@ impl Mounted {
         mounted.is_ok_and(|status| status.success()) || absent::<()>("mount").is_some()
     }
 
-    /// Stops the filesystem where it stands, without writing its journal or anything else: EXT4_IOC_SHUTDOWN with
-    /// NOLOGFLUSH, from perl, which every Debian has. Then lets go of `open`, which is on it, and mounts it again, as
-    /// the machine would that got power back.
+    /// Stops the filesystem at once, without writing its journal: EXT4_IOC_SHUTDOWN with NOLOGFLUSH, called from
+    /// perl, which every Debian has. Then drops `open`, which uses it, and mounts it again, as after a power cut.
     fn lose_power<T>(&self, open: T) {
         self.shut_down();
         self.power_on(open);
@@ -235,7 +234,7 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// Skips a test on a machine that lacks `what`; fails it in CI, where nothing may be lacking.
+/// Skips a test on a machine without `what`; fails in CI, where nothing may be missing.
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn absent<T>(what: &str) -> Option<T> {
     assert!(std::env::var_os("CI").is_none(), "CI must be able to {what}");
@@ -254,13 +253,14 @@ fn what_was_published_survives_a_power_cut() {
         let repository = Repository::open(&Location::Folder(folder.clone())).unwrap();
         let (draft, _) = put_image(&repository, round, 900);
         reported.push(repository.publish(&image("debian"), draft).unwrap().number);
-        // More than a batch that is never published: some of it has its names, some has not.
+        // More than one batch of objects that are never published: some of them get their names, some do not.
         for at in 0..300u64 {
             let mut bytes = vec![0; 70_000];
             base::Chance::from_seed(round << 32 | at).fill(&mut bytes);
             repository.put(&ObjectRef::of(ObjectKind::Chunk, &bytes), bytes.into()).unwrap();
         }
-        // Somebody else's flush brings the journal to the disk, and with it names of files that hold nothing yet.
+        // A flush by another program commits the journal, and with it names of files whose content is not on the disk
+        // yet.
         let elsewhere = std::fs::File::create(mounted.folder.path().join("elsewhere")).unwrap();
         elsewhere.sync_all().unwrap();
         drop(elsewhere);
@@ -290,7 +290,7 @@ fn what_writers_of_one_image_were_told_survives_a_power_cut() {
         std::thread::scope(|scope| {
             let writers = scope.spawn(|| write_until_it_fails(&repository, round as u64 * 100, &say));
             reached.recv().unwrap();
-            // While they write: the kernel refuses whatever comes after.
+            // While they write: from now on the kernel refuses all writes.
             mounted.shut_down();
             writers.join().unwrap();
         });
@@ -312,7 +312,7 @@ fn a_full_disk_is_called_full_and_harms_nothing() {
     });
     let full = full.expect("9 MB do not fit 4 MiB");
     assert_eq!(full.kind(), ErrorKind::Full, "{full:?}");
-    // What was put before it was full takes the rest of the room; a version needs some, too.
+    // Objects put before may fill the rest of the disk, but a version needs space too.
     if let Err(error) = repository.flush() {
         assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
     }

@@ -1,4 +1,4 @@
-//! Boot profiles: kept, merged, inherited by clones, carried by copies, pruned, and of no harm when they are damaged.
+//! Boot profiles: stored, merged, inherited by clones, copied with versions, pruned, and harmless if damaged.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -35,7 +35,7 @@ fn path(name: &str, number: u64) -> String {
     format!("profiles/{name}/{number:020}")
 }
 
-/// The record with its digest made right, as a forger would.
+/// The record with a corrected digest, as an attacker would write it.
 fn forged(record: &str) -> Bytes {
     format!("{record}\nblake3 {}\n", base::Digest::of(record.as_bytes())).into()
 }
@@ -50,12 +50,12 @@ fn boots_are_merged_and_versions_share_what_they_tell() {
     assert_eq!((first.number, first.boots, first.order()), (1, 1, vec![5, 6, 2]));
     let second = add(&repository, "web", 1, &[5, 6, 2, 3]);
     assert_eq!((second.number, second.boots, second.version), (2, 2, 1));
-    // The next version boots much alike.
+    // The next version has the same profile.
     publish(&repository, "web", 2);
     assert_eq!(order(&repository, "web", 2), Some(vec![5, 6, 2, 3]));
     assert_eq!(repository.profile(&image("web"), 2).unwrap().unwrap(), second);
     assert_eq!(add(&repository, "web", 2, &[5]).version, 2);
-    // Another chunk size is another disk.
+    // A version with another chunk size has no profile.
     let (mut draft, _) = put_little(&repository, 3, 7);
     draft.chunk_bytes *= 2;
     draft.size_sectors *= 2;
@@ -102,11 +102,11 @@ fn clones_inherit_until_they_have_their_own() {
     }
     repository.blob(&image("three")).write(0, &[7; 512], &stamp()).unwrap();
     assert_eq!(order(&repository, "three", 2), Some(vec![4, 5]));
-    // What it boots itself is added to what it inherited, and stays its own.
+    // Its own boots are added to the inherited profile, and do not change that of the original.
     let own = add(&repository, "three", 2, &[4, 5, 6]);
     assert_eq!((own.number, own.boots, own.order()), (1, 2, vec![4, 5, 6]));
     assert_eq!(order(&repository, "two", 1), Some(vec![4, 5]));
-    // The original goes, and the clone of it still knows; until it is pruned.
+    // After the original is removed, its clone still inherits the profile, until a prune deletes it.
     repository.remove(&reference("base@1"), &stamp()).unwrap();
     assert_eq!(order(&repository, "one", 1), Some(vec![4, 5]));
     repository.remove_profile(&image("one"), 1, &stamp()).unwrap();
@@ -146,7 +146,7 @@ fn a_copy_takes_the_profile_along() {
         Copier::new(&one, &to, &name).unwrap().copy(&reference("web@1")).unwrap();
         let found = to.profile(&name, 1).unwrap().unwrap();
         assert_eq!((found.version, found.order()), (1, vec![3, 1]));
-        // What it has is not replaced.
+        // An existing profile is not replaced.
         add(&to, "copy", 1, &[8, 9]);
         let before = to.profile(&name, 1).unwrap();
         Copier::new(&one, &to, &name).unwrap().copy(&reference("web@2")).unwrap();

@@ -1,5 +1,5 @@
-//! What is left in a folder after prunes: one copy of each object, and no records that grow with time.
-//! formats/repository.md, "Pruning".
+//! What prunes leave in a folder: one copy of each object, and a bounded number of records. formats/repository.md,
+//! "Pruning".
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -16,7 +16,7 @@ use common::{image, in_folder, kind, put_image, reference, stamp};
 use image::NoProgress;
 use store::{Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Writer};
 
-/// Counts how often a prune waits for somebody.
+/// Counts how often a prune waits for a lease.
 struct Waits(Cell<u32>);
 
 impl Overseer for Waits {
@@ -26,14 +26,14 @@ impl Overseer for Waits {
     }
 }
 
-/// Prunes, and tells how often that waited.
+/// Prunes; returns the report, and how often the prune waited.
 fn prune(repository: &Repository) -> (PruneReport, u32) {
     let waits = Waits(Cell::new(0));
     let options = PruneOptions { looks: 3, ..PruneOptions::default() };
     (repository.prune(&options, &stamp(), &waits).unwrap(), waits.0.get())
 }
 
-/// All files below `folder`, by their paths in it.
+/// All files below `folder`, by their relative paths.
 fn files(root: &Path, folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root.join(folder)];
@@ -57,7 +57,7 @@ fn remove(repository: &Repository, version: &str) {
     repository.remove(&reference(version), &stamp()).unwrap();
 }
 
-/// How many copies there are of each object.
+/// The number of copies of each object.
 fn copies(root: &Path) -> BTreeMap<String, usize> {
     let mut copies = BTreeMap::new();
     for path in [files(root, "chunks"), files(root, "nodes")].concat() {
@@ -67,7 +67,7 @@ fn copies(root: &Path) -> BTreeMap<String, usize> {
     copies
 }
 
-/// What happens while a prune waits.
+/// Runs a function while a prune waits.
 struct Meanwhile<F>(F);
 
 impl<F: Fn()> Overseer for Meanwhile<F> {
@@ -86,7 +86,7 @@ fn an_image_that_comes_and_goes_while_somebody_sleeps_does_not_grow() {
     for round in 1..=12 {
         remove(repository, &format!("web@{round}"));
         let sleeper = Cell::new(Some(Writer::begin(repository, &stamp()).unwrap()));
-        // While the prune waits for the sleeper, another writer finds all that it needs condemned.
+        // While the prune waits for the sleeper, everything that another writer finds is condemned.
         let meanwhile = Meanwhile(|| {
             publish(repository, "web", 1);
             assert_eq!(most(), 2, "round {round}: what may be deleted is stored elsewhere");
@@ -116,7 +116,7 @@ fn of_several_copies_a_good_one_stays() {
         files(place.folder(), "chunks").into_iter().filter(|path| path.starts_with(first.parent().unwrap()));
     assert_eq!(left.collect::<Vec<_>>(), [PathBuf::from(format!("{}.2", first.display()))]);
     assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, []);
-    // Where none is good, nothing goes.
+    // If no copy is good, none is deleted.
     std::fs::write(format!("{}.2", first.display()), b"bad").unwrap();
     std::fs::write(format!("{}.3", first.display()), b"bad, too").unwrap();
     prune(repository);
@@ -138,7 +138,7 @@ fn records_of_prunes_and_leases_do_not_add_up() {
     assert_eq!(left, [0, 4, 0], "the begins and ends of the newest two prunes");
     let folders = std::fs::read_dir(place.folder().join("prunes")).unwrap().count();
     assert_eq!(folders, 2, "empty folders go, too");
-    // Another handle finds its place among them.
+    // Another handle finds the current epoch.
     let another = place.another().unwrap();
     publish(&another, "web", 9);
     assert_eq!(prune(&another).1, 0);
@@ -165,14 +165,14 @@ fn what_was_removed_leaves_its_number_and_nothing_else() {
     assert_eq!(another.versions(&image("web")).unwrap(), [3]);
     assert_eq!(kind(another.resolve(&reference("web@2"))), Err(ErrorKind::NotFound));
     assert_eq!(another.verify(&Scope::All, &NoProgress).unwrap().damaged, []);
-    // Numbers are not used again; a manifest that somebody who slept creates late is no version.
+    // Numbers are not used again. A manifest below the floor, created late by a slow writer, is not a version.
     assert_eq!((publish(&another, "gone", 5), publish(&another, "web", 6)), (2, 5));
     let late = place.folder().join(format!("versions/gone/{:020}", 1));
     std::fs::copy(place.folder().join(format!("versions/gone/{:020}", 2)), &late).unwrap();
     assert_eq!(another.versions(&image("gone")).unwrap(), [2]);
     prune(&another);
     assert!(!late.exists());
-    // The next floor takes the place of the one before.
+    // The next floor replaces the previous one.
     for version in ["web@3", "web@5"] {
         remove(&another, version);
     }
@@ -196,7 +196,7 @@ fn of_reservations_the_newest_two_stay() {
     let before = end(repository);
     append(&place.another().unwrap(), 7);
     assert_eq!(end(repository), before + 1);
-    // Who made a reservation of a number that was deleted goes on behind the others.
+    // A writer whose reservation used a deleted number tries again after all others.
     let folder = place.folder().join("appends/log");
     std::fs::remove_file(folder.join(format!("{:020}", 5))).unwrap();
     append(repository, 8);
@@ -216,7 +216,7 @@ fn files_of_dead_writers_go_and_those_of_new_ones_stay() {
     left.iter().for_each(|path| drop(File::create_new(path).unwrap()));
     let strangers = [format!("{}#x", chunk.display()), format!("{}#", chunk.display())];
     strangers.iter().for_each(|path| drop(File::create_new(path).unwrap()));
-    // While the prune waits for this writer, a new one begins a file of the same name.
+    // While the prune waits for this writer, a new writer creates a file with the same name.
     let writer = Writer::begin(repository, &stamp()).unwrap();
     let writer = Cell::new(Some(writer));
     let meanwhile = Meanwhile(|| {
@@ -231,7 +231,7 @@ fn files_of_dead_writers_go_and_those_of_new_ones_stay() {
     assert!(strangers.iter().all(|path| Path::new(path).exists()), "they are nobody's temporary files");
 }
 
-/// Makes the first entry of a lease name the process `pid`.
+/// Changes the first entry of a lease so that it names the process `pid`.
 fn hand_over(entry: &Path, pid: u32) {
     let text = std::fs::read_to_string(entry).unwrap();
     let line = text.lines().next().unwrap();

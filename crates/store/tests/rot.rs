@@ -1,5 +1,5 @@
-//! Records in which one bit changed: everybody goes on beside it, `verify` tells of it, `--repair` puts it right, and
-//! nothing is lost. To see one again: `ROT_SEED=<n> cargo test -p diskcast-store --test rot <name>`.
+//! Records with one flipped bit: all programs can still work, `verify` reports it, `--repair` repairs it, and nothing
+//! is lost. To repeat one test: `ROT_SEED=<n> cargo test -p diskcast-store --test rot <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -16,10 +16,10 @@ use object_store::ObjectStoreExt as _;
 use object_store::memory::InMemory;
 use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Scope, Writer};
 
-/// Bits that are changed in each record, one after the other.
+/// Number of bits that are flipped in each record, one at a time.
 const BITS: u64 = 4;
 
-/// Every kind of record, and how many of each the repository of these tests has at least.
+/// Every kind of record, and the least number of each in the repository of these tests.
 const CLASSES: [(&str, usize); 12] = [
     ("format", 1),
     ("versions/", 5),
@@ -35,7 +35,7 @@ const CLASSES: [(&str, usize); 12] = [
     ("candidates/", 1),
 ];
 
-/// Waits for nobody. Keeps what is there when the first objects were deleted, as a kill at that moment leaves it.
+/// Never waits. Copies the folder when the first objects have been deleted, as if the prune were killed then.
 struct Killed<'a>(&'a Path, Option<&'a Path>);
 
 impl Overseer for Killed<'_> {
@@ -56,7 +56,7 @@ fn hasty() -> PruneOptions {
 struct Fixture {
     records: Records,
     keys: Keys,
-    /// What each version holds.
+    /// The content of each version.
     contents: Vec<(Reference, Vec<u8>)>,
 }
 
@@ -125,7 +125,7 @@ fn contents(repository: &Repository) -> Vec<(Reference, Vec<u8>)> {
     names.into_iter().map(|name| (name.clone(), content(repository, &name).unwrap())).collect()
 }
 
-/// Everything that a site does, one after the other, and what came of it.
+/// Runs all operations of a site, one after the other; returns their results.
 fn life(
     repository: Result<Repository>,
     contents: &[(Reference, Vec<u8>)],
@@ -165,7 +165,7 @@ fn damaged(repository: &Repository) -> Vec<String> {
     report.damaged.into_iter().map(|damage| damage.path).collect()
 }
 
-/// The records, one bit after the other: where it is, and the store with it.
+/// Calls `each` for flipped bits of each record, one at a time, with the path, the position, and the changed store.
 fn each_bit(fixture: &Fixture, chance: &mut Chance, each: &mut dyn FnMut(&str, &str, &InMemory)) {
     let paths = fixture.records.paths();
     for (class, least) in CLASSES {
@@ -219,12 +219,11 @@ fn one_bit_of_any_sealed_record_stops_nobody() {
     one_bit_stops_nobody(Some(EncryptionKey::from_bytes([5; 32])));
 }
 
-/// Of which records nobody can tell what they said once more of them is damaged: only another copy of the repository
-/// has it.
+/// Whether the content of a record exists only once: after more damage, only another copy of the repository has it.
 fn is_told_once(path: &str) -> bool {
     let number = |number: u64| format!("{number:020}");
-    // The newest move of a tag, the newest reservation, versions that were not published under a lease that is still
-    // there, a list that a killed prune may still delete by, and the last entry of a writer that lives and of a prune.
+    // The newest move of a tag, the newest reservation, versions whose lease was deleted, a list that a killed prune
+    // may still use, and the last entries of a living writer and of a prune.
     path == "format"
         || path == format!("tags/web/stable/{}", number(2))
         || path == format!("appends/web/{}", number(1))
@@ -253,7 +252,7 @@ fn records_of_which_much_is_damaged_are_rebuilt_where_others_tell_what_they_said
         };
         let report = repository.repair(&Scope::All, None, &stamp(), &NoProgress).unwrap();
         let left: Vec<_> = report.verified.damaged.iter().map(|damage| damage.path.as_str()).collect();
-        // A tag on a damaged version is told, too.
+        // A tag on a damaged version is reported too.
         if left.contains(&path.as_str()) && left.iter().all(|path| is_told_once(path)) {
             continue;
         }
@@ -261,7 +260,7 @@ fn records_of_which_much_is_damaged_are_rebuilt_where_others_tell_what_they_said
         assert_eq!(damaged(&repository), [""; 0], "{path}");
         rebuilt += 1;
         for (step, done) in life(Ok(repository), &fixture.contents) {
-            // A profile that was set aside is gone.
+            // Even a profile that was set aside is not missed.
             assert!(done.is_ok(), "{path}: {step}: {done:?}");
         }
     }

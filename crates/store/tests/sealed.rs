@@ -1,4 +1,5 @@
-//! Encrypted repositories: what only the key opens, what can be checked without it, and what a bucket's owner can't do.
+//! Encrypted repositories: what needs the key, what can be checked without it, and what the owner of the bucket can't
+//! do.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -44,7 +45,7 @@ impl Bucket {
         repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
         repository.tag(&image("debian"), &"edge".parse().unwrap(), 2, &stamp()).unwrap();
         repository.remove(&reference("web@1"), &stamp()).unwrap();
-        // Into memory, where records can be changed at will.
+        // Copied into memory, where the test can change records.
         let (from, to) =
             (object_store::local::LocalFileSystem::new_with_prefix(folder.path()).unwrap(), InMemory::new());
         for record in block_on(from.list(None).try_collect::<Vec<_>>()).unwrap() {
@@ -62,7 +63,7 @@ impl Bucket {
         self.0.open(keys(1))
     }
 
-    /// No record but `format` says anything of what is in it.
+    /// Checks that no record except `format` contains any of `words`.
     fn says_nothing_of(&self, words: &[&[u8]]) {
         for path in self.0.paths() {
             let bytes = self.0.read(&path);
@@ -136,7 +137,7 @@ fn the_wrong_key_is_told_at_once_and_no_key_is_no_way_to_write_in_the_clear() {
     assert_eq!(kind(tagged), Err(ErrorKind::Refused));
     assert_eq!(kind(locked.remove(&reference("debian@2"), &stamp())), Err(ErrorKind::Refused));
 
-    // The owner of the bucket says that it is not encrypted any more.
+    // The owner of the bucket replaces `format` with that of a repository without encryption.
     let plain = Bucket(Records::default());
     plain.locked();
     bucket.0.write("format", plain.0.read("format"));
@@ -171,7 +172,8 @@ fn without_the_key_names_and_checksums_are_still_verified() {
     assert_eq!((report.versions, report.damaged, report.unreferenced), (3, Vec::new(), 0));
     assert_eq!(report.objects, bucket.open().verify(&Scope::All, &NoProgress).unwrap().objects);
     for path in bucket.0.paths() {
-        // A tombstone counts by being there, what it removed counts no more, and logs of leases are for prunes alone.
+        // A tombstone counts even if damaged, its version does not matter any more, and only prunes read logs of
+        // leases.
         let matters = !["format", "removed/", "leases/"].iter().any(|folder| path.starts_with(folder));
         if !matters || path == version("web", 1) {
             continue;
@@ -200,7 +202,7 @@ fn a_prune_needs_the_key_and_its_records_say_nothing() {
     let repository = bucket.open();
     publish(&repository, "web", 4);
     repository.remove(&reference("web@3"), &stamp()).unwrap();
-    // Neither while it is at work, when its records and those of a writer are there, nor afterwards.
+    // Neither during the prune, when its records and those of a writer exist, nor after it.
     let _idle = Writer::begin_without_heartbeat(&repository, &who).unwrap();
     let report = repository.prune(&options, &who, &Hasty(Some(&bucket))).unwrap();
     assert!(report.deleted.objects > 0 && report.revoked == 1, "{report:?}");
@@ -209,7 +211,7 @@ fn a_prune_needs_the_key_and_its_records_say_nothing() {
     assert_eq!(bucket.open().verify(&Scope::All, &NoProgress).unwrap().unreferenced, 0);
 }
 
-/// Waits for nobody, and looks at the bucket whenever something happens.
+/// Never waits, and checks the bucket at each event.
 struct Hasty<'a>(Option<&'a Bucket>);
 
 impl Overseer for Hasty<'_> {
@@ -237,7 +239,7 @@ fn records_that_are_swapped_are_noticed() {
         bucket.0.write(&other, first.clone());
         assert_eq!(kind(bucket.open().resolve(&reference(name))), Err(ErrorKind::Corrupt), "{name}");
         let found = damaged(&bucket.open());
-        // A tag is named by the folder of its moves; tags of versions that were swapped are damaged, too.
+        // A tag belongs to the folder of its moves. Tags of versions that were exchanged are damaged too.
         let is_named = |path: &str| found.iter().any(|(damaged, _)| path.starts_with(damaged.as_str()));
         assert!(is_named(&one) && is_named(&other), "{name}: {found:?}");
         bucket.0.write(&one, first);
@@ -254,13 +256,13 @@ fn records_that_are_swapped_are_noticed() {
 #[test]
 fn what_was_made_elsewhere_is_damage_however_well_it_is_made() {
     let (bucket, other) = (Bucket::new(), Bucket::new());
-    // A repository of other people with the same names: other records, sealed by another key.
+    // A foreign repository with the same names: its records are encrypted with another key.
     let elsewhere = Repository::create_sealed(&Location::Memory, &key(2)).unwrap();
     let manifest = publish(&elsewhere, "debian", 5);
     let (_, stranger) = elsewhere.look(&reference("debian@1")).unwrap();
     bucket.0.write(&version("debian", 2), stranger);
     assert_eq!(kind(bucket.open().resolve(&reference("debian"))), Err(ErrorKind::Corrupt));
-    // The same in the clear.
+    // The same record, not encrypted.
     bucket.0.write(&version("debian", 2), manifest.encode(None).unwrap());
     assert_eq!(kind(bucket.open().resolve(&reference("debian"))), Err(ErrorKind::Corrupt));
     let text = "{\"record\":\"tag\",\"version\":1,\"image\":\"debian\",\"tag\":\"stable\",\"number\":2,\"target\":null,\

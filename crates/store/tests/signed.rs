@@ -1,4 +1,4 @@
-//! Who signed what, and whose word counts: versions and tags of those who are trusted resolve, all others are refused.
+//! Signatures and trust: versions and tags resolve only if a trusted key signed them.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -51,10 +51,10 @@ fn who_trusts_a_key_gets_what_it_signed_and_nothing_else() {
     assert_eq!(kind(trusting.resolve(&reference("debian@2"))), Ok(()));
     assert_eq!(kind(trusting.resolve(&reference("debian@3"))), Err(ErrorKind::Refused));
     assert_eq!(kind(trusting.resolve(&reference("debian"))), Err(ErrorKind::Refused));
-    // Lists show what there is, whoever made it.
+    // Lists show all versions, signed or not.
     assert_eq!(trusting.versions(&image("debian")).unwrap(), [1, 2, 3]);
     assert_eq!(trusting.look(&reference("debian@1")).unwrap().0.manifest.number, 1);
-    // Whoever signs trusts the own key, too.
+    // A client that signs trusts its own key too.
     let both = records.open(Keys { sign: Some(key(2)), trust: Some(trust(1)), ..Keys::default() });
     assert_eq!(
         (kind(both.resolve(&reference("debian@2"))), kind(both.resolve(&reference("debian")))),
@@ -77,7 +77,7 @@ fn a_tag_counts_if_a_trusted_key_moved_it() {
     assert_eq!(read(&web, 1).unwrap().0, 1);
     assert_eq!(kind(read(&web, 2)), Err(ErrorKind::Refused));
     assert_eq!(kind(read(&image("web"), 1)), Err(ErrorKind::Corrupt));
-    // A stranger moves it to a version that is signed well.
+    // An unknown key moves the tag to a version with a trusted signature.
     records.open(Keys::default()).tag(&web, &stable, 2, &stamp()).unwrap();
     assert_eq!(resolve(), Err(ErrorKind::Refused));
     signing(&records, 1).tag(&web, &stable, 2, &stamp()).unwrap();

@@ -1,5 +1,5 @@
-//! What is no file under the name of an object or a record: nobody waits for it, `verify` tells of it, and it is
-//! healed. To see one again: `cargo test -p diskcast-store --test strange <name>`.
+//! Files that are not regular, at the paths of objects and records: nothing blocks on them, `verify` reports them,
+//! and they are repaired. To repeat one test: `cargo test -p diskcast-store --test strange <name>`.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -15,14 +15,14 @@ use image::{NoProgress, ObjectSource as _};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use store::{Copier, Overseer, PruneEvent, PruneOptions, Repository, Scope};
 
-/// Ways in which something can be no file.
+/// Kinds of directory entries other than regular files.
 const SHAPES: [&str; 4] = ["a FIFO", "a socket", "a folder", "a link to nothing"];
 
 fn put_shape(shape: &str, path: &Path) {
     std::fs::remove_file(path).unwrap();
     match shape {
         "a FIFO" => mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap(),
-        // The name of a socket is short: it is made elsewhere.
+        // The path of a socket must be short, so it is created elsewhere and moved.
         "a socket" => {
             let folder = tempfile::tempdir().unwrap();
             let socket = folder.path().join("socket");
@@ -34,7 +34,7 @@ fn put_shape(shape: &str, path: &Path) {
     }
 }
 
-/// What `work` gives, which must not wait for ever.
+/// The result of `work`; fails if that takes too long.
 fn soon<T: Send + 'static>(what: String, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = channel();
     let thread = std::thread::spawn(move || drop(done.send(work())));
@@ -89,9 +89,9 @@ fn an_object_that_is_no_file_is_damaged_and_capturing_again_heals_it() {
             };
             let read = repository.fetch(&object).unwrap_err().kind();
             assert!([ErrorKind::Corrupt, ErrorKind::NotFound].contains(&read), "{what}: {read:?}");
-            // Nobody can tell what a damaged node names.
+            // With a damaged node it is not known which objects are needed.
             assert_eq!(prune(&repository).is_ok(), kind == "chunks", "{what}");
-            // The same disk once more.
+            // Capture the same disk again.
             publish(&repository, "again", 1);
             assert_eq!(repository.verify(&Scope::All, &NoProgress).unwrap().damaged, [], "{what}");
             assert_eq!(prune(&repository), Ok(()), "{what}");

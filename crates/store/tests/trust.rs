@@ -1,5 +1,5 @@
-//! What a writer counts on is good: damaged objects are written anew by whoever has their bytes, whatever became of
-//! them, and a good copy in any slot is found.
+//! Writers rely only on good copies: a writer that has the bytes of a damaged object stores it again, whatever the
+//! damage, and a good copy in any slot is found.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -16,7 +16,7 @@ use store::{Changes, Copier, Damage, Keys, Location, Piece, Repository, Scope, S
 
 const CHUNKS: u64 = 700;
 
-/// What may become of a file.
+/// Kinds of damage to a file.
 #[derive(Debug, Clone, Copy)]
 enum Decay {
     Flipped,
@@ -47,7 +47,7 @@ fn spoil(path: &Path, decay: Decay) {
     fs::write(path, bytes).unwrap();
 }
 
-/// All files of objects below `folder`, ascending.
+/// The files of all objects below `folder`, ascending.
 fn objects(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for kind in ["chunks", "nodes"] {
@@ -55,7 +55,7 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
             found.extend(fs::read_dir(shelf.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()));
         }
     }
-    // What gave way to an object lies beside it.
+    // Folders and files that were set aside have other names.
     found
         .retain(|path| !path.to_string_lossy().contains('#') && !path.to_string_lossy().contains(".damaged"));
     found.sort();
@@ -72,7 +72,7 @@ fn damaged(repository: &Repository) -> Vec<Damage> {
     repository.verify(&Scope::All, &NoProgress).unwrap().damaged
 }
 
-/// A sink that is asked before it gets something, as by captures that know what the version before had.
+/// A sink whose `contains` is called before `put`, as in captures that know the previous version.
 struct Asked<'a>(&'a Writer);
 
 impl ObjectSink for Asked<'_> {
@@ -97,7 +97,8 @@ fn capture(repository: &Repository, name: &str, asks: bool) {
     writer.publish(&image(name), draft).unwrap();
 }
 
-/// Spoils every object of `place`, whose files lie in `folder`, in some way, and captures the same again.
+/// Damages every object of `repository`, whose files are in `folder`, in one of several ways, and captures the same
+/// disk again.
 fn decays_and_heals(repository: &Repository, folder: &Path, decays: &[Decay]) {
     capture(repository, "first", false);
     assert_eq!(damaged(repository), []);
@@ -109,7 +110,7 @@ fn decays_and_heals(repository: &Repository, folder: &Path, decays: &[Decay]) {
         assert!(!damaged(repository).is_empty());
         let writer = Writer::begin(repository, &stamp()).unwrap();
         let (draft, chunks) = put_image(&writer, 1, CHUNKS);
-        // Before it has its name, too.
+        // Also before the objects have their names.
         chunks.iter().for_each(|chunk| drop(repository.verified(chunk).unwrap()));
         writer.check_complete(&draft).unwrap();
         capture(repository, "second", asks);
@@ -183,7 +184,7 @@ fn a_good_copy_in_any_slot_is_used_and_every_bad_one_is_told_and_healed() {
     }
     let one = repository.verify(&Scope::Version(reference("disk@1")), &NoProgress).unwrap();
     assert!(one.damaged.iter().all(|damage| damage.versions.is_empty()), "it can be installed");
-    // From the copies that are good: the other repository has nothing.
+    // Repaired from the good copies here: the other repository is empty.
     let other = in_folder();
     let report = repository.repair(&Scope::All, Some(&other.repository), &stamp(), &NoProgress).unwrap();
     assert_eq!((report.healed.len(), report.verified.damaged), (files.len(), Vec::new()));
@@ -219,14 +220,14 @@ fn a_write_that_changes_nothing_keeps_no_damaged_chunk() {
         .filter(|path| path.to_string_lossy().contains("/chunks/"))
         .collect();
     chunks.iter().for_each(|path| spoil(path, Decay::Flipped));
-    // Another process, which remembers nothing.
+    // A new handle, with empty caches.
     let repository = place.another().unwrap();
     let whole = 0..8 * size;
     let piece = Piece { offset: 0, bytes: &content };
     let changes = Changes { written: std::slice::from_ref(&whole), content: &piece, freed: &[] };
     repository.blob(&image("disk")).commit(&changes, None, &stamp()).unwrap();
     assert_eq!(damaged(&repository), []);
-    // What is written in part needs what is there, and says so.
+    // A partial write needs the old content, and fails.
     chunks.iter().for_each(|path| spoil(path, Decay::Flipped));
     let repository = place.another().unwrap();
     let failed = repository.blob(&image("disk")).write(5, b"some", &stamp());

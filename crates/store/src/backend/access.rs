@@ -1,6 +1,6 @@
-//! How an S3 store is reached: endpoint, region and credentials, from the variables and the file that other programs
-//! for S3 read as well (AWS SDKs and Tools Reference Guide, "Environment variables support", "Shared config and
-//! credentials files"). Never from an argument, which every user of the machine could read.
+//! Endpoint, region and credentials of an S3 store, read from the same variables and file as other S3 programs use
+//! (AWS SDKs and Tools Reference Guide, "Environment variables support", "Shared config and credentials files").
+//! Never from a command-line argument, which every user of the machine could read.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,12 +19,12 @@ const REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
 const CA_BUNDLE: &str = "AWS_CA_BUNDLE";
 const ALLOW_HTTP: &str = "DISKCAST_S3_ALLOW_HTTP";
 
-/// What stores that have no regions call theirs.
+/// The region name for stores that have no regions.
 const REGION_DEFAULT: &str = "us-east-1";
 /// Longest credentials file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How an S3 store is reached.
+/// Endpoint, region and credentials of an S3 store.
 #[derive(Clone)]
 pub struct S3Access {
     /// URL of the store; `None` for Amazon's own.
@@ -33,8 +33,8 @@ pub struct S3Access {
     pub(crate) credentials: Credentials,
     /// File with the certificate authorities to trust instead of the machine's, PEM.
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// Whether the SHA-256 of what is sent goes into the signature. Over TLS, or inside the machine, nobody could
-    /// change it on the way, and the digests that name objects would tell.
+    /// Whether the SHA-256 of each body is signed. Not needed over TLS or to this machine, where no other machine can
+    /// change the body; the digests that name objects would show a change too.
     pub(crate) sign_payload: bool,
     pub(crate) allow_http: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Credentials {
 }
 
 impl S3Access {
-    /// Reads the access from variables; `variable` looks one up, and an empty one counts as not set.
+    /// Reads the settings from variables. `variable` returns the value of one; an empty value counts as not set.
     ///
     /// - `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; without them the profile `AWS_PROFILE`
     ///   (`default`) of the file `AWS_SHARED_CREDENTIALS_FILE` (`~/.aws/credentials`);
@@ -57,7 +57,7 @@ impl S3Access {
     /// - `AWS_CA_BUNDLE`: certificate authorities to trust instead of the machine's;
     /// - `DISKCAST_S3_ALLOW_HTTP=1`: no TLS to another machine.
     ///
-    /// `Invalid` names the variable that is missing or wrong.
+    /// `Invalid` if a variable is missing or wrong; the error names it.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let variable = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let credentials = credentials(&variable)?;
@@ -67,8 +67,8 @@ impl S3Access {
             (None, Some(_)) => REGION_DEFAULT.to_owned(),
             (None, None) => {
                 return Err(invalid(
-                    "neither AWS_ENDPOINT_URL nor AWS_REGION is set: set the first to the URL of the store, or the second to \
-                     the region of the bucket at Amazon",
+                    "neither AWS_ENDPOINT_URL nor AWS_REGION is set: set the first to the URL of the store, or the \
+                     second to the region of the bucket at Amazon",
                 ));
             }
         };
@@ -84,8 +84,8 @@ impl S3Access {
         if security == Security::Open && !allow_http {
             return Err(Error::new(
                 ErrorKind::Refused,
-                "the endpoint is http:// on another machine, where everybody on the way reads what is stored: use https://, \
-                 or set DISKCAST_S3_ALLOW_HTTP=1 in a network that you trust",
+                "the endpoint is http:// on another machine, where everybody on the way reads what is stored: use \
+                 https://, or set DISKCAST_S3_ALLOW_HTTP=1 in a network that you trust",
             ));
         }
         Ok(Self {
@@ -100,7 +100,7 @@ impl S3Access {
 }
 
 impl fmt::Debug for S3Access {
-    /// Without the secret.
+    /// Leaves the secret out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { endpoint, region, credentials, .. } = self;
         write!(f, "S3Access {{ {endpoint:?}, {region}, {} }}", credentials.key_id)
@@ -116,14 +116,14 @@ fn first<'a>(variable: &dyn Fn(&str) -> Option<String>, names: &[&'a str]) -> Op
     names.iter().find_map(|&name| Some((name, variable(name)?)))
 }
 
-/// Who can read and change what goes to an endpoint.
+/// Who can read and change the traffic to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Security {
-    /// Nobody: TLS.
+    /// No one: TLS.
     Safe,
-    /// Nobody but this machine.
+    /// Only this machine.
     Loopback,
-    /// Everybody on the way.
+    /// Every machine on the path.
     Open,
 }
 
@@ -160,8 +160,8 @@ fn from_file(variable: &dyn Fn(&str) -> Option<String>) -> Result<Credentials> {
     let usual = variable("HOME").map(|home| Path::new(&home).join(".aws/credentials"));
     let none = |file: &str| {
         invalid(format!(
-            "no credentials for S3: set {KEY_ID} and {SECRET}, or write them into a file and set {CREDENTIALS_FILE} to its \
-             path{file}"
+            "no credentials for S3: set {KEY_ID} and {SECRET}, or write them into a file and set {CREDENTIALS_FILE} \
+             to its path{file}"
         ))
     };
     let path = named.clone().or(usual).ok_or_else(|| none(""))?;
@@ -191,7 +191,7 @@ fn read_small(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// The credentials under `[profile]`, or the name of what is missing there.
+/// The credentials under `[profile]`, or the name of the key that is missing.
 fn profile_of(text: &str, profile: &str) -> std::result::Result<Credentials, &'static str> {
     let mut found: [Option<String>; 3] = Default::default();
     const NAMES: [&str; 3] = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((found.key_id.as_str(), found.secret.as_str(), found.token), ("a", "b=c", None));
         let error = access(&[&base[..], &[(PROFILE, "lab")]].concat()).unwrap_err().to_string();
         assert!(error.contains("`aws_secret_access_key`") && error.contains("[lab]"), "{error}");
-        // Variables go before the file.
+        // Variables take precedence over the file.
         assert_eq!(access(&with(&base)).unwrap().credentials.key_id, "key");
     }
 }

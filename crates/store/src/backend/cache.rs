@@ -1,11 +1,10 @@
-//! A folder of this machine that keeps objects which came from far away: bounded in bytes, shared by all processes, of
-//! use and never needed.
+//! A cache on this machine for objects read over a network: limited in bytes, shared by all processes, and optional.
 //!
-//! An object lies under its digest in one of [`SHELVES`] folders, each of which may hold its share of the bytes. A file
-//! is written under a name of its own and renamed, so a reader finds all of an object or none; nothing is flushed, and
-//! whatever a crash or a disk makes of a file is noticed by its digest and dropped. What was not used for longest goes
-//! first: a read sets the file's time of modification. Nobody locks: who evicts what another one is about to read or to
-//! rename costs that one a fetch.
+//! An object is stored under its digest in one of [`SHELVES`] folders; each folder (a shelf) may hold its share of
+//! the bytes. A file is written under a temporary name and renamed, so a reader finds a complete object or none.
+//! Nothing is flushed: a reader detects damage by the digest and removes the file. The least recently used files are
+//! evicted first: a read updates the file's modification time. There are no locks: if one process evicts a file that
+//! another is about to read or rename, the other only has to fetch the object again.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,26 +21,26 @@ use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::record;
 
-/// Folders by the first hexadecimal digit of the digest. One is looked through at a time.
+/// Folders, one for each first hexadecimal digit of the digest. Eviction scans one of them at a time.
 const SHELVES: usize = 16;
-/// The least size of a cache in bytes: a shelf takes the largest object then.
+/// Smallest size of a cache in bytes: each shelf can then hold the largest object.
 pub const CACHE_BYTES_MIN: u64 = (SHELVES as u64) * (20 << 20);
-/// A full shelf is emptied by this share of what it may hold, and looked through again after a process has put as much
-/// there, since others put theirs. So the cache may grow beyond its bound by this share for each process that puts.
+/// A full shelf is emptied by 1/`SHARE` of its limit. It is scanned again after this process has put that much there,
+/// since other processes also put files. So each process can exceed the limit by this share.
 const SHARE: u64 = 8;
 
 const _: () = assert!(CACHE_BYTES_MIN / SHELVES as u64 >= OBJECT_BYTES_MAX as u64);
 
-/// Where objects are kept, and how many bytes of them.
+/// Folder and size of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSetting {
-    /// The folder; it is made if need be, readable by its owner only.
+    /// The folder; created if it does not exist, readable by its owner only.
     pub folder: PathBuf,
-    /// Most bytes in it, at least [`CACHE_BYTES_MIN`].
+    /// Most bytes in the cache, at least [`CACHE_BYTES_MIN`].
     pub bytes_max: u64,
 }
 
-/// An open cache. See the module.
+/// An open cache. The module's documentation describes its files.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
@@ -49,20 +48,21 @@ pub struct Cache {
     shelves: [Mutex<Shelf>; SHELVES],
 }
 
-/// What this process knows of a shelf.
+/// What this process knows about a shelf.
 #[derive(Debug, Default)]
 struct Shelf {
-    /// Bytes there when it was last looked through; none if it never was.
+    /// Bytes on the shelf at the last scan; `None` if it was never scanned.
     seen: Option<u64>,
-    /// Bytes put there since by this process.
+    /// Bytes that this process has put there since.
     put: u64,
 }
 
-/// What lies on a shelf: when it was last used, how long it is, and its name.
+/// A file on a shelf: time of last use, length in bytes, name.
 type Entry = (SystemTime, u64, OsString);
 
 impl Cache {
-    /// Opens the cache of `setting`. `Invalid` if it is too small; the system's error if its folder can't be made.
+    /// Opens the cache of `setting`. `Invalid` if its limit is below [`CACHE_BYTES_MIN`]; an I/O error if a folder
+    /// can't be created.
     pub fn open(setting: &CacheSetting) -> Result<Self> {
         if setting.bytes_max < CACHE_BYTES_MIN {
             return Err(Error::new(
@@ -80,14 +80,14 @@ impl Cache {
         };
         for shelf in 0..SHELVES {
             let folder = cache.folder_of(shelf);
-            // What it holds may be as secret as the disks that it came from.
+            // Cached objects may be as secret as the disks that they came from.
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             made.map_err(|error| Error::from_io(format!("make the cache `{}`", folder.display()), error))?;
         }
         Ok(cache)
     }
 
-    /// The bytes of `object`: those that are here, or what `fetch` gives, which is kept.
+    /// The bytes of `object` from the cache, or else those that `fetch` returns, which are then cached.
     ///
     /// # Errors
     /// Those of `fetch`.
@@ -104,28 +104,29 @@ impl Cache {
         Ok(fetched)
     }
 
-    /// The bytes of `object` if they are here and are what its name says.
+    /// The bytes of `object` if they are cached and have the right digest.
     pub(crate) fn get(&self, object: &ObjectRef) -> Option<Verified> {
         let path = self.path_of(object);
-        // What is no file does not keep anybody waiting.
+        // Opening a FIFO must not block.
         let nonblock = OFlags::NONBLOCK.bits().cast_signed();
         let mut file = File::options().read(true).custom_flags(nonblock).open(&path).ok()?;
         let mut bytes = Vec::with_capacity(object.len as usize);
+        // One byte more than expected, so that a file that is too long is noticed.
         let read = (&mut file).take(u64::from(object.len) + 1).read_to_end(&mut bytes);
         let Some(found) = read.ok().and_then(|_| object.verified(bytes.into()).ok()) else {
-            // Not there for the next one. That it may be gone already is no harm.
+            // Remove the damaged file. Another process may have done so already, which is fine.
             let _ = std::fs::remove_file(&path);
             return None;
         };
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let keep = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-        // A file that cannot be touched is as old as it looks.
+        // If the time can't be set, the file only looks older than it is.
         let _ = rustix::fs::futimens(&file, &Timestamps { last_access: keep, last_modification: now });
         Some(found)
     }
 
-    /// Keeps `bytes`, which were held against the name of `object`. Whatever keeps them from being kept is no error:
-    /// they are needed no less for it.
+    /// Caches `bytes`, which were verified against the digest of `object`. A failure is not an error: the cache is
+    /// optional.
     pub(crate) fn put(&self, object: &ObjectRef, bytes: &[u8]) {
         let length = bytes.len() as u64;
         if length > self.shelf_bytes_max || self.make_room(shelf_of(object), length).is_err() {
@@ -143,18 +144,18 @@ impl Cache {
         }
     }
 
-    /// Where it is.
+    /// The folder of the cache.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// How many bytes lie here now.
+    /// The bytes in the cache now, found by scanning all shelves.
     pub(crate) fn bytes(&self) -> u64 {
         let shelves = (0..SHELVES).filter_map(|shelf| self.look_through(shelf).ok());
         shelves.flatten().map(|(_, bytes, _)| bytes).sum()
     }
 
-    /// Makes sure that `bytes` more fit on a shelf, as far as this process knows.
+    /// Evicts files if `bytes` more would exceed the limit of the shelf, as far as this process knows.
     fn make_room(&self, shelf: usize, bytes: u64) -> std::io::Result<()> {
         let mut known = self.shelves[shelf].lock();
         known.put += bytes;
@@ -167,10 +168,11 @@ impl Cache {
         if there + bytes > self.shelf_bytes_max {
             entries.sort_unstable();
             for (_, length, name) in entries {
+                // Free more than this put needs, so that not every put has to scan the shelf.
                 if there + bytes <= self.shelf_bytes_max - self.shelf_bytes_max / SHARE {
                     break;
                 }
-                // Another process may have been faster.
+                // Another process may have evicted it already.
                 let _ = std::fs::remove_file(self.folder_of(shelf).join(name));
                 there -= length;
             }
@@ -179,12 +181,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Everything on a shelf, also what a killed process left half-written.
+    /// Every file on a shelf, including partial files of killed processes.
     fn look_through(&self, shelf: usize) -> std::io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(self.folder_of(shelf))? {
             let entry = entry?;
-            // Gone meanwhile, or no file of ours.
+            // Another process removed it after the listing.
             let Ok(found) = entry.metadata() else { continue };
             if found.is_file() {
                 entries.push((found.modified()?, found.len(), entry.file_name()));
@@ -219,7 +221,7 @@ mod tests {
     fn small(folder: &Path) -> Cache {
         let cache =
             Cache::open(&CacheSetting { folder: folder.to_owned(), bytes_max: CACHE_BYTES_MIN }).unwrap();
-        // Small enough to fill: 64 objects a shelf.
+        // Small enough to fill: 64 objects per shelf.
         Cache { shelf_bytes_max: 64 << 10, ..cache }
     }
 
@@ -245,7 +247,7 @@ mod tests {
         for seed in 0..5000 {
             let (object, bytes) = object(seed);
             cache.put(&object, &bytes);
-            // Time on a filesystem passes in ticks; what counts is that it was used again and again.
+            // File times have a coarse resolution, so use the object repeatedly.
             if seed % 16 == 0 {
                 assert_eq!(got(&cache, &favourite.0).as_ref(), Some(&favourite.1), "after {seed}");
             }
@@ -253,7 +255,7 @@ mod tests {
         }
         assert!(cache.bytes() > most(&cache) / 2, "it keeps what it may");
         assert_eq!(got(&cache, &object(1).0), None, "it went long ago");
-        // Whoever comes later finds the same.
+        // Another handle finds the same.
         assert_eq!(got(&small(folder.path()), &favourite.0), Some(favourite.1));
     }
 

@@ -1,7 +1,7 @@
-//! What a store can do, tried on the store itself: only one of many creators of a record wins, a creator whose reply
-//! was lost finds its own record, and what was written is read and listed at once. A repository is not written to
-//! before that was shown; the record of it says who tried it, when and where. formats/repository.md, "What a store must
-//! do".
+//! Tests the capabilities that a repository needs of its store, on the store itself: of several writers that create
+//! the same record exactly one succeeds, a writer whose reply was lost finds its own record, and what was written can
+//! be read and listed at once. Nothing is written to a repository before its store has passed. The result is stored
+//! with the name of the tester, the time and the store. See formats/repository.md, "What a store must do".
 
 use std::collections::HashSet;
 use std::sync::Barrier;
@@ -17,36 +17,36 @@ use crate::layout;
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 
 const PROBE: &str = "probe";
-/// Writers that race for each record, and how many records they race for.
+/// Writers that race to create each record, and the number of such records.
 const WRITERS: usize = 8;
 const ROUNDS: usize = 4;
 
-/// What was found about a store.
+/// Result of a capability test of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// The store that it was found about: a repository that was copied elsewhere is probed again.
+    /// The store that was tested: a repository that was copied to another store is tested again.
     pub place: String,
-    /// Which program tried it.
+    /// The program that ran the test.
     pub program: String,
-    /// When, RFC 3339.
+    /// Time of the test, RFC 3339.
     pub created: String,
-    /// Who.
+    /// The user who ran it.
     pub creator: String,
-    /// What was found, in plain words.
+    /// The result, in plain words.
     pub verdict: String,
-    /// Whether records can also be replaced on a condition. diskcast does not need it; other programs may.
+    /// Whether records can also be replaced on a condition. diskcast does not need this; other programs may.
     pub replaces: Replaces,
 }
 
-/// What a store does when it is asked to replace a record only if it is still the one that was read.
+/// How a store answers a request to replace a record only if it has not changed since it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Replaces {
-    /// It does, and refuses if the record has changed.
+    /// It replaces the record, and refuses if the record has changed.
     OnCondition,
-    /// It does not take such requests, or refuses all of them.
+    /// It does not support such requests, or refuses all of them.
     Never,
-    /// It replaces the record whatever it was.
+    /// It replaces the record even if it has changed.
     Always,
 }
 
@@ -62,7 +62,7 @@ impl Replaces {
     }
 }
 
-/// A probe as it is stored.
+/// A test result as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     number: u64,
@@ -71,27 +71,28 @@ struct Kept {
     nonce: String,
 }
 
-/// Whether a store is known to do what a repository needs, and how it is called in records.
+/// Whether a store is known to have the required capabilities, and the store's name in records.
 #[derive(Debug)]
 pub(crate) struct CapabilityCheck {
     place: String,
-    /// Who asks and when, for the record; nothing is kept without.
+    /// Creator and time of the stored result; without it no result is stored.
     stamp: Option<Stamp>,
     given: Mutex<bool>,
 }
 
 impl CapabilityCheck {
-    /// A check that is still to be made of the store that people call `place`.
+    /// A check not made yet, of the store with the name `place`.
     pub(crate) fn new(place: String, stamp: Option<Stamp>) -> Self {
         Self { place, stamp, given: Mutex::new(false) }
     }
 
-    /// That of a store which is known to be fit.
+    /// The check of a store that is known to have all capabilities.
     pub(crate) fn given() -> Self {
         Self { place: String::new(), stamp: None, given: Mutex::new(true) }
     }
 
-    /// Makes sure that the store was proved: by a record of it, or else now. `Unsupported` says what it can't do.
+    /// Makes sure that the store has passed the test: looks for a stored result, or else runs the test now.
+    /// `Unsupported` says which capability is missing.
     pub(crate) fn require(&self, backend: &Backend) -> Result<()> {
         let mut given = self.given.lock();
         if !*given {
@@ -104,7 +105,7 @@ impl CapabilityCheck {
         Ok(())
     }
 
-    /// Tries the store now and keeps what was found.
+    /// Runs the test now and stores the result. `Unsupported` says which capability is missing.
     pub(crate) fn give(&self, backend: &Backend) -> Result<Capabilities> {
         let (created, creator) = match &self.stamp {
             Some(stamp) => (stamp.created.clone(), stamp.creator.clone()),
@@ -112,8 +113,8 @@ impl CapabilityCheck {
         };
         let replaces = try_out(backend, &self.place)?;
         let verdict = format!(
-            "{WRITERS} writers raced for each of {ROUNDS} records and one won each; a writer whose reply is lost finds its \
-             record; what is written is read and listed at once; {}",
+            "{WRITERS} writers raced for each of {ROUNDS} records and one won each; a writer whose reply is lost finds \
+             its record; what is written is read and listed at once; {}",
             replaces.words()
         );
         let program = concat!("diskcast ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -125,8 +126,8 @@ impl CapabilityCheck {
     }
 }
 
-/// The newest probe that was kept, and its number. A damaged or newer record is as good as none: the next one says
-/// more.
+/// The newest stored result, and its number. `None` if there is none, or if it is damaged or of a newer format: then
+/// the test is repeated.
 pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Capabilities)>> {
     let Some(number) = newest_number(backend)? else { return Ok(None) };
     match read(backend, number) {
@@ -136,7 +137,7 @@ pub(crate) fn newest(backend: &Backend) -> Result<Option<(u64, Capabilities)>> {
     }
 }
 
-/// Capabilities `number`.
+/// Reads the stored result `number`.
 pub(crate) fn read(backend: &Backend, number: u64) -> Result<Capabilities> {
     let path = layout::capabilities(number);
     let bytes = backend.read_record(&path, RECORD_BYTES_MAX)?;
@@ -150,7 +151,7 @@ fn newest_number(backend: &Backend) -> Result<Option<u64>> {
 }
 
 fn keep(backend: &Backend, probe: &Capabilities) -> Result<()> {
-    // Whoever keeps one at this moment found the same; a few numbers further is room enough for all of them.
+    // Another process that stores its result now found the same; the loop just takes the next free number.
     let mut number = newest_number(backend)?.unwrap_or(0);
     loop {
         number = number.checked_add(1).ok_or_else(|| {
@@ -164,7 +165,7 @@ fn keep(backend: &Backend, probe: &Capabilities) -> Result<()> {
     }
 }
 
-/// Writes, races and reads below a folder of scratch, which is cleared again as far as the store allows.
+/// Runs the test in a scratch folder, and then deletes the scratch records if the store allows it.
 fn try_out(backend: &Backend, place: &str) -> Result<Replaces> {
     let nonce = record::nonce()?;
     let paths: Vec<Path> = (0..ROUNDS).map(|round| layout::scratch(&format!("{nonce}-{round}"))).collect();
@@ -202,12 +203,12 @@ fn unfit(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, why)
 }
 
-/// Lets writers that start together create `path`. Returns the bytes of the one that won.
+/// Starts `WRITERS` threads that create `path` at the same time. Returns the bytes of the one that succeeded.
 fn race(backend: &Backend, path: &Path) -> Result<Bytes> {
     let start = Barrier::new(WRITERS);
     let run = || -> Result<Option<Bytes>> {
         let bytes = record::nonce().map(Bytes::from);
-        // Nobody may be waited for in vain.
+        // Every thread must reach the barrier, even after an error, or the others would wait for ever.
         start.wait();
         let bytes = bytes?;
         Ok((backend.create_unproven(path, &bytes)? == Created::Ours).then_some(bytes))
@@ -223,15 +224,15 @@ fn race(backend: &Backend, path: &Path) -> Result<Bytes> {
         (1, Some(winner)) => Ok(winner),
         (count, _) => Err(unfit(format!(
             "{WRITERS} writers created the same record and {count} were told that they had made it, so writers would \
-             overwrite each other's versions. Use a folder, or a store with conditional writes (`If-None-Match: *` on put), \
-             as Amazon S3, Ceph, MinIO and versitygw 1.8 have and Garage has not"
+             overwrite each other's versions. Use a folder, or a store with conditional writes (`If-None-Match: *` on \
+             put), as Amazon S3, Ceph, MinIO and versitygw 1.8 have and Garage has not"
         ))),
     }
 }
 
 fn try_replacing(backend: &Backend, path: &Path) -> Replaces {
     let Some(first) = backend.replace_if(path, None, "second") else { return Replaces::Never };
-    // `first` names what was there before `second` is.
+    // `first` is the tag from before `second` was written, so it is out of date now.
     match backend.replace_if(path, Some(first), "third") {
         None => Replaces::OnCondition,
         Some(_) => Replaces::Always,

@@ -1,5 +1,5 @@
-//! Where the futures of an object store run: on the thread that waits for them; for a store in a network there is a
-//! runtime of the repository's own besides, which drives connections and timers.
+//! Runs the futures of an object store on the thread that waits for them. For a store in a network there is also a
+//! private tokio runtime, which drives connections and timers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use base::{Error, Result};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Threads that drive connections. They only move bytes; the work on them is done by the callers' threads.
+/// Threads that drive connections. They only move bytes; the callers' threads do the work on these bytes.
 const THREADS: usize = 2;
 
-/// Runs futures to their end.
+/// Runs futures to completion.
 #[derive(Debug, Clone)]
 pub(crate) enum Executor {
-    /// On the caller's thread, which is where `object_store` does the work of folders and memory.
+    /// On the caller's thread, where `object_store` also does the file and memory operations.
     Here,
     /// On the caller's thread, in the context of a runtime.
     Network(Arc<Driver>),
 }
 
-/// A runtime that ends without waiting: a repository may be dropped inside somebody's async code.
+/// A runtime that shuts down without waiting: a repository may be dropped inside a caller's async code.
 #[derive(Debug)]
 pub(crate) struct Driver(Option<Runtime>);
 
@@ -38,7 +38,7 @@ impl Driver {
 }
 
 impl Executor {
-    /// One for a store in a network.
+    /// An executor for a store in a network. Fails if the threads can't be started.
     pub(crate) fn network() -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
@@ -50,7 +50,7 @@ impl Executor {
         Ok(Self::Network(Arc::new(Driver(Some(runtime)))))
     }
 
-    /// Runs `future` to its end while this thread waits.
+    /// Runs `future` to completion on this thread, which blocks until then.
     pub(crate) fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         match self {
             Self::Network(driver) => {
@@ -58,8 +58,8 @@ impl Executor {
                 futures::executor::block_on(future)
             }
             Self::Here if Handle::try_current().is_err() => futures::executor::block_on(future),
-            // Inside a tokio runtime `object_store` would hand its work to a thread of the runtime's pool, and a pool
-            // whose threads all wait for one more thread stands still; a thread of our own has no runtime.
+            // Inside a tokio runtime, `object_store` would move its work to the runtime's blocking pool. If all
+            // threads of that pool wait here, this would be a deadlock. A new thread has no runtime.
             Self::Here => std::thread::scope(|scope| {
                 let run = scope.spawn(|| futures::executor::block_on(future));
                 run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -67,7 +67,7 @@ impl Executor {
         }
     }
 
-    /// Starts `future`, which nobody waits for here. Only for a store in a network.
+    /// Starts `future` in the background. Only for a store in a network.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         match self {
             Self::Network(driver) => drop(driver.handle().spawn(future)),
@@ -75,13 +75,14 @@ impl Executor {
         }
     }
 
-    /// Lets time pass before something is tried again, as [`Self::rest`] does. Where nothing is far away there is
-    /// nothing to wait for.
+    /// Waits before a retry, as [`Self::rest`] does. Does not wait for folders and memory, where a retry costs
+    /// nothing.
     pub(crate) fn pause(&self, base: Duration) -> Result<()> {
         if let Self::Network(_) = self { self.rest(base) } else { Ok(()) }
     }
 
-    /// Lets `base` to twice as much time pass, so that those who failed together do not come back together.
+    /// Waits for a random time between `base` and twice `base`, so that writers that failed together do not retry
+    /// together.
     pub(crate) fn rest(&self, base: Duration) -> Result<()> {
         let share = crate::record::random::<1>()?[0];
         let time = base + base * u32::from(share) / 256;

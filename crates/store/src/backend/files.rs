@@ -1,6 +1,6 @@
-//! What lies in a folder under the name of a record or an object: read and put right without waiting for anything that
-//! is no file. Opening a FIFO would wait for its writer, for ever; `O_NONBLOCK` opens it at once, and then it is seen
-//! for what it is. open(2), fifo(7).
+//! Reads and repairs the files of a folder, without blocking on anything that is not a regular file. Opening a FIFO
+//! would block until a writer opens it, perhaps for ever; with `O_NONBLOCK` it opens at once, and its type can be
+//! checked. See open(2), fifo(7).
 
 use std::fs::File;
 use std::io::ErrorKind as Io;
@@ -15,14 +15,14 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::backend::scrubs::FileStamp;
 
-/// What is set aside keeps its name, with this behind it.
+/// Suffix of the name of a folder that was set aside.
 pub(crate) const ASIDE: &str = "damaged";
 
-/// How often something is set aside from one place.
+/// How often something can be set aside at one path.
 const ASIDE_MAX: u32 = 1000;
 
-/// What the file `name` in `root` holds. `NotFound` if there is none, `Corrupt` if it is longer than `bytes_max` or no
-/// file, before memory is taken.
+/// The content of the file `name` in `root`. `NotFound` if there is none; `Corrupt` if it is not a file, or longer
+/// than `bytes_max`, which is checked before memory is allocated.
 pub(crate) fn read(root: &Path, name: &str, bytes_max: u64) -> Result<Bytes> {
     let (file, bytes) = open(root, name, OFlags::RDONLY)?;
     if bytes > bytes_max {
@@ -32,7 +32,8 @@ pub(crate) fn read(root: &Path, name: &str, bytes_max: u64) -> Result<Bytes> {
     read_open(&file, bytes).map_err(|error| Error::from_io(format!("read `{name}`"), error))
 }
 
-/// The length in bytes of what lies under `name`: 0 of what is no file, `None` if nothing is there, or a folder.
+/// The length in bytes of the file `name`: 0 if it is neither file nor folder, `None` if it does not exist or is a
+/// folder.
 pub(crate) fn size(root: &Path, name: &str) -> Result<Option<u64>> {
     match std::fs::metadata(root.join(name)) {
         Ok(found) if found.is_dir() => Ok(None),
@@ -42,7 +43,7 @@ pub(crate) fn size(root: &Path, name: &str) -> Result<Option<u64>> {
     }
 }
 
-/// What tells the file `name` from the same file after a change. None if there is none.
+/// Inode, length and ctime of the file `name`, which show whether it has changed. `None` if there is no such file.
 pub(crate) fn stamp(root: &Path, name: &str) -> Option<FileStamp> {
     let found = std::fs::metadata(root.join(name)).ok().filter(std::fs::Metadata::is_file)?;
     let changed = u64::try_from(found.ctime()).ok()?.checked_mul(1_000_000_000)?;
@@ -50,8 +51,8 @@ pub(crate) fn stamp(root: &Path, name: &str) -> Option<FileStamp> {
     Some(FileStamp { inode: found.ino(), bytes: found.len(), changed_ns })
 }
 
-/// Writes `bytes` over what the file `name` holds, which has the same length and differs in one byte: whoever reads it
-/// meanwhile finds it as it was or as it will be. A file that is deleted meanwhile stays deleted.
+/// Overwrites the file `name` with `bytes`, which have the same length and differ in one byte. So a concurrent reader
+/// sees either the old or the new content. A file that is deleted at the same time stays deleted.
 pub(crate) fn renew(root: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let failed = |error| Error::from_io(format!("put `{name}` right"), error);
     let (file, _) = match open(root, name, OFlags::WRONLY) {
@@ -61,8 +62,8 @@ pub(crate) fn renew(root: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     file.write_all_at(bytes, 0).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// Calls `each` for the path of all that lies below the folder `name` and is no folder, files or not. Temporary files
-/// of writes (`<name>#<n>`) are passed over.
+/// Calls `each` with the path of everything below the folder `name` except folders, whether it is a regular file or
+/// not. Temporary files of writes (`<name>#<n>`) are skipped.
 pub(crate) fn each(root: &Path, name: &str, each: &mut dyn FnMut(Location)) -> Result<()> {
     let mut waiting = vec![name.to_owned()];
     while let Some(name) = waiting.pop() {
@@ -87,7 +88,7 @@ pub(crate) fn each(root: &Path, name: &str, each: &mut dyn FnMut(Location)) -> R
     Ok(())
 }
 
-/// Takes away what lies under `name` and can't be replaced by a file: a folder is set aside with all that is in it.
+/// Makes the path `name` free for a new file: if there is a folder, it is set aside with everything in it.
 pub(crate) fn make_way_for(root: &Path, name: &str) -> Result<()> {
     let path = root.join(name);
     match path.symlink_metadata() {
@@ -98,7 +99,7 @@ pub(crate) fn make_way_for(root: &Path, name: &str) -> Result<()> {
     }
 }
 
-/// Takes away what lies at `path`.
+/// Removes the file at `path`, or sets the folder at `path` aside.
 pub(crate) fn make_way(path: &Path) -> std::io::Result<()> {
     if !path.symlink_metadata()?.is_dir() {
         return std::fs::remove_file(path);
@@ -108,19 +109,19 @@ pub(crate) fn make_way(path: &Path) -> std::io::Result<()> {
         aside.push(format!(".{ASIDE}{}", if count == 0 { String::new() } else { count.to_string() }));
         aside
     };
-    // What was set aside before stays.
+    // Folders that were set aside before are kept.
     let free = (0..ASIDE_MAX).map(aside).find(|aside| Path::new(aside).symlink_metadata().is_err());
     std::fs::rename(path, free.ok_or(Io::AlreadyExists)?)
 }
 
-/// The file `name`, and its length in bytes.
+/// Opens the regular file `name`; returns it with its length in bytes. `Corrupt` if it is not a regular file.
 fn open(root: &Path, name: &str, how: OFlags) -> Result<(File, u64)> {
     let no_file = || Error::new(ErrorKind::Corrupt, format!("`{name}` is damaged: it is no file"));
     let path = root.join(name);
     let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(&path, flags, Mode::empty()).map(File::from);
     let file = opened.map_err(|error| {
-        // A socket can't be opened at all, a folder not to be written.
+        // A socket can't be opened at all, and a folder can't be opened for writing.
         let is_other = std::fs::metadata(&path).is_ok_and(|found| !found.is_file());
         if is_other { no_file() } else { Error::from_io(format!("read `{name}`"), error) }
     })?;
@@ -128,8 +129,8 @@ fn open(root: &Path, name: &str, how: OFlags) -> Result<(File, u64)> {
     if found.is_file() { Ok((file, found.len())) } else { Err(no_file()) }
 }
 
-/// Reads what an open file holds by one system call, into memory that is not cleared before. `object_store` streams in
-/// pieces of 8 KiB, and `read_to_end` would begin with as little.
+/// Reads `bytes` bytes of an open file with one system call (more only after a short read), into memory that is not
+/// zeroed first. `object_store` would read in pieces of 8 KiB, and `read_to_end` starts with small reads too.
 pub(crate) fn read_open(file: &File, bytes: u64) -> std::io::Result<Bytes> {
     let length = usize::try_from(bytes).map_err(|_| Io::FileTooLarge)?;
     let mut content = Vec::with_capacity(length);

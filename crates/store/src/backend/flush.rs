@@ -1,9 +1,9 @@
-//! One flush for all who wait for one: a flush makes durable whatever was put before it began, whoever put it.
+//! Shares flushes between threads: a flush makes durable everything that any thread put before the flush began.
 
 use base::Result;
 use parking_lot::{Condvar, Mutex};
 
-/// Joins flushes that are asked for at the same time.
+/// Combines flushes that several threads request at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct SharedFlush {
     state: Mutex<State>,
@@ -12,17 +12,19 @@ pub(crate) struct SharedFlush {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Number of the last flush that began.
     running: bool,
     begun: u64,
-    /// The last that began and succeeded.
+    /// Number of the last flush that began and then succeeded.
     succeeded: u64,
 }
 
 impl SharedFlush {
-    /// Returns after a `flush` that began after this call and succeeded, whoever made it; or with the error of one that
-    /// this thread made.
+    /// Returns `Ok` after any thread's `flush` that began after this call has succeeded. Returns an error only if
+    /// this thread ran the flush and it failed.
     pub(crate) fn flush(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.state.lock();
+        // A flush that already runs may have begun before this caller's last put: only the next one counts.
         let needed = state.begun + 1;
         while state.running && state.succeeded < needed {
             self.moved.wait(&mut state);

@@ -1,11 +1,10 @@
-//! What a folder needs beyond the object store's trait: many objects made durable by one barrier.
+//! Writes objects to a folder: many objects are made durable by one flush.
 //!
-//! A file that was renamed or linked to its name without a flush can come back from a power cut empty, under the name
-//! of an object that later captures would then count on. So an object gets its name only after its bytes are on the
-//! disk: it is written to a file without a name (`O_TMPFILE`), a batch of such files is flushed by one `syncfs`, and
-//! then they are linked. A process that dies leaves nothing behind. One flush for a batch, not one for each object,
-//! because a flush costs a journal commit: 90 KB objects go in 2 to 3 times as fast (`versions.folder_put` of `make
-//! codec`).
+//! A file that was renamed or linked to its name without a flush can be empty after a power cut, and later captures
+//! would rely on the object with this name. So an object gets its name only after its bytes are on the disk: it is
+//! written to a file without a name (`O_TMPFILE`), one `syncfs` flushes a batch of such files, and then they are
+//! linked. A process that dies leaves nothing behind. A flush costs a journal commit; one flush per batch instead of
+//! one per object stores 90 KB objects 2 to 3 times as fast (`versions.folder_put` of `make codec`).
 //!
 //! `syncfs` reports lost writes since Linux 5.8; open(2), linkat(2), syncfs(2).
 
@@ -25,47 +24,48 @@ use rustix::io::Errno;
 
 use crate::backend::files;
 
-/// How deep records lie.
+/// Depth of the deepest folders that hold records.
 const DEPTH_MAX: u32 = 4;
-/// How often a folder is made for an object that somebody removes since it is empty.
+/// How often the folder for an object is created again, after a prune removed it because it was empty.
 const FOLDERS_MAX: u32 = 5;
 
-/// Most bytes and files that wait for one flush. Twice as many may be open, while one batch is flushed and the next
-/// fills; together they stay below the usual limit of 1024 open files.
+/// Most bytes and files that wait for one flush. While one batch is flushed the next one fills, so twice as many
+/// files may be open, still below the usual limit of 1024.
 const BATCH_BYTES: u64 = 16 << 20;
 const BATCH_FILES: usize = 256;
 
-/// The folder that a repository lies in.
+/// The folder of a repository.
 #[derive(Debug)]
 pub(crate) struct Folder {
     shared: Arc<Shared>,
-    /// The thread that flushes a full batch. Whoever fills the next one waits for it, which bounds what is open.
+    /// The thread that flushes a full batch. The thread that fills the next batch waits for it, which limits open
+    /// files.
     flusher: Mutex<Option<JoinHandle<Result<()>>>>,
 }
 
-/// What a folder's callers share with its flusher.
+/// State shared by callers and the flusher thread.
 #[derive(Debug)]
 struct Shared {
     root: PathBuf,
-    /// Open from the start: `syncfs` tells of writes that were lost since then.
+    /// Opened once at the start: `syncfs` reports lost writes since the handle was opened.
     handle: File,
-    /// Whether the filesystem can hold files without names.
+    /// Whether the filesystem supports files without names.
     takes_unnamed: bool,
     intake: Mutex<Intake>,
     /// Held while a batch is flushed and linked. Taken before `intake`.
     flushing: Mutex<()>,
 }
 
-/// A temporary file beside the record that it was to become: its writer is at work, or died.
+/// A temporary file next to the record that it was to become. Its writer is still running, or has died.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     path: PathBuf,
-    /// Another file may have this name later.
+    /// Inode and modification time: another file may get the same name later.
     file: (u64, i64, i64),
 }
 
 impl Unfinished {
-    /// What lies at `path`, if its name is that of a temporary file of `object_store`: `<record>#<number>`.
+    /// The file at `path`, if its name is that of a temporary file of `object_store`: `<record>#<number>`.
     fn at(path: PathBuf) -> Option<Self> {
         let (_, number) = path.file_name()?.to_str()?.rsplit_once('#')?;
         number.parse::<u64>().ok()?;
@@ -73,7 +73,7 @@ impl Unfinished {
         Some(Self { path, file: (found.ino(), found.mtime(), found.mtime_nsec()) })
     }
 
-    /// Deletes it, if it is there and as it was.
+    /// Deletes the file if it still exists and has not changed.
     fn delete(self) -> std::io::Result<()> {
         if Self::at(self.path.clone()).is_none_or(|now| now.file != self.file) {
             return Ok(());
@@ -85,14 +85,14 @@ impl Unfinished {
     }
 }
 
-/// Objects that were put and wait for their flush.
+/// Objects that were put and wait for a flush.
 #[derive(Debug, Default)]
 struct Intake {
     waiting: Vec<Unnamed>,
     bytes: u64,
-    /// Names of all that wait or are being flushed.
+    /// Names of all objects that wait or are being flushed.
     names: HashSet<PathBuf>,
-    /// A flush failed: what was written before may be lost, and nobody knows whose it was.
+    /// A flush failed: any earlier write may be lost, and it is not known which.
     lost: bool,
 }
 
@@ -104,7 +104,7 @@ struct Unnamed {
 }
 
 impl Folder {
-    /// The folder `root`, which exists.
+    /// Opens the existing folder `root`.
     pub(crate) fn open(root: &Path) -> Result<Self> {
         let failed = |error| Error::from_io(format!("open folder `{}`", root.display()), error);
         let handle = File::open(root).map_err(failed)?;
@@ -115,22 +115,22 @@ impl Folder {
         Ok(Self { shared, flusher: Mutex::default() })
     }
 
-    /// Where it is.
+    /// The absolute path of the folder.
     pub(crate) fn root(&self) -> &Path {
         &self.shared.root
     }
 
-    /// Whether [`Self::put`] works here. Where it does not (NFS), every object is flushed by itself.
+    /// Whether [`Self::put`] works here. If not (NFS), `object_store` writes and flushes each object alone.
     pub(crate) fn takes_unnamed(&self) -> bool {
         self.shared.takes_unnamed
     }
 
-    /// Takes in the object `bytes`, which has its name and is durable after the next [`Self::flush`].
+    /// Writes the object `bytes`. It gets its name and is durable after the next [`Self::flush`].
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         if self.shared.take_in(name, bytes)? { self.flush_batch() } else { Ok(()) }
     }
 
-    /// Calls `each` for the name of every file that lies in the folder `name` in here, if there is such a folder.
+    /// Calls `each` with the name of every file in the folder `name` of this one. A missing folder counts as empty.
     pub(crate) fn each_name(&self, name: &str, each: &mut dyn FnMut(&str)) -> Result<()> {
         let failed = |error| Error::from_io(format!("list `{name}`"), error);
         let entries = match std::fs::read_dir(self.shared.root.join(name)) {
@@ -146,7 +146,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The temporary files that writers have left here or are about to use.
+    /// The temporary files of writers, dead or still running.
     pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>> {
         let mut found = Vec::new();
         let walked = gather_unfinished(&self.shared.root, DEPTH_MAX, &mut found);
@@ -154,33 +154,35 @@ impl Folder {
         Ok(found)
     }
 
-    /// Deletes those of `files` that are as they were.
+    /// Deletes those of `files` that have not changed since they were listed.
     pub(crate) fn delete_unfinished(&self, files: Vec<Unfinished>) -> Result<()> {
         let deleted = files.into_iter().try_for_each(Unfinished::delete);
         deleted.map_err(|error| Error::from_io("delete a temporary file", error))
     }
 
-    /// Whether an object of this name was put and waits for its flush.
+    /// Whether an object of this name was put and still waits for its flush.
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.shared.intake().names.contains(&self.shared.root.join(name))
     }
 
-    /// Makes everything put before durable, under its name. Also what other processes linked into this folder.
+    /// Makes everything put before durable, under its name. This includes names that other processes linked in this
+    /// folder.
     pub(crate) fn flush(&self) -> Result<()> {
         self.name_waiting()?;
         self.shared.flush()
     }
 
-    /// Gives everything that waits its name, after flushing it.
+    /// Flushes all waiting objects and gives them their names.
     pub(crate) fn name_waiting(&self) -> Result<()> {
         join(&mut self.flusher())?;
         self.shared.name_batch()
     }
 
-    /// Starts to flush a full batch once the one before is done, whose outcome this is.
+    /// Starts to flush a full batch as soon as the previous batch is done. Returns an error if that one failed.
     fn flush_batch(&self) -> Result<()> {
         let mut flusher = self.flusher();
         join(&mut flusher)?;
+        // The flusher that just ended may have taken these objects too.
         if self.shared.intake().is_full() {
             let shared = Arc::clone(&self.shared);
             let spawned =
@@ -196,9 +198,9 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// Lets go of the folder only when nothing uses it any more.
+    /// Waits for the flusher thread, which still uses the folder.
     fn drop(&mut self) {
-        // What was not flushed may be lost: nobody was told otherwise.
+        // An error can be ignored: no caller was told that these objects are durable.
         let _ = join(&mut self.flusher());
     }
 }
@@ -209,7 +211,7 @@ fn join(flusher: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
 }
 
 impl Shared {
-    /// Writes the object. Returns whether its batch is full.
+    /// Writes the object to a file without a name. Returns whether its batch is full.
     fn take_in(&self, name: &str, bytes: &[u8]) -> Result<bool> {
         let failed = |error: std::io::Error| Error::from_io(format!("write `{name}`"), error);
         let mut file = unnamed(&self.root).map_err(|error| failed(error.into()))?;
@@ -221,7 +223,7 @@ impl Shared {
         Ok(intake.is_full())
     }
 
-    /// Flushes everything that waits and gives it its names.
+    /// Flushes all waiting files and links them to their names.
     fn name_batch(&self) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
         let batch = {
@@ -244,13 +246,13 @@ impl Shared {
 
     fn flush(&self) -> Result<()> {
         rustix::fs::syncfs(&self.handle).map_err(|error| {
-            // The kernel reports a lost write once: nothing that was put before can be trusted from now on.
+            // The kernel reports a lost write only once: from now on, no earlier put can be trusted.
             self.intake().lost = true;
             Error::from_io(format!("flush folder `{}`", self.root.display()), error)
         })
     }
 
-    /// Gives flushed files their names. What could not be linked waits again: its bytes are safe.
+    /// Links flushed files to their names. A file that can't be linked goes back to the queue; its bytes are safe.
     fn link(&self, batch: Vec<Unnamed>) -> Result<()> {
         let mut outcome = Ok(());
         for object in batch {
@@ -291,11 +293,11 @@ impl Intake {
 }
 
 impl Unnamed {
-    /// Links the file to its name. What lies there gives way in one step, so that others always find something there:
-    /// it is the same object by another writer, or it is damaged.
+    /// Links the file to its name. A file that is already there is replaced atomically, so readers always find one:
+    /// it is the same object from another writer, or it is damaged.
     fn link(&self) -> rustix::io::Result<()> {
         let mut linked = self.link_to(&self.name);
-        // A prune removes folders that are empty.
+        // A prune may remove the folder just after it was created, because it is empty.
         for _ in 0..FOLDERS_MAX {
             if linked != Err(Errno::NOENT) {
                 break;
@@ -314,14 +316,14 @@ impl Unnamed {
         let aside = beside(&self.name)?;
         self.link_to(&aside)?;
         let renamed = match rustix::fs::rename(&aside, &self.name) {
-            // A folder, which nobody here made, is kept under another name.
+            // A folder, which no program of ours made, is renamed and kept.
             Err(Errno::ISDIR) => files::make_way(&self.name)
                 .map_err(|error| errno(&error))
                 .and_then(|()| rustix::fs::rename(&aside, &self.name)),
             renamed => renamed,
         };
         if renamed.is_err() {
-            // It is not needed, and a prune finds it.
+            // The temporary file is not needed; if this fails, a prune deletes it.
             let _ = rustix::fs::unlink(&aside);
         }
         renamed
@@ -337,7 +339,7 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// A name for a temporary file beside `name`: formats/repository.md, "Durability".
+/// A name for a temporary file next to `name`: formats/repository.md, "Durability".
 fn beside(name: &Path) -> rustix::io::Result<PathBuf> {
     let mut number = [0; 8];
     rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
@@ -346,7 +348,7 @@ fn beside(name: &Path) -> rustix::io::Result<PathBuf> {
     Ok(beside.into())
 }
 
-/// A new file without a name in `folder`.
+/// Opens a new file without a name in `folder`.
 fn unnamed(folder: &Path) -> rustix::io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     rustix::fs::open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode).map(File::from)

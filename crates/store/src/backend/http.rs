@@ -1,6 +1,6 @@
-//! The HTTP/1.1 client beneath `object_store`: connections that are kept, TLS by the machine's certificate authorities,
-//! and bounds on how long a store may stay silent. Retries are `object_store`'s, which is told what kind of error it
-//! was.
+//! The HTTP/1.1 client for `object_store`: keeps connections open, uses TLS with the machine's certificate
+//! authorities, and limits how long a store may stay silent. `object_store` itself retries; this client tells it the
+//! kind of each error.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -28,28 +28,28 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::Sleep;
 
-/// Until a connection must stand, with TLS.
+/// Longest time to set up a connection, with TLS.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// From a request, sent in full, to the head of its answer; and between two pieces of an answer.
+/// Longest time from the end of a request to the head of its answer, and between two pieces of an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Connections that wait for a next request, and for how long.
+/// Most idle connections that are kept open, and for how long.
 const IDLE_CONNECTIONS_MAX: usize = 64;
 const IDLE_MAX: Duration = Duration::from_secs(15);
 
-/// Makes the clients of a store.
+/// Creates HTTP clients for `object_store`.
 #[derive(Debug)]
 pub(crate) struct Connector {
     tls: ClientConfig,
 }
 
 impl Connector {
-    /// A connector that trusts the certificate authorities in `ca_bundle`, or else the machine's. Without TLS none are
-    /// looked for.
+    /// A connector that trusts the certificate authorities in `ca_bundle`, or the machine's if that is `None`. They
+    /// are loaded only if TLS is used. `Invalid` if there are none or the file can't be read.
     pub(crate) fn new(uses_tls: bool, ca_bundle: Option<&Path>) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         if uses_tls {
             for certificate in authorities(ca_bundle)? {
-                // One that cannot be used is as if it were not there; the handshake will tell.
+                // Skip a certificate that can't be used: if it was needed, the handshake will fail and say so.
                 let _ = roots.add(certificate);
             }
         }
@@ -67,8 +67,8 @@ fn authorities(ca_bundle: Option<&Path>) -> Result<Vec<CertificateDer<'static>>>
     let Some(path) = ca_bundle else {
         let found = rustls_native_certs::load_native_certs();
         if found.certs.is_empty() {
-            let text = "this machine has no certificate authorities: install ca-certificates, or set AWS_CA_BUNDLE to a \
-                        file with those to trust";
+            let text = "this machine has no certificate authorities: install ca-certificates, or set \
+                        AWS_CA_BUNDLE to a file with those to trust";
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         return Ok(found.certs);
@@ -117,7 +117,7 @@ impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let agent = HeaderValue::from_static(concat!("diskcast/", env!("CARGO_PKG_VERSION")));
         request.headers_mut().insert(USER_AGENT, agent);
-        // What is sent takes its time too: a second a MiB, at least.
+        // Sending the body takes time too: allow 1 µs per byte, about one second per MiB.
         let patience = SILENCE_MAX + Duration::from_micros(request.body().content_length() as u64);
         let answered = tokio::time::timeout(patience, self.0.request(request)).await;
         let answer = answered.map_err(|silence| HttpError::new(HttpErrorKind::Timeout, silence))?;
@@ -131,7 +131,7 @@ fn kind_of_client(error: &ClientError) -> HttpErrorKind {
     if error.is_connect() { HttpErrorKind::Connect } else { kind_beneath(error) }
 }
 
-/// What kind of error of HTTP or of the system lies beneath `error`.
+/// The kind of the first HTTP or system error in the chain of sources of `error`.
 fn kind_beneath(error: &(dyn std::error::Error + 'static)) -> HttpErrorKind {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -141,7 +141,8 @@ fn kind_beneath(error: &(dyn std::error::Error + 'static)) -> HttpErrorKind {
                 || http.is_canceled()
                 || http.is_body_write_aborted())
         {
-            // Tried again even for a create: if it was done, the next try finds the record and reads it back.
+            // Retrying is safe even for a create: if the first try succeeded, the next one finds the record and reads
+            // it back.
             return HttpErrorKind::Request;
         }
         if let Some(io) = cause.downcast_ref::<std::io::Error>() {
@@ -155,7 +156,7 @@ fn kind_beneath(error: &(dyn std::error::Error + 'static)) -> HttpErrorKind {
     HttpErrorKind::Unknown
 }
 
-/// The answer of a store ended in its middle.
+/// The error for an answer that ended before its announced length.
 #[derive(Debug)]
 pub(crate) struct CutShort(Box<dyn std::error::Error + Send + Sync>);
 
@@ -177,7 +178,7 @@ impl std::error::Error for CutShort {
     }
 }
 
-/// The body of an answer, which may not stay silent for longer than [`SILENCE_MAX`].
+/// The body of an answer. Reading it fails if nothing arrives for [`SILENCE_MAX`].
 struct Patient {
     body: Incoming,
     silence: Pin<Box<Sleep>>,
@@ -204,6 +205,7 @@ impl Body for Patient {
                 frame.map(|read| read.map_err(|error| CutShort::during(kind_beneath(&error), error))),
             );
         }
+        // The timer is set again only when the body has to wait, not for each frame: frames often come in bursts.
         if std::mem::take(&mut self.heard) {
             let until = tokio::time::Instant::now() + SILENCE_MAX;
             self.silence.as_mut().reset(until);

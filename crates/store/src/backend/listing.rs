@@ -1,4 +1,4 @@
-//! What a store lists: records of a folder, its folders, and pages of a long list.
+//! Lists what a store holds: records below a folder, folders in a folder, and pages of a long list.
 
 use base::Result;
 use futures::StreamExt as _;
@@ -12,7 +12,7 @@ use crate::backend::folder::Unfinished;
 use crate::error::from_store;
 
 impl Backend {
-    /// The temporary files of writers that are at work or dead, where records are files.
+    /// In a folder: the temporary files of writers, running or dead. Elsewhere: none.
     pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>> {
         match &self.objects {
             Objects::Folder(folder) => folder.unfinished(),
@@ -20,7 +20,7 @@ impl Backend {
         }
     }
 
-    /// Deletes those of `files` that are as they were.
+    /// Deletes those of `files` that have not changed since they were listed.
     pub(crate) fn delete_unfinished(&self, files: Vec<Unfinished>) -> Result<()> {
         match &self.objects {
             Objects::Folder(folder) => folder.delete_unfinished(files),
@@ -28,7 +28,7 @@ impl Backend {
         }
     }
 
-    /// Calls `each` for every record below `folder`, in no order, without holding them all.
+    /// Calls `each` for every record below `folder`, in no particular order, without keeping all of them in memory.
     pub(crate) fn for_each(&self, folder: &Path, each: &mut dyn FnMut(ObjectMeta)) -> Result<()> {
         let mut last: Option<Path> = None;
         let mut pauses = self.pauses();
@@ -39,14 +39,14 @@ impl Backend {
                 pauses = self.pauses();
             }
             match pauses.next() {
-                // S3 lists in the order of paths, so what comes behind the last is what is missing.
+                // S3 lists paths in ascending order, so the missing ones come after the last path seen.
                 Some(pause) if was_cut_short(&error) => self.executor.pause(pause)?,
                 _ => return Err(from_store(format!("list `{folder}`"), error)),
             }
         }
     }
 
-    /// Calls `each` for the path of every record below `folder`, also where something else lies in place of one.
+    /// Calls `each` for the path of every record below `folder`, also if the path holds something that is not a file.
     pub(crate) fn each_path(&self, folder: &Path, each: &mut dyn FnMut(Path)) -> Result<()> {
         match &self.objects {
             Objects::Folder(here) => files::each(here.root(), folder.as_ref(), each),
@@ -60,7 +60,7 @@ impl Backend {
         last: &mut Option<Path>,
         each: &mut dyn FnMut(ObjectMeta),
     ) -> object_store::Result<()> {
-        // The store looks at the thread that calls it for a runtime, so this call must not be made on the caller's.
+        // `object_store` looks for a runtime on the thread that makes this call, so it must run inside `wait`.
         let mut records = self.wait(async {
             match &*last {
                 None => self.store.list(Some(folder)),
@@ -81,7 +81,7 @@ impl Backend {
         }
     }
 
-    /// The names of the folders in `folder`, ascending.
+    /// The names of the folders directly in `folder`, ascending.
     pub(crate) fn folders(&self, folder: &Path) -> Result<Vec<String>> {
         let mut names: Vec<String> = self
             .look_into(folder)?
@@ -93,10 +93,10 @@ impl Backend {
         Ok(names)
     }
 
-    /// Calls `each` for the name of every record in `folder`, without those in folders of it, in no order.
+    /// Calls `each` for the name of every record directly in `folder`, not in its subfolders, in no particular order.
     pub(crate) fn each_name(&self, folder: &Path, each: &mut dyn FnMut(&str)) -> Result<()> {
         if let Objects::Folder(here) = &self.objects {
-            // The object store would ask for the size of each, ten thousand versions for one number.
+            // `object_store` would also read the size of each file: ten thousand of them to find one version number.
             return here.each_name(folder.as_ref(), each);
         }
         let records = self.look_into(folder)?.objects;
@@ -104,18 +104,18 @@ impl Backend {
         Ok(())
     }
 
-    /// Whether a list can begin at any name and goes on in the order of names, as [`Self::page`] needs it.
+    /// Whether a list can start after any name and continues in the order of names, as [`Self::page`] needs.
     pub(crate) fn lists_pages(&self) -> bool {
         self.is_far()
     }
 
-    /// The records in `folder` on a page behind `after`, and whether no page follows; `None` from a store that does not
-    /// list in the order of names.
+    /// Up to [`LIST_BATCH`] records in `folder` with paths greater than `after`, and whether the list ends there.
+    /// `None` if the store does not list in the order of names.
     pub(crate) fn page(&self, folder: &Path, after: &Path) -> Result<Option<(Vec<Path>, bool)>> {
         if !self.lists_pages() {
             return Ok(None);
         }
-        // The store looks at the thread that calls it for a runtime, as in `for_each_after`.
+        // Inside `wait` for the same reason as in `for_each_after`.
         let list = || {
             self.wait(async {
                 let records = self.store.list_with_offset(Some(folder), after).take(LIST_BATCH);

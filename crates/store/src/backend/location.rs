@@ -1,4 +1,4 @@
-//! Where a repository lies: a folder, a bucket of an S3 store, or memory for tests.
+//! Where a repository is stored: a folder, a bucket of an S3 store, or memory for tests.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::str::FromStr;
 
 use base::{Error, ErrorKind, Result};
 
-/// Where a repository lies.
+/// Where a repository is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
-    /// A folder of this machine, or one that it has mounted.
+    /// A folder of this machine, which may be a mounted network filesystem.
     Folder(PathBuf),
-    /// A bucket of an S3-compatible store, or a part of one. How it is reached is in [`crate::S3Access`].
+    /// A bucket of an S3-compatible store, or a part of one. [`crate::S3Access`] has its endpoint and credentials.
     S3(Bucket),
-    /// The memory of this process, gone with the `Repository` value.
+    /// The memory of this process; lost when the `Repository` value is dropped.
     Memory,
 }
 
-/// A bucket, and where in it a repository lies.
+/// A bucket, and the prefix under which a repository is stored in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
     /// 3 to 63 of `a-z 0-9 . -`, the first and the last a letter or a digit.
     pub(crate) name: String,
-    /// What the keys of all records begin with, without slashes at its ends. Empty for the whole bucket.
+    /// Prefix of the keys of all records, without slashes at its ends. Empty if the repository has the whole bucket.
     pub(crate) prefix: String,
 }
 
@@ -52,8 +52,8 @@ impl fmt::Display for Bucket {
 impl FromStr for Location {
     type Err = Error;
 
-    /// Parses `memory:`, `s3://bucket[/prefix]`, `file:///folder` or a path. Any other `scheme://` is refused rather
-    /// than taken for a path.
+    /// Parses `memory:`, `s3://bucket[/prefix]`, `file:///folder` or a path. Any other `scheme://` is `Invalid`; it
+    /// is not treated as a path.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             Err(Error::new(ErrorKind::Invalid, format!("`{}` is no repository: {why}", text.escape_debug())))
@@ -83,7 +83,7 @@ impl FromStr for Location {
     }
 }
 
-/// Parses `bucket[/prefix]`, or says why it is none. Credentials have no place in it.
+/// Parses `bucket[/prefix]`, or says what is wrong. It can't contain credentials.
 fn bucket(text: &str) -> std::result::Result<Bucket, &'static str> {
     let (name, prefix) = text.split_once('/').unwrap_or((text, ""));
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-');

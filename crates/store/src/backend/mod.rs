@@ -1,5 +1,5 @@
-//! The blocking side of an object store: whole records in, whole records out, create-if-absent that survives a lost
-//! reply. All that the repository knows of where it lies goes through here.
+//! Blocking access to an object store: reads and writes whole records, with a create-if-absent that survives a lost
+//! reply. All store access of the repository goes through this module.
 
 pub(crate) mod access;
 pub(crate) mod cache;
@@ -38,23 +38,23 @@ use crate::backend::uploads::Uploads;
 use crate::error::from_store;
 use crate::record::mend::mend;
 
-/// Records that a listing holds at a time: as many as S3 lists at once.
+/// Records per batch of a listing; S3 returns at most this many per request.
 const LIST_BATCH: usize = 1000;
-/// A longer object comes from a network in parts of this many bytes, all at once.
+/// Over a network, an object longer than this is read in parts of this many bytes, all requested at the same time.
 const PART_BYTES: u64 = 2 << 20;
-/// How often a create is tried whose outcome is neither success nor anybody's record, and a read whose answer ends in
-/// its middle. `object_store` tries a request again that meets no answer, but knows neither of these.
+/// Most tries of a create that neither succeeded nor found another record, and of a read whose answer ended early.
+/// `object_store` retries requests that got no answer, but handles neither of these cases.
 const TRIES_MAX: u32 = 5;
-/// The least time between two of them, doubled each time.
+/// Shortest wait between two tries, doubled each time.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// About as long as a writer takes between reading the newest version and publishing the next, in a network and here:
-/// so long somebody rests who lost a race to others, doubled for each further race that was lost, up to this often.
+/// How long a writer waits after it lost a race, over a network and locally: about the time between reading the
+/// newest version and publishing the next. Doubled for each further lost race, at most `REST_DOUBLED_MAX` times.
 const REST_FAR: Duration = Duration::from_millis(20);
 const REST_HERE: Duration = Duration::from_millis(5);
 const REST_DOUBLED_MAX: u32 = 5;
 
-/// An object store, and the way to it.
+/// An object store, and the threads that run its futures.
 #[derive(Debug)]
 pub(crate) struct Backend {
     store: Arc<dyn ObjectStore>,
@@ -64,23 +64,23 @@ pub(crate) struct Backend {
     flush: SharedFlush,
 }
 
-/// How objects go in.
+/// How objects are written.
 #[derive(Debug)]
 enum Objects {
-    /// One by one, each there when its put returns.
+    /// One at a time; each is stored when its put returns.
     Direct,
-    /// In batches with a flush for each, where the folder's filesystem can do that.
+    /// In batches with one flush each, if the folder's filesystem supports files without names.
     Folder(Folder),
-    /// Several at once.
+    /// Several at the same time.
     Uploads(Uploads),
 }
 
-/// Who won a create-if-absent.
+/// Which writer's record a create-if-absent left at the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Created {
-    /// The record is there and holds our bytes.
+    /// The record exists and has our bytes.
     Ours,
-    /// Somebody else's record is there.
+    /// Another writer's record exists.
     Taken,
 }
 
@@ -94,40 +94,40 @@ impl Backend {
         Self { store, executor, objects, check, flush: SharedFlush::default() }
     }
 
-    /// A store whose futures do their work where they are waited for.
+    /// A store whose futures do their work on the thread that waits for them.
     pub(crate) fn here(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Self {
         Self::new(store, Executor::Here, Objects::Direct, check)
     }
 
-    /// A folder, as `object_store` sees it and as it takes in objects.
+    /// A folder: `store` reads and lists it, `folder` writes objects to it.
     pub(crate) fn folder(store: Arc<dyn ObjectStore>, folder: Folder, check: CapabilityCheck) -> Self {
         Self::new(store, Executor::Here, Objects::Folder(folder), check)
     }
 
-    /// Any store that says when a put is done, one object after the other.
+    /// Any store; puts one object at a time.
     pub(crate) fn any(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Result<Self> {
         Ok(Self::new(store, Executor::network()?, Objects::Direct, check))
     }
 
-    /// A store behind a network.
+    /// A store in a network; puts several objects at the same time.
     pub(crate) fn network(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Result<Self> {
         let executor = Executor::network()?;
         let uploads = Uploads::new(Arc::clone(&store), executor.clone());
         Ok(Self::new(store, executor, Objects::Uploads(uploads), check))
     }
 
-    /// Whether every call costs a way through a network.
+    /// Whether every call goes through a network.
     pub(crate) fn is_far(&self) -> bool {
         matches!(self.objects, Objects::Uploads(_))
     }
 
-    /// Whether records are files of this machine.
+    /// Whether records are files in a folder.
     pub(crate) fn is_folder(&self) -> bool {
         matches!(self.objects, Objects::Folder(_))
     }
 
-    /// The folder of this machine that records are files of. None for one that a network filesystem shows, where what
-    /// another machine changed may be seen late.
+    /// The folder whose files are the records. `None` for other stores and for a folder of a network filesystem,
+    /// where changes by another machine may be seen late.
     pub(crate) fn local_folder(&self) -> Option<&std::path::Path> {
         match &self.objects {
             Objects::Folder(folder) if folder.takes_unnamed() => Some(folder.root()),
@@ -135,7 +135,8 @@ impl Backend {
         }
     }
 
-    /// What tells the file at `path` from the same file after a change; none if there is no file that has its name.
+    /// Inode, length and ctime of the file at `path`, which show whether it has changed. `None` if there is no file
+    /// yet.
     pub(crate) fn stamp(&self, path: &Path) -> Option<FileStamp> {
         match &self.objects {
             Objects::Folder(folder) if !folder.holds(path.as_ref()) => {
@@ -145,29 +146,32 @@ impl Backend {
         }
     }
 
-    /// The record at `path` in one read. `Corrupt` if it is longer than `bytes_max`, before memory is taken.
+    /// Reads the record at `path` in one request. `Corrupt` if it is longer than `bytes_max`, checked before memory
+    /// is allocated.
     pub(crate) fn read(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
-        // Asked first: what waits now may have its name by the time that a read has missed it.
+        // Check waiting puts first: after a failed read, a waiting object could have moved to the store, and both
+        // would miss it.
         match &self.objects {
             Objects::Uploads(uploads) => {
                 if let Some(bytes) = uploads.waiting(path) {
                     return Ok(bytes);
                 }
             }
-            // Until it has its name, what lies there may be the damaged file that it replaces.
+            // A waiting object may replace a damaged file at this path, which must not be read instead.
             Objects::Folder(folder) if folder.holds(path.as_ref()) => folder.name_waiting()?,
             Objects::Folder(_) | Objects::Direct => {}
         }
         self.read_named(path, bytes_max)
     }
 
-    /// The record at `path` as it was written, also where one bit of it changed since.
+    /// Reads the record at `path` and repairs it in memory if one bit has changed.
     pub(crate) fn read_record(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
         let stored = self.read(path, bytes_max)?;
         Ok(mend(&stored).unwrap_or(stored))
     }
 
-    /// The object at `path`, which should have `bytes` bytes. A long one that comes from far comes in parts.
+    /// Reads the object at `path`, which should have `bytes` bytes. Over a network, a long object is read in parallel
+    /// parts.
     pub(crate) fn read_object(&self, path: &Path, bytes: u64) -> Result<Bytes> {
         if self.is_far() && bytes > PART_BYTES && !self.waits(path) {
             let starts = (0..bytes.div_ceil(PART_BYTES)).map(|part| part * PART_BYTES);
@@ -178,7 +182,7 @@ impl Backend {
                 return Ok(whole.freeze());
             }
         }
-        // Also says what is wrong with an object whose parts did not come.
+        // Also the fallback if a part failed: this read returns the error.
         self.read(path, bytes)
     }
 
@@ -202,7 +206,7 @@ impl Backend {
         self.wait(found.bytes()).map_err(|error| from_store(what(), error))
     }
 
-    /// The length of the record at `path` in bytes, `None` if there is none.
+    /// The length in bytes of the record at `path`, or `None` if there is none.
     pub(crate) fn size(&self, path: &Path) -> Result<Option<u64>> {
         if let Objects::Folder(folder) = &self.objects {
             return files::size(folder.root(), path.as_ref());
@@ -218,7 +222,7 @@ impl Backend {
         }
     }
 
-    /// Whether an object was put at `path` by [`Self::put`] and is not safe yet.
+    /// Whether [`Self::put`] was called for `path` and the object is not safely stored yet.
     pub(crate) fn waits(&self, path: &Path) -> bool {
         match &self.objects {
             Objects::Direct => false,
@@ -227,12 +231,12 @@ impl Backend {
         }
     }
 
-    /// Stores the object `bytes` at `path`. It is durable after the next [`Self::flush`].
+    /// Stores the object `bytes` at `path`. It is durable only after the next [`Self::flush`].
     pub(crate) fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
         match &self.objects {
             Objects::Folder(folder) if folder.takes_unnamed() => folder.put(path.as_ref(), &bytes),
             Objects::Uploads(uploads) => uploads.put(path, bytes),
-            // Overwriting is harmless: the bytes are what the name says.
+            // Overwriting is harmless: the path is the digest of the bytes.
             Objects::Folder(_) | Objects::Direct => self
                 .wait(self.store.put_opts(path, bytes.into(), PutOptions::default()))
                 .map(drop)
@@ -240,8 +244,8 @@ impl Backend {
         }
     }
 
-    /// Puts the record at `path` right, of which one byte is not as in `bytes`, durable. What is deleted meanwhile
-    /// stays deleted.
+    /// Repairs the record at `path`, which differs from `bytes` in one byte, durably. A record that is deleted at the
+    /// same time stays deleted.
     pub(crate) fn renew(&self, path: &Path, bytes: Bytes) -> Result<()> {
         if let Objects::Folder(folder) = &self.objects {
             return files::renew(folder.root(), path.as_ref(), &bytes);
@@ -253,18 +257,18 @@ impl Backend {
             Ok(_) | Err(object_store::Error::NotFound { .. } | object_store::Error::Precondition { .. }) => {
                 Ok(())
             }
-            // Not every store replaces on a condition.
+            // Not every store supports conditional replacement.
             Err(_) => self.replace(path, bytes),
         }
     }
 
-    /// Gives what is at `path` the name `to`, which is no record's.
+    /// Renames what is at `path` to `to`, which is not the path of any record.
     pub(crate) fn set_aside(&self, path: &Path, to: &Path) -> Result<()> {
         let failed = |error| from_store(format!("set `{path}` aside as `{to}`"), error);
         self.wait(self.store.rename(path, to)).map_err(failed)
     }
 
-    /// Stores `bytes` at `path`, durable, whatever is there: only for what is there and damaged.
+    /// Stores `bytes` at `path`, durably, and overwrites what is there. Only for damaged records.
     pub(crate) fn replace(&self, path: &Path, bytes: Bytes) -> Result<()> {
         if let Objects::Folder(folder) = &self.objects {
             files::make_way_for(folder.root(), path.as_ref())?;
@@ -274,7 +278,7 @@ impl Backend {
             .map_err(|error| from_store(format!("replace `{path}`"), error))
     }
 
-    /// Makes everything that was put before durable. Threads that call this at the same time share one flush.
+    /// Makes everything durable that was put before. Threads that call this at the same time share one flush.
     pub(crate) fn flush(&self) -> Result<()> {
         self.flush.flush(|| match &self.objects {
             Objects::Direct => Ok(()),
@@ -283,25 +287,26 @@ impl Backend {
         })
     }
 
-    /// Creates the record `bytes` at `path`, durable, unless there is one. `bytes` must be unlike what any other
-    /// writer would create there: after an error the record is read back, since the reply may be all that was lost.
-    /// `Unsupported` if the store is not fit for a repository.
+    /// Creates the record `bytes` at `path`, durably, if there is none. `bytes` must differ from what any other
+    /// writer would create there: after an error the record is read back and compared, since perhaps only the reply
+    /// was lost. `Unsupported` if the store lacks a required capability.
     pub(crate) fn create(&self, path: &Path, bytes: &Bytes) -> Result<Created> {
         self.ensure_supported()?;
         self.create_unproven(path, bytes)
     }
 
-    /// Makes sure that the store is fit for a repository, by trying it if nobody has.
+    /// Makes sure that the store has the required capabilities; tests it if there is no stored result. `Unsupported`
+    /// if not.
     pub(crate) fn ensure_supported(&self) -> Result<()> {
         self.check.require(self)
     }
 
-    /// Tries the store, whatever is known of it.
+    /// Tests the store's capabilities, even if there is a stored result.
     pub(crate) fn capabilities(&self) -> Result<Capabilities> {
         self.check.give(self)
     }
 
-    /// [`Self::create`] in a store of which nothing is known yet.
+    /// [`Self::create`] in a store whose capabilities are not known yet.
     pub(crate) fn create_unproven(&self, path: &Path, bytes: &Bytes) -> Result<Created> {
         let mut pauses = self.pauses();
         loop {
@@ -313,18 +318,18 @@ impl Backend {
         }
     }
 
-    /// How long to wait before each further try.
+    /// The wait before each further try.
     fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
         (1..TRIES_MAX).map(|turn| PAUSE * (1 << turn) / 2)
     }
 
-    /// Lets others go on who write the same, after `losses` races that were lost to them.
+    /// Waits after this writer lost `losses` races in a row, so that the other writers can proceed.
     pub(crate) fn rest(&self, losses: u32) -> Result<()> {
         let base = if self.is_far() { REST_FAR } else { REST_HERE };
         self.executor.rest(base * (1 << losses.min(REST_DOUBLED_MAX)))
     }
 
-    /// What `read` asks the store for, asked again if the answer was cut short.
+    /// Runs `read`, and repeats it if the answer was cut short.
     fn asked<T>(&self, what: impl Fn() -> String, read: impl Fn() -> object_store::Result<T>) -> Result<T> {
         let mut pauses = self.pauses();
         loop {
@@ -335,7 +340,8 @@ impl Backend {
         }
     }
 
-    /// The inner error: there is no record, and the next try may make one.
+    /// One try of a create. The outer error is final. After the inner error there is no record, and another try may
+    /// succeed.
     fn create_once(&self, path: &Path, bytes: &Bytes) -> Result<Result<Created>> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let error = match self.wait(self.store.put_opts(path, bytes.clone().into(), options)) {
@@ -347,18 +353,18 @@ impl Backend {
             Ok(found) if found == *bytes || mend(&found).as_ref() == Some(bytes) => {
                 self.flush().map(|()| Ok(Created::Ours))
             }
-            // It exists, and is another's: it has other bytes, or more of them.
+            // The record exists and another writer made it: it has other bytes, or more of them.
             Ok(_) => Ok(Ok(Created::Taken)),
             Err(read) if read.kind() == ErrorKind::Corrupt => Ok(Ok(Created::Taken)),
             Err(read) if taken && read.kind() != ErrorKind::NotFound => Err(read),
-            // S3 answers 409 to creates that meet, and then none of them may have made the record.
+            // S3 answers 409 to concurrent creates, and then it is possible that none of them made the record.
             Err(_) if taken || error.kind() == ErrorKind::Io => Ok(Err(error)),
             Err(_) => Err(error),
         }
     }
 
-    /// Replaces the record at `path` if its entity tag is `expected`, or what the store says now. Returns the tag that
-    /// it had, or `None` if the store did not do it for whatever reason. For probes.
+    /// Replaces the record at `path` if its entity tag is `expected`, or its present tag if that is `None`. Returns
+    /// the tag before, or `None` if the store did not replace it, for any reason. For capability tests.
     pub(crate) fn replace_if(
         &self,
         path: &Path,
@@ -373,9 +379,9 @@ impl Backend {
         done.ok().map(|_| expected)
     }
 
-    /// Deletes the record at `path` as far as the store allows. For probes.
+    /// Deletes the record at `path` if the store allows it. For capability tests.
     pub(crate) fn clear(&self, path: &Path) {
-        // Who may not delete leaves it: nobody takes it for a record of the repository.
+        // Without permission to delete, the record stays: its path is not one that readers of a repository look at.
         let _ = self.wait(self.store.delete(path));
     }
 
@@ -384,13 +390,14 @@ impl Backend {
         Ok(self.size(path)?.is_some())
     }
 
-    /// Deletes the records at `paths`; those that are not there are deleted already.
+    /// Deletes the records at `paths`. A record that does not exist is not an error.
     pub(crate) fn delete(&self, paths: &[Path]) -> Result<()> {
         let mut pauses = self.pauses();
         loop {
             let owned: Vec<_> = paths.iter().cloned().map(Ok).collect();
             let stream = futures::stream::iter(owned).boxed();
-            // The store looks at the thread that calls it for a runtime, as in `for_each`.
+            // `object_store` looks for a runtime on the calling thread, so this must run inside `wait`, as in
+            // `for_each`.
             let outcomes: Vec<_> = self.wait(async { self.store.delete_stream(stream).collect().await });
             let is_failure =
                 |error: &object_store::Error| !matches!(error, object_store::Error::NotFound { .. });
@@ -408,7 +415,7 @@ impl Backend {
     }
 }
 
-/// Whether the store began an answer and did not end it. Requests without any answer were tried again below.
+/// Whether an answer began and did not end. `object_store` itself retries requests that got no answer.
 fn was_cut_short(error: &object_store::Error) -> bool {
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {

@@ -1,4 +1,4 @@
-//! A bucket of an S3-compatible store as an object store.
+//! Opens a bucket of an S3-compatible store as an `ObjectStore`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::backend::http::Connector;
 use crate::backend::location::Bucket;
 use crate::error::from_store;
 
-/// How often a request is tried again that met a throttled, failing or vanishing store, and for how long in all. Waits
-/// grow from the first to the longest, each drawn at random below its bound.
+/// How often a request is retried after throttling, a server error or a lost connection, and for how long in total.
+/// Each wait is random, below a bound that doubles from `RETRY_WAIT_MIN` to `RETRY_WAIT_MAX`.
 const RETRIES_MAX: usize = 8;
 const RETRY_TIME_MAX: Duration = Duration::from_secs(60);
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What records call the store: the same bucket behind another endpoint is another one.
+/// The name of the store in records. The same bucket name at another endpoint is another store.
 pub(crate) fn place(bucket: &Bucket, access: &S3Access) -> String {
     match &access.endpoint {
         Some(endpoint) => format!("{bucket} at {endpoint}"),
@@ -28,7 +28,7 @@ pub(crate) fn place(bucket: &Bucket, access: &S3Access) -> String {
     }
 }
 
-/// Opens `bucket`; nothing is sent yet.
+/// Opens `bucket`. Sends no request yet.
 pub(crate) fn connect(bucket: &Bucket, access: &S3Access) -> Result<Arc<dyn ObjectStore>> {
     let uses_tls = access.endpoint.as_ref().is_none_or(|url| url.starts_with("https:"));
     let retry = RetryConfig {
@@ -50,9 +50,9 @@ pub(crate) fn connect(bucket: &Bucket, access: &S3Access) -> Result<Arc<dyn Obje
         builder = builder.with_token(token);
     }
     builder = match &access.endpoint {
-        // Buckets are paths there: a name for each is more than a small store's DNS knows.
+        // Path-style requests: the DNS of a small store rarely has a name for each bucket.
         Some(endpoint) => builder.with_endpoint(endpoint),
-        // A certificate for all buckets covers one label only.
+        // Amazon's wildcard certificate covers one DNS label, so a bucket name with dots needs path-style requests.
         None => builder.with_virtual_hosted_style_request(!bucket.name.contains('.')),
     };
     let store = builder.build().map_err(|error| from_store(format!("open `{bucket}`"), error))?;

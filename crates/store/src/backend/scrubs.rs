@@ -1,9 +1,9 @@
-//! The scrub log: which stored files a process of this machine read and found good during the last day. A writer that
-//! meets such a file again, unchanged by inode, length and ctime, need not read it. formats/repository.md, "What counts
-//! as stored".
+//! The scrub log: which stored files a process of this machine read and found correct during the last day. A writer
+//! that finds such a file again with the same inode, length and ctime need not read it. See formats/repository.md,
+//! "What counts as stored".
 //!
-//! The log is a file in a cache folder of the user, outside the repository: inode numbers mean something on one machine
-//! only. It is of use and never needed. A log that is damaged, of another format or too long counts as empty.
+//! The log is a file in the user's cache folder, outside the repository, because inode numbers are valid on one
+//! machine only. It only saves reads: a log that is damaged, too long or of another format counts as empty.
 
 use std::collections::HashMap;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -16,31 +16,32 @@ use base::Digest;
 use image::ObjectRef;
 use parking_lot::{Mutex, MutexGuard};
 
-/// How long a check counts. A medium that loses bits without a write is noticed after this time.
+/// How long a check is valid. Bits that a medium loses without a write are noticed after this time at the latest.
 const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// A file that changed so recently may change again without another ctime, which moves in ticks of some milliseconds.
+/// A file that changed less than this long ago may change again with the same ctime, which has a resolution of some
+/// milliseconds.
 const STILL: Duration = Duration::from_secs(2);
-/// Most entries; those that were checked last stay.
+/// Most entries in a log; the most recently checked ones are kept.
 const ENTRIES_MAX: usize = 1 << 19;
 
 const MAGIC: &[u8; 8] = b"DCSCRUB\x01";
-/// Digest (its first half), slot, inode, length, ctime, time of the check.
+/// Length of an entry: first half of the digest, slot, inode, length, ctime, time of the check.
 const ENTRY_BYTES: usize = 16 + 1 + 8 + 8 + 8 + 8;
 const DIGEST_BYTES: usize = 32;
-/// Hexadecimal digits in a log's name: of the repository's id, and of the digest of its place.
+/// Hexadecimal digits in a log's name: of the repository's id, and of the digest of its location.
 const ID_DIGITS: usize = 32;
 const PLACE_DIGITS: usize = 16;
 
-/// Where scrub logs are kept, and what time it is.
+/// Where scrub logs are stored, and the current time.
 #[derive(Debug, Clone)]
 pub struct ScrubSetting {
-    /// The folder; it is made if need be, readable by its owner only.
+    /// The folder; created if it does not exist, readable by its owner only.
     pub folder: PathBuf,
-    /// The time of this process's start or a moment after it: checks count as made then.
+    /// The start time of this process, or shortly after it: all its checks count as made at this time.
     pub now: SystemTime,
 }
 
-/// What tells a stored file from the same file after a change.
+/// Values that show whether a stored file has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     pub(crate) inode: u64,
@@ -49,7 +50,7 @@ pub(crate) struct FileStamp {
     pub(crate) changed_ns: u64,
 }
 
-/// A copy of an object: the first half of its digest, and the slot.
+/// Names a copy of an object: the first half of its digest, and the slot.
 type Key = ([u8; 16], u8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +60,12 @@ struct Check {
     at_ns: u64,
 }
 
-/// The scrub log of one repository. It is written when this is dropped.
+/// The scrub log of one repository. It is saved when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Scrubs {
     path: PathBuf,
     now_ns: u64,
-    /// What the file said, read when it is first asked for.
+    /// The entries in the file, loaded at the first use.
     known: OnceLock<HashMap<Key, Check>>,
     fresh: Mutex<HashMap<Key, Check>>,
     is_forgotten: AtomicBool,
@@ -79,15 +80,16 @@ impl Scrubs {
         Self { path, now_ns: nanoseconds(setting.now), known, fresh, is_forgotten: AtomicBool::new(false) }
     }
 
-    /// Removes the log: a damaged copy was met, so the medium may have lost others, too. Who captures the same disk
-    /// next reads all that is stored.
+    /// Deletes the log after a damaged copy was found, since the medium may have damaged other files too. The next
+    /// capture of the same disk reads everything that is stored.
     pub(crate) fn forget(&self) {
         self.is_forgotten.store(true, Relaxed);
-        // There may be none.
+        // The file may not exist.
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Whether the copy of `object` in `slot` was found good within the last day and its file is still as it was.
+    /// Whether the copy of `object` in `slot` was found correct during the last day and its file has not changed
+    /// since.
     pub(crate) fn covers(&self, object: &ObjectRef, slot: u8, stamp: &FileStamp) -> bool {
         let known = self.known.get_or_init(|| load(&self.path, self.now_ns).unwrap_or_default());
         !self.is_forgotten.load(Relaxed)
@@ -95,8 +97,8 @@ impl Scrubs {
             && known.get(&key(object, slot)).is_some_and(|check| check.stamp == *stamp)
     }
 
-    /// Remembers that the copy of `object` in `slot` was read and is good. `stamp` is what its file was before that, so
-    /// that a change during or after the read makes another stamp.
+    /// Records that the copy of `object` in `slot` was read and is correct. `stamp` must be taken before the read, so
+    /// that a change during or after the read gives another stamp.
     pub(crate) fn add(&self, object: &ObjectRef, slot: u8, stamp: FileStamp) {
         if stamp.changed_ns.saturating_add(nanoseconds_of(STILL)) <= self.now_ns {
             self.fresh().insert(key(object, slot), Check { stamp, at_ns: self.now_ns });
@@ -107,8 +109,8 @@ impl Scrubs {
         self.fresh.lock()
     }
 
-    /// Writes the log anew: what was known and what is fresh. A process that writes at the same moment wins or loses as
-    /// a whole; what is lost is read again.
+    /// Writes the log again, with the old and the new entries. If two processes save at the same time, the entries of
+    /// one are lost; the files are then only read once more.
     fn save(&self) -> std::io::Result<()> {
         let fresh = std::mem::take(&mut *self.fresh());
         if fresh.is_empty() {
@@ -125,14 +127,14 @@ impl Scrubs {
         let written = std::fs::write(&partial, encode(&checks));
         let renamed = written.and_then(|()| std::fs::rename(&partial, &self.path));
         if renamed.is_err() {
-            // It may not exist.
+            // The partial file may not exist.
             let _ = std::fs::remove_file(&partial);
         }
         renamed.and_then(|()| self.remove_old(folder))
     }
 
-    /// Removes logs, also partial ones, in which nothing can count any more: those of repositories that are not used.
-    /// Anything else stays: the user chooses the folder.
+    /// Removes logs, including partial ones, whose entries are all too old: those of repositories not used any more.
+    /// Other files are kept, since the user chooses the folder.
     fn remove_old(&self, folder: &Path) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
@@ -150,12 +152,13 @@ impl Scrubs {
 
 impl Drop for Scrubs {
     fn drop(&mut self) {
-        // A log that can't be written costs the next process a read.
+        // If the log can't be written, the next process only has to read more files.
         let _ = self.save();
     }
 }
 
-/// Whether a file of this name is a log: `<id>-<half of the place's digest>`, with a process number if it is partial.
+/// Whether a file name is that of a log: `<id>-<half of the digest of its location>`, plus a process number if it is
+/// partial.
 fn is_log(name: &str) -> bool {
     let (log, process) = name.split_once('.').unwrap_or((name, "0"));
     let is_hex =
@@ -192,7 +195,7 @@ fn encode(checks: &[(Key, Check)]) -> Vec<u8> {
     bytes
 }
 
-/// The checks in the log at `path` that count at `now_ns`. None if there is no log, or not one that can be used.
+/// The entries of the log at `path` that are valid at `now_ns`. `None` if there is no usable log.
 fn load(path: &Path, now_ns: u64) -> Option<HashMap<Key, Check>> {
     let bytes_max = MAGIC.len() + ENTRIES_MAX * ENTRY_BYTES + DIGEST_BYTES;
     let found = std::fs::metadata(path).ok()?;
@@ -293,7 +296,7 @@ mod tests {
         at(at_hour(10), &id).add(&object(), 0, STAMP);
         let path = at(at_hour(10), &id).path.clone();
         let partial = path.with_extension("1");
-        // Somebody may have named a folder as the cache that holds a folder of this name.
+        // The user may have chosen a folder that already contains a folder with this name.
         let theirs =
             ["notes.txt", "0-1", &format!("{id}-{}", "x".repeat(16)), &format!("{id}-0123456789abcdef.txt")];
         let theirs = theirs.map(|name| path.with_file_name(name));

@@ -1,5 +1,5 @@
-//! Objects on their way to a store in a network: put without waiting, several at once, all there after
-//! [`Uploads::flush`]. What waits can be read meanwhile.
+//! Uploads of objects to a store in a network: several run at the same time, and all are stored after
+//! [`Uploads::flush`]. Objects can be read while their upload is under way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::backend::executor::Executor;
 use crate::error::from_store;
 
-/// Most objects and bytes on their way. Whoever puts one more waits.
+/// Most uploads under way, and their bytes. A thread that puts one more waits.
 const UPLOADS_MAX: usize = 32;
 const UPLOAD_BYTES_MAX: usize = 32 << 20;
 
-/// The objects on their way.
+/// The uploads under way.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     shared: Arc<Shared>,
     executor: Executor,
 }
 
-/// What callers share with the tasks that send.
+/// State shared by the callers and the upload tasks.
 #[derive(Debug)]
 struct Shared {
     store: Arc<dyn ObjectStore>,
@@ -34,13 +34,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Objects that were not acknowledged yet.
+    /// Objects that the store has not acknowledged yet.
     waiting: HashMap<Path, Bytes>,
     bytes: usize,
-    /// How many of them are being sent; the others have failed.
+    /// How many uploads of `waiting` are running; the others have failed.
     sending: usize,
     failed: Vec<Path>,
-    /// Why, until somebody was told.
+    /// The first error, until a caller gets it.
     error: Option<Error>,
 }
 
@@ -50,8 +50,8 @@ impl Uploads {
         Self { shared: Arc::new(shared), executor }
     }
 
-    /// Takes in the object `bytes`, which is in the store after the next [`Self::flush`]. The error may be that of an
-    /// earlier object; then this one was not taken in.
+    /// Starts the upload of the object `bytes`, which is in the store after the next [`Self::flush`]. If an earlier
+    /// upload failed, returns its error; then this upload was not started.
     pub(crate) fn put(&self, path: &Path, bytes: Bytes) -> Result<()> {
         let mut state = self.shared.state();
         loop {
@@ -62,9 +62,11 @@ impl Uploads {
                 return Ok(());
             }
             let has_room = state.waiting.len() < UPLOADS_MAX && state.bytes + bytes.len() <= UPLOAD_BYTES_MAX;
+            // An object larger than the limit is sent alone.
             if has_room || state.waiting.is_empty() {
                 break;
             }
+            // All uploads that fill the queue have failed. Send them again, or this wait would never end.
             if state.sending == 0 {
                 self.send_failed(&mut state);
             }
@@ -76,13 +78,13 @@ impl Uploads {
         Ok(())
     }
 
-    /// The bytes of an object that is on its way.
+    /// The bytes of the object at `path`, if its upload is under way or failed.
     pub(crate) fn waiting(&self, path: &Path) -> Option<Bytes> {
         self.shared.state().waiting.get(path).cloned()
     }
 
-    /// Waits until everything that was put is in the store. What failed before is sent once more; what fails now stays
-    /// for the next call, and this one returns the first error.
+    /// Waits until every object that was put is in the store. Uploads that failed before are sent once more. If any
+    /// fails now, it stays for the next call, and this call returns the first error.
     pub(crate) fn flush(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.error = None;

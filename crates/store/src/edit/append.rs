@@ -1,4 +1,4 @@
-//! Where an append goes: its place is reserved by a create-only record before anything is sent, so that appends never
+//! Reserves space for appends: a create-only record reserves the range before any data is sent, so that appends never
 //! overlap. formats/repository.md, "Appending".
 
 use base::limits::{DISK_SECTORS_MAX, SECTOR_BYTES};
@@ -14,16 +14,16 @@ use crate::repository::Repository;
 use crate::versions::{RACES_MAX, next};
 
 const APPEND: &str = "append";
-/// Reservations that a prune deletes of one image at a time, at most.
+/// Most reservations of one image that one prune deletes.
 const OLD_MAX: u64 = 1 << 20;
 
 /// The body of a reservation.
 #[derive(Debug, Serialize, Deserialize)]
 struct Reservation {
     image: String,
-    /// Which reservation it is, from 1; the record's own name.
+    /// Number of the reservation, from 1; also the name of the record.
     number: u64,
-    /// First byte.
+    /// Offset of the first byte in the image.
     offset: u64,
     bytes: u64,
     created: String,
@@ -32,13 +32,16 @@ struct Reservation {
 }
 
 impl Blob<'_> {
-    /// The offset of `bytes` bytes behind the image's end and behind all that others reserved.
+    /// Reserves `bytes` bytes after the end of the image and after all other reservations; returns their offset.
+    /// `Invalid` unless `bytes` is a positive multiple of the logical sector, `Refused` if the image would be too
+    /// large.
     pub(super) fn reserve(&self, bytes: u64, stamp: &Stamp) -> Result<u64> {
         let (repository, image) = (self.repository, &self.image);
         for _ in 0..RACES_MAX {
             let last = repository.newest_number(&layout::appends_of(image))?;
             let reserved = last.map_or(Ok(0), |number| self.reserved(number))?;
-            // Read after the reservations: an image that has grown by one of them is not taken for smaller.
+            // Read the size after the reservations, so that the size includes every append whose reservation was not
+            // found any more.
             let tip = repository.newest_tip(image)?;
             let unit = u64::from(tip.layout.logical_sector_bytes);
             if bytes == 0 || !bytes.is_multiple_of(unit) {
@@ -63,16 +66,17 @@ impl Blob<'_> {
             };
             let path = layout::append(image, number);
             let bytes = record::encrypt(repository.cipher(), record::encode(APPEND, &record))?;
-            // If the one before was deleted, then perhaps this one was, too, and others went on behind it: then this
-            // place is given up.
+            // If the reservation before was deleted, this number may have been used and deleted too, and later
+            // appends may use the same space. Then try again.
             if repository.backend.create(&path, &bytes)? == Created::Ours && self.follows(number)? {
                 return Ok(offset);
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many others do at this moment")))
+        Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many other writers append now")))
     }
 
-    /// Whether reservation `number` followed the newest one when it was made: a prune leaves the newest two.
+    /// Whether `number` was the next free number when it was created. A prune keeps the newest two reservations, so
+    /// then the one before still exists.
     fn follows(&self, number: u64) -> Result<bool> {
         if number > 1 {
             return self.repository.backend.exists(&layout::append(&self.image, number - 1));
@@ -81,7 +85,7 @@ impl Blob<'_> {
         Ok(newest.is_none_or(|newest| newest == number))
     }
 
-    /// The end of reservation `number`.
+    /// The end of reservation `number`, in bytes of the image.
     pub(crate) fn reserved(&self, number: u64) -> Result<u64> {
         let path = layout::append(&self.image, number);
         let bytes = self.repository.backend.read_record(&path, RECORD_BYTES_MAX)?;
@@ -91,15 +95,14 @@ impl Blob<'_> {
             let text = format!("`{path}` is damaged: it is a reservation of another image or number");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
-        found
-            .offset
-            .checked_add(found.bytes)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: it ends nowhere")))
+        found.offset.checked_add(found.bytes).ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: its end is out of range"))
+        })
     }
 }
 
 impl Repository {
-    /// Deletes all reservations but the newest two of each image that lists show, in ascending order.
+    /// Deletes all reservations except the newest two of each image in lists, in ascending order.
     pub(crate) fn forget_appends(&self) -> Result<()> {
         for image in self.backend.folders(&layout::all_appends())? {
             let Ok(image) = image.parse::<ImageName>() else { continue };
@@ -107,10 +110,10 @@ impl Repository {
             let listed = self.numbers_in(&folder)?;
             let (Some(&first), Some(&last)) = (listed.first(), listed.last()) else { continue };
             if last - first > OLD_MAX {
-                // Strangers are among them.
+                // Some of these records are not from diskcast.
                 continue;
             }
-            // A number that no list shows yet must not be passed over.
+            // Delete all numbers in between, even if the list does not show some of them yet.
             let old: Vec<_> =
                 (first..last.saturating_sub(1)).map(|number| layout::append(&image, number)).collect();
             self.delete_all(&old)?;

@@ -1,4 +1,4 @@
-//! What a write makes of a tree: changed chunks are composed in parallel, and the nodes above them are made anew.
+//! Applies a write to a tree: composes the changed chunks in parallel, and builds the nodes above them again.
 
 use base::Result;
 use image::manifest::Statistics;
@@ -8,13 +8,13 @@ use super::compose::{CodecPool, Content};
 use super::dirty_ranges::{DirtyRanges, Step};
 use crate::parallel::parallel_by;
 
-/// Most chunks that are composed in one go: enough for all threads, and little to remember.
+/// Most chunks that are composed in one batch: enough for all threads, with little memory.
 const BATCH_CHUNKS_MAX: usize = 256;
 
-/// Where objects come from and where they go.
+/// Where objects are read from, and where they are written to.
 pub(super) type Through<'a> = (&'a dyn ObjectSource, &'a dyn ObjectSink);
 
-/// A write, and the hands that carry it out.
+/// A write, with the stores and threads that carry it out.
 pub(super) struct Edit<'a> {
     pub(super) nodes: Through<'a>,
     pub(super) chunks: Through<'a>,
@@ -25,8 +25,8 @@ pub(super) struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    /// The tree that the write makes of the one of `root`, cut as `layout` says, whose chunks count as `statistics`.
-    /// The writer may have chunk `index` as a whole where `is_known(index)`.
+    /// Applies the write to the tree of `root`, with the given layout and statistics; returns the new root and
+    /// statistics. If `is_known(index)`, the writer may have the whole content of chunk `index`.
     pub(super) fn over(
         &self,
         layout: &Layout,
@@ -56,7 +56,7 @@ impl Edit<'_> {
         editor.finish()
     }
 
-    /// What the chunks of `window` become, whose leaves it has; their objects are in the sink.
+    /// The new leaves of the chunks in `window`, given with their old leaves. The new objects are in the sink.
     pub(super) fn compose(
         &self,
         layout: &Layout,
@@ -77,7 +77,7 @@ impl Edit<'_> {
     }
 }
 
-/// Reads leaves of a tree in ascending order; free behind its end.
+/// Reads leaves of a tree in ascending order. Chunks after its end are free.
 pub(super) struct Leafs<'a> {
     cursor: TreeEditor<'a>,
     chunk_count: u64,

@@ -1,4 +1,4 @@
-//! The blob of an image: what a caller asks for, and how each of it becomes a version.
+//! A blob is a writable image: the operations of callers, and how each becomes a version.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,55 +21,55 @@ use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::next;
 
-/// An image that is written and read in place. Cheap to make; threads may share one or have one each.
+/// An image for random reads and writes. Cheap to create; threads may share one or use one each.
 #[derive(Debug, Clone)]
 pub struct Blob<'a> {
     pub(super) repository: &'a Repository,
     pub(super) image: ImageName,
 }
 
-/// How large a new image is, and how it is cut.
+/// Size, chunk size and sector size of a new image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Size in bytes, whole logical sectors, at least one.
+    /// Size in bytes; at least one logical sector, and a multiple of it.
     pub size_bytes: u64,
     /// Size of a chunk.
     pub chunk: ChunkSize,
-    /// Logical sector in bytes, a power of two from 512 to 65,536.
+    /// Logical sector size in bytes, a power of two from 512 to 65,536.
     pub logical_sector_bytes: u32,
 }
 
 impl Default for Shape {
-    /// One sector of 512 bytes, which is as small as an image can be, in chunks of the usual size.
+    /// One sector of 512 bytes, the smallest possible image, with chunks of the default size.
     fn default() -> Self {
         let chunk = ChunkSize::from_bytes(CHUNK_BYTES_DEFAULT).expect("the default is a good size");
         Self { size_bytes: SECTOR_BYTES, chunk, logical_sector_bytes: 512 }
     }
 }
 
-/// What a commit changes. Ranges come in any order and may overlap.
+/// The changes of a commit. Ranges may be in any order and may overlap.
 #[derive(Clone, Copy)]
 pub struct Changes<'a> {
-    /// Bytes of the image that are written.
+    /// Ranges of bytes of the image that are written.
     pub written: &'a [Range<u64>],
-    /// What is written there.
+    /// The bytes for these ranges.
     pub content: &'a dyn Content,
-    /// Bytes of the image that nobody needs any more. They read as zeros; whole logical sectors of them are free from
-    /// then on: not stored, and not touched by an install. What is also written counts as written.
+    /// Ranges of bytes that are not needed any more. They read as zeros. Whole logical sectors in them become free:
+    /// not stored, and not written when the image is installed. A byte that is also in `written` counts as written.
     pub freed: &'a [Range<u64>],
 }
 
 /// The newest version of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recent {
-    /// Its number.
+    /// Number of the version.
     pub number: u64,
-    /// The size of the image in it.
+    /// Size of the image in this version, in bytes.
     pub size_bytes: u64,
 }
 
 impl Repository {
-    /// The image of this name, to be written and read in place. It need not exist yet.
+    /// The image of this name, for reads and writes. It need not exist yet.
     #[must_use]
     pub fn blob(&self, image: &ImageName) -> Blob<'_> {
         Blob { repository: self, image: image.clone() }
@@ -77,8 +77,8 @@ impl Repository {
 }
 
 impl Blob<'_> {
-    /// Makes the image, version 1 (or the number after those of removed ones): all of it is free and reads as zeros.
-    /// `Exists` if there is one, `Invalid` if it can't have this shape.
+    /// Creates the image with version 1, or with the number after those of removed versions. All of it is free and
+    /// reads as zeros. `Exists` if the image exists, `Invalid` if the shape is not possible.
     pub fn create(&self, shape: &Shape, stamp: &Stamp) -> Result<Manifest> {
         let size_sectors = shape.size_bytes / SECTOR_BYTES;
         let layout =
@@ -111,14 +111,14 @@ impl Blob<'_> {
         let invalid =
             |text: String| Error::new(ErrorKind::Invalid, format!("create `{}`: {text}", self.image));
         if !shape.size_bytes.is_multiple_of(SECTOR_BYTES) {
-            return Err(invalid(format!("{} bytes are no whole sectors", shape.size_bytes)));
+            return Err(invalid(format!("{} bytes are not a multiple of the sector size", shape.size_bytes)));
         }
         manifest.layout().map_err(|error| invalid(base::chain(&error)))?;
         retry_if_revoked(|| self.begin(manifest.clone(), &Upload::begin(self.repository, stamp)?))
     }
 
-    /// Makes the image a clone of the version `from`: it names the same tree. Takes one record, whatever the size.
-    /// `Exists` if the image exists.
+    /// Creates the image as a clone of the version `from`: both name the same tree. Takes one record, whatever the
+    /// size. `Exists` if the image exists, `NotFound` if `from` does not.
     pub fn clone_from(&self, from: &Reference, stamp: &Stamp) -> Result<Manifest> {
         retry_if_revoked(|| {
             let upload = Upload::begin(self.repository, stamp)?;
@@ -147,16 +147,15 @@ impl Blob<'_> {
         }
     }
 
-    /// The newest version. `NotFound` if there is no such image. It is never older than one that a write had returned
-    /// before this call.
+    /// The newest version. `NotFound` if there is no such image. Never older than the version of any write that
+    /// returned before this call.
     pub fn recent(&self) -> Result<Recent> {
         let tip = self.repository.newest_tip(&self.image)?;
         Ok(Recent { number: tip.manifest.number, size_bytes: tip.layout.size_bytes() })
     }
 
-    /// Writes `bytes` at `offset`, any byte of the image: a new version. Sectors that are written, also in part, are
-    /// allocated from then on; the rest of them keeps what it held, or zeros. `Refused` if that is behind the image's
-    /// end.
+    /// Writes `bytes` at `offset`, which need not be aligned, as a new version. Every sector that is touched becomes
+    /// allocated; its other bytes stay as they were, or zero. `Refused` if the range ends after the end of the image.
     pub fn write(&self, offset: u64, bytes: &[u8], stamp: &Stamp) -> Result<Committed> {
         let range = offset..offset.saturating_add(bytes.len() as u64);
         let content = &Piece { offset, bytes };
@@ -164,9 +163,9 @@ impl Blob<'_> {
         self.commit(&Changes { written, content, freed: &[] }, None, stamp)
     }
 
-    /// Makes all of `changes`, as one new version. With `expected` they go onto that version and no other: `Refused` if
-    /// the image has a newer one by then. For a disk that runs on a version that is the thing to do; without it, what
-    /// others wrote meanwhile stays beside what is written here.
+    /// Publishes all of `changes` as one new version. With `expected`, only on top of that version: `Refused` if the
+    /// image has a newer one. Use `expected` for the disk of a running machine. Without it, what other writers wrote
+    /// meanwhile is merged with these changes.
     pub fn commit(&self, changes: &Changes<'_>, expected: Option<u64>, stamp: &Stamp) -> Result<Committed> {
         let dirty = DirtyRanges::new(changes.written, changes.freed);
         publish(
@@ -176,20 +175,20 @@ impl Blob<'_> {
         )
     }
 
-    /// Writes `bytes` behind the end of the image, which grows by as much: a new version. Returns where they went, too.
-    /// Appends of several writers never overlap, and end in the order in which they were begun; one that fails half way
-    /// leaves free space. `Invalid` unless they are whole logical sectors.
+    /// Appends `bytes` to the image as a new version; the image grows by their length. Returns their offset too.
+    /// Appends of several writers never overlap and are placed in the order of their begin; an append that fails
+    /// leaves free space. `Invalid` unless the length is a multiple of the logical sector.
     pub fn append(&self, bytes: &[u8], stamp: &Stamp) -> Result<(u64, Committed)> {
         self.append_begun(bytes, bytes.len() as u64, stamp)
     }
 
-    /// The same with the first `bytes` bytes of `content`, whose offsets count from the first byte that is appended.
+    /// [`Self::append`] with the first `bytes` bytes of `content`, whose offset 0 is the first byte appended.
     pub fn append_from(&self, bytes: u64, content: &dyn Content, stamp: &Stamp) -> Result<(u64, Committed)> {
         self.append_part(bytes, bytes, content, stamp)
     }
 
-    /// The same for an append of `room` bytes of which only `first` are there yet: the image grows by `room` bytes,
-    /// what is behind `first` is free. It is nobody else's, to be written by whoever appends.
+    /// [`Self::append`] with `room` bytes, of which only `first` are given now. The image grows by `room` bytes, and
+    /// those after `first` are free. Other appends do not use this space; the caller writes it later.
     pub fn append_begun(&self, first: &[u8], room: u64, stamp: &Stamp) -> Result<(u64, Committed)> {
         let bytes = first.len() as u64;
         if room < bytes {

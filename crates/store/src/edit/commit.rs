@@ -1,5 +1,5 @@
-//! How what is written becomes a version: chunks go up in parallel, over the version that was newest then; when the
-//! turn comes they go onto the version that is newest now. formats/repository.md, "Writing".
+//! Turns a write into a version: uploads its chunks in parallel, based on the newest version at that time, and when
+//! its turn comes rebases them onto the version that is newest then. formats/repository.md, "Writing".
 
 use std::sync::Arc;
 
@@ -26,52 +26,52 @@ use crate::repository::Repository;
 use crate::versions::newest::Newest;
 use crate::versions::{RACES_MAX, next};
 
-/// How often a queue looks whether other processes have come to rest, before it goes on anyway.
+/// How often a queue checks whether other processes have stopped publishing, before it goes on anyway.
 const LOOKS_MAX: u32 = 64;
 
-/// What came of a write.
+/// Result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The version, as it was published.
     pub manifest: Manifest,
-    /// How often its number was taken by somebody else, and it went onto another version.
+    /// How often another process took the number, so that the write was rebased.
     pub retries: u32,
-    /// Chunks that somebody else wrote at the same time and that were merged byte by byte.
+    /// Chunks that another writer wrote at the same time, and that were merged byte by byte.
     pub merged_chunks: u64,
-    /// Bytes that were sent to the store: chunks, nodes, manifest.
+    /// Bytes that were sent to the store: chunks, nodes and manifests.
     pub stored_bytes: u64,
 }
 
-/// What a writer wants.
+/// What a caller wants to write.
 pub(super) struct Write<'a> {
     pub(super) dirty: DirtyRanges,
     pub(super) content: &'a dyn Content,
-    /// As far the image reaches afterwards, at least.
+    /// The image is extended to at least this size, in bytes.
     pub(super) grows_to: u64,
-    /// The number that the version it goes onto must have.
+    /// If set, the number of the only version on which this write may be published.
     pub(super) expected: Option<u64>,
     pub(super) stamp: &'a Stamp,
 }
 
-/// A tree with what was written, over a version.
+/// The tree of a write, based on a version.
 struct Prepared<'a> {
     over: Arc<Tip>,
     layout: Layout,
     root: Root,
     statistics: Statistics,
-    /// Nodes of the tree that are not stored yet.
+    /// Nodes of the tree that are not uploaded yet.
     staging: Staging<'a>,
-    /// Chunks that were composed again, since somebody else had written them, too.
+    /// Chunks that were composed again because another writer had written them too.
     merged_chunks: u64,
 }
 
-/// A version that has everything but its turn.
+/// A version that is ready to be published when its turn comes.
 struct Ready {
     tip: Arc<Tip>,
     bytes: Bytes,
 }
 
-/// One write on its way into the image.
+/// One write while it is carried out.
 pub(super) struct Job<'a> {
     repository: &'a Repository,
     image: &'a ImageName,
@@ -79,7 +79,7 @@ pub(super) struct Job<'a> {
     upload: &'a Upload<'a>,
 }
 
-/// Makes what `write` wants, as the next version of `image`.
+/// Publishes `write` as the next version of `image`.
 pub(super) fn publish(repository: &Repository, image: &ImageName, write: &Write<'_>) -> Result<Committed> {
     retry_if_revoked(|| {
         let upload = Upload::begin(repository, write.stamp)?;
@@ -94,6 +94,7 @@ impl<'a> Job<'a> {
         let mut prepared = self.prepare(over)?;
         for retries in 0..RACES_MAX {
             let (ready, turn) = self.build(&queue, &mut prepared)?;
+            // Everything that the manifest names must be durable before the manifest is created.
             self.upload.flush()?;
             let manifest = &ready.tip.manifest;
             match turn.publish(|| self.upload.create(self.image, manifest, &ready.bytes))? {
@@ -110,15 +111,16 @@ impl<'a> Job<'a> {
     }
 
     fn crowded(&self) -> Error {
-        Error::new(ErrorKind::Io, format!("write `{}`: too many others do at this moment", self.image))
+        Error::new(ErrorKind::Io, format!("write `{}`: too many other writers publish now", self.image))
     }
 
     fn failed(&self, error: Error) -> Error {
         error.within(format!("write `{}`", self.image))
     }
 
-    /// The version to build on: as this process knows it, if the store has no newer one. If it has, and this version is
-    /// `about` to be published, only after others have come to rest: who comes into the middle of them loses to them.
+    /// The version to build on: the one that this process knows, if the store has no newer one. If `about` to publish
+    /// and the store has a newer version, waits until other processes pause, because a writer that starts between
+    /// their versions would lose the race.
     fn current(&self, queue: &CommitQueue, head: &mut MutexGuard<'_, Head>, about: bool) -> Result<Arc<Tip>> {
         let known = queue.tip(head);
         if let Some((tip, true)) = known {
@@ -140,7 +142,7 @@ impl<'a> Job<'a> {
         Ok(tip)
     }
 
-    /// Builds the version onto the head of the queue, and takes the place behind it.
+    /// Builds the version on the head of the queue, and takes the place after it.
     fn build<'l>(&self, queue: &'l CommitQueue, prepared: &mut Prepared<'a>) -> Result<(Ready, Turn<'l>)> {
         let mut head = queue.head();
         for _ in 0..RACES_MAX {
@@ -157,7 +159,8 @@ impl<'a> Job<'a> {
         Err(self.crowded())
     }
 
-    /// How the image is cut once this was written onto `tip`. `Refused` if it can't be.
+    /// The layout of the image after this write onto `tip`. `Refused` if the write does not fit, or if another
+    /// version was expected.
     fn layout_on(&self, tip: &Tip) -> Result<Layout> {
         let number = tip.manifest.number;
         if let Some(expected) = self.write.expected.filter(|&expected| expected != number) {
@@ -176,7 +179,7 @@ impl<'a> Job<'a> {
         Ok(layout)
     }
 
-    /// Composes and uploads what is written over `tip`, and makes its tree.
+    /// Composes and uploads the written chunks, based on `over`, and builds the tree.
     fn prepare(&self, over: Arc<Tip>) -> Result<Prepared<'a>> {
         let layout = self.layout_on(&over)?;
         let staging = Staging::new(self.repository, self.upload);
@@ -198,8 +201,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What was `prepared` over another version, over `tip`: nodes are merged, chunks that nobody else wrote stay as
-    /// they are, those that both wrote are composed again.
+    /// Rebases `prepared` onto `tip`: merges the nodes, keeps chunks that no other writer changed, and composes
+    /// chunks again that both changed.
     fn move_onto(&self, tip: Arc<Tip>, prepared: &Prepared<'a>) -> Result<Prepared<'a>> {
         let before = &prepared.over;
         let same_cut = (tip.layout.chunk, tip.layout.logical_sector_bytes)
@@ -228,6 +231,8 @@ impl<'a> Job<'a> {
                     }
                 };
                 let (theirs, base, mine) = (onto.get(index)?, base.get(index)?, mine.get(index)?);
+                // If no other writer changed the chunk, or this write replaces all of it, the chunk composed before
+                // is still right.
                 let leaf = if theirs == base || dirty.all.contains(&bytes_of(layout.chunk_extent(index))) {
                     mine
                 } else {
@@ -242,7 +247,7 @@ impl<'a> Job<'a> {
         Ok(Prepared { over: tip, layout, root, statistics, staging, merged_chunks })
     }
 
-    /// The manifest of the version.
+    /// Builds the manifest of the version.
     fn ready(&self, prepared: &Prepared<'_>) -> Result<Ready> {
         let over = &prepared.over;
         let mut manifest = Manifest {
@@ -266,7 +271,7 @@ impl Repository {
         self.tip_of(image, &self.newest_seen(image)?)
     }
 
-    /// The newest version of `image`, whose numbers end at `newest`. `NotFound` if there is none.
+    /// The newest version of `image`, if `newest` is where its numbers end. `NotFound` if there is none.
     fn tip_of(&self, image: &ImageName, newest: &Newest) -> Result<Arc<Tip>> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no image `{image}`"));
         let number = newest.live.ok_or_else(missing)?;

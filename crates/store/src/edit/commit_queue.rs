@@ -1,6 +1,6 @@
-//! The queue in which writers of one image stand that come through one process: each builds its version on the one
-//! before it, not yet published, and they are published in that order. So none of them loses a race against another;
-//! only another process can take a number away, and then all that was built behind it is built again.
+//! Orders the writers of one process to one image: each builds its version on the version before it in the queue,
+//! even if that is not published yet, and they publish in this order. So they never lose a race against each other.
+//! If another process takes the number, all versions after it in the queue are built again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::backend::Created;
 use crate::names::ImageName;
 use crate::versions::newest::Newest;
 
-/// Most images whose queue is remembered while nobody stands in it.
+/// Most images whose queue is remembered although no writer waits in it.
 const LINES_MAX: usize = 1024;
 
-/// The version that the next one is built on.
+/// The version on which the next one is built.
 #[derive(Debug)]
 pub(super) struct Tip {
     pub(super) manifest: Manifest,
     /// The digest that names the manifest.
     pub(super) digest: Digest,
     pub(super) layout: Layout,
-    /// The number that comes next: above the manifest's, and above those of removed versions.
+    /// The next number: greater than those of the manifest and of removed versions.
     pub(super) next: u64,
 }
 
-/// All queues of a repository.
+/// The queues of all images of a repository.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Mutex<HashMap<ImageName, Arc<CommitQueue>>>);
 
@@ -42,7 +42,7 @@ impl Lines {
 }
 
 impl Tip {
-    /// Whether it is the newest version of an image whose numbers end at `newest`.
+    /// Whether it is still the newest version of its image, if `newest` is where the numbers end.
     pub(super) fn is(&self, newest: &Newest) -> bool {
         (newest.live, newest.highest.checked_add(1)) == (Some(self.manifest.number), Some(self.next))
     }
@@ -51,34 +51,34 @@ impl Tip {
 /// The queue of one image.
 #[derive(Debug, Default)]
 pub(super) struct CommitQueue {
-    /// The newest version in the store when this process last looked.
+    /// The newest version in the store at the last look of this process.
     seen: Mutex<Option<Arc<Tip>>>,
-    /// Held by who builds the next version.
+    /// Locked by the thread that builds the next version.
     head: Mutex<Head>,
     turns: Mutex<Turns>,
     moved: Condvar,
 }
 
-/// Where the next version goes.
+/// The version on which the next one is built, and the epoch of [`Turns`] in which it was built.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     tip: Option<(Arc<Tip>, u64)>,
 }
 
-/// Versions that were built and not yet published.
+/// The order of versions that are built and not yet published.
 #[derive(Debug, Default, Clone, Copy)]
 struct Turns {
-    /// Goes up when what was built is worth nothing any more.
+    /// Incremented when all versions in the queue are invalid, because one of them could not be published.
     epoch: u64,
-    /// Places given away in this epoch.
+    /// Number of places that were given out in this epoch.
     given: u64,
-    /// Whose turn it is.
+    /// The place that publishes next.
     next: u64,
-    /// Epochs that ended lately without a version of this queue.
+    /// Lost races minus successes, at least 0.
     losses: u32,
 }
 
-/// A place in the queue. If it is dropped before its turn came, all behind it are built again.
+/// A place in the queue. If it is dropped before it has published, all versions after it are built again.
 pub(super) struct Turn<'a> {
     queue: &'a CommitQueue,
     epoch: u64,
@@ -86,11 +86,11 @@ pub(super) struct Turn<'a> {
     done: bool,
 }
 
-/// What came of a turn.
+/// Result of a turn.
 pub(super) enum Outcome {
     /// The version is published.
     Published,
-    /// Somebody else took the number, or one before it.
+    /// Another process took this number, or that of a version before it in the queue.
     Lost,
 }
 
@@ -99,7 +99,7 @@ impl CommitQueue {
         self.seen.lock()
     }
 
-    /// Waits until nobody else builds a version.
+    /// Waits until no other thread builds a version.
     pub(super) fn head(&self) -> MutexGuard<'_, Head> {
         self.head.lock()
     }
@@ -108,24 +108,24 @@ impl CommitQueue {
         self.turns.lock()
     }
 
-    /// The version to build on as far as this process knows, and whether others are yet to be published before.
+    /// The version to build on as far as this process knows, and whether versions before it are still unpublished.
     pub(super) fn tip(&self, head: &Head) -> Option<(Arc<Tip>, bool)> {
         let turns = *self.turns();
         let (tip, epoch) = head.tip.as_ref()?;
         (*epoch == turns.epoch).then(|| (Arc::clone(tip), turns.given > turns.next))
     }
 
-    /// How many races were lost to other processes lately, more than were won.
+    /// Lost races minus successes: how much other processes write to this image now.
     pub(super) fn losses(&self) -> u32 {
         self.turns().losses
     }
 
-    /// The tip as the store has it.
+    /// Sets the head to `tip`, as it is in the store.
     pub(super) fn refresh(&self, head: &mut Head, tip: Arc<Tip>) {
         head.tip = Some((tip, self.turns().epoch));
     }
 
-    /// A place behind all others for `tip`, which was built on the head's. `None` if that one came to nothing
+    /// A place at the end of the queue for `tip`, which was built on the head. `None` if the head became invalid
     /// meanwhile.
     pub(super) fn queue(&self, head: &mut Head, tip: Arc<Tip>) -> Option<Turn<'_>> {
         let mut turns = self.turns();
@@ -138,7 +138,7 @@ impl CommitQueue {
 }
 
 impl Turn<'_> {
-    /// Waits for those before, then publishes by `create`.
+    /// Waits for all places before this one, then publishes with `create`.
     pub(super) fn publish(mut self, create: impl FnOnce() -> Result<Created>) -> Result<Outcome> {
         let mut turns = self.queue.turns();
         while turns.epoch == self.epoch && turns.next != self.place {
@@ -148,6 +148,7 @@ impl Turn<'_> {
             self.done = true;
             return Ok(Outcome::Lost);
         }
+        // Create without the lock, so that other threads can queue. `next` still keeps their turns back.
         drop(turns);
         if create()? == Created::Taken {
             return Ok(Outcome::Lost);

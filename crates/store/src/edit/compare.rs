@@ -1,8 +1,8 @@
-//! A disk held against a version: what a commit of it has to write. formats/repository.md, "Writing".
+//! Compares a disk with a version, to find what a commit of the disk has to write. formats/repository.md, "Writing".
 //!
-//! Chunks that are as they were are known by their plain digest: nothing of them is decoded. Their objects are read and
-//! held against their names, since the next version is going to count on them; who compares has the bytes of one that
-//! is damaged.
+//! An unchanged chunk is recognized by its plain digest, without decoding the stored object. The object is still read
+//! and verified, since the next version will rely on it; if it is damaged, the disk has its bytes and they are
+//! written again.
 
 use std::ops::Range;
 
@@ -16,30 +16,31 @@ use super::ranges::bytes_of;
 use super::read::Snapshot;
 use crate::parallel::{cores, parallel_by};
 
-/// Chunks whose leaves are held at a time.
+/// Chunks whose leaves are in memory at the same time.
 const WINDOW_CHUNKS: u64 = 1024;
-/// Chunks that are on their way at once from a store in a network.
+/// Chunks that are read at the same time from a store in a network.
 const READERS_FAR: usize = 16;
 
-/// What one thread needs.
+/// Buffers and codec of one thread.
 struct Scratch<'a> {
     borrowed: Borrowed<'a>,
     hasher: PlainHasher,
-    /// The allocated sectors of it, one run behind the other.
+    /// The allocated sectors of the chunk, one run after the other.
     plain: Vec<u8>,
 }
 
 impl Snapshot<'_> {
-    /// The bytes in which `disk`, which is as large, is another than this version, ascending, in whole sectors of 512
-    /// bytes; and those of chunks whose objects are damaged. Sectors that are free hold zeros. Where there would be
-    /// more than `ranges_max` ranges, the last one goes on over what is equal.
+    /// The ranges of bytes in which `disk`, which has the same size, differs from this version: ascending, in whole
+    /// sectors of 512 bytes, including all allocated sectors of chunks whose objects are damaged. Free sectors count
+    /// as zeros. If there are more than `ranges_max` ranges, the last one is extended over equal bytes. Errors are
+    /// those of reading the disk and the store.
     pub fn differences(&self, disk: &dyn Content, ranges_max: usize) -> Result<Vec<Range<u64>>> {
         let (layout, repository) = (self.layout(), self.repository());
         let threads = if repository.backend.is_far() { READERS_FAR } else { cores() };
         let scratch = || {
             let borrowed = repository.blobs().codecs.borrow(repository.cipher());
             let scratch = Scratch { borrowed, hasher: PlainHasher::default(), plain: Vec::new() };
-            // A chunk of the disk, which may be read past the page cache.
+            // Holds a chunk of the disk. Aligned, since the disk may be read with direct I/O.
             (AlignedBuffer::new(layout.chunk.bytes() as usize), scratch)
         };
         let mut differing: Vec<Range<u64>> = Vec::new();
@@ -62,7 +63,7 @@ impl Snapshot<'_> {
         Ok(differing)
     }
 
-    /// Where the disk is another in one chunk.
+    /// The ranges in which the disk differs from the version in one chunk.
     fn unlike(
         &self,
         here: &mut AlignedBuffer,
@@ -110,7 +111,7 @@ impl Snapshot<'_> {
 }
 
 impl Scratch<'_> {
-    /// Whether the disk holds what the chunk does, and zeros in what is free of it.
+    /// Whether the disk has the same content as the chunk, and zeros in the chunk's free sectors.
     fn is_same(&mut self, here: &[u8], extents: &ChunkExtents, chunk: &ChunkRef) -> bool {
         if extents.is_full() {
             return self.hasher.digest(extents, here) == chunk.plain;
@@ -121,14 +122,14 @@ impl Scratch<'_> {
     }
 }
 
-/// What the disk holds where the chunk is free; zeros elsewhere.
+/// The content of the disk in the chunk's free sectors, with zeros in all others.
 fn free_of(here: &[u8], extents: &ChunkExtents) -> Vec<u8> {
     let mut free = here.to_vec();
     runs(extents).for_each(|run| free[place(&run)].fill(0));
     free
 }
 
-/// The bytes of each allocated run, counted from the chunk's first.
+/// The bytes of each allocated run, counted from the start of the chunk.
 fn runs(extents: &ChunkExtents) -> impl Iterator<Item = Range<u64>> {
     extents.runs().map(|run| u64::from(run.start) * SECTOR_BYTES..u64::from(run.end()) * SECTOR_BYTES)
 }
@@ -138,7 +139,8 @@ fn place(run: &Range<u64>) -> Range<usize> {
     at(run.start)..at(run.end)
 }
 
-/// The sectors in which `here`, which lies at `offset`, is not `there`, or not zero behind its end; joined.
+/// The sectors in which `here`, at `offset`, differs from `there`, or is not zero after the end of `there`; adjacent
+/// ones are joined.
 fn unequal(here: &[u8], there: &[u8], offset: u64) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for (sector, bytes) in (0..).zip(here.chunks(512)) {

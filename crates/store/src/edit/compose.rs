@@ -1,4 +1,4 @@
-//! One chunk: what it holds, and what it becomes when bytes are written over it.
+//! Composes one chunk: applies a write to its old content and encodes the result.
 
 use std::ops::Range;
 
@@ -12,31 +12,32 @@ use parking_lot::Mutex;
 use super::dirty_ranges::DirtyRanges;
 use super::ranges::bytes_of;
 
-/// What a writer writes, by the offset in the image. Read by several threads, once or, if somebody else wrote the same
-/// chunk at the same time, again: it must not change before the write is done.
+/// The bytes that a write stores, by their offset in the image. Several threads read them, and a chunk is read again
+/// if another writer has changed it too: the content must not change before the write has returned.
 pub trait Content: Sync {
-    /// Fills `into` with the bytes from `offset` of the image on; all of them lie inside one range that is written.
+    /// Fills `into` with the bytes from `offset` of the image on. The range is always inside one written range.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()>;
 
-    /// Fills `into` with the bytes from `offset` of the image on as they are after the write, if the writer has all of
-    /// them: then what is not written need not be fetched. They are a whole chunk. Asked only where the version below
-    /// is the one that the writer knows.
+    /// Fills `into` with a whole chunk from `offset` of the image on, as it is after the write, if the writer has all
+    /// of it; then the old content need not be fetched. Returns whether it did. Called only if the write is based on
+    /// the version that the writer knows.
     fn whole_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<bool> {
         let _ = (offset, into);
         Ok(false)
     }
 
-    /// Whether the `bytes` bytes from `offset` on are known to be zeros without a read: a hole of a file.
+    /// Whether the `bytes` bytes from `offset` on are known to be zeros without reading them, such as a hole in a
+    /// file.
     fn is_known_zero(&self, offset: u64, bytes: u64) -> bool {
         let _ = (offset, bytes);
         false
     }
 }
 
-/// Bytes that are written in one piece.
+/// Content that consists of one range.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
-    /// Where the first of them goes.
+    /// Offset of the first byte in the image.
     pub offset: u64,
     /// The bytes.
     pub bytes: &'a [u8],
@@ -51,7 +52,7 @@ impl Content for Piece<'_> {
     }
 }
 
-/// Content that lies `by` bytes further on in the image than where it counts from.
+/// Content whose offset 0 is at offset `by` of the image.
 pub(super) struct Moved<'a> {
     pub(super) content: &'a dyn Content,
     pub(super) by: u64,
@@ -68,9 +69,9 @@ pub(crate) struct Codec {
     encoder: Encoder,
     decoder: Decoder,
     hasher: PlainHasher,
-    /// A chunk with all its sectors, zeros where they are free.
+    /// All sectors of a chunk; free ones are zeros.
     whole: Vec<u8>,
-    /// Its allocated sectors, one run behind the other.
+    /// The allocated sectors of a chunk, one run after the other.
     plain: Vec<u8>,
 }
 
@@ -81,7 +82,7 @@ impl Codec {
         Ok(Self { encoder, decoder, hasher: PlainHasher::default(), whole: Vec::new(), plain: Vec::new() })
     }
 
-    /// All bytes of a chunk, verified; zeros where it is free.
+    /// All bytes of a chunk, verified; free sectors are zeros.
     pub(crate) fn open(
         &mut self,
         source: &dyn ObjectSource,
@@ -105,10 +106,11 @@ impl Codec {
         Ok(&mut self.whole)
     }
 
-    /// What chunk `index` becomes when `dirty`, of `content` where that is written, goes over `base`; its object, if
-    /// it has one, is in `sink` afterwards. Sectors that are written in part are allocated as a whole: the rest of them
-    /// is what was there, zeros where they were free. What is freed reads as zeros; sectors that are freed as a whole
-    /// are free, others stay what they were. If it `is_known` the writer is asked for all of it first.
+    /// Applies `dirty` to chunk `index` with the old leaf `base`, with the bytes of `content` where it is written.
+    /// Returns the new leaf; its object, if it has one, is then in `sink`. A sector that is partly written becomes
+    /// allocated; the rest keeps its old bytes, or zeros if it was free. Freed bytes read as zeros; sectors that are
+    /// freed entirely become free, others do not change. If `is_known`, the writer is asked for the whole chunk
+    /// first.
     pub(super) fn compose(
         &mut self,
         (source, sink): (&dyn ObjectSource, &dyn ObjectSink),
@@ -119,7 +121,8 @@ impl Codec {
     ) -> Result<Leaf> {
         let window = bytes_of(layout.chunk_extent(index));
         let Some(extents) = allocated(layout, &window, base, dirty) else { return Ok(Leaf::Free) };
-        // Where it is free it holds zeros, which nobody needs to fetch.
+        // Old content is fetched only if some of its allocated sectors are not overwritten; free ones are zeros
+        // anyway.
         let sector = |number: u16| window.start + u64::from(number) * SECTOR_BYTES;
         let mut held = base.extents().into_iter().flat_map(ChunkExtents::runs);
         let base_is_needed = held.any(|run| !dirty.all.contains(&(sector(run.start)..sector(run.end()))));
@@ -164,8 +167,8 @@ impl Codec {
     }
 }
 
-/// The sectors that are allocated when `dirty` goes over `base`: what was, without the whole logical sectors of what
-/// is freed, and with all logical sectors of what is written. `None` if there are none.
+/// The allocated sectors after `dirty` is applied to `base`: the old ones, minus whole logical sectors that are
+/// freed, plus all logical sectors that are written. `None` if there are none.
 fn allocated(layout: &Layout, window: &Range<u64>, base: &Leaf, dirty: &DirtyRanges) -> Option<ChunkExtents> {
     let unit = u64::from(layout.logical_sector_bytes);
     let sectors = |start: u64, end: u64| base::Extent::between(start / SECTOR_BYTES, end / SECTOR_BYTES);
@@ -197,14 +200,14 @@ fn span(run: Run) -> Range<usize> {
     at(run.start)..at(run.end())
 }
 
-/// CodecPool that wait for their next thread: zstd's tables are not made anew for each write.
+/// Idle codecs, kept for the next write because allocating zstd's tables is expensive.
 #[derive(Default)]
 pub(crate) struct CodecPool(Mutex<Vec<Codec>>);
 
-/// Most that wait.
+/// Most idle codecs.
 const CODECS_MAX: usize = 16;
 
-/// A codec on loan.
+/// A borrowed codec; it goes back to the pool when it is dropped.
 pub(crate) struct Borrowed<'a> {
     codecs: &'a CodecPool,
     cipher: &'a Cipher,
@@ -212,7 +215,7 @@ pub(crate) struct Borrowed<'a> {
 }
 
 impl CodecPool {
-    /// A codec for what is kept by `cipher`, always the same one.
+    /// Borrows a codec for `cipher`, which must be the same in all calls.
     pub(crate) fn borrow<'a>(&'a self, cipher: &'a Cipher) -> Borrowed<'a> {
         Borrowed { codecs: self, cipher, codec: self.0.lock().pop() }
     }

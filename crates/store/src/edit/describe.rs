@@ -1,5 +1,5 @@
-//! What a manifest says after its image was changed: what is still true stays, what may not be is marked.
-//! formats/repository.md, "Changed images".
+//! Updates the description in a manifest after its image was changed: keeps what is still true, and marks what may be
+//! out of date. formats/repository.md, "Changed images".
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use image::manifest::{DiskRecord, Parent};
 use super::commit_queue::Tip;
 use crate::record::Stamp;
 
-/// The manifest of what is made from `parent` by `stamp`, whatever that is: named, numbered and described as it is.
+/// The manifest of a child of `parent`, made by `stamp`, with the same name, number and description.
 pub(super) fn child(parent: &Tip, stamp: &Stamp) -> Manifest {
     let from = &parent.manifest;
     let named = Parent { image: from.image.clone(), number: from.number, digest: parent.digest };
     child_of(from, named, stamp)
 }
 
-/// The same from the manifest `from`, which `parent` names.
+/// [`child`] of the manifest `from`, which `parent` names.
 pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manifest {
     Manifest {
         nonce: String::new(),
@@ -31,7 +31,8 @@ pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manife
     }
 }
 
-/// Marks in `manifest` what `dirty` bytes of the image may have made untrue, and gives it the size of `size_sectors`.
+/// Marks the parts of the description in `manifest` that changes in `dirty` may have made untrue, and sets the image
+/// size.
 pub(super) fn mark(manifest: &mut Manifest, dirty: &RunSet, size_sectors: u64) {
     let start = manifest.origin.start_sector;
     let grown = size_sectors != manifest.size_sectors;
@@ -47,7 +48,7 @@ pub(super) fn mark(manifest: &mut Manifest, dirty: &RunSet, size_sectors: u64) {
     }
 }
 
-/// Whether any of `dirty` lies where no partition is: in the table, or in a boot loader behind it.
+/// Whether part of `dirty` is outside all partitions: in the partition table, or in a boot loader after it.
 fn outside_partitions(disk: &DiskRecord, start: u64, dirty: &RunSet) -> bool {
     let partitions = RunSet::from_iter(
         disk.partitions
@@ -57,7 +58,7 @@ fn outside_partitions(disk: &DiskRecord, start: u64, dirty: &RunSet) -> bool {
     dirty.iter().any(|range| !partitions.contains(&range))
 }
 
-/// Sectors of the disk as bytes of the image that begins at sector `start` of it.
+/// Converts sectors of the disk into bytes of the image, which begins at sector `start` of the disk.
 fn bytes_in_image(start: u64, first: u64, sectors: u64) -> Range<u64> {
     let byte = |sector: u64| sector.saturating_sub(start).saturating_mul(SECTOR_BYTES);
     byte(first)..byte(first.saturating_add(sectors))

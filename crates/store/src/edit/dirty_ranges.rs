@@ -1,4 +1,4 @@
-//! Which bytes a write changes, and what that makes of each chunk.
+//! The ranges of bytes that a write changes, and what this means for each chunk.
 
 use std::ops::Range;
 
@@ -10,20 +10,20 @@ use super::ranges::{bytes_of, next_chunk};
 /// The bytes that a write changes.
 #[derive(Debug)]
 pub(super) struct DirtyRanges {
-    /// They get new content.
+    /// Bytes that get new content.
     pub(super) written: RunSet,
-    /// They become free, but for those that are written.
+    /// Bytes that become free, except those in `written`.
     pub(super) freed: RunSet,
-    /// Both.
+    /// The union of both.
     pub(super) all: RunSet,
 }
 
-/// What becomes of some chunks.
+/// What happens to one or more chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// This one holds some of what it held, or some of what is written.
+    /// This chunk keeps part of its old content, or gets new content.
     Compose(u64),
-    /// All of these are free.
+    /// All these chunks become free.
     Free(Range<u64>),
 }
 
@@ -37,7 +37,7 @@ impl DirtyRanges {
         }
     }
 
-    /// What becomes of the chunks that are dirty, ascending.
+    /// The steps for all dirty chunks, ascending.
     pub(super) fn steps(&self, layout: &Layout) -> impl Iterator<Item = Step> + use<'_> {
         let layout = *layout;
         let mut next = 0;
@@ -51,7 +51,7 @@ impl DirtyRanges {
         })
     }
 
-    /// The first step at or behind chunk `from`.
+    /// The first step at or after chunk `from`.
     fn step(&self, layout: &Layout, from: u64) -> Option<Step> {
         let first = next_chunk(&self.all, layout, from)?;
         let written = next_chunk(&self.written, layout, first);

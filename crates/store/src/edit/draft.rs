@@ -1,5 +1,5 @@
-//! Drafts: what changes make of a version, composed by whoever has them, wherever objects come from and go: a
-//! repository or a server. Nothing is published here.
+//! Drafts: a client composes a new version from changes, with objects in any source and sink (a repository or a
+//! server). Nothing is published here.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,40 +24,40 @@ use super::ranges::{bytes_of, next_chunk};
 use crate::parallel::parallel_by;
 use crate::record::Stamp;
 
-/// Most bytes of nodes that are remembered, and most that wait to be stored together.
+/// Most bytes of nodes in the read cache, and most bytes of new nodes that are collected before they are stored.
 const NODE_BYTES_MAX: usize = 8 << 20;
-/// Most ranges that an error names.
+/// Most ranges that are listed in an error.
 const NAMED_MAX: usize = 8;
 
 /// Composes drafts.
 pub struct Drafter<'a> {
-    /// Where objects of the version come from.
+    /// Where the objects of the old version are read from.
     pub source: &'a dyn ObjectSource,
-    /// Where those of the draft go; what is there is not sent again.
+    /// Where the objects of the draft are stored; an object that is stored there already is not sent again.
     pub sink: &'a dyn ObjectSink,
-    /// Chunks that are composed and sent at once: more than there are cores where the sink is far away.
+    /// Chunks that are composed and sent at the same time. Use more than the number of cores if the sink is far away.
     pub threads: usize,
 }
 
-/// A version that has everything but its number. All its objects are in the sink.
+/// A version that has no number yet. All its objects are in the sink.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// Its manifest, of number 0.
+    /// Its manifest, with number 0.
     pub manifest: Manifest,
-    /// Bytes of objects that were sent.
+    /// Bytes of objects that were sent to the sink.
     pub stored_bytes: u64,
 }
 
 impl Drafter<'_> {
-    /// What `changes` make of the version `over`. Errors are those of source and sink, and `Refused` behind the end.
+    /// Applies `changes` to the version `over`. Errors are those of source and sink, and `Refused` if a change is
+    /// after the end of the image.
     pub fn draft(&self, over: &SignedManifest, changes: &Changes<'_>, stamp: &Stamp) -> Result<Draft> {
         let dirty = DirtyRanges::new(changes.written, changes.freed);
         self.compose(&Nodes::new(self), over, (&dirty, changes), &|_| true, stamp)
     }
 
-    /// What `changes`, which were made over the version `base`, make of the version `newest`: both sides' sectors where
-    /// they are not the same. `Refused` with both names and the ranges where `newest` has other bytes than `base` and
-    /// `changes` has any.
+    /// Applies `changes`, which were made to the version `base`, to the newer version `newest`. If both changed the
+    /// same sector to other bytes than in `base`, `Refused` with the names of both versions and the ranges.
     pub fn draft_onto(
         &self,
         base: &SignedManifest,
@@ -68,7 +68,7 @@ impl Drafter<'_> {
         let dirty = DirtyRanges::new(changes.written, changes.freed);
         let nodes = Nodes::new(self);
         self.check_apart(&nodes, base, newest, &dirty)?;
-        // The writer's whole chunks are of its own version.
+        // The whole chunks that the writer has belong to `base`, so they must not be used.
         self.compose(&nodes, newest, (&dirty, changes), &|_| false, stamp)
     }
 
@@ -106,7 +106,7 @@ impl Drafter<'_> {
         Ok(Draft { manifest, stored_bytes: sink.bytes.into_inner() + nodes.stored.load(Relaxed) })
     }
 
-    /// `Refused` if `newest` has other bytes than `base` in what is dirty.
+    /// `Refused` if dirty bytes are different in `newest` and `base`.
     fn check_apart(
         &self,
         nodes: &Nodes<'_>,
@@ -121,7 +121,8 @@ impl Drafter<'_> {
             && layout.logical_sector_bytes == theirs.logical_sector_bytes
             && layout.size_sectors <= theirs.size_sectors;
         if !is_cut_alike {
-            let text = format!("`{}` is another disk than `{}`, of other sizes", name(newest), name(base));
+            let text =
+                format!("`{}` cannot be merged with `{}`: their sizes differ", name(newest), name(base));
             return Err(Error::new(ErrorKind::Refused, text));
         }
         let nodes: &dyn ObjectSource = nodes;
@@ -141,7 +142,7 @@ impl Drafter<'_> {
         if both.end() == 0 { Ok(()) } else { Err(conflict(base, newest, &both)) }
     }
 
-    /// The sectors of chunk `index` in `dirty` that hold other bytes as the second leaf than as the first.
+    /// The sectors of chunk `index` in `dirty` whose bytes differ between the two leaves.
     fn meeting(
         &self,
         layout: &Layout,
@@ -184,7 +185,7 @@ fn conflict(base: &SignedManifest, newest: &SignedManifest, both: &RunSet) -> Er
     Error::new(ErrorKind::Refused, text)
 }
 
-/// A sink, and how many bytes went there.
+/// A sink that counts the bytes put.
 struct Counted<'a> {
     sink: &'a dyn ObjectSink,
     bytes: AtomicU64,
@@ -205,7 +206,7 @@ impl ObjectSink for Counted<'_> {
     }
 }
 
-/// The nodes of a draft: those that were read lately, and those that wait to be stored together.
+/// The nodes of a draft: recently read ones, and new ones that will be stored together.
 struct Nodes<'a> {
     source: &'a dyn ObjectSource,
     sink: &'a dyn ObjectSink,
@@ -222,7 +223,7 @@ impl<'a> Nodes<'a> {
         Self { source, sink, threads, read, made, stored }
     }
 
-    /// Stores those that wait.
+    /// Stores the new nodes in parallel.
     fn store(&self) -> Result<()> {
         let (made, _) = std::mem::take(&mut *self.made.lock());
         let put = |(): &mut (), (object, bytes): &(ObjectRef, Bytes)| {
@@ -258,7 +259,7 @@ impl ObjectSource for Nodes<'_> {
 
 impl ObjectSink for Nodes<'_> {
     fn contains(&self, _: &ObjectRef) -> Result<bool> {
-        // Asked when it is stored.
+        // Checked only when the node is stored.
         Ok(false)
     }
 

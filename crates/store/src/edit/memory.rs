@@ -1,4 +1,4 @@
-//! What writers of one process share.
+//! State shared by the writers of one process.
 
 use std::sync::Weak;
 
@@ -9,17 +9,17 @@ use super::compose::CodecPool;
 use crate::lease::writer::Writer;
 use crate::repository::Repository;
 
-/// See the module.
+/// State shared by the writers of one process.
 #[derive(Debug, Default)]
 pub(super) struct Blobs {
     pub(super) queues: Lines,
-    /// That of all writes under way.
+    /// The writer that all writes under way share.
     pub(super) writer: Mutex<Weak<Writer>>,
     pub(super) codecs: CodecPool,
 }
 
 impl Repository {
-    /// What the writers of this process share.
+    /// The state shared by the writers of this process.
     pub(super) fn blobs(&self) -> &Blobs {
         self.memory.get()
     }

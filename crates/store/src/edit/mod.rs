@@ -1,11 +1,11 @@
-//! An image as a versioned blob, BlobSeer's interface: create, append, write, read, get_recent, clone, commit.
-//! formats/repository.md, "Writing".
+//! An image as a versioned blob with the interface of BlobSeer: create, append, write, read, get_recent, clone,
+//! commit. formats/repository.md, "Writing".
 //!
-//! Every write makes a version. Any number of writers work on one image at once, threads, processes and machines: what
-//! they write goes up in parallel; a number is taken and published by one create, in the order in which they finish;
-//! who comes second puts its few changed tree nodes onto the version of who came first and sends no data again, but for
-//! chunks that both wrote, which are merged byte by byte. So version `n` holds the writes 1 to `n`, one over the other.
-//! Readers never wait. A clone costs one record, whatever it is a clone of.
+//! Every write makes a new version. Any number of threads, processes and machines may write to one image at the same
+//! time. Their data is uploaded in parallel. A writer takes the next number and publishes its version with a single
+//! create. A writer that loses the race merges its few changed tree nodes into the version of the winner and retries.
+//! It sends no data again, except for chunks that both wrote, which are merged byte by byte. So version `n` contains
+//! the writes 1 to `n`, each over the one before. Readers never wait. A clone costs one record, whatever its size.
 //!
 //! ```
 //! use store::{Location, Repository, Shape, Stamp};

@@ -1,4 +1,4 @@
-//! Ranges of bytes of an image, as sets of runs.
+//! Sets of byte ranges of an image.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Reading: any bytes of any version. A version never changes, so readers need no lock and wait for nobody.
+//! Reads any bytes of any version. A version never changes, so readers need no lock and never wait.
 
 use std::io::Write;
 use std::ops::Range;
@@ -13,12 +13,13 @@ use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
 use crate::repository::Repository;
 
-/// Chunks that are fetched at once for one read: enough to fill a network with objects of 100 KB.
+/// Chunks that one read fetches at the same time: enough to use the full bandwidth of a network with objects of 100
+/// KB.
 const READERS: usize = 8;
-/// Bytes that a copy of a range holds at a time.
+/// Size of the buffer for copying a range, in bytes.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// One version, to be read.
+/// One version, for reading.
 #[derive(Debug, Clone)]
 pub struct Snapshot<'a> {
     repository: &'a Repository,
@@ -27,12 +28,12 @@ pub struct Snapshot<'a> {
 }
 
 impl Repository {
-    /// The version that `reference` names, to be read. `NotFound` if there is none or it is removed.
+    /// Opens the version that `reference` names, for reading. `NotFound` if it does not exist or was removed.
     pub fn snapshot(&self, reference: &Reference) -> Result<Snapshot<'_>> {
         self.snapshot_of(self.resolve(reference)?)
     }
 
-    /// The version of `manifest`, to be read.
+    /// Opens the version of `manifest`, for reading.
     pub(crate) fn snapshot_of(&self, manifest: Manifest) -> Result<Snapshot<'_>> {
         let layout = manifest.layout();
         let layout =
@@ -41,23 +42,23 @@ impl Repository {
     }
 }
 
-/// A chunk that a read touches: its part of the target, where that begins in the chunk, and what the chunk is.
+/// A chunk that a read touches: its part of the target buffer, the offset of that part in the chunk, and the leaf.
 type Item<'a> = (Mutex<&'a mut [u8]>, usize, Leaf);
 
 impl Snapshot<'_> {
-    /// What the version says of itself.
+    /// The manifest of the version.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// How the image is cut.
+    /// Chunk size, image size and sector size.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Where it is stored.
+    /// The repository that holds it.
     pub(crate) fn repository(&self) -> &Repository {
         self.repository
     }
@@ -68,9 +69,9 @@ impl Snapshot<'_> {
         runs.map(|run| run.map_err(|error| self.failed(error)))
     }
 
-    /// Fills `into` with the bytes from `offset` on; free sectors read as zeros. Every chunk is verified before any
-    /// byte of it is used: `Corrupt` or `NotFound` with the object's name if it is damaged or gone. `Refused` behind
-    /// the end.
+    /// Fills `into` with the bytes from `offset` on; free sectors read as zeros. Every chunk is verified before its
+    /// bytes are used: `Corrupt` or `NotFound`, with the name of the object, if it is damaged or missing. `Refused`
+    /// if the range ends after the end of the image.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let range = self.check(offset, into.len() as u64)?;
         into.fill(0);
@@ -104,7 +105,8 @@ impl Snapshot<'_> {
         read.into_iter().collect::<Result<()>>().map_err(|error| self.failed(error))
     }
 
-    /// Writes `bytes` bytes from `offset` on to `to`, in bounded memory.
+    /// Writes `bytes` bytes from `offset` on to `to`, using bounded memory. Errors are those of [`Self::read`] and of
+    /// `to`.
     pub fn copy_to(&self, offset: u64, bytes: u64, to: &mut dyn Write) -> Result<()> {
         let range = self.check(offset, bytes)?;
         let mut piece = Vec::new();
@@ -117,7 +119,7 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// The sectors of `window` that are allocated.
+    /// The allocated sectors in `window`.
     pub fn allocated(&self, window: Extent) -> Result<ExtentSet> {
         let mut set = ExtentSet::new();
         for run in self.leaves(&bytes_of(window)) {
@@ -135,7 +137,7 @@ impl Snapshot<'_> {
         Ok(set)
     }
 
-    /// The chunks that `range` of bytes touches and that are not free, ascending.
+    /// The leaves of chunks that overlap `range` (in bytes) and are not free, ascending.
     fn leaves(&self, range: &Range<u64>) -> impl Iterator<Item = Result<LeafRun>> + use<'_> {
         let bytes = u64::from(self.layout.chunk.bytes());
         let chunks = range.start / bytes..range.end.div_ceil(bytes).min(self.layout.chunk_count());
@@ -153,7 +155,7 @@ impl Snapshot<'_> {
         Ok(offset..end)
     }
 
-    /// The chunks of `range`, each with its leaf, free ones too.
+    /// The chunks of `range` with their leaves, including free ones.
     pub(super) fn chunks(&self, range: Range<u64>) -> Result<Vec<(u64, Leaf)>> {
         let mut chunks: Vec<_> = range.clone().map(|index| (index, Leaf::Free)).collect();
         let chunk_bytes = u64::from(self.layout.chunk.bytes());
@@ -175,7 +177,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Bytes of memory.
+/// Converts a number of bytes to `usize`.
 fn length(bytes: u64) -> usize {
     usize::try_from(bytes).expect("what is read fits memory")
 }

@@ -1,4 +1,4 @@
-//! The nodes of a tree that is not stored yet.
+//! Collects the nodes of a tree that is not published yet, before they are uploaded.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use super::upload::Upload;
 use crate::nodes::Nodes;
 use crate::repository::Repository;
 
-/// Most bytes of nodes of one unpublished tree that wait in memory; further ones are stored at once.
+/// Most bytes of nodes of one unpublished tree in memory; further nodes are uploaded at once.
 const STAGED_BYTES_MAX: usize = 8 << 20;
 
-/// The nodes of a tree that is being made over a repository.
+/// The nodes of a tree that is being built, on top of those in a repository.
 pub(super) struct Staging<'a> {
     repository: &'a Repository,
     upload: &'a Upload<'a>,
@@ -24,7 +24,7 @@ pub(super) struct Staging<'a> {
 #[derive(Default)]
 struct Staged {
     nodes: HashMap<Digest, (ObjectRef, Bytes)>,
-    /// Of all nodes that were put since, also of those that did not wait.
+    /// Bytes of all nodes put since the last upload, including those that were uploaded at once.
     bytes: usize,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Staging<'a> {
         Self { repository, upload, staged: Mutex::default() }
     }
 
-    /// Stores the nodes that wait.
+    /// Uploads the collected nodes.
     pub(super) fn store(&self) -> Result<()> {
         let staged = std::mem::take(&mut *self.lock());
         staged.nodes.into_values().try_for_each(|(object, bytes)| {

@@ -1,4 +1,4 @@
-//! All that one write puts into the repository, and its publication, go through one value.
+//! Uploads the objects of one write and publishes its version, under a shared lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::names::ImageName;
 use crate::record::Stamp;
 use crate::repository::Repository;
 
-/// One write on its way.
+/// One write under way.
 pub(super) struct Upload<'a> {
     repository: &'a Repository,
     writer: Arc<Writer>,
@@ -21,13 +21,13 @@ pub(super) struct Upload<'a> {
 }
 
 impl<'a> Upload<'a> {
-    /// Begins before anything is read that the write builds on.
+    /// Call this before reading anything that the write is based on: the lease protects only what is read later.
     pub(super) fn begin(repository: &'a Repository, stamp: &Stamp) -> Result<Self> {
         let writer = Writer::share(repository, &repository.blobs().writer, stamp)?;
         Ok(Self { repository, writer, bytes: AtomicU64::new(0) })
     }
 
-    /// Makes durable what was put, together with others who want the same at this moment.
+    /// Makes everything put before durable; shares one flush with other threads that call this at the same time.
     pub(super) fn flush(&self) -> Result<()> {
         self.repository.flush()
     }

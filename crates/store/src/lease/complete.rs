@@ -1,5 +1,5 @@
-//! Whether a draft that somebody sent has all that it needs. What it shares with its parent is here already: only what
-//! differs is looked at.
+//! Checks that all objects of a draft that a client sent are stored. Parts that the draft shares with its parent are
+//! stored already, so only the differences are checked.
 
 use base::{Error, ErrorKind, Result};
 use image::tree::NodeSource;
@@ -11,8 +11,9 @@ use crate::names::{ImageName, Reference};
 use crate::nodes::Nodes;
 
 impl Writer {
-    /// Makes sure that every object of the tree of `draft` is here to stay. `Refused` with the name of one that is not,
-    /// `Corrupt` if it is no tree. The parent is resolved after this writer began, so that no prune takes what it has.
+    /// Makes sure that every object of the tree of `draft` is stored and that no prune deletes it. `Refused` with the
+    /// name of a missing object, `Corrupt` if the tree is invalid. The parent must be resolved after this writer
+    /// began, so that no prune deletes its objects.
     pub fn check_complete(&self, draft: &Manifest) -> Result<()> {
         let failed = |error: Error| match error.kind() {
             ErrorKind::NotFound => {
@@ -29,7 +30,7 @@ impl Writer {
         for difference in Differences::new(layout.chunk, (nodes(), &parent), (noting, &draft.root)) {
             let difference = difference.map_err(failed)?;
             let leaf = difference.after;
-            // Behind the end of a draft that is shorter than its parent nothing is.
+            // After the end of a draft that is shorter than its parent there must be no data.
             if difference.first < draft.root.chunk_count || leaf != Leaf::Free {
                 let count = difference.count.min(draft.root.chunk_count.saturating_sub(difference.first));
                 let run = LeafRun { first: difference.first, count, leaf: leaf.clone() };
@@ -50,7 +51,7 @@ impl Writer {
         Err(Error::new(ErrorKind::Refused, format!("{object} of this version was never sent")))
     }
 
-    /// The tree of the parent of `draft`, if that is a version here, in chunks of the same size.
+    /// The tree of the parent of `draft`, if that version is in this repository and has chunks of the same size.
     fn parent_of(&self, draft: &Manifest) -> Result<Option<Root>> {
         let Some(parent) = &draft.parent else { return Ok(None) };
         let Ok(image) = parent.image.parse::<ImageName>() else { return Ok(None) };
@@ -66,7 +67,7 @@ impl Writer {
     }
 }
 
-/// The nodes of a repository, and which of them were read.
+/// Reads nodes of a repository and notes which ones.
 struct Noting<'a> {
     nodes: Nodes<'a>,
     seen: &'a Mutex<Vec<ObjectRef>>,

@@ -1,4 +1,4 @@
-//! Epochs: which prunes have begun and ended, and what nobody may count on because one of them may still delete it.
+//! Epochs: which prunes have begun and ended, and which copies of objects one of them may still delete.
 //! formats/repository.md, "Pruning".
 
 use base::{Digest, Error, ErrorKind, Result};
@@ -19,19 +19,19 @@ const PRUNE: &str = "prune";
 const PRUNE_END: &str = "prune-end";
 const CANDIDATES: &str = "candidates";
 
-/// Most paths in a part of a list of candidates: what S3 deletes by one request.
+/// Most paths in a part of a list of candidates: the number that S3 deletes in one request.
 pub(crate) const PART_PATHS_MAX: usize = 1000;
 /// Longest part in bytes.
 const PART_BYTES_MAX: u64 = 128 << 10;
-/// Longest record of a prune in bytes: it names all parts in doubt, and is twice as long where it is sealed.
+/// Longest record of a prune in bytes: it names all parts in doubt, and encryption doubles its length.
 const PRUNE_BYTES_MAX: u64 = 128 << 10;
-/// Most parts in doubt that are handed on.
+/// Most parts in doubt that a prune passes on to the next.
 const DOUBT_MAX: usize = 256;
-/// Memory for what is condemned: 32 bits each for four million objects, fewer for more.
+/// Memory for the filter of condemned copies: 32 bits per copy for four million, fewer bits for more copies.
 const CONDEMNED_BYTES_MAX: u64 = 16 << 20;
 const CONDEMNED_BITS: u64 = 32;
 
-/// Names a part of a list of candidates.
+/// The name of a part of a list of candidates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartName {
     /// Epoch of the prune's lease.
@@ -39,7 +39,7 @@ pub(crate) struct PartName {
     /// Number of the prune's lease.
     pub(crate) lease: u64,
     pub(crate) part: u64,
-    /// The process that may still delete it; one that is not known may live for ever.
+    /// The process that may still delete it. If it is not known, it counts as alive for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) process: Option<Process>,
 }
@@ -58,10 +58,10 @@ impl PartName {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Begin {
     pub(crate) number: u64,
-    /// The prune's lease, in the epoch before.
+    /// Number of the prune's lease, in the epoch before.
     pub(crate) lease: u64,
     pub(crate) parts: u64,
-    /// Slots that may be in use from now on.
+    /// Number of slots that may be in use from now on.
     pub(crate) slots: u8,
     pub(crate) doubt: Vec<PartName>,
     pub(crate) created: String,
@@ -73,7 +73,7 @@ pub(crate) struct Begin {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct End {
     pub(crate) number: u64,
-    /// Leases of lower epochs are over, and lists show what was published under them.
+    /// All leases of lower epochs are closed, and lists show the versions published under them.
     pub(crate) closed: u64,
     pub(crate) doubt: Vec<PartName>,
     pub(crate) nonce: String,
@@ -86,7 +86,7 @@ impl Begin {
 }
 
 impl End {
-    /// The end of prune `number`. The oldest parts in doubt are dropped if there are too many.
+    /// The end record of prune `number`. Drops the oldest parts in doubt if there are more than `DOUBT_MAX`.
     pub(crate) fn new(number: u64, closed: u64, mut doubt: Vec<PartName>) -> Result<Self> {
         doubt.drain(..doubt.len().saturating_sub(DOUBT_MAX));
         Ok(Self { number, closed, doubt, nonce: record::nonce()? })
@@ -97,7 +97,8 @@ impl End {
     }
 }
 
-/// The lowest number from 1 on for which nothing exists, where all below exist.
+/// The lowest number from 1 for which `exists` is false, if it is true for all numbers below. Uses a logarithmic
+/// number of calls.
 pub(crate) fn first_absent(mut exists: impl FnMut(u64) -> Result<bool>) -> Result<u64> {
     let (mut there, mut absent) = (0, 1);
     while exists(absent)? {
@@ -112,27 +113,27 @@ pub(crate) fn first_absent(mut exists: impl FnMut(u64) -> Result<bool>) -> Resul
     Ok(absent)
 }
 
-/// An epoch: what is between the begin of one prune and that of the next.
+/// An epoch: the time between the beginnings of two consecutive prunes.
 #[derive(Debug, Clone)]
 pub(crate) struct Epoch {
-    /// That of the prune, 0 before the first.
+    /// Number of the prune that began it; 0 before the first prune.
     pub(crate) number: u64,
-    /// How it began; nothing before the first prune.
+    /// The `begin` of that prune; `None` before the first prune.
     pub(crate) begin: Option<Begin>,
 }
 
-/// Whether prune `number` has begun and its record is there.
+/// Whether the `begin` of prune `number` exists.
 fn has_begun(repository: &Repository, number: u64) -> Result<bool> {
     repository.backend.exists(&layout::prune_begin(number))
 }
 
-/// The numbers of prunes that lists show, ascending.
+/// The numbers of prunes in the store's list, ascending.
 fn listed(repository: &Repository) -> Result<Vec<u64>> {
     let folders = repository.backend.folders(&layout::prunes())?;
     Ok(folders.iter().filter_map(|name| layout::number_named(name)).collect())
 }
 
-/// The highest number that lists show of a prune whose record is there; 0 if they show none.
+/// The highest listed number whose `begin` exists; 0 if there is none.
 fn newest_listed(repository: &Repository) -> Result<u64> {
     for number in listed(repository)?.into_iter().rev() {
         if has_begun(repository, number)? {
@@ -142,9 +143,9 @@ fn newest_listed(repository: &Repository) -> Result<u64> {
     Ok(0)
 }
 
-/// Deletes the records of old prunes, after prune `newest` has ended: that one and the one before stay. Nothing goes
-/// unless a list shows one of these two, so that every later list shows one that is there; and what goes goes in
-/// ascending order without a gap, so that the number after one that is there was never deleted.
+/// Deletes the records of old prunes after prune `newest` has ended; those of `newest` and of the prune before it
+/// stay. Deletes nothing unless the list shows one of these two, so that every later list also shows one that exists.
+/// Deletes in ascending order without gaps: if the record of a prune exists, that of the next was never deleted.
 pub(crate) fn forget(repository: &Repository, newest: u64) -> Result<()> {
     let listed = listed(repository)?;
     let is_shown = listed.last().is_some_and(|&last| last + 1 >= newest);
@@ -161,20 +162,20 @@ pub(crate) fn forget(repository: &Repository, newest: u64) -> Result<()> {
 }
 
 impl Epoch {
-    /// The newest, or one that was the newest a moment ago: see [`Epoch::has_passed`].
+    /// The newest epoch. A newer one may have begun since: check with [`Epoch::has_passed`].
     pub(crate) fn current(repository: &Repository) -> Result<Self> {
         for _ in 0..RACES_MAX {
             let newest = newest_listed(repository)?;
             let number = newest + first_absent(|more| has_begun(repository, newest + more))? - 1;
-            // Read after the next one was found absent.
+            // This read must come after the next number was found absent, or both could have been deleted.
             if let Some(epoch) = Self::find(repository, number)? {
                 return Ok(epoch);
             }
         }
-        Err(Error::new(ErrorKind::Io, "find the newest prune: too many begin at this moment"))
+        Err(Error::new(ErrorKind::Io, "find the newest prune: too many prunes begin now"))
     }
 
-    /// The epoch that prune `number` began.
+    /// The epoch that prune `number` began. `Revoked` if its record was deleted.
     pub(crate) fn of(repository: &Repository, number: u64) -> Result<Self> {
         let deleted = || {
             let path = layout::prune_begin(number);
@@ -195,8 +196,8 @@ impl Epoch {
         Ok(begin.map(|begin| Self { number, begin: Some(begin) }))
     }
 
-    /// Whether a later prune has begun. No prune that had begun before this was asked is overlooked: if the record of
-    /// the next one was deleted, that of this one was before.
+    /// Whether a later prune has begun. Finds every prune that began before this call: if the record of the next
+    /// prune was deleted, the record of this one was deleted before it.
     pub(crate) fn has_passed(&self, repository: &Repository) -> Result<bool> {
         if has_begun(repository, self.number + 1)? {
             return Ok(true);
@@ -207,7 +208,7 @@ impl Epoch {
         }
     }
 
-    /// How its prune ended; nothing if it has not.
+    /// The `end` of its prune; `None` if the prune has not ended.
     pub(crate) fn end(&self, repository: &Repository) -> Result<Option<End>> {
         let path = layout::prune_end(self.number);
         if self.number == 0 {
@@ -222,8 +223,9 @@ impl Epoch {
         }
     }
 
-    /// What a prune may still delete.
+    /// The copies that a prune may still delete. `Revoked` if a later prune has deleted the lists.
     pub(crate) fn condemned(&self, repository: &Repository) -> Result<Filter> {
+        // Before the first prune nothing is condemned.
         let Some(begin) = &self.begin else { return Ok(Filter::new(0, 1, 1 << 13, 0)) };
         loop {
             let end = self.end(repository)?;
@@ -232,7 +234,7 @@ impl Epoch {
             let own = if has_ended { 0 } else { begin.parts };
             doubt.extend((1..=own).map(|part| PartName::of(self.number - 1, begin.lease, part)));
             match collect(repository, &doubt) {
-                // Its prune has ended and cleared up meanwhile.
+                // This prune ended in between and deleted its lists: read its `end`.
                 Err(error)
                     if error.kind() == ErrorKind::NotFound
                         && !has_ended
@@ -246,13 +248,13 @@ impl Epoch {
         }
     }
 
-    /// Slots that copies of objects may lie in.
+    /// Number of slots that may hold copies of objects, 1 to 8.
     pub(crate) fn slots(&self) -> u8 {
         self.begin.as_ref().map_or(1, |begin| begin.slots.clamp(1, layout::SLOTS))
     }
 }
 
-/// All that `parts` name.
+/// A filter with all copies that `parts` name.
 pub(crate) fn collect(repository: &Repository, parts: &[PartName]) -> Result<Filter> {
     let objects = (parts.len() as u64).saturating_mul(PART_PATHS_MAX as u64);
     let mut condemned = Filter::new(objects, CONDEMNED_BITS, CONDEMNED_BYTES_MAX, 0);
@@ -270,7 +272,7 @@ pub(crate) struct Candidate {
     pub(crate) kind: ObjectKind,
     pub(crate) digest: Digest,
     pub(crate) slot: u8,
-    /// Its length.
+    /// Its length in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -279,7 +281,7 @@ impl Candidate {
         layout::object_in(self.kind, &self.digest, self.slot)
     }
 
-    /// The object at `path`, if it is one.
+    /// The copy of an object at `path`, of `bytes` bytes; `None` if `path` is not that of an object.
     pub(crate) fn at(path: &Path, bytes: u64) -> Option<Self> {
         [ObjectKind::Chunk, ObjectKind::Node].into_iter().find_map(|kind| {
             let (digest, slot) = layout::object_at(kind, path)?;
@@ -294,24 +296,24 @@ struct Part {
     objects: Vec<(String, u64)>,
 }
 
-/// `candidates`, at most [`PART_PATHS_MAX`], as a part.
+/// Encodes `candidates`, at most [`PART_PATHS_MAX`], as a part.
 pub(crate) fn seal_part(candidates: &[Candidate]) -> Bytes {
     assert!(candidates.len() <= PART_PATHS_MAX);
     let objects = candidates.iter().map(|found| (found.path().to_string(), found.bytes)).collect();
     record::encode(CANDIDATES, &Part { objects })
 }
 
-/// The candidates of a part. `NotFound` if it was deleted.
+/// Reads the candidates of a part. `NotFound` if the part was deleted.
 pub(crate) fn read_part(repository: &Repository, name: &PartName) -> Result<Vec<Candidate>> {
     let path = name.path();
     let bytes = repository.backend.read_record(&path, PART_BYTES_MAX)?;
     let part: Part = record::decode(CANDIDATES, path.as_ref(), &bytes)?;
-    let corrupt = || Error::new(ErrorKind::Corrupt, format!("`{path}` names what is no object"));
+    let corrupt = || Error::new(ErrorKind::Corrupt, format!("`{path}` names a path that is not an object"));
     let candidate = |(object, bytes): &(String, u64)| Candidate::at(&Path::from(object.as_str()), *bytes);
     part.objects.iter().map(|object| candidate(object).ok_or_else(corrupt)).collect()
 }
 
-/// The record of a prune at `path`; `None` if there is none.
+/// Reads the record of a prune at `path`; `None` if there is none.
 fn read_enclosed<T: DeserializeOwned>(repository: &Repository, kind: &str, path: &Path) -> Result<Option<T>> {
     let bytes = match repository.backend.read_record(path, PRUNE_BYTES_MAX) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -344,9 +346,10 @@ mod tests {
     fn records_are_still_written_as_they_were() {
         let begin = include_str!("../../../../golden/repository/v1/pruned/prunes/00000000000000000002/begin");
         let end = include_str!("../../../../golden/repository/v1/pruned/prunes/00000000000000000001/end");
-        let part = include_str!(
-            "../../../../golden/repository/v1/pruned/candidates/00000000000000000001/00000000000000000003/00000000000000000001"
-        );
+        let part = include_str!(concat!(
+            "../../../../golden/repository/v1/pruned/candidates/",
+            "00000000000000000001/00000000000000000003/00000000000000000001"
+        ));
         let body: Begin = record::decode(PRUNE, "golden", begin.as_bytes()).unwrap();
         assert_eq!((body.number, body.lease, body.parts, body.slots), (2, 3, 8, 2));
         assert_eq!(record::encode(PRUNE, &body), begin);

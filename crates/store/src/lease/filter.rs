@@ -1,14 +1,14 @@
-//! A set of digests in fixed memory that errs towards yes (Bloom, "Space/time trade-offs in hash coding", 1970): what
-//! was put in is always found; what was not is found by mistake about once in 10^10 with 64 bits for each, once in 10^6
-//! with 32, and often when it is overfull.
+//! A set of digests in fixed memory with false positives but no false negatives (Bloom, "Space/time trade-offs in
+//! hash coding", 1970). The false-positive rate is about 10^-10 with 64 bits per digest, 10^-6 with 32, and high if
+//! the set is overfull.
 
 use base::Digest;
 
-/// Bits that each digest sets.
+/// Bits that are set for each digest.
 const PROBES: u64 = 16;
 const BITS_MIN: u64 = 1 << 16;
 
-/// A set of digests, each with a number beside it.
+/// A set of pairs of a digest and a small number.
 #[derive(Debug)]
 pub(crate) struct Filter {
     words: Vec<u64>,
@@ -16,8 +16,8 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// An empty set of about `count` digests with `bits` for each, in at most `bytes_max` (a power of two). Sets of
-    /// other seeds err on other digests.
+    /// An empty set for about `count` digests with `bits` bits each, in at most `bytes_max` bytes (a power of two).
+    /// Sets with other seeds have other false positives.
     pub(crate) fn new(count: u64, bits: u64, bytes_max: u64, seed: u64) -> Self {
         let bits = count.saturating_mul(bits).clamp(BITS_MIN, bytes_max * 8).next_power_of_two();
         let words = usize::try_from(bits / 64).expect("bytes_max fits memory");
@@ -34,7 +34,8 @@ impl Filter {
         self.places(digest, beside).all(|(word, bit)| self.words[word] & bit != 0)
     }
 
-    /// The words and bits of a digest: two halves of it, which are as good as random, combined in other ways.
+    /// The words and bits of a digest: double hashing with two parts of the digest, which are uniformly random
+    /// already.
     fn places(&self, digest: &Digest, beside: u8) -> impl Iterator<Item = (usize, u64)> + use<> {
         let half = |at: usize| u64::from_le_bytes(*digest.0[at..].first_chunk().expect("32 bytes"));
         let first = half(0) ^ self.seed ^ u64::from(beside).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! Leases: what a writer or a prune counts on while it works, as a log of create-only records that it appends to until
-//! somebody appends `revoked`. formats/repository.md, "Pruning".
+//! Leases: a lease protects the objects that a writer or a prune relies on while it works. It is a log of create-only
+//! records; only its owner appends, until a prune appends `revoked`. formats/repository.md, "Pruning".
 
 mod complete;
 pub(crate) mod epoch;
@@ -28,10 +28,10 @@ use crate::repository::Repository;
 use crate::versions::RACES_MAX;
 
 const LEASE: &str = "lease";
-/// How often an owner says that it lives. A prune waits many times as long.
+/// How often an owner appends `alive`. A prune waits many times as long before it revokes.
 const BEAT: Duration = Duration::from_secs(60);
 
-/// What a lease was taken for.
+/// The purpose of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
@@ -51,7 +51,7 @@ enum Kind {
     Revoked,
 }
 
-/// The body of an entry that is no commit.
+/// The body of an entry other than a commit.
 #[derive(Debug, Serialize, Deserialize)]
 struct Body {
     entry: Kind,
@@ -62,16 +62,16 @@ struct Body {
     nonce: String,
 }
 
-/// Who took a lease.
+/// The owner of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// What for.
+    /// What the lease is for.
     pub purpose: Purpose,
-    /// When, RFC 3339, by the owner's clock.
+    /// Time of the `begin` entry, RFC 3339, by the owner's clock.
     pub created: String,
-    /// A person or a program.
+    /// The user or program that took the lease.
     pub creator: String,
-    /// The process that holds it, where that is known.
+    /// The process that holds the lease, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
 }
@@ -81,15 +81,15 @@ pub struct Owner {
 pub(crate) enum Entry {
     Begin(Owner),
     Alive,
-    /// The part of its candidates that a prune deletes now.
+    /// The prune now deletes the part of its candidates with this number.
     Delete(u64),
-    /// A commit, and the manifest as it is to be stored.
+    /// A commit, and its manifest as it will be stored.
     Commit(Commit, Bytes),
     Closed,
     Revoked,
 }
 
-/// A version that a writer is about to create.
+/// A version that a writer is going to create.
 #[derive(Debug, Clone)]
 pub(crate) struct Commit {
     pub(crate) image: ImageName,
@@ -98,7 +98,7 @@ pub(crate) struct Commit {
     pub(crate) size: ChunkSize,
 }
 
-/// Entry `entry` of a lease; `None` if there is none yet.
+/// Reads entry `entry` of a lease; `None` if it does not exist.
 pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) -> Result<Option<Entry>> {
     let path = layout::lease_entry(epoch, lease, entry);
     let bytes = match repository.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX)) {
@@ -110,7 +110,7 @@ pub(crate) fn read(repository: &Repository, epoch: u64, lease: u64, entry: u64) 
     }
     let body: Body =
         record::decode(LEASE, path.as_ref(), &record::decrypt(repository.cipher(), path.as_ref(), bytes)?)?;
-    let incomplete = || Error::new(ErrorKind::Corrupt, format!("`{path}` does not say all that it should"));
+    let incomplete = || Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: a field is missing"));
     Ok(Some(match body.entry {
         Kind::Begin => Entry::Begin(body.owner.ok_or_else(incomplete)?),
         Kind::Alive => Entry::Alive,
@@ -133,11 +133,11 @@ fn commit(repository: &Repository, path: &str, bytes: &Bytes) -> Result<Commit> 
     })
 }
 
-/// Appends `revoked` as entry `entry` of a lease, unless its owner was faster.
+/// Appends `revoked` as entry `entry` of a lease. `Taken` if the owner appended an entry first.
 pub(crate) fn revoke(repository: &Repository, epoch: u64, lease: u64, entry: u64) -> Result<Created> {
     let bytes = encode(repository, Kind::Revoked, None, None)?;
     match repository.backend.create(&layout::lease_entry(epoch, lease, entry), &bytes) {
-        // It was there, and is not any more: another prune deletes this log.
+        // The create found an entry, but reading it back did not: another prune is deleting this log.
         Err(error) if error.kind() == ErrorKind::Exists => Ok(Created::Taken),
         created => created,
     }
@@ -148,7 +148,7 @@ fn encode(repository: &Repository, entry: Kind, owner: Option<Owner>, part: Opti
     record::encrypt(repository.cipher(), record::encode(LEASE, &body))
 }
 
-/// An entry by which an owner says that it lives, as it is stored.
+/// An `alive` entry as it is stored.
 pub(crate) fn sealed_alive(repository: &Repository) -> Result<Bytes> {
     encode(repository, Kind::Alive, None, None)
 }
@@ -158,13 +158,13 @@ pub(crate) fn sealed_begin(repository: &Repository, owner: Owner) -> Result<Byte
     encode(repository, Kind::Begin, Some(owner), None)
 }
 
-/// A lease that this process took. It is closed when it is dropped, as well as that can be done.
+/// A lease that this process took. Dropping it closes it, without reporting errors.
 #[derive(Debug)]
 pub(crate) struct Lease {
     repository: Repository,
     epoch: u64,
     number: u64,
-    /// Its first entry, which tells it from a lease of the same number that somebody took too late.
+    /// Its first entry. It differs from that of any other lease that got the same number after this log was deleted.
     first: Bytes,
     log: Mutex<Log>,
 }
@@ -180,40 +180,43 @@ enum State {
     Open,
     Closed,
     Revoked,
-    /// Something was begun and its outcome is not known, so that nothing may be said any more.
+    /// A request was sent and its outcome is not known, so nothing more may be appended.
     Undecided,
 }
 
 impl Lease {
-    /// Takes a lease in the current epoch.
+    /// Takes a lease in the current epoch, and returns it with that epoch.
     pub(crate) fn take(repository: &Repository, purpose: Purpose, stamp: &Stamp) -> Result<(Self, Epoch)> {
         let (created, creator) = (stamp.created.clone(), stamp.creator.clone());
         let owner = Owner { purpose, created, creator, process: repository.processes.own() };
         for _ in 0..RACES_MAX {
             let epoch = Epoch::current(repository)?;
             let lease = match Self::take_in(repository, epoch.number, &owner) {
-                // It was there, and is not any more: this epoch has passed, and its logs are being deleted.
+                // An entry was found but is gone now: this epoch has passed, and its logs are being deleted.
                 Err(error) if error.kind() == ErrorKind::Exists => continue,
                 lease => lease?,
             };
+            // A prune that began in between may not have seen this lease, and this lease ignores its candidates:
+            // start again.
             if !epoch.has_passed(repository)? {
                 return Ok((lease, epoch));
             }
         }
-        Err(Error::new(ErrorKind::Io, "take a lease: too many prunes begin at this moment"))
+        Err(Error::new(ErrorKind::Io, "take a lease: too many prunes begin now"))
     }
 
     fn take_in(repository: &Repository, epoch: u64, owner: &Owner) -> Result<Self> {
         let bytes = encode(repository, Kind::Begin, Some(owner.clone()), None)?;
         let entry = |number| layout::lease_entry(epoch, number, 1);
         let free = crate::lease::epoch::first_absent(|number| repository.backend.exists(&entry(number)))?;
+        // Other processes may take the same number at this moment: then try the next one.
         for number in (free..).take(RACES_MAX as usize) {
             if repository.backend.create(&entry(number), &bytes)? == Created::Ours {
                 let log = Mutex::new(Log { next: 2, state: State::Open });
                 return Ok(Self { repository: repository.clone(), epoch, number, first: bytes, log });
             }
         }
-        Err(Error::new(ErrorKind::Io, "take a lease: too many others do at this moment"))
+        Err(Error::new(ErrorKind::Io, "take a lease: too many other processes take leases now"))
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -224,18 +227,18 @@ impl Lease {
         self.number
     }
 
-    /// Says that the owner lives. `Revoked` if somebody thought otherwise.
+    /// Appends `alive`. `Revoked` if a prune has revoked the lease.
     pub(crate) fn beat(&self) -> Result<()> {
         self.append_checked(&mut self.log(), &encode(&self.repository, Kind::Alive, None, None)?)
     }
 
-    /// Says that the owner, a prune, deletes part `part` now.
+    /// Appends that the owner, a prune, deletes part `part` from now on.
     pub(crate) fn announce(&self, part: u64) -> Result<()> {
         self.append_checked(&mut self.log(), &encode(&self.repository, Kind::Delete, None, Some(part))?)
     }
 
-    /// Commits to `manifest`, then creates its version by `create`. While the outcome is not known nothing else is
-    /// appended, and if it never gets known, nothing ever.
+    /// Appends `manifest` as a commit, then creates its version with `create`. Nothing else is appended until the
+    /// outcome of both is known; if it never becomes known, nothing is appended any more.
     pub(crate) fn commit(
         &self,
         manifest: &Bytes,
@@ -243,6 +246,7 @@ impl Lease {
     ) -> Result<Created> {
         let mut log = self.log();
         let appended = self.append_checked(&mut log, manifest);
+        // The commit may be in the log although the append failed: a prune will decide, and nothing may follow it.
         if appended.is_err() && log.state == State::Open {
             log.state = State::Undecided;
         }
@@ -253,40 +257,40 @@ impl Lease {
         Ok(created)
     }
 
-    /// Says that the owner does nothing more under it, as well as that can be said.
+    /// Appends `closed`: the owner does nothing more under this lease. Errors are ignored.
     pub(crate) fn close(&self) {
         let mut log = self.log();
         if log.state == State::Open {
-            // A lease that stays open costs the next prune its patience, and nothing else.
+            // If this fails, the next prune has to wait until it can revoke the lease; there is no other harm.
             let _ = encode(&self.repository, Kind::Closed, None, None)
                 .and_then(|bytes| self.append(&mut log, &bytes));
             log.state = State::Closed;
         }
     }
 
-    /// Whether something can still be done under it.
+    /// Whether the owner can still append to it.
     pub(crate) fn is_open(&self) -> bool {
         self.log().state == State::Open
     }
 
-    /// Whether somebody took its owner for dead.
+    /// Whether a prune revoked it, as far as this process has noticed.
     pub(crate) fn is_revoked(&self) -> bool {
         self.log().state == State::Revoked
     }
 
-    /// Leaves the lease open: what was begun under it may not be over.
+    /// Leaves the lease open, because a request under it may still be under way.
     pub(crate) fn abandon(&self) {
         self.log().state = State::Undecided;
     }
 
-    /// Appends an entry, and makes sure that the log was whole: the first entry of a log is deleted before all others,
-    /// and an entry that was deleted could be created twice.
+    /// Appends an entry, then checks that the log was not deleted. A deletion of a log starts with its first entry;
+    /// without this check an entry could be created again at a number where `revoked` was deleted.
     fn append_checked(&self, log: &mut Log, bytes: &Bytes) -> Result<()> {
         self.append(log, bytes)?;
         let path = layout::lease_entry(self.epoch, self.number, 1);
         let is_ours = match self.repository.backend.read_record(&path, RECORD_BYTES_MAX) {
             Ok(first) if first == self.first => true,
-            // Another's, or a damaged one, which is an error.
+            // Another lease has this number now. If the entry is damaged, that is an error.
             Ok(first) => {
                 let first = record::decrypt(self.repository.cipher(), path.as_ref(), first)?;
                 record::decode::<Body>(LEASE, path.as_ref(), &first).map(|_| false)?
@@ -307,13 +311,13 @@ impl Lease {
                 State::Open => {}
                 State::Closed | State::Revoked => return Err(revoked()),
                 State::Undecided => {
-                    let text = "an earlier change under this lease was never answered: start again";
+                    let text = "the outcome of an earlier change under this lease is not known: start again";
                     return Err(Error::new(ErrorKind::Revoked, text));
                 }
             }
             let path = layout::lease_entry(self.epoch, self.number, log.next);
             let created = match self.repository.backend.create(&path, bytes) {
-                // It was there, and is not any more: the log is being deleted.
+                // An entry was found but is gone now: the log is being deleted.
                 Err(error) if error.kind() == ErrorKind::Exists => Created::Taken,
                 created => created?,
             };
@@ -323,7 +327,7 @@ impl Lease {
             }
             match read(&self.repository, self.epoch, self.number, log.next)? {
                 None | Some(Entry::Revoked) => log.state = State::Revoked,
-                // An entry of our own, whose reply was lost.
+                // Our own earlier entry, whose reply was lost.
                 Some(_) => log.next += 1,
             }
         }
@@ -335,7 +339,7 @@ impl Lease {
 }
 
 fn revoked() -> Error {
-    let text = "a prune took this for dead, since it was silent for long, and revoked its lease: start again";
+    let text = "a prune revoked the lease of this process, which was silent for too long: start again";
     Error::new(ErrorKind::Revoked, text)
 }
 
@@ -345,7 +349,7 @@ impl Drop for Lease {
     }
 }
 
-/// A thread that says every minute that the owner of a lease lives.
+/// A thread that appends `alive` to a lease every minute.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     stop: Option<Sender<()>>,
@@ -357,7 +361,7 @@ impl Heartbeat {
         let (stop, stopped) = channel::<()>();
         let beat = move || {
             while stopped.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                // A beat that fails otherwise is tried again; a prune waits for several.
+                // After any other error, just try again at the next beat: a prune waits for several beats.
                 if lease.beat().is_err_and(|error| error.kind() == ErrorKind::Revoked) {
                     return;
                 }
@@ -373,7 +377,7 @@ impl Drop for Heartbeat {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It does not panic, and if it did, the lease would just fall silent.
+            // The thread should not panic; if it did, the lease would only become silent.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! A writer: what is added to a repository is added under a lease, so that no prune deletes what a writer counts on.
+//! A writer adds objects and versions to a repository under a lease, so that no prune deletes what it relies on.
 //! formats/repository.md, "Versions" and "Pruning".
 
 use std::collections::HashSet;
@@ -18,10 +18,10 @@ use crate::record::{self, Stamp};
 use crate::repository::Repository;
 use crate::versions::{RACES_MAX, next};
 
-/// How often work starts again because a prune revoked its lease.
+/// How often work is started if a prune revokes its lease.
 const STARTS_MAX: u32 = 3;
 
-/// Does `once`, which begins a writer, and does it again from its start if a prune revoked that writer's lease.
+/// Runs `once`, which begins a writer, and runs it again from the start if a prune revoked that writer's lease.
 pub(crate) fn retry_if_revoked<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..STARTS_MAX {
         match once() {
@@ -32,16 +32,15 @@ pub(crate) fn retry_if_revoked<T>(mut once: impl FnMut() -> Result<T>) -> Result
     once()
 }
 
-/// Adds objects and versions to a repository, from when it was begun until it is dropped. Any number of threads may use
-/// it at once.
+/// Adds objects and versions to a repository until it is dropped. Any number of threads may use it at the same time.
 ///
-/// What a new version takes over from others without looking at each object, such as the tree of a version that is
-/// cloned, is resolved after the writer has begun. After an error of kind `Revoked` everything starts again with
-/// another writer; what was stored is found again as far as it is still there.
+/// A new version may reuse parts of another without checking each object, such as the tree of a version that is
+/// cloned. Resolve that version only after the writer has begun. After an error of kind `Revoked`, start again with a
+/// new writer; it finds the objects that are still stored.
 #[derive(Debug)]
 pub struct Writer {
     repository: Repository,
-    // Before the lease, so that it has stopped when that is closed.
+    // Declared before the lease, so that it is dropped and stopped before the lease is closed.
     _heartbeat: Option<Heartbeat>,
     lease: Arc<Lease>,
     condemned: Filter,
@@ -49,10 +48,10 @@ pub struct Writer {
     good: Good,
 }
 
-/// Most objects that a writer remembers as good.
+/// Most objects that a writer remembers as correct.
 const GOOD_MAX: usize = 1 << 20;
 
-/// Objects that a writer put itself, or read and held against their names, by the first half of their digests.
+/// Objects that this writer has put, or has read and verified, by the first half of their digests.
 #[derive(Debug, Default)]
 struct Good(Mutex<HashSet<[u8; 16]>>);
 
@@ -61,7 +60,7 @@ impl Good {
         self.lock().contains(digest.first_half())
     }
 
-    /// Remembers one. One that finds no room is read again when it is needed again.
+    /// Remembers an object. If the set is full, the object is read again when it is needed again.
     fn add(&self, digest: &Digest) {
         let mut good = self.lock();
         if good.len() < GOOD_MAX {
@@ -75,15 +74,15 @@ impl Good {
 }
 
 impl Writer {
-    /// Begins to write. `stamp` tells people whose it is.
+    /// Begins a writer. `stamp` shows users who writes and when.
     pub fn begin(repository: &Repository, stamp: &Stamp) -> Result<Self> {
         let mut writer = Self::begin_without_heartbeat(repository, stamp)?;
         writer._heartbeat = Some(Heartbeat::start(Arc::clone(&writer.lease))?);
         Ok(writer)
     }
 
-    /// Begins to write and does `work`. If a prune revokes the lease meanwhile, calls `told` and does `work` once more
-    /// with another writer; the third time its outcome counts as it is.
+    /// Begins a writer and runs `work`. If a prune revokes the lease meanwhile, calls `told` and runs `work` again
+    /// with a new writer. Returns the result of the third run in any case.
     pub fn retrying<T, E: From<Error>>(
         repository: &Repository,
         stamp: &Stamp,
@@ -93,7 +92,7 @@ impl Writer {
         for _ in 1..STARTS_MAX {
             let writer = Self::begin(repository, stamp)?;
             let outcome = work(&writer);
-            // The lease tells, not the error: objects that a prune deleted may have been missed first.
+            // Check the lease, not the error: the first error may be about an object that the prune has deleted.
             if outcome.is_ok() || !writer.is_revoked() {
                 return outcome;
             }
@@ -102,8 +101,7 @@ impl Writer {
         work(&Self::begin(repository, stamp)?)
     }
 
-    /// The same as [`Self::begin`], without a thread that says every minute that it lives: the caller does, by
-    /// [`Self::beat`].
+    /// [`Self::begin`] without the thread that appends `alive` every minute: the caller must call [`Self::beat`].
     pub fn begin_without_heartbeat(repository: &Repository, stamp: &Stamp) -> Result<Self> {
         let (lease, epoch) = Lease::take(repository, Purpose::Write, stamp)?;
         let condemned = epoch.condemned(repository)?;
@@ -117,8 +115,8 @@ impl Writer {
         })
     }
 
-    /// A writer that all share who write at the same moment, `shared` being where it is found. A new one begins if a
-    /// prune has begun since, so that no prune waits for ever.
+    /// A writer shared by all callers that write at the same time; `shared` holds it. Begins a new writer if a prune
+    /// has begun since, so that this prune need not wait for ever.
     pub(crate) fn share(
         repository: &Repository,
         shared: &Mutex<Weak<Self>>,
@@ -136,21 +134,20 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Says that it lives. `Revoked` if a prune has taken it for dead.
+    /// Appends `alive` to the lease. `Revoked` if a prune has revoked it.
     pub fn beat(&self) -> Result<()> {
         self.lease.beat()
     }
 
-    /// Whether a prune has taken it for dead, as far as it knows: then everything starts again with another writer.
+    /// Whether a prune has revoked its lease, as far as it knows. If so, start again with a new writer.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
         self.lease.is_revoked()
     }
 
-    /// Publishes `draft` as the next version of `image`: makes all objects that were put durable, then takes the next
-    /// number by creating the manifest under it, signed by the repository's key if it has one. `Refused` if the root of
-    /// the tree was never put. After an `Io` error the version may appear all the same, at the latest when the
-    /// repository is pruned.
+    /// Publishes `draft` as the next version of `image`: makes all objects that were put durable, then creates the
+    /// manifest under the next number, signed with the repository's key if it has one. `Refused` if the root of the
+    /// tree is not stored. After an `Io` error the version may still appear, at the latest at the next prune.
     pub fn publish(&self, image: &ImageName, mut draft: Manifest) -> Result<Manifest> {
         self.flush_objects(image, &draft)?;
         draft.image = image.to_string();
@@ -163,16 +160,16 @@ impl Writer {
                 return Ok(draft);
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many others do at this moment")))
+        Err(Error::new(ErrorKind::Io, format!("publish `{image}`: too many other writers publish now")))
     }
 
-    /// What it writes to.
+    /// The repository that it writes to.
     pub(crate) fn repository(&self) -> &Repository {
         &self.repository
     }
 
-    /// Publishes `draft` as the version of `image` that follows version `expected`, the newest; 0 if there is none.
-    /// `Refused` with the newest one's number if that is another by then; else as [`Self::publish`].
+    /// Publishes `draft` as the next version of `image`, if the newest version is still `expected` (0: there is
+    /// none). `Refused`, with the number of the newest version, if it is another. Otherwise like [`Self::publish`].
     pub fn publish_onto(&self, image: &ImageName, mut draft: Manifest, expected: u64) -> Result<Manifest> {
         let newest = || self.repository.newest_numbers(image, None);
         let moved = |found: u64| match (found, expected) {
@@ -197,12 +194,12 @@ impl Writer {
         }
     }
 
-    /// Commits to the version, then see [`Repository::create_version`]. All that it needs is durable.
+    /// Appends the commit, then calls [`Repository::create_version`]. All objects of the version must be durable.
     pub(crate) fn create(&self, image: &ImageName, manifest: &Manifest, bytes: &Bytes) -> Result<Created> {
         self.lease.commit(bytes, || self.repository.create_version(image, manifest, bytes))
     }
 
-    /// Makes sure that there is a good copy of `object` which no prune deletes as long as a version needs it, durable.
+    /// Makes sure that there is a correct, durable copy of `object` that no prune deletes while a version needs it.
     pub(crate) fn restore(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         if !self.holds(object)? {
             self.store(object, bytes)?;
@@ -211,12 +208,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes durable all that `draft` needs.
+    /// Makes all objects of `draft` durable. `Refused` if its root is not stored.
     fn flush_objects(&self, image: &ImageName, draft: &Manifest) -> Result<()> {
         self.repository.flush()?;
         match draft.root.child.object() {
             Some(root) if !self.is_there(&root)? => {
-                // A prune that took this writer for dead may have deleted it.
+                // A prune that revoked this writer's lease may have deleted it; then the error is `Revoked`.
                 self.beat()?;
                 let text = format!("publish `{image}`: its root {root} is not stored");
                 Err(Error::new(ErrorKind::Refused, text))
@@ -225,7 +222,7 @@ impl Writer {
         }
     }
 
-    /// Whether there is a copy that will stay, good or bad.
+    /// Whether there is a copy that no prune deletes, without checking its bytes.
     fn is_there(&self, object: &ObjectRef) -> Result<bool> {
         for slot in self.slots_of(object)? {
             if self.repository.holds_in(object, slot)? {
@@ -235,8 +232,8 @@ impl Writer {
         Ok(false)
     }
 
-    /// Whether there is a good copy that will stay: one that this writer put, one that is read and held against its
-    /// name now, or one that the scrub log covers. formats/repository.md, "What counts as stored".
+    /// Whether there is a correct copy that no prune deletes: one that this writer put, one that is verified now, or
+    /// one that the scrub log covers. formats/repository.md, "What counts as stored".
     pub(crate) fn holds(&self, object: &ObjectRef) -> Result<bool> {
         let slots = self.slots_of(object)?;
         if self.good.has(&object.digest) {
@@ -251,29 +248,30 @@ impl Writer {
         Ok(false)
     }
 
-    /// Where copies may lie that this writer counts on.
+    /// The slots of copies that this writer may rely on.
     fn slots_of(&self, object: &ObjectRef) -> Result<impl Iterator<Item = u8>> {
+        // Look at least up to the slot in which this writer would store the object.
         let last = self.slot_for(object)?.max(self.slots - 1);
         Ok((0..=last).filter(|&slot| self.is_free(&object.digest, slot)))
     }
 
-    /// Whether no prune that began before this writer may delete what lies there.
+    /// Whether no prune that began before this writer may delete the copy in `slot`.
     fn is_free(&self, digest: &Digest, slot: u8) -> bool {
         !self.condemned.contains(digest, slot)
     }
 
-    /// Where this writer stores an object.
+    /// The slot in which this writer stores `object`: the lowest that is not condemned. `Refused` if all are
+    /// condemned.
     fn slot_for(&self, object: &ObjectRef) -> Result<u8> {
         let free = (0..layout::SLOTS).find(|&slot| self.is_free(&object.digest, slot));
         free.ok_or_else(|| {
-            let text =
-                format!("store {object}: prunes that were killed may still delete it wherever it can lie");
+            let text = format!("store {object}: killed prunes may still delete copies in all of its slots");
             Error::new(ErrorKind::Refused, text)
         })
     }
 
-    /// Stores the object unless there is a good copy. Far away a put costs no more than a look, and replaces what is
-    /// there.
+    /// Stores the object unless there is a correct copy. Over a network it is always put, because a put costs no more
+    /// than a read, and it replaces a damaged copy.
     fn store(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         if self.good.has(&object.digest) || (!self.repository.backend.is_far() && self.holds(object)?) {
             return Ok(());
@@ -285,7 +283,8 @@ impl Writer {
 }
 
 impl Repository {
-    /// Publishes `draft` as the next version of `image` by a [`Writer`] of its own.
+    /// Publishes `draft` as the next version of `image` with a new [`Writer`]. Errors are those of
+    /// [`Writer::publish`].
     pub fn publish(&self, image: &ImageName, draft: Manifest) -> Result<Manifest> {
         let stamp = Stamp { created: draft.created.clone(), creator: draft.creator.clone() };
         Writer::begin(self, &stamp)?.publish(image, draft)
@@ -297,7 +296,7 @@ impl ObjectSink for Writer {
         self.holds(object)
     }
 
-    /// Takes in the object; it is durable once a version is published.
+    /// Stores the object; it is durable when a version is published.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.store(object, bytes)
     }

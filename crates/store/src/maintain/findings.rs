@@ -1,4 +1,4 @@
-//! What a verification looks at, and what it finds.
+//! The scope and the report of a verification.
 
 use image::PublicKey;
 
@@ -16,27 +16,27 @@ pub enum Scope {
 /// What is wrong with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is not what was stored.
+    /// Its content has changed since it was stored.
     Corrupt,
     /// The store failed, or the record is of a newer format.
     Unreadable,
-    /// Nobody who is trusted signed it.
+    /// No trusted key signed it.
     Untrusted,
 }
 
-/// One record that is not right.
+/// A damaged or missing record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// Its path in the repository.
     pub path: String,
-    /// What is wrong.
+    /// What is wrong with it.
     pub why: Why,
-    /// The same in words.
+    /// The error as text.
     pub text: String,
-    /// The versions that cannot be installed for it. Empty if no version names the record, or it is a copy of an object
-    /// that has a good one.
+    /// The versions that cannot be installed because of this damage. Empty if no version names the record, or if it
+    /// is one copy of an object that also has a good copy.
     pub versions: Vec<Reference>,
 }
 
@@ -45,29 +45,30 @@ pub struct Damage {
 pub struct Signer {
     /// The key.
     pub key: PublicKey,
-    /// How it is called, if it is trusted.
+    /// Its name, if it is a trusted key.
     pub name: Option<String>,
-    /// Versions that it signed.
+    /// Number of versions that it signed.
     pub versions: u64,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Versions looked at.
+    /// Versions checked.
     pub versions: u64,
     /// Distinct objects read.
     pub objects: u64,
-    /// Their bytes.
+    /// Bytes of these objects.
     pub bytes: u64,
-    /// Objects that no version names: of a capture under way or given up, or of removed versions.
+    /// Objects that no version names: from captures that run now or were aborted, or from removed versions.
     pub unreferenced: u64,
-    /// Files among the objects and records that are neither.
+    /// Files that are neither objects nor records.
     pub strangers: u64,
-    /// The keys that signed versions, or are said to have; a signature that is not its key's own is damage, too.
+    /// The keys in signatures of versions. An invalid signature is counted for the key that it names, and reported as
+    /// damage.
     pub signers: Vec<Signer>,
-    /// Versions that nobody signed.
+    /// Versions without a signature.
     pub unsigned: u64,
-    /// What is not right, in the order of paths.
+    /// Damaged records, sorted by path.
     pub damaged: Vec<Damage>,
 }

@@ -1,4 +1,4 @@
-//! What keeps a repository whole and in order: verification, repair, copies, and what it holds.
+//! Maintenance of a repository: verification, repair, copies between repositories, and disk usage.
 
 pub(crate) mod copy;
 mod findings;

@@ -1,6 +1,6 @@
-//! Records of which more changed than can be put right: what they said is found out again where others tell it, or
-//! where nothing depends on it; what nobody reads is set aside. Never is anything guessed that writers or prunes count
-//! on. formats/repository.md, "Damage".
+//! Rebuilds records with more damage than their digest can repair: writes them again if other records imply their
+//! content or if nothing depends on it, and renames those that are not needed. Never guesses anything that writers or
+//! prunes rely on. formats/repository.md, "Damage".
 
 use base::limits::MANIFEST_BYTES_MAX;
 use base::{ErrorKind, Result};
@@ -20,8 +20,8 @@ use crate::record::{self, Stamp};
 use crate::repository::Repository;
 
 impl Repository {
-    /// Puts the record `name` right or sets it aside, of which more than a byte changed. `None` if it stays as it is,
-    /// since nobody can tell what it said and somebody may count on it.
+    /// Rebuilds the record `name`, in which more than one byte has changed, or renames it. `None`, without a change,
+    /// if its content is not known and a program may rely on it.
     pub(crate) fn rebuild(&self, name: &Name, stamp: &Stamp) -> Result<Option<How>> {
         if self.is_locked() {
             return Ok(None);
@@ -33,7 +33,7 @@ impl Repository {
             Name::Begin(number) => self.begin_again(*number, stamp)?,
             Name::End(number) => self.end_again(*number)?,
             Name::Entry(epoch, lease, entry) => self.entry_again(*epoch, *lease, *entry)?,
-            // The next one is made without them.
+            // Not needed: the next record is made without them.
             Name::Profile(..) | Name::Capabilities(_) => return self.set_aside(name),
             Name::Move(image, tag, number) => {
                 let newest = self.newest_number(&layout::tag_records(image, tag))?;
@@ -61,8 +61,8 @@ impl Repository {
         self.backend.set_aside(&path, &aside).map(|()| Some(How::SetAside))
     }
 
-    /// The manifest of `image@number` as a lease has it that committed to it. Others may have committed to the same
-    /// number: it is this one only if what is left of the record says so, by the digest at its end or by the nonce.
+    /// The manifest of `image@number` from the lease under which it was committed. Several writers may have committed
+    /// to this number: a commit is the right one only if the rest of the damaged record has its digest or its nonce.
     fn committed(&self, image: &ImageName, number: u64) -> Result<Option<Bytes>> {
         let left = self.backend.read(&layout::version(image, number), u64::from(MANIFEST_BYTES_MAX));
         let Ok(left) = left else { return Ok(None) };
@@ -80,13 +80,14 @@ impl Repository {
         Ok(None)
     }
 
-    /// How prune `number` began: exactly as it did, or, once it has ended, what of it still counts.
+    /// The `begin` of prune `number`: with the same content as before, or, after the prune has ended, with the parts
+    /// that still matter.
     fn begin_again(&self, number: u64, stamp: &Stamp) -> Result<Option<Bytes>> {
         let (lease, parts, doubt) = match known(end_of(self, number))? {
             None => return Ok(None),
             Some(Some(end)) => (0, 0, end.doubt),
             Some(None) => {
-                // What a prune begins with is in its list, in its lease, and in the end of the one before.
+                // Its content is also in its list of candidates, its lease, and the `end` of the prune before.
                 let Some(lease) = self.only_prune(number - 1)? else { return Ok(None) };
                 let Some(Some(before)) = known(end_of(self, number - 1))? else { return Ok(None) };
                 let part = |part| self.backend.exists(&layout::candidates_part(number - 1, lease, part));
@@ -105,7 +106,7 @@ impl Repository {
         begin.encode(&self.cipher).map(Some)
     }
 
-    /// The lease of the only prune that was begun in `epoch`, if there is only one.
+    /// The lease of the prune in `epoch`, if there is exactly one.
     fn only_prune(&self, epoch: u64) -> Result<Option<u64>> {
         let mut prunes = Vec::new();
         for lease in 1.. {
@@ -119,8 +120,8 @@ impl Repository {
         Ok(prunes.pop().filter(|_| prunes.is_empty()))
     }
 
-    /// An end of prune `number`, which has one: leases are over that were over before it, and all is in doubt that was
-    /// when it began, or that it deleted last, as far as there still are lists.
+    /// An `end` for prune `number`, which had one. `closed` is that of the prune before. In doubt are the parts in
+    /// its `begin` and the one that it deleted last, if their lists still exist.
     fn end_again(&self, number: u64) -> Result<Option<Bytes>> {
         let Some(epoch) = known(Epoch::of(self, number))? else { return Ok(None) };
         let begin = epoch.begin.expect("a prune has begun this epoch");
@@ -134,11 +135,11 @@ impl Repository {
         End::new(number, closed, doubt)?.encode(&self.cipher).map(Some)
     }
 
-    /// An entry that says no more than that the owner lived, where nothing else can have been said that counts.
+    /// An `alive` entry in place of the damaged one, if no other content could still matter.
     fn entry_again(&self, epoch: u64, lease: u64, entry: u64) -> Result<Option<Bytes>> {
         let read = |entry| known(lease::read(self, epoch, lease, entry));
         if entry == 1 {
-            // An owner that lives finds another's lease there, and starts again.
+            // If the owner is alive, it finds that entry 1 is not its own, and starts again.
             let unknown = || "unknown, since the record was damaged".to_owned();
             let (created, creator) = (unknown(), unknown());
             let owner = Owner { purpose: Purpose::Write, created, creator, process: None };
@@ -147,10 +148,11 @@ impl Repository {
         let Some(Some(Entry::Begin(owner))) = read(1)? else { return Ok(None) };
         let is_write = owner.purpose == Purpose::Write;
         let is_settled = match read(entry + 1)? {
-            // A prune may have been deleting; a writer goes on when it knows what came of its commit.
+            // A prune may have announced a delete here. A writer continues only when it knows the outcome of a
+            // commit.
             Some(Some(Entry::Alive | Entry::Commit(..) | Entry::Begin(_))) => is_write,
             Some(Some(Entry::Closed | Entry::Delete(_))) => true,
-            // A commit that never was a version, and never will be.
+            // If it was a commit, its version was never created, and never will be.
             Some(Some(Entry::Revoked) | None) => {
                 is_write && owner.process.is_some_and(|process| self.processes.is_dead(&process))
             }
@@ -160,12 +162,12 @@ impl Repository {
     }
 }
 
-/// How prune `number` ended.
+/// The `end` of prune `number`.
 fn end_of(repository: &Repository, number: u64) -> Result<Option<End>> {
     Epoch { number, begin: None }.end(repository)
 }
 
-/// What was read; `None` if that is damaged or gone, too.
+/// The record that was read; `None` if that is damaged or missing too.
 fn known<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(found) => Ok(Some(found)),
@@ -178,7 +180,7 @@ fn known<T>(read: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Whether `left` is what is left of the manifest `whole`.
+/// Whether the damaged bytes `left` come from the manifest `whole`.
 fn is_of(left: &[u8], whole: &[u8]) -> bool {
     let has_digest = left.len() == whole.len() && left.last_chunk::<32>() == whole.last_chunk::<32>();
     let nonce = SignedManifest::open(whole).map(|sealed| sealed.manifest.nonce);

@@ -1,5 +1,5 @@
-//! Every record that is no object: where it lies, and whether it is what was written. What steers writers and prunes is
-//! looked at as versions are.
+//! All records except objects: where they are stored, and whether they are intact. Records that control writers and
+//! prunes are checked just like versions.
 
 use base::limits::MANIFEST_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
@@ -15,10 +15,10 @@ use crate::record;
 use crate::record::mend::mend;
 use crate::repository::Repository;
 
-/// Records that are looked at together.
+/// Records that are checked together.
 const WINDOW_RECORDS: usize = 1024;
 
-/// A record, by what its path says.
+/// A record, as its path names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Name {
     Format,
@@ -37,7 +37,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// The record that belongs at `path`; `None` for anything that nobody here wrote.
+    /// The record that belongs at `path`; `None` if that is not a path of this format.
     pub(crate) fn at(path: &Path) -> Option<Self> {
         let parts: Vec<_> = path.parts().collect();
         let parts: Vec<_> = parts.iter().map(AsRef::as_ref).collect();
@@ -82,15 +82,15 @@ impl Name {
         }
     }
 
-    /// Whether an encrypted repository seals it.
+    /// Whether an encrypted repository encrypts this record.
     fn is_encrypted(&self) -> bool {
         !matches!(self, Self::Format | Self::Capabilities(_) | Self::Part(_))
     }
 }
 
 impl Repository {
-    /// Calls `damaged` for each record that is not as it was written, also one that is read all the same, with what is
-    /// wrong with it. Returns how many files among the records are none.
+    /// Calls `damaged` for each record that has changed since it was written, with the error, even if readers can
+    /// still repair and use it. Returns the number of files between the records that are not records.
     pub(crate) fn each_damaged(&self, damaged: &(dyn Fn(&Name, &Error) + Sync)) -> Result<u64> {
         let (mut window, mut strangers) = (vec![Name::Format], 0);
         let look = |window: &mut Vec<Name>| {
@@ -120,11 +120,11 @@ impl Repository {
         Ok(strangers)
     }
 
-    /// What is wrong with a record, if it is there.
+    /// Checks a record, if it exists.
     fn check(&self, name: &Name) -> Result<()> {
         let path = name.path();
         let whole = self.read_whole(name).and_then(|()| {
-            // It is read all the same, until more of it changes.
+            // Readers can repair one bit, but not more.
             match mend(&self.backend.read(&path, u64::from(MANIFEST_BYTES_MAX))?) {
                 Some(_) => Err(Error::new(
                     ErrorKind::Corrupt,
@@ -134,11 +134,11 @@ impl Repository {
             }
         });
         match whole {
-            // It was deleted since it was listed.
+            // It was deleted after it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound && self.backend.size(&path)?.is_none() => {
                 Ok(())
             }
-            // What was removed counts by its number, whatever its manifest holds.
+            // A removed version is recognized by its number, so damage to its manifest does not matter.
             Err(error) => match name {
                 Name::Version(image, number) if self.is_gone(image, *number)? && !self.is_mended(&path) => {
                     Ok(())
@@ -149,17 +149,17 @@ impl Repository {
         }
     }
 
-    /// Whether a version was removed, with a tombstone or below a floor.
+    /// Whether the version was removed: it has a tombstone or is below a floor.
     fn is_gone(&self, image: &ImageName, number: u64) -> Result<bool> {
         Ok(self.is_removed(image, number)? || number <= self.floor(image)?)
     }
 
-    /// Whether the record at `path` is one of which a bit changed, and nothing else.
+    /// Whether exactly one bit of the record at `path` has changed.
     fn is_mended(&self, path: &Path) -> bool {
         self.backend.read(path, u64::from(MANIFEST_BYTES_MAX)).is_ok_and(|bytes| mend(&bytes).is_some())
     }
 
-    /// Reads a record as those do that use it.
+    /// Reads a record in the same way as its users do.
     pub(crate) fn read_whole(&self, name: &Name) -> Result<()> {
         if self.is_locked() && name.is_encrypted() {
             return self.check_sealed(name);
@@ -180,7 +180,7 @@ impl Repository {
         }
     }
 
-    /// What anybody can check of a sealed record: whether it has its digest.
+    /// Checks what is possible without the key: the digest of an encrypted record.
     fn check_sealed(&self, name: &Name) -> Result<()> {
         if let Name::Version(image, number) = name {
             return self.check_manifest(image, *number);

@@ -1,4 +1,5 @@
-//! Repair: what is damaged or missing here and whole in another repository is taken from there.
+//! Repair: replaces damaged and missing objects and records with intact ones from another repository, or restores
+//! them from their own redundancy.
 
 use std::collections::HashSet;
 
@@ -17,42 +18,42 @@ use crate::record::Stamp;
 use crate::record::mend::{mend, mend_byte};
 use crate::repository::Repository;
 
-/// How damage was put right.
+/// How damage was repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// One byte of a record had changed, and its digest told which.
+    /// One byte of a record had changed, and its digest showed which.
     Mended,
-    /// The other repository has it whole.
+    /// Copied from the other repository, or from another copy in this one.
     Copied,
-    /// A record was written anew, from what other records tell.
+    /// A record was written again, with the content that other records imply.
     Rebuilt,
-    /// Nobody needs the record: it has `.damaged` behind its name now.
+    /// The record is not needed; it was renamed with the suffix `.damaged`.
     SetAside,
 }
 
-/// Damage that is no more.
+/// Damage that was repaired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Healed {
-    /// What it was.
+    /// The damage.
     pub damage: Damage,
-    /// What became of it.
+    /// How it was repaired.
     pub how: How,
 }
 
-/// What was healed, and what a verification finds afterwards.
+/// What was repaired, and what a verification found afterwards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// What had been damaged and is whole again.
+    /// Damage that was repaired.
     pub healed: Vec<Healed>,
-    /// What the last verification found, without what was healed after it.
+    /// Result of the last verification, without damage that was repaired after it.
     pub verified: VerifyReport,
 }
 
 impl Repository {
-    /// Verifies `scope`, and puts right what it can: records of which one byte changed; and from the repository `from`,
-    /// if one is given, objects that it holds under the same digest, and manifests if the two are copies of one
-    /// repository, record by record. Looks again below nodes that were healed, for they hid what is below them. `stamp`
-    /// tells people whose work it is.
+    /// Verifies `scope` and repairs what it can. Records with one changed byte are restored from their digest. If
+    /// `from` is given, it supplies objects with the same digest, and also manifests if both repositories have the
+    /// same id. After nodes are repaired, verifies again, since damage below them was hidden. `stamp` says who
+    /// repairs and when.
     pub fn repair(
         &self,
         scope: &Scope,
@@ -67,7 +68,7 @@ impl Repository {
             let before = healed.len();
             let (mut left, mut hid) = (Vec::new(), false);
             for damage in std::mem::take(&mut verified.damaged) {
-                // What does not stay healed is left.
+                // If a record is damaged again after its repair, do not repeat the repair.
                 let how = if seen.insert(damage.path.clone()) { healer.heal(&damage)? } else { None };
                 let Some(how) = how else {
                     left.push(damage);
@@ -84,21 +85,21 @@ impl Repository {
     }
 }
 
-/// Heals one repository from another.
+/// Repairs one repository, with another one as a source.
 struct Healer<'a> {
     to: &'a Repository,
     from: Option<&'a Repository>,
     stamp: &'a Stamp,
-    /// Begun when it is needed first: it knows where an object must lie so that no prune deletes it.
+    /// Begun at the first use. It knows in which slots no prune deletes an object.
     writer: Option<Writer>,
 }
 
 impl Healer<'_> {
-    /// How `damage` could be healed, if it could.
+    /// Repairs `damage` if possible; returns how.
     fn heal(&mut self, damage: &Damage) -> Result<Option<How>> {
         let path = Path::from(damage.path.as_str());
         if let Some((kind, digest)) = object_at(&path) {
-            // Another copy of this repository is as good as one of the other.
+            // Another copy in this repository is as good as one in the other.
             let places = std::iter::once(self.to).chain(self.from);
             let found = places.into_iter().find_map(|place| place.find_object(kind, &digest));
             let Some((object, bytes)) = found else { return Ok(None) };
@@ -111,7 +112,7 @@ impl Healer<'_> {
         }
         match self.whole(&name, damage) {
             Some(bytes) => self.to.backend.replace(&path, bytes).map(|()| Some(How::Copied)),
-            // A record can be whole and name what is not.
+            // A record can have a correct digest and still have invalid content.
             None if self.to.read_whole(&name).is_err_and(|error| error.kind() == ErrorKind::Corrupt) => {
                 self.to.rebuild(&name, self.stamp)
             }
@@ -119,7 +120,7 @@ impl Healer<'_> {
         }
     }
 
-    /// The record as the other repository has it, if that is a copy of this one.
+    /// The record from the other repository, if that has the same id.
     fn whole(&self, name: &Name, damage: &Damage) -> Option<Bytes> {
         let from = self.from.filter(|from| from.id() == self.to.id())?;
         let Name::Version(image, number) = name else { return None };
@@ -128,7 +129,7 @@ impl Healer<'_> {
         Some(bytes)
     }
 
-    /// Puts right every copy that is there and bad, and makes sure that there is a good one that stays.
+    /// Replaces every bad copy, and makes sure that there is a good copy that no prune deletes.
     fn heal_object(&mut self, object: &ObjectRef, bytes: Bytes) -> Result<bool> {
         let mut found = false;
         for slot in 0..layout::SLOTS {
@@ -142,7 +143,7 @@ impl Healer<'_> {
                 }
             }
         }
-        // Without the key nobody writes, and nobody can tell what else is missing.
+        // Without the key no lease can be taken, so only existing copies are replaced.
         if self.to.is_locked() {
             return Ok(found);
         }
@@ -155,7 +156,7 @@ impl Healer<'_> {
     }
 }
 
-/// Which object belongs at `path`.
+/// The kind and digest of the object that belongs at `path`.
 fn object_at(path: &Path) -> Option<(ObjectKind, base::Digest)> {
     let kinds = [ObjectKind::Chunk, ObjectKind::Node];
     kinds.into_iter().find_map(|kind| Some((kind, layout::object_at(kind, path)?.0)))

@@ -1,6 +1,6 @@
-//! What images take: all together, each for itself, and what they share. Exact, and in bounded memory: every distinct
-//! node is read once for its children, and chunks are counted in as many passes over the lowest nodes as memory asks
-//! for.
+//! Disk usage: the space that all images take together, that each takes alone, and that they share. Exact, and in
+//! bounded memory: every distinct node is read once for its children, and chunks are counted in as many passes over
+//! the leaf nodes as the memory limit requires.
 
 use std::collections::HashMap;
 
@@ -15,45 +15,45 @@ use crate::nodes::Nodes;
 use crate::parallel::parallel;
 use crate::repository::Repository;
 
-/// Most chunks that are told apart in one pass: about 100 MiB of memory.
+/// Most chunks in one pass: about 100 MiB of memory.
 const PASS_CHUNKS: u64 = 2 << 20;
-/// Most different sets of images that share something.
+/// Most different sets of images that share objects.
 const SETS_MAX: usize = 1 << 20;
 /// Nodes that are read together.
 const WINDOW_NODES: usize = 256;
 
-/// What one image takes, in bytes of the store unless said otherwise.
+/// Space that one image takes, in bytes of the store unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageUsage {
     /// The image.
     pub image: ImageName,
-    /// How many versions it has.
+    /// Number of versions.
     pub versions: u64,
-    /// Bytes of the disk that its versions have allocated, all together: what copies of them would take.
+    /// Allocated bytes of the disk, summed over all versions: the size of full copies.
     pub logical_bytes: u64,
-    /// Chunks, nodes and manifests that are no other image's: a prune frees all but the manifests once it is removed.
+    /// Chunks, nodes and manifests that only this image needs. After the image is removed, a prune frees them.
     pub own_bytes: u64,
-    /// Chunks and nodes that other images need as well.
+    /// Chunks and nodes that other images need too.
     pub shared_bytes: u64,
 }
 
-/// What all images take.
+/// Space that all images take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Each image, ascending by name.
     pub images: Vec<ImageUsage>,
     /// Bytes of all objects and manifests that versions name, each counted once.
     pub stored_bytes: u64,
-    /// Bytes of those that several images need, each counted once.
+    /// Bytes of objects that several images need, each counted once.
     pub shared_bytes: u64,
-    /// Distinct objects.
+    /// Number of distinct objects.
     pub objects: u64,
 }
 
-/// Which images need an object: a number for each set that occurs.
+/// A number for each set of images that need an object.
 type SetId = u32;
 
-/// The sets of images that occur, each once.
+/// All such sets, each once.
 struct Sets {
     ids: HashMap<Vec<u32>, SetId>,
     members: Vec<Vec<u32>>,
@@ -73,7 +73,9 @@ impl Sets {
             return Ok(id);
         }
         let id = u32::try_from(self.members.len()).ok().filter(|_| self.members.len() < SETS_MAX);
-        let id = id.ok_or_else(|| Error::new(ErrorKind::Unsupported, "images share in too many ways"))?;
+        let id = id.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "too many different sets of images share objects")
+        })?;
         self.ids.insert(members.clone(), id);
         self.members.push(members);
         self.bytes.push(0);
@@ -103,16 +105,16 @@ impl Sets {
     }
 }
 
-/// Objects of one level and who needs them.
+/// Objects of one tree level, and the images that need them.
 type Level = HashMap<Digest, (ObjectRef, ChunkSize, SetId)>;
 
 impl Repository {
-    /// What the images of this repository take. Damage ends it: `verify` tells what is damaged.
+    /// The space that the images of this repository take. Damage is an error here: use `verify` to find it.
     pub fn usage(&self) -> Result<Usage> {
         self.usage_by(PASS_CHUNKS)
     }
 
-    /// The same in passes over at most `pass_chunks` chunks.
+    /// [`Self::usage`] in passes over at most `pass_chunks` chunks.
     fn usage_by(&self, pass_chunks: u64) -> Result<Usage> {
         let mut sets = Sets::new();
         let mut levels: Vec<Level> = vec![Level::new(); usize::from(TREE_HEIGHT_MAX)];
@@ -142,7 +144,7 @@ impl Repository {
         Ok(total(images, &sets))
     }
 
-    /// Books the nodes of `level` and hands their owners on to their children.
+    /// Counts the nodes of `level` and passes their sets of images on to their children.
     fn descend(&self, level: Level, number: u8, sets: &mut Sets, below: &mut Level) -> Result<()> {
         let nodes: Vec<_> = level.into_values().collect();
         for window in nodes.chunks(WINDOW_NODES) {
@@ -196,12 +198,12 @@ fn failed(error: Error) -> Error {
     error.within("count what images take")
 }
 
-/// The first digits of a digest as a number.
+/// Eight bytes of a digest as a number.
 fn prefix(digest: &Digest) -> u64 {
     u64::from_le_bytes(*digest.0.last_chunk().expect("a digest has 32 bytes"))
 }
 
-/// Adds `set` to those who need `child`.
+/// Adds `set` to the images that need `child`.
 fn join(level: &mut Level, sets: &mut Sets, child: Child, size: ChunkSize, set: SetId) -> Result<()> {
     let Some(object) = child.object() else { return Ok(()) };
     let entry = level.entry(object.digest).or_insert((object, size, set));

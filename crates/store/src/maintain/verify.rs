@@ -1,6 +1,6 @@
-//! Verification: reads everything that versions name, holds it against the digests that name it, decodes every chunk,
-//! and says what is damaged, which versions that concerns, and who signed. Every copy of an object is looked at. Uses
-//! all cores; memory is bounded but for 24 bytes a distinct chunk.
+//! Verification: reads all objects that versions name, checks their digests, decodes every chunk, and reports what is
+//! damaged, which versions are affected, and who signed them. Every copy of an object is checked. Uses all cores.
+//! Memory is bounded, except for 24 bytes per distinct chunk.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,15 +23,15 @@ use crate::parallel::parallel;
 use crate::repository::Repository;
 use crate::versions::Numbers;
 
-/// Leaf nodes whose chunks are verified together: bounds memory, and is enough work for many cores.
+/// Leaf nodes whose chunks are verified together: limits memory, and gives enough work for many cores.
 const WINDOW_NODES: usize = 64;
 /// Unreferenced objects that are verified together.
 const WINDOW_OBJECTS: usize = 4096;
 
 impl Repository {
-    /// Verifies `scope`: all copies of every object, or of one version those that an install looks at. Damage is
-    /// reported, not an error; errors are those of finding out what there is. A repository that is locked is verified
-    /// as far as that goes without its key: every object against its name, every record against its checksum.
+    /// Verifies `scope`: all copies of every object, or for one version the copies that an install reads. Damage is
+    /// in the report, not an error; errors are those of listing the repository. Without its key, an encrypted
+    /// repository is verified as far as possible: the digest of every object and the checksum of every record.
     pub fn verify(&self, scope: &Scope, progress: &dyn Progress) -> Result<VerifyReport> {
         let mut run = Run::new(self, progress);
         match scope {
@@ -57,17 +57,16 @@ struct Run<'a> {
     nodes: HashSet<Digest>,
     chunks: HashSet<ChunkKey>,
     damaged: Mutex<HashMap<String, Damage>>,
-    /// Bad copies of objects that have a good one.
+    /// Bad copies of objects that also have a good copy.
     spoilt: Mutex<Vec<Damage>>,
-    /// The slot of the first good copy, or behind the last of all if there is none, of objects that have none in slot
-    /// 0.
+    /// For objects without a good copy in slot 0: the slot of the first good copy, or `SLOTS` if there is none.
     looked_at: Mutex<HashMap<Digest, u8>>,
 }
 
-/// Enough of a chunk's two digests to know it again.
+/// The first half of a chunk's encoded digest, and a quarter of its plain digest: enough to recognize it.
 type ChunkKey = ([u8; 16], [u8; 8]);
 
-/// A node to look at: which, and of what chunks.
+/// A node to check, and the chunk size of its tree.
 type NodeItem = (ObjectRef, ChunkSize);
 
 impl<'a> Run<'a> {
@@ -119,7 +118,7 @@ impl<'a> Run<'a> {
         self.rest(ObjectKind::Node)
     }
 
-    /// What can be checked without the key.
+    /// Checks what can be checked without the key.
     fn all_locked(&mut self) -> Result<()> {
         self.progress.begin(Stage::Verify, self.stored_bytes()?);
         self.records()?;
@@ -130,12 +129,12 @@ impl<'a> Run<'a> {
         }
         self.rest(ObjectKind::Chunk)?;
         self.rest(ObjectKind::Node)?;
-        // Nobody can tell which of them versions name.
+        // Without the key it is not known which objects versions name.
         self.unreferenced = 0;
         Ok(())
     }
 
-    /// Looks at all records but objects.
+    /// Checks all records except objects.
     fn records(&mut self) -> Result<()> {
         let this = &*self;
         let strangers = this.repository.each_damaged(&|name, error| {
@@ -186,8 +185,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Who signed the record of `reference` at `path`. It is damage if a signature is forged, or nobody is trusted who
-    /// signed.
+    /// The keys that signed the record of `reference` at `path`. An invalid signature, or none by a trusted key, is
+    /// reported as damage.
     fn signed(
         &self,
         path: String,
@@ -242,7 +241,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Visits the trees of all roots, level by level from the highest, each distinct object once.
+    /// Visits the trees of all roots, level by level from the top, each distinct object once.
     fn trees(&mut self) {
         let mut levels: Vec<Vec<NodeItem>> = vec![Vec::new(); usize::from(TREE_HEIGHT_MAX)];
         for (_, _, root, size) in &self.roots {
@@ -301,8 +300,8 @@ impl<'a> Run<'a> {
         self.or_damage(&object, decoded);
     }
 
-    /// A good copy of an object. Bad ones before it are damage, too; if there is none, it is all of the object that is
-    /// damaged.
+    /// Reads a good copy of an object. Bad copies in lower slots are reported as damage too. If there is no good
+    /// copy, the object as a whole is reported.
     fn object(&self, object: &ObjectRef) -> Result<image::Verified> {
         let mut bad = Vec::new();
         let found = self.repository.read_first(object, |slot, error| {
@@ -319,14 +318,14 @@ impl<'a> Run<'a> {
         Ok(found)
     }
 
-    /// One more copy of an object, or one that no version names.
+    /// Checks a further copy of an object, or an object that no version names.
     fn copy(&self, (object, slot): &(ObjectRef, u8)) {
         let read = match self.repository.read_in(object, *slot) {
             Ok(Copy::Good(found)) => {
                 self.count(found.bytes().len() as u64);
                 return;
             }
-            // It was deleted meanwhile.
+            // It was deleted after it was listed.
             Ok(Copy::Missing(_)) => return,
             Ok(Copy::Bad(error)) => {
                 self.count_bad(&error);
@@ -347,7 +346,7 @@ impl<'a> Run<'a> {
         self.progress.advance(Stage::Verify, bytes);
     }
 
-    /// A copy that was read and is no good.
+    /// Counts a copy that was read and is damaged.
     fn count_bad(&self, error: &Error) {
         self.objects.fetch_add(u64::from(error.kind() == ErrorKind::Corrupt), Relaxed);
     }
@@ -370,8 +369,7 @@ impl<'a> Run<'a> {
         self.damaged.lock().entry(path).or_insert(damage);
     }
 
-    /// Holds the objects that no version names, and the copies that nobody looked at yet, against their names, in
-    /// windows.
+    /// Checks the digests of objects that no version names and of copies that were not checked yet, in windows.
     fn rest(&mut self, kind: ObjectKind) -> Result<()> {
         let seen: HashSet<[u8; 16]> = match kind {
             ObjectKind::Chunk => self.chunks.iter().map(|(encoded, _)| *encoded).collect(),
@@ -434,7 +432,7 @@ impl<'a> Run<'a> {
 }
 
 impl Repository {
-    /// Adds `concerned` to all damage below `child`.
+    /// Adds `concerned` to all damage at or below `child`.
     fn mark(
         &self,
         damaged: &mut HashMap<String, Damage>,
@@ -475,7 +473,7 @@ fn mark_one(damaged: &mut HashMap<String, Damage>, object: &ObjectRef, concerned
     }
 }
 
-/// What is wrong with one copy of an object that has others, or that no version names.
+/// Damage of one copy of an object that has other copies, or that no version names.
 fn damage_of_copy(object: &ObjectRef, slot: u8, error: &Error) -> Damage {
     let path = layout::object_in(object.kind, &object.digest, slot).to_string();
     Damage { path, why: why(error), text: base::chain(error), versions: Vec::new() }

@@ -1,4 +1,4 @@
-//! What boots of an image read, merged into one order.
+//! Merges the chunks that boots of an image read into one order.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,45 +7,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::ImageName;
 
-/// Behind every index that a chunk can have.
+/// An exclusive upper bound of chunk indexes: the largest disk in the smallest chunks.
 pub(super) const CHUNK_INDEX_END: u64 = DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES);
-/// Boots that a profile remembers: the bits of [`ProfileRun::seen`].
+/// Boots that a profile remembers: one bit each in [`ProfileRun::seen`].
 pub(super) const BOOTS_MAX: u32 = 8;
-/// A chunk that so many newest boots did not read drops out.
+/// A chunk that none of this many newest boots read is dropped.
 const FORGET_AFTER: u32 = 4;
-/// How much the order known so far weighs against that of a new boot, in boots.
+/// Greatest weight of the known order against that of a new boot, in boots.
 const ORDER_WEIGHT_MAX: u64 = 3;
 
-/// What machines read when they start from an image.
+/// The chunks that machines read when they start from an image, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// The image that it is kept with: that of the version asked for, or one that it was cloned from.
+    /// The image whose profile this is: that of the requested version, or the one from which that was cloned.
     pub image: ImageName,
-    /// Its number there, from 1.
+    /// Number of the profile, from 1.
     pub number: u64,
-    /// The version that the newest boot ran.
+    /// Version that the newest boot ran.
     pub version: u64,
-    /// Size of the chunks that it names, in bytes.
+    /// Size in bytes of the chunks that it names.
     pub chunk_bytes: u32,
-    /// How many boots it remembers, 1 to 8.
+    /// Number of remembered boots, 1 to 8.
     pub boots: u32,
-    /// In the order in which they are read. No chunk twice, at most `PROFILE_CHUNKS_MAX` chunks.
+    /// Chunks in the order of reads. No chunk occurs twice; at most `PROFILE_CHUNKS_MAX` chunks.
     pub runs: Vec<ProfileRun>,
-    /// When the newest boot was added, RFC 3339.
+    /// Time when the newest boot was added, RFC 3339.
     pub created: String,
-    /// By whom.
+    /// The user or program that added it.
     pub creator: String,
 }
 
-/// Chunks behind each other that are read one after the other.
+/// Consecutive chunks that are read one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u32, u8)", into = "(u64, u32, u8)")]
 pub struct ProfileRun {
-    /// Index of the first.
+    /// Index of the first chunk.
     pub first: u64,
-    /// How many, at least 1.
+    /// Number of chunks, at least 1.
     pub count: u32,
-    /// Which of the remembered boots read them: bit 0 is the newest.
+    /// The remembered boots that read them, one bit each: bit 0 is the newest.
     pub seen: u8,
 }
 
@@ -68,15 +68,15 @@ impl ProfileRun {
 }
 
 impl Profile {
-    /// The chunks that the next boot is likely to read, in order: those that at least half of the remembered boots
-    /// read, or the newest two.
+    /// The chunks that the next boot will probably read, in order: those that at least half of the remembered boots
+    /// read, or both of the newest two.
     #[must_use]
     pub fn order(&self) -> Vec<u64> {
         let likely = self.runs.iter().filter(|run| is_likely(run.seen, self.boots));
         likely.flat_map(ProfileRun::chunks).collect()
     }
 
-    /// How many chunks it names, likely or not.
+    /// Number of chunks in the profile, whether the next boot will probably read them or not.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.count)).sum()
@@ -87,26 +87,27 @@ pub(super) fn is_likely(seen: u8, boots: u32) -> bool {
     seen & 0b11 == 0b11 || seen.count_ones() * 2 >= boots
 }
 
-/// The first `max` of `chunks`, each once.
+/// The first `max` different chunks of `chunks`.
 pub(super) fn distinct(chunks: &[u64], max: usize) -> Vec<u64> {
     let mut known = HashSet::new();
     let is_new = |chunk: &u64| *chunk < CHUNK_INDEX_END && known.insert(*chunk);
     chunks.iter().copied().filter(is_new).take(max).collect()
 }
 
-/// A chunk while profiles are merged.
+/// A chunk during a merge.
 struct Merged {
     chunk: u64,
     seen: u8,
-    /// Where it stands in the order, in quarters of a place.
+    /// Its place in the order, in quarters of a place.
     place: u64,
 }
 
-/// The runs of `before` and one more boot. The order is a mean of places in which what is known weighs as much as the
-/// boots behind it, up to a bound.
+/// The runs of `before`, merged with one more boot. A chunk's new place is the mean of its old place and its place in
+/// the boot; the old place weighs as much as the number of boots behind it, up to `ORDER_WEIGHT_MAX`.
 pub(super) fn merge(before: Option<&Profile>, boot: &[u64], max: usize) -> Vec<ProfileRun> {
     let weight = before.map_or(0, |before| u64::from(before.boots)).min(ORDER_WEIGHT_MAX);
     let known = before.map(|before| &before.runs[..]).unwrap_or_default();
+    // Bit 0 is for the new boot, so the bits of older boots move up by one.
     let known = known.iter().flat_map(|run| run.chunks().map(|chunk| (chunk, run.seen << 1)));
     let mut merged: Vec<Merged> =
         known.zip(0..).map(|((chunk, seen), place)| Merged { chunk, seen, place: 4 * place }).collect();

@@ -1,5 +1,6 @@
-//! Boot profiles: which chunks machines read when they start from an image, and in which order, merged over boots.
-//! Hints: unsigned, never trusted for content, deleted by any prune. formats/repository.md, "Profiles".
+//! Boot profiles: which chunks machines read when they start from an image, and in which order, merged over several
+//! boots. They are only hints: not signed, not trusted for content, and a prune may delete them.
+//! formats/repository.md, "Profiles".
 
 mod merge;
 
@@ -21,18 +22,18 @@ use crate::versions::{RACES_MAX, next};
 
 const PROFILE: &str = "profile";
 
-/// Newest records of an image that a prune leaves, and among which one that fits is looked for.
+/// Newest records of an image that a prune keeps, and among which a matching profile is searched.
 const KEPT: usize = 4;
-/// Images that are followed to the one that all of them were cloned from.
+/// How many times the search follows a clone to the image that it was cloned from.
 const ANCESTORS_MAX: usize = 8;
 
-/// The body of a record. Without runs it says that there is no profile, and none is inherited.
+/// The body of a record. Without runs it says that there is no profile, and that none is inherited.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     image: String,
-    /// Which profile of the image it is, from 1; the record's own name.
+    /// Number of the profile, from 1; also the name of the record.
     number: u64,
-    /// The version that the newest boot ran; 0 without runs.
+    /// Version that the newest boot ran; 0 without runs.
     ran: u64,
     chunk_bytes: u32,
     boots: u32,
@@ -43,7 +44,7 @@ struct Record {
 }
 
 impl Record {
-    /// Why it can't be, if so.
+    /// The reason why the content is not valid; `None` if it is.
     fn fault(&self) -> Option<&'static str> {
         let chunks = self.runs.iter().fold(0u64, |sum, run| sum + u64::from(run.count));
         if chunks > PROFILE_CHUNKS_MAX as u64 {
@@ -78,18 +79,18 @@ impl Record {
 }
 
 impl Repository {
-    /// What machines read when they start from version `version` of `image`: the newest profile that is kept with the
-    /// image and fits (its chunks have this size), else that of the image that it was cloned from. `None` if there is
-    /// none, `NotFound` if there is no such version, `Corrupt` if the record is damaged.
+    /// The boot profile for version `version` of `image`: the newest profile of the image whose chunk size matches,
+    /// or else that of the image from which it was cloned. `None` if there is none, `NotFound` if there is no such
+    /// version, `Corrupt` if the record is damaged.
     pub fn profile(&self, image: &ImageName, version: u64) -> Result<Option<Profile>> {
         let chunk_bytes = self.chunk_bytes_of(image, version)?;
         self.profile_of(image, chunk_bytes)
     }
 
-    /// Adds a boot of version `version` of `image`: the chunks that it read, in the order of first reads. The newest
-    /// profile that fits is merged with it and kept as the next one. A chunk that none of the newest four boots read
-    /// drops out; what is beyond the bounds of a profile is left out. `Invalid` without any chunk, `NotFound` if there
-    /// is no such version.
+    /// Adds a boot of version `version` of `image`; `chunks` are those that it read, in the order of first reads. The
+    /// newest matching profile is merged with it and stored as the next one. A chunk that none of the newest four
+    /// boots read is dropped, and so is what exceeds the limits of a profile. `Invalid` without chunks, `NotFound` if
+    /// there is no such version.
     pub fn add_profile(
         &self,
         image: &ImageName,
@@ -103,7 +104,7 @@ impl Repository {
             return Err(Error::new(ErrorKind::Invalid, format!("a boot of `{image}` that read nothing")));
         }
         let kept = self.keep_profile(image, stamp, &mut || {
-            // One that is damaged is worth nothing, and the next one heals it.
+            // A damaged profile is ignored, and the next one replaces it.
             let before = match self.profile_of(image, chunk_bytes) {
                 Err(error) if is_worthless(&error) => None,
                 before => before?,
@@ -115,8 +116,8 @@ impl Repository {
         Ok(kept.profile(image).expect("a boot has chunks"))
     }
 
-    /// There is no profile of `image` any more, also none that it inherits. `NotFound` if there was none of its own and
-    /// none to inherit.
+    /// Removes the profile of `image`: from now on it has none, and inherits none. `NotFound` if it has no profile
+    /// and inherits none.
     pub fn remove_profile(&self, image: &ImageName, version: u64, stamp: &Stamp) -> Result<()> {
         match self.profile(image, version) {
             Ok(None) => {
@@ -128,7 +129,7 @@ impl Repository {
         self.keep_profile(image, stamp, &mut || Ok((0, 0, 0, Vec::new()))).map(drop)
     }
 
-    /// Copies the profile of a version of `from`, if `image` has none here.
+    /// Copies the profile of a version of `from`, if `image` has none in this repository.
     pub(crate) fn take_profile(
         &self,
         image: &ImageName,
@@ -149,7 +150,7 @@ impl Repository {
         self.keep_profile(image, &stamp, &mut || Ok((version, chunk_bytes, boots, runs.clone()))).map(drop)
     }
 
-    /// Profiles that nobody needs: all but the newest of each image, and all of images that are gone.
+    /// The paths of profiles that are not needed: all but the newest of each image, and all of removed images.
     pub(crate) fn stale_profiles(&self) -> Result<Vec<Path>> {
         let mut stale = Vec::new();
         for name in self.backend.folders(&layout::all_profiles())? {
@@ -184,7 +185,7 @@ impl Repository {
         Ok(None)
     }
 
-    /// The newest record of `image` itself that fits, or says that there is no profile.
+    /// The newest record of `image` itself that matches the chunk size, or that says that there is no profile.
     fn newest_profile(&self, image: &ImageName, chunk_bytes: u32) -> Result<Option<Record>> {
         let newest = self.newest_number(&layout::profiles_of(image))?.unwrap_or(0);
         for number in (1..=newest).rev().take(KEPT) {
@@ -193,7 +194,7 @@ impl Repository {
                     return Ok(Some(found));
                 }
                 Ok(_) => {}
-                // It was pruned.
+                // A prune has deleted it.
                 Err(error) if error.kind() == ErrorKind::NotFound => break,
                 Err(error) => return Err(error),
             }
@@ -201,7 +202,7 @@ impl Repository {
         Ok(None)
     }
 
-    /// `Corrupt` unless profile `number` of `image` is one.
+    /// `Corrupt` if profile `number` of `image` is not valid.
     pub(crate) fn check_profile(&self, image: &ImageName, number: u64) -> Result<()> {
         self.read_profile(image, number).map(drop)
     }
@@ -219,9 +220,9 @@ impl Repository {
         }
     }
 
-    /// The image that `image` began as a clone of.
+    /// The image from which `image` was cloned.
     fn cloned_from(&self, image: &ImageName) -> Result<Option<ImageName>> {
-        // Its first manifest stays, also when the version is removed.
+        // Its first manifest is kept even if that version was removed.
         let Some(parent) = self.manifest_if_there(image, 1)?.and_then(|first| first.manifest.parent) else {
             return Ok(None);
         };
@@ -229,7 +230,7 @@ impl Repository {
         if name == *image {
             return Ok(None);
         }
-        // In a copy it may be an image of another repository.
+        // In a copied image the parent may be in another repository, where the name means another image.
         let there = self.manifest_if_there(&name, parent.number)?;
         Ok(there.filter(|there| there.digest() == parent.digest).map(|_| name))
     }
@@ -242,8 +243,8 @@ impl Repository {
         }
     }
 
-    /// Creates the next record of `image`: version, size of chunks, boots and runs, as `content` has it when it is
-    /// asked.
+    /// Creates the next record of `image`. `content` returns version, chunk size, boots and runs, and is called again
+    /// after a lost race.
     fn keep_profile(
         &self,
         image: &ImageName,
@@ -253,7 +254,7 @@ impl Repository {
         let mut number = 0;
         for _ in 0..RACES_MAX {
             let (ran, chunk_bytes, boots, runs) = content()?;
-            // What was taken a moment ago counts also where the listing does not know it yet.
+            // After a lost race, go on from the number that was taken, even if lists do not show it yet.
             let newest = self.newest_number(&layout::profiles_of(image))?.unwrap_or(0);
             number = next(newest.max(number), image)?;
             let record = Record {
@@ -272,16 +273,16 @@ impl Repository {
                 return Ok(record);
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("too many others add profiles of `{image}`")))
+        Err(Error::new(ErrorKind::Io, format!("too many other processes add profiles of `{image}` now")))
     }
 }
 
-/// Whether an error says that a record has nothing to say to this program.
+/// Whether the error means that the record is of no use to this program.
 fn is_worthless(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
 
-/// Most chunks of this size that a profile names.
+/// Most chunks of this size in a profile.
 fn chunks_max(chunk_bytes: u32) -> usize {
     usize::try_from(PROFILE_DISK_BYTES_MAX / u64::from(chunk_bytes)).expect("a count of chunks in 1 GiB")
 }
@@ -337,7 +338,7 @@ mod tests {
         let with = |more: u64| [&usual[..], &[more]].concat();
         let once = profile(&[with(100), usual.clone(), usual.clone()]);
         assert_eq!((once.order(), once.chunks()), (usual.clone(), 11));
-        // What came later is believed when it is read a second time.
+        // A chunk that only one boot read is not expected until a second boot reads it.
         assert!(!profile(&[usual.clone(), usual.clone(), with(100)]).order().contains(&100));
         assert!(
             profile(&[usual.clone(), usual.clone(), usual.clone(), with(100), with(100)])
@@ -354,7 +355,7 @@ mod tests {
     fn the_order_follows_the_boots() {
         let early: Vec<u64> = (0..100).collect();
         let late: Vec<u64> = (1..100).chain([0]).collect();
-        // Once is not enough to put a chunk last, again and again is.
+        // One late read does not move a chunk to the end, but repeated late reads do.
         let place = |boots: &[Vec<u64>]| profile(boots).order().iter().position(|&chunk| chunk == 0).unwrap();
         assert!(place(&[early.clone(), early.clone(), early.clone(), late.clone()]) < 50);
         assert!(place(&[early, late.clone(), late.clone(), late.clone(), late.clone(), late]) > 70);

@@ -1,5 +1,5 @@
-//! What a prune may delete: a list in parts, one folder of objects after the other, so that memory is bounded by a
-//! folder.
+//! The list of copies that a prune may delete. It is written in parts, one folder of objects after the other, so that
+//! memory is bounded by the largest folder.
 
 use base::Result;
 use image::ObjectKind;
@@ -10,7 +10,7 @@ use crate::lease::Lease;
 use crate::lease::epoch::{Candidate, PART_PATHS_MAX, PartName, seal_part};
 use crate::repository::Repository;
 
-/// Calls `each` for every object with all its copies, in the order of their slots, folder by folder.
+/// Calls `each` for every object, with all its copies in the order of their slots, folder by folder.
 pub(super) fn each_object(
     repository: &Repository,
     each: &mut dyn FnMut(&[Candidate]) -> Result<()>,
@@ -24,7 +24,7 @@ pub(super) fn each_object(
     Ok(())
 }
 
-/// The objects in `folder`, in the order of their paths. Strangers are passed over.
+/// The copies of objects in `folder`, sorted by digest and slot. Files that are not objects are skipped.
 pub(super) fn in_folder(repository: &Repository, folder: &Path) -> Result<Vec<Candidate>> {
     let mut found = Vec::new();
     repository.backend.for_each(folder, &mut |record| {
@@ -34,7 +34,7 @@ pub(super) fn in_folder(repository: &Repository, folder: &Path) -> Result<Vec<Ca
     Ok(found)
 }
 
-/// A list of candidates, as it is written.
+/// A list of candidates while it is written.
 pub(super) struct Candidates<'a> {
     repository: &'a Repository,
     epoch: u64,
@@ -45,20 +45,21 @@ pub(super) struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// An empty list of the prune that holds `lease`, begun when copies lay in `slots` slots.
+    /// An empty list for the prune that holds `lease`, in an epoch with `slots` slots in use.
     pub(super) fn new(repository: &'a Repository, lease: &Lease, slots: u8) -> Self {
         let (epoch, lease) = (lease.epoch(), lease.number());
-        // Who stores anew takes a slot more.
+        // A writer that finds slot 0 condemned stores in slot 1, so two slots may be in use from now on.
         let slots = slots.max(2);
         Self { repository, epoch, lease, waiting: Vec::new(), parts: 0, slots }
     }
 
-    /// Takes notice of a copy, whether it is a candidate or not.
+    /// Notes the slot of a copy, whether it is a candidate or not.
     pub(super) fn saw(&mut self, copy: &Candidate) {
+        // Slots are counted from 0; one more is for writers that find this copy condemned.
         self.slots = self.slots.max((copy.slot + 2).min(layout::SLOTS));
     }
 
-    /// Adds a candidate. A part ends with its folder.
+    /// Adds a candidate. A part never spans two folders.
     pub(super) fn push(&mut self, candidate: Candidate) -> Result<()> {
         let folder = |candidate: &Candidate| (candidate.kind, candidate.digest.0[0]);
         let is_next = self.waiting.last().is_some_and(|last| folder(last) != folder(&candidate));
@@ -69,7 +70,7 @@ impl<'a> Candidates<'a> {
         Ok(())
     }
 
-    /// Writes what waits.
+    /// Writes the candidates that are not written yet, as a part.
     pub(super) fn finish(&mut self) -> Result<()> {
         if self.waiting.is_empty() {
             return Ok(());

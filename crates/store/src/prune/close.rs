@@ -1,5 +1,4 @@
-//! Step 6 of a prune: waits until every lease of an epoch that has passed is over, or revokes it, and learns what was
-//! committed under it.
+//! Step 6 of a prune: waits until every lease of a past epoch is closed, or revokes it, and collects its commits.
 
 use std::time::Duration;
 
@@ -16,29 +15,30 @@ use crate::repository::Repository;
 use super::mark::Tombstones;
 use super::run::{PruneEvent, Run};
 
-/// What lies between the first two looks at a lease: most writers that are met end soon. It is doubled each time.
+/// Pause between the first two looks at a lease, doubled each time. It starts short, since most writers end soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// A lease that is looked at until it is over.
+/// A lease that is read repeatedly until it has ended.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     repository: &'a Repository,
     epoch: u64,
     lease: u64,
-    /// The entry that is looked for next.
+    /// Number of the entry that is read next.
     next: u64,
-    /// Looks since the last entry.
+    /// Looks since the last new entry.
     silent: u32,
     owner: Option<Owner>,
-    /// Not decided yet, with its manifest as it is to be stored; those before it are.
+    /// The last commit, not known to be a version yet, with its manifest as it is stored. Earlier commits are
+    /// settled.
     last_commit: Option<(Commit, Bytes)>,
-    /// Those that are versions.
+    /// Commits that became versions.
     commits: Vec<Commit>,
     deleting: Option<u64>,
     has_ended: bool,
 }
 
-/// What was learned of leases that are over.
+/// What a prune learned from leases that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Closed<'a> {
     pub(super) watched: Vec<Watch<'a>>,
@@ -46,7 +46,7 @@ pub(super) struct Closed<'a> {
     pub(super) commits: Vec<Commit>,
 }
 
-/// What is in doubt after a prune that began so, in `epoch`, and that has ended.
+/// The parts in doubt after the prune with this `begin`, whose lease is in `epoch`, has ended.
 pub(crate) fn doubted(repository: &Repository, epoch: u64, begin: &Begin) -> Result<Vec<PartName>> {
     let mut watch = Watch::new(repository, epoch, begin.lease);
     watch.look()?;
@@ -69,16 +69,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether its owner does nothing more under it.
+    /// Whether the lease was closed or revoked.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// What is in doubt after its owner, the prune that began so, has ended: what was before, and what it deleted last.
+    /// The parts in doubt after the owner, the prune with this `begin`, has ended: those passed on to it, and the
+    /// last part that it announced.
     pub(super) fn doubt(&self, begin: &Begin) -> Vec<PartName> {
         let mut doubt = begin.doubt.clone();
         if let Some(part) = self.deleting {
-            // A number above those of its own parts is that of one in doubt, which it deleted once more.
+            // A number above its own parts stands for a part in doubt, which it deleted again.
             let again = part.checked_sub(begin.parts + 1);
             if again.is_none() {
                 doubt.push(PartName::of(self.epoch, self.lease, part));
@@ -90,22 +91,22 @@ impl<'a> Watch<'a> {
         doubt
     }
 
-    /// The process that holds it, where that is known.
+    /// The process that holds the lease, if known.
     pub(super) fn process(&self) -> Option<&Process> {
         self.owner.as_ref().and_then(|owner| owner.process.as_ref())
     }
 
-    /// Whether its owner is surely dead.
+    /// Whether its owner is known to be dead.
     fn is_dead(&self) -> bool {
         self.process().is_some_and(|process| self.repository.processes.is_dead(process))
     }
 
-    /// Whether there is such a lease.
+    /// Whether the lease exists.
     fn is_there(&self) -> Result<bool> {
         self.repository.backend.exists(&layout::lease_entry(self.epoch, self.lease, 1))
     }
 
-    /// Reads what is new.
+    /// Reads all new entries.
     fn look(&mut self) -> Result<()> {
         self.silent += 1;
         while !self.has_ended {
@@ -115,6 +116,8 @@ impl<'a> Watch<'a> {
                 Some(Entry::Alive) => {}
                 Some(Entry::Delete(part)) => self.deleting = Some(part),
                 Some(Entry::Commit(commit, bytes)) => {
+                    // An owner commits again only after it knew the outcome of the commit before, so that one can be
+                    // settled now.
                     if let Some((before, bytes)) = self.last_commit.replace((commit, bytes)) {
                         let is_version = self.is_version(&before, &bytes)?;
                         self.commits.extend(is_version.then_some(before));
@@ -128,14 +131,15 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Whether it could be revoked; if not, its owner was faster.
+    /// Tries to revoke the lease; `false` if the owner appended an entry first.
     fn revoke(&mut self) -> Result<bool> {
         let revoked = lease::revoke(self.repository, self.epoch, self.lease, self.next)? == Created::Ours;
         self.has_ended |= revoked;
         Ok(revoked)
     }
 
-    /// The commits that are versions. The last becomes one now if it can, and was not removed.
+    /// The commits that became versions. Creates the version of the last commit if its number is free and was not
+    /// removed.
     fn into_versions(mut self, removed: &Tombstones) -> Result<Vec<Commit>> {
         let last = self.last_commit.take();
         if let Some((last, bytes)) = last.filter(|(last, _)| !removed.holds(&last.image, last.number)) {
@@ -150,7 +154,7 @@ impl<'a> Watch<'a> {
         let path = layout::version(&commit.image, commit.number);
         match self.repository.backend.read_record(&path, bytes.len() as u64) {
             Ok(found) => Ok(found == *bytes),
-            // Longer than the commit is another's.
+            // A longer record belongs to another version.
             Err(error) if [ErrorKind::NotFound, ErrorKind::Corrupt].contains(&error.kind()) => Ok(false),
             Err(error) => Err(error),
         }
@@ -158,7 +162,7 @@ impl<'a> Watch<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Ends all leases of the epochs `from..=to` but this prune's own.
+    /// Waits until all leases of the epochs `from..=to` have ended, except this prune's own.
     pub(super) fn close(&mut self, from: u64, to: u64, removed: &Tombstones) -> Result<Closed<'a>> {
         let mut closed = Closed::default();
         for epoch in from..=to {
@@ -181,7 +185,7 @@ impl<'a> Run<'a> {
         Ok(closed)
     }
 
-    /// Waits until each lease is over, and revokes those that are silent for too long.
+    /// Waits until each lease has ended; revokes those of dead owners and those that stay silent for too long.
     pub(super) fn wait_for(&mut self, mut open: Vec<Watch<'a>>, closed: &mut Closed<'a>) -> Result<()> {
         let mut pause = FIRST_PAUSE.min(self.options.pause);
         loop {
@@ -189,7 +193,7 @@ impl<'a> Run<'a> {
                 watch.look()?;
                 let is_dead = watch.is_dead();
                 if is_dead {
-                    // It may have added something just before.
+                    // It may have appended an entry just before it died.
                     watch.look()?;
                 }
                 let is_given_up = is_dead || watch.silent >= self.options.looks;

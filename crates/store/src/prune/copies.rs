@@ -1,5 +1,5 @@
-//! Objects that lie in several slots: which copy stays, and which are garbage though a version needs the object.
-//! formats/repository.md, "Pruning".
+//! Objects with copies in several slots: which copy is kept, and which ones are garbage although a version needs the
+//! object. formats/repository.md, "Pruning".
 
 use base::limits::OBJECT_BYTES_MAX;
 use base::{Digest, ErrorKind, Result};
@@ -10,8 +10,8 @@ use crate::lease::epoch::Candidate;
 use crate::lease::filter::Filter;
 use crate::repository::Repository;
 
-/// The copies of one object that are candidates: all of them if no version needs the object. Otherwise the first one
-/// stays that is good and not in doubt; if there is none, all stay.
+/// The copies of one object that are candidates: all of them if no version needs the object. Otherwise all but the
+/// first that is correct and not in doubt; none if there is no such copy.
 pub(super) fn spare<'c>(
     repository: &Repository,
     copies: &'c [Candidate],
@@ -23,7 +23,8 @@ pub(super) fn spare<'c>(
     copies.iter().filter(move |copy| are_spare && kept.is_none_or(|kept| kept.slot != copy.slot))
 }
 
-/// Whether the object of `copy` has a good copy that nobody deletes, `condemned` being what somebody may delete.
+/// Whether the object of `copy` has a correct copy that no prune deletes. `condemned` holds the copies that may be
+/// deleted.
 pub(super) fn has_other(repository: &Repository, copy: &Candidate, condemned: &Filter) -> bool {
     let others: Vec<_> = (0..layout::SLOTS).map(|slot| Candidate { slot, ..copy.clone() }).collect();
     first_kept(repository, &others, condemned).is_some()
@@ -38,8 +39,8 @@ fn first_kept<'c>(
     copies.iter().find(|copy| stays(copy) && is_good(repository, copy))
 }
 
-/// Stores the object of `copy`, if that is there, in a slot that nobody condemns; durable after the next flush. False
-/// if it is there and not good, or no slot is left.
+/// Stores the object of `copy` again in a slot that is not condemned; durable after the next flush. `false` if the
+/// copy is damaged or no slot is free; `true` if `copy` does not exist any more.
 pub(super) fn store_elsewhere(repository: &Repository, copy: &Candidate, condemned: &Filter) -> Result<bool> {
     let bytes = match repository.backend.read(&copy.path(), u64::from(OBJECT_BYTES_MAX)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
@@ -51,7 +52,7 @@ pub(super) fn store_elsewhere(repository: &Repository, copy: &Candidate, condemn
     Ok(true)
 }
 
-/// Whether the bytes of `copy` are those that its name says. What cannot be read is not good.
+/// Whether the bytes of `copy` have its digest. A copy that can't be read is not correct.
 fn is_good(repository: &Repository, copy: &Candidate) -> bool {
     let bytes = repository.backend.read(&copy.path(), u64::from(OBJECT_BYTES_MAX));
     bytes.is_ok_and(|bytes| Digest::of(&bytes) == copy.digest)

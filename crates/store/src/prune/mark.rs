@@ -1,5 +1,6 @@
-//! Marking: which objects are needed. Chunks go into a filter of fixed memory that errs towards live; nodes that were
-//! visited are remembered exactly, since what is below a node is passed over if the node was seen before.
+//! Marking: finds the objects that versions need. Chunks go into a filter of fixed memory with false positives, which
+//! keep an object that is not needed. Visited nodes are remembered exactly: a false positive there would skip a whole
+//! subtree.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,24 +20,24 @@ use crate::versions::gaps;
 
 use super::candidates::in_folder;
 
-/// Memory for marks: 64 bits each for 16 million objects, fewer for more.
+/// Memory for marks: 64 bits per object for 16 million objects, fewer bits for more objects.
 const MARKS_BYTES_MAX: u64 = 128 << 20;
 const MARKS_BITS: u64 = 64;
-/// Objects that a filter has room for in any case.
+/// Least number of objects for which the filter has room.
 const OBJECTS_MIN: u64 = 16 << 10;
-/// Folders whose objects are counted to estimate all.
+/// Number of folders whose objects are counted, to estimate the total.
 const SAMPLE: usize = 4;
 
 /// The versions that were removed when a prune began.
 #[derive(Debug)]
 pub(super) struct Tombstones(BTreeMap<ImageName, Removed>);
 
-/// Those of one image.
+/// The removed versions of one image.
 #[derive(Debug, Default)]
 struct Removed {
-    /// All up to this number.
+    /// All versions up to this number are removed.
     floor: u64,
-    /// And those that have a tombstone, ascending.
+    /// Removed versions that have a tombstone, ascending.
     numbers: Vec<u64>,
 }
 
@@ -47,7 +48,7 @@ impl Tombstones {
             let numbers = repository.tombstones(&image)?;
             removed.insert(image, Removed { floor: 0, numbers });
         }
-        // Floors after tombstones, which go only below them.
+        // List floors after tombstones: tombstones are deleted only below a floor that was stored before.
         for image in names(repository.backend.folders(&layout::all_floors())?) {
             let floor = repository.floor(&image)?;
             removed.entry(image).or_default().floor = floor;
@@ -60,12 +61,12 @@ impl Tombstones {
         number <= floor || numbers.binary_search(&number).is_ok()
     }
 
-    /// The floor of `image`, and the tombstones, ascending.
+    /// The floor of `image`, and the numbers of its tombstones, ascending.
     fn of(&self, image: &ImageName) -> (u64, &[u64]) {
         self.0.get(image).map_or((0, &[]), |removed| (removed.floor, &removed.numbers))
     }
 
-    /// How high the floor of each image can be: up to there all numbers are removed.
+    /// The highest possible floor of each image: all versions up to there are removed.
     pub(super) fn floors(&self) -> impl Iterator<Item = (&ImageName, u64)> {
         self.0.iter().map(|(image, Removed { floor, numbers })| {
             let next = |floor: u64, number: &u64| if *number == floor + 1 { *number } else { floor };
@@ -78,14 +79,14 @@ fn names(folders: Vec<String>) -> impl Iterator<Item = ImageName> {
     folders.into_iter().filter_map(|name| name.parse().ok())
 }
 
-/// What is needed.
+/// The marks: objects that versions need.
 #[derive(Debug)]
 pub(super) struct Marks<'a> {
     repository: &'a Repository,
     window: usize,
     live: Filter,
     nodes: HashSet<[u8; 16]>,
-    /// The numbers that lists showed, removed or not.
+    /// The version numbers that lists showed, removed or not.
     seen: HashMap<ImageName, Vec<u64>>,
     marked: HashMap<ImageName, HashSet<u64>>,
 }
@@ -103,7 +104,8 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// Marks what all versions need that lists show and that are not in `removed`. Returns how many they are.
+    /// Marks the objects of all versions that lists show and that are not in `removed`. Returns the number of these
+    /// versions.
     pub(super) fn versions(&mut self, removed: &Tombstones) -> Result<u64> {
         let mut count = 0;
         for image in names(self.repository.backend.folders(&layout::versions())?) {
@@ -112,6 +114,7 @@ impl<'a> Marks<'a> {
             let all = numbers.iter().chain(&unlisted);
             for &number in all.filter(|&&number| !removed.holds(&image, number)) {
                 count += 1;
+                // A version never changes, so marks from the first pass are still right.
                 if !self.marked.get(&image).is_some_and(|marked| marked.contains(&number)) {
                     self.version(&image, number)?;
                     self.marked.entry(image.clone()).or_default().insert(number);
@@ -122,8 +125,8 @@ impl<'a> Marks<'a> {
         Ok(count)
     }
 
-    /// Versions that are there and that no list shows yet, below the highest that it shows. `NotFound` if one was lost:
-    /// its manifest may come back by a repair, and what it needs would not.
+    /// Versions that exist below the highest listed number and that the list does not show yet. `NotFound` if a
+    /// version was lost: a repair may restore its manifest later, but could not restore its objects.
     fn unlisted(&self, image: &ImageName, listed: &[u64], removed: &Tombstones) -> Result<Vec<u64>> {
         let (floor, tombstones) = removed.of(image);
         let mut used = [listed, tombstones].concat();
@@ -149,11 +152,12 @@ impl<'a> Marks<'a> {
         self.root(manifest.root, layout.chunk)
     }
 
-    /// Marks a tree, but for what of it is marked.
+    /// Marks the nodes and chunks of a tree; skips subtrees that are marked already.
     pub(super) fn root(&mut self, root: Root, size: ChunkSize) -> Result<()> {
         let mut waiting = Vec::new();
         self.enter([root.child], root.height - 1, &mut waiting);
         while !waiting.is_empty() {
+            // The last nodes first (depth first), which keeps the list of waiting nodes short.
             let window = waiting.split_off(waiting.len().saturating_sub(self.window));
             let read = parallel(&window, || (), |(), (object, level)| self.node(object, *level, size));
             for (node, (_, level)) in read.into_iter().zip(&window) {
@@ -170,7 +174,7 @@ impl<'a> Marks<'a> {
         Ok(())
     }
 
-    /// Marks nodes, and lets those wait whose entries are not marked.
+    /// Marks nodes, and adds those that were not marked before to `waiting`.
     fn enter(
         &mut self,
         children: impl IntoIterator<Item = Child>,
@@ -202,7 +206,7 @@ impl<'a> Marks<'a> {
     }
 }
 
-/// About how many objects there are. Where there are many, digests spread them evenly over all folders.
+/// Estimates the number of objects. With many objects, their digests spread them evenly over all folders.
 fn estimate(repository: &Repository) -> Result<u64> {
     let chunks = layout::objects(ObjectKind::Chunk);
     let folders = repository.backend.folders(&chunks)?;
@@ -213,6 +217,6 @@ fn estimate(repository: &Repository) -> Result<u64> {
     for folder in &folders[..SAMPLE] {
         counted += in_folder(repository, &chunks.clone().join(folder.as_str()))?.len() as u64;
     }
-    // Nodes and the unevenness of chance besides.
+    // A quarter more, for nodes and for random differences between folders.
     Ok((counted * folders.len() as u64 / SAMPLE as u64 * 5 / 4).max(OBJECTS_MIN))
 }

@@ -1,5 +1,5 @@
-//! Pruning: deletes the objects that no version needs, beside any number of writers. Steps and numbers are those of
-//! formats/repository.md, "Pruning"; why nothing live is lost is argued there.
+//! Pruning: deletes the objects that no version needs, while any number of writers work. The step numbers are those
+//! of formats/repository.md, "Pruning", which also shows why no object in use is lost.
 
 mod candidates;
 mod close;
@@ -30,8 +30,8 @@ use run::Run;
 pub use run::{Overseer, PruneEvent, PruneOptions, PruneReport, Tally};
 
 impl Repository {
-    /// Deletes what no version needs. `Corrupt` or `NotFound`, with nothing deleted, if a version cannot be read as far
-    /// as its tree; `Revoked` if another prune took this one for dead and goes on in its place.
+    /// Deletes the objects that no version needs. `Corrupt` or `NotFound`, with nothing deleted, if the tree of a
+    /// version can't be read. `Revoked` if another prune treated this one as dead and continues instead.
     pub fn prune(
         &self,
         options: &PruneOptions,
@@ -41,7 +41,8 @@ impl Repository {
         self.prune_with(options, stamp, overseer, true)
     }
 
-    /// The same without a thread that says every minute that it lives: a simulation decides who is silent.
+    /// [`Self::prune`] without the thread that appends `alive` every minute: a simulation decides which owners are
+    /// silent.
     #[doc(hidden)]
     pub fn prune_without_heartbeat(
         &self,
@@ -52,7 +53,7 @@ impl Repository {
         self.prune_with(options, stamp, overseer, false)
     }
 
-    /// What a prune would find. Objects of writers at work count as what no version needs.
+    /// Reports what a prune would delete, and deletes nothing. Objects of writers at work count as not needed.
     pub fn prune_dry(&self, options: &PruneOptions, overseer: &dyn Overseer) -> Result<PruneReport> {
         let mut report = PruneReport::default();
         let marks = first_marks(self, options, &Tombstones::list(self)?, overseer, &mut report)?;
@@ -83,16 +84,17 @@ impl Repository {
             match run.all(&epoch) {
                 Ok(true) => return Ok(run.report),
                 Ok(false) => {}
-                // Whoever was taken for dead and went on sees others delete: that it was revoked says more.
+                // Without its lease, a prune may fail because another one deletes: then the revocation is the real
+                // cause.
                 Err(error) => return Err(run.lease.beat().err().filter(is_revoked).unwrap_or(error)),
             }
         }
-        Err(Error::new(ErrorKind::Io, "prune: too many others do at this moment"))
+        Err(Error::new(ErrorKind::Io, "prune: too many other prunes begin now"))
     }
 }
 
 impl Repository {
-    /// Deletes the records at `paths`, in their order.
+    /// Deletes the records at `paths`, in this order.
     pub(crate) fn delete_all(&self, paths: &[Path]) -> Result<()> {
         paths.chunks(PART_PATHS_MAX).try_for_each(|some| self.backend.delete(some))
     }
@@ -116,13 +118,13 @@ fn first_marks<'a>(
 }
 
 impl<'a> Run<'a> {
-    /// Steps 2 to 10. False if another prune began first.
+    /// Steps 2 to 10. `false` if another prune began first.
     fn all(&mut self, epoch: &Epoch) -> Result<bool> {
         let before = self.end_of(epoch)?;
         let removed = Tombstones::list(self.repository)?;
         let mut marks =
             first_marks(self.repository, self.options, &removed, self.overseer, &mut self.report)?;
-        // Before the epoch begins, so that those of its writers are not among them.
+        // Listed before the new epoch begins, so the list has no files of that epoch's writers.
         let unfinished = self.repository.backend.unfinished()?;
         let candidates = self.candidates(&marks, epoch, &before)?;
         self.overseer.event(&PruneEvent::Found(self.report.candidates));
@@ -136,7 +138,7 @@ impl<'a> Run<'a> {
             marks.root(commit.root, commit.size)?;
         }
         let is_listed = marks.has_seen_all(&closed.commits);
-        // From here on a delete may be on its way when something fails.
+        // From here on, a delete may still be under way when a step fails.
         let doubt = self.delete(&marks, &candidates, &before.doubt).inspect_err(|_| self.lease.abandon())?;
         let closed_below = if is_listed { epoch.number + 1 } else { before.closed };
         let end = End::new(epoch.number + 1, closed_below, doubt)?;
@@ -146,11 +148,14 @@ impl<'a> Run<'a> {
             .create(&layout::prune_end(end.number), &end.encode(self.repository.cipher())?)?
             == Created::Taken
         {
-            // Another prune did it, and takes the last part for one in doubt.
+            // Another prune created it, and treats our last part as in doubt.
             self.lease.abandon();
-            return Err(Error::new(ErrorKind::Revoked, "another prune took this one for dead, and goes on"));
+            return Err(Error::new(
+                ErrorKind::Revoked,
+                "another prune treated this one as dead, and continues in its place",
+            ));
         }
-        // Before its log goes with the others.
+        // Close the lease before its log is deleted with the others.
         self.lease.close();
         self.clean(&end, &candidates)?;
         self.clear_removed(&removed)?;
@@ -158,7 +163,8 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Step 2: the end of the prune that began `epoch`, which is made if it has none.
+    /// Step 2: the `end` of the prune that began `epoch`. Waits for that prune, or revokes its lease, if there is
+    /// none yet.
     fn end_of(&mut self, epoch: &Epoch) -> Result<End> {
         let Some(begin) = epoch.begin.as_ref() else { return End::new(0, 0, Vec::new()) };
         let of = epoch.number - 1;
@@ -183,7 +189,7 @@ impl<'a> Run<'a> {
         Err(Error::new(ErrorKind::Corrupt, format!("prune {} cannot be ended", epoch.number)))
     }
 
-    /// Step 5, its first half.
+    /// First half of step 5: finds the candidates and writes their list.
     fn candidates(&mut self, marks: &Marks, epoch: &Epoch, before: &End) -> Result<Candidates<'a>> {
         let mut candidates = Candidates::new(self.repository, &self.lease, epoch.slots());
         let doubted = collect(self.repository, &before.doubt)?;
@@ -202,7 +208,7 @@ impl<'a> Run<'a> {
         Ok(candidates)
     }
 
-    /// Step 5, its second half. False if another prune has this number.
+    /// Second half of step 5: creates the `begin`. `false` if another prune has this number.
     fn begin(&self, epoch: &Epoch, before: &End, candidates: &Candidates) -> Result<bool> {
         let begin = Begin {
             number: epoch.number + 1,
@@ -219,8 +225,8 @@ impl<'a> Run<'a> {
         Ok(created == Created::Ours)
     }
 
-    /// Step 8. What a version needs goes only if a copy stays that nobody deletes, which must be seen after the
-    /// announcement. Returns the parts that stay in `doubt`.
+    /// Step 8. A copy of an object that a version needs is deleted only if another copy stays that no prune deletes;
+    /// this must be checked after the announcement. Returns the parts that stay in doubt.
     fn delete(
         &mut self,
         marks: &Marks,
@@ -249,8 +255,9 @@ impl<'a> Run<'a> {
         Ok(in_doubt)
     }
 
-    /// Asks once more for all that a dead prune may have asked for when it deleted the part `name`, so that nothing is
-    /// on its way afterwards. What a version needs is stored elsewhere before. False if that cannot be done.
+    /// Deletes again all copies in the part `name` that a dead prune may have deleted, so that no delete of them is
+    /// still under way afterwards. Objects that a version needs are stored in another slot first. `false` if that is
+    /// not possible.
     fn delete_again(&self, name: &PartName, number: u64, marks: &Marks, condemned: &Filter) -> Result<bool> {
         let copies = read_part(self.repository, name)?;
         self.lease.announce(number)?;
@@ -269,7 +276,7 @@ impl<'a> Run<'a> {
         self.repository.backend.delete(&copies.iter().map(Candidate::path).collect::<Vec<_>>())
     }
 
-    /// Step 10. First entries go before others of their logs, listed or not.
+    /// Step 10. The first entry of each log is deleted before the others, even if the list does not show it.
     fn clean(&self, end: &End, candidates: &Candidates) -> Result<()> {
         self.clear(candidates.names().collect())?;
         let doubted: Vec<_> = end.doubt.iter().map(PartName::path).collect();
@@ -294,7 +301,8 @@ impl<'a> Run<'a> {
         epoch::forget(self.repository, end.number)
     }
 
-    /// The records of versions that were removed before it began, and of appends that others follow.
+    /// Deletes the records of versions that were removed before this prune began, and obsolete reservations of
+    /// appends.
     fn clear_removed(&self, removed: &Tombstones) -> Result<()> {
         for (image, floor) in removed.floors().filter(|&(_, floor)| floor > 0) {
             self.repository.raise_floor(image, floor, self.stamp)?;

@@ -1,4 +1,4 @@
-//! One prune: how it is asked for, what it tells while it runs, and what it did.
+//! The interface of a prune: its options, its events and its report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,51 +8,51 @@ use crate::lease::{Lease, Owner};
 use crate::record::Stamp;
 use crate::repository::Repository;
 
-/// How to prune.
+/// Options of a prune.
 #[derive(Debug, Clone)]
 pub struct PruneOptions {
-    /// How often a lease that shows no sign of life is looked at before its owner is taken for dead. Owners give one
-    /// every minute.
+    /// How often the prune looks at a silent lease before it treats the owner as dead. Owners append an entry every
+    /// minute.
     pub looks: u32,
-    /// What lies between two looks.
+    /// Pause between two looks.
     pub pause: Duration,
-    /// Tree nodes that are read at once.
+    /// Tree nodes that are read at the same time.
     pub window: usize,
 }
 
 impl Default for PruneOptions {
-    /// Ten minutes of patience.
+    /// 300 looks, two seconds apart: treats owners as dead after ten minutes of silence.
     fn default() -> Self {
         Self { looks: 300, pause: Duration::from_secs(2), window: 64 }
     }
 }
 
-/// What a prune does at this moment.
+/// Progress of a prune.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PruneEvent {
-    /// It has marked what so many versions need.
+    /// It has marked the objects that versions need.
     Marked {
-        /// Versions that are not removed.
+        /// Number of versions that are not removed.
         versions: u64,
     },
-    /// It has found its candidates.
+    /// It has listed its candidates.
     Found(Tally),
-    /// It waits for others, one of whom is this.
+    /// It waits for leases to end; this is the owner of one of them.
     Waiting(Owner),
-    /// It has taken this one for dead, which was silent for long.
+    /// It has revoked the lease of this owner, which was silent for too long.
     Revoked(Owner),
-    /// It has found that the process of this one is dead.
+    /// It has revoked the lease of this owner, whose process is dead.
     Dead(Owner),
-    /// It has deleted so much by now.
+    /// What it has deleted so far.
     Deleted(Tally),
 }
 
-/// Copies of objects, and their bytes.
+/// A number of copies of objects, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many.
+    /// Number of copies.
     pub objects: u64,
-    /// Their bytes.
+    /// Their total length in bytes.
     pub bytes: u64,
 }
 
@@ -63,26 +63,26 @@ impl Tally {
     }
 }
 
-/// Who watches a prune, and waits for it.
+/// Receives the events of a prune and does its waiting.
 pub trait Overseer {
-    /// Something has happened.
+    /// Called after each event.
     fn event(&self, event: &PruneEvent);
-    /// Lets so much time pass.
+    /// Waits for `time`.
     fn pause(&self, time: Duration);
 }
 
-/// What a prune did, or would do.
+/// What a prune has done, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruneReport {
     /// Versions that are not removed.
     pub versions: u64,
-    /// Objects that were there.
+    /// All copies of objects in the repository.
     pub stored: Tally,
-    /// Those that no version needed at first sight.
+    /// Copies that were candidates.
     pub candidates: Tally,
-    /// Those that were deleted; of a dry run, nothing.
+    /// Copies that were deleted; zero in a dry run.
     pub deleted: Tally,
-    /// Writers and prunes that were taken for dead.
+    /// Leases of writers and prunes that were revoked.
     pub revoked: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Puts right the one bit, or byte, that changed in a record: its digest tells which one it was, since no other gives
-//! that digest again. So a record that rotted by one bit stops nobody. formats/repository.md, "Damage".
+//! Repairs one changed bit, or byte, of a record: tries all changes until the content has the record's digest again.
+//! So a single flipped bit does not make a record unusable. formats/repository.md, "Damage".
 //!
-//! BLAKE3 hashes pieces of 1 KiB by themselves and joins what comes of them two by two ("BLAKE3", section 2.1), so that
-//! a try costs a piece and the way up from it, not the whole record.
+//! BLAKE3 hashes chunks of 1 KiB and joins the results in a binary tree ("BLAKE3", section 2.1). So each try costs
+//! one such piece and its path to the root, not the whole record.
 
 use base::Digest;
 use blake3::CHUNK_LEN as PIECE;
@@ -11,16 +11,16 @@ use blake3::hazmat::{
 };
 use bytes::Bytes;
 
-/// Longest record in bytes of which a whole byte is put right: that takes 32 times as long as a bit, about a second for
-/// 1 KiB.
+/// Longest record in bytes in which a whole byte is repaired: this takes 32 times as long as a bit, about a second
+/// for 1 KiB.
 const BYTE_MENDED_MAX: usize = 16 << 10;
 
-/// How a record ends: what comes behind all that its digest covers.
+/// The end of a record, which the digest does not cover.
 #[derive(Clone, Copy)]
 enum Ending {
-    /// A line of text with the digest.
+    /// A text line with the digest.
     Line,
-    /// The digest's bytes, as manifests have it.
+    /// The bytes of the digest, as in manifests.
     Bytes,
 }
 
@@ -32,7 +32,7 @@ impl Ending {
         }
     }
 
-    /// The digest in `ending`, if that is one.
+    /// The digest in `ending`; `None` if it has another form.
     fn digest(self, ending: &[u8]) -> Option<Digest> {
         let digest = match self {
             Self::Line => std::str::from_utf8(ending.get(8..72)?).ok()?.parse().ok()?,
@@ -42,13 +42,13 @@ impl Ending {
     }
 }
 
-/// The record `stored` as it was written, if it differs from that by one bit. `None` if it is as it was written, and if
-/// nobody can tell how it was. Takes some 20 ms for 1 KiB.
+/// The original content of `stored`, if one bit has changed. `None` if nothing has changed, or if more has. The
+/// search takes about 20 ms for 1 KiB.
 pub(crate) fn mend(stored: &[u8]) -> Option<Bytes> {
     mend_by(stored, &[1, 2, 4, 8, 16, 32, 64, 128])
 }
 
-/// The same of a record that is not long and differs by any change of one byte, for those who have time.
+/// The same for a change of one byte, in a record of at most `BYTE_MENDED_MAX` bytes. Much slower.
 pub(crate) fn mend_byte(stored: &[u8]) -> Option<Bytes> {
     let changes: Vec<u8> = (1..=u8::MAX).collect();
     if stored.len() > BYTE_MENDED_MAX { None } else { mend_by(stored, &changes) }
@@ -69,12 +69,12 @@ fn mend_by(stored: &[u8], changes: &[u8]) -> Option<Bytes> {
     }
 }
 
-/// Whether `stored` begins as a manifest does, but for one byte.
+/// Whether `stored` starts like a manifest, with at most one byte changed.
 fn looks_like_manifest(stored: &[u8]) -> bool {
     stored.len() >= 4 && stored.iter().zip(b"DCMF").filter(|(found, expected)| found != expected).count() <= 1
 }
 
-/// What has the digest `digest` and differs from `content` in one byte by one of `changes`.
+/// Content with the digest `digest` that differs from `content` in one byte, by one of the XOR masks `changes`.
 fn restore(content: &[u8], digest: &Digest, changes: &[u8]) -> Option<Vec<u8>> {
     let mut tried = content.to_vec();
     for piece in (0..content.len()).step_by(PIECE) {
@@ -93,16 +93,16 @@ fn restore(content: &[u8], digest: &Digest, changes: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The way from a piece up to the digest of the whole.
+/// The path from a piece to the root of the hash tree.
 struct Way {
-    /// Where the piece begins, in bytes.
+    /// Offset of the piece in bytes.
     start: usize,
-    /// What the piece's part is joined with on its way, lowest first, and whether that comes before it.
+    /// The sibling hashes on the path, lowest first, and whether each comes before the path's own.
     beside: Vec<(bool, ChainingValue)>,
 }
 
 impl Way {
-    /// The way up from the piece of `content` that begins at byte `start`.
+    /// The path of the piece of `content` at offset `start`.
     fn up(content: &[u8], start: usize) -> Self {
         let mut beside = Vec::new();
         let (mut from, mut to) = (0, content.len());
@@ -121,7 +121,7 @@ impl Way {
         Self { start, beside }
     }
 
-    /// The digest of the whole with `piece` in it.
+    /// The digest of the whole content if the piece were `piece`.
     fn digest(&self, piece: &[u8]) -> Digest {
         let Some(((is_before, top), below)) = self.beside.split_last() else { return Digest::of(piece) };
         let mut value = part(piece, self.start);
@@ -134,7 +134,7 @@ impl Way {
     }
 }
 
-/// What is handed up from `bytes`, which begin at byte `start` and are not the whole.
+/// The chaining value of `bytes` at offset `start`, which are not the whole content.
 fn part(bytes: &[u8], start: usize) -> ChainingValue {
     blake3::Hasher::new().set_input_offset(start as u64).update(bytes).finalize_non_root()
 }

@@ -1,5 +1,5 @@
-//! Small records as text: one line of JSON, lines of signatures, and one line with the digest of those before, so that
-//! a person can read them and a changed byte is noticed. formats/repository.md, "Records".
+//! Small records as text: a line of JSON, lines with signatures, and a line with the digest of all lines before. So
+//! people can read them, and a changed byte is noticed. formats/repository.md, "Records".
 
 pub(crate) mod mend;
 
@@ -12,27 +12,28 @@ use serde::{Deserialize, Serialize};
 
 /// Longest record in bytes.
 pub(crate) const RECORD_BYTES_MAX: u64 = 16 << 10;
-/// The format version that this program writes, and the newest that it reads.
+/// The format version that this program writes, and the newest one that it reads.
 pub(crate) const VERSION: u32 = 1;
 
-/// What an encrypted repository's records call critical.
+/// The word in `critical` of an encrypted repository's records.
 pub(crate) const CIPHER: &str = "cipher";
-/// The kind of a record that holds another one, sealed.
+/// The kind of a record that contains another record, encrypted.
 const SEALED: &str = "sealed";
 
-/// What makes a signature of a record differ from one of anything else.
+/// Separates signatures of records from signatures of anything else.
 const SIGNED_CONTEXT: &str = "diskcast repository v1: signed record";
 
-/// Who did something, and when.
+/// User and time of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
-    /// RFC 3339.
+    /// Time, RFC 3339.
     pub created: String,
-    /// A person or a program.
+    /// A user or a program.
     pub creator: String,
 }
 
-/// What every record begins with. A reader refuses a newer version and any critical feature that it does not know.
+/// The first fields of every record. A reader rejects a newer version, and any critical feature that it does not
+/// know.
 #[derive(Deserialize)]
 struct Head {
     record: String,
@@ -49,12 +50,12 @@ struct Body<'a, T> {
     body: &'a T,
 }
 
-/// `body` as a record of `kind`, which nobody signs.
+/// Encodes `body` as an unsigned record of `kind`.
 pub(crate) fn encode<T: Serialize>(kind: &str, body: &T) -> Bytes {
     encode_signed(kind, body, None)
 }
 
-/// `body` as a record of `kind`, signed by `key` if there is one.
+/// Encodes `body` as a record of `kind`, signed with `key` if given.
 pub(crate) fn encode_signed<T: Serialize>(kind: &str, body: &T, key: Option<&SigningKey>) -> Bytes {
     let mut text = serde_json::to_string(&Body { record: kind, version: VERSION, body })
         .expect("records are plain structs with text keys");
@@ -68,15 +69,15 @@ pub(crate) fn encode_signed<T: Serialize>(kind: &str, body: &T, key: Option<&Sig
     text.into()
 }
 
-/// The record `text` as it is stored: as it is, or sealed.
+/// The record `text` as it is stored: encrypted if the repository is.
 pub(crate) fn encrypt(cipher: &Cipher, text: Bytes) -> Result<Bytes> {
     let sealed = cipher.encrypt_record(&text).map_err(|error| error.within("write a record"))?;
     let enclosure = |sealed| Enclosure { critical: vec![CIPHER.to_owned()], sealed };
     Ok(sealed.map_or(text, |sealed| encode(SEALED, &enclosure(sealed))))
 }
 
-/// The text of a record that is stored as `bytes`. `Corrupt` if it is sealed and should not be, the other way round, or
-/// by another key; `Refused` without the key.
+/// The text of a stored record. `Corrupt` if it is encrypted and should not be, or the reverse, or is encrypted with
+/// another key; `Refused` without the key.
 pub(crate) fn decrypt(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Bytes> {
     if let Cipher::None = cipher {
         return Ok(bytes);
@@ -86,12 +87,12 @@ pub(crate) fn decrypt(cipher: &Cipher, name: &str, bytes: Bytes) -> Result<Bytes
     opened.map(Bytes::from).map_err(|error| error.within(format!("read `{name}`")))
 }
 
-/// `Corrupt` unless `bytes` are a record that holds a sealed one, as far as anybody can tell.
+/// Checks what is possible without the key: `Corrupt` if `bytes` are not a record that contains an encrypted one.
 pub(crate) fn check_enclosed(name: &str, bytes: &[u8]) -> Result<()> {
     decode::<Enclosure>(SEALED, name, bytes).map(drop)
 }
 
-/// The body of a record that holds another one.
+/// The body of a record that contains another one.
 #[derive(Serialize, Deserialize)]
 struct Enclosure {
     critical: Vec<String>,
@@ -102,12 +103,12 @@ fn signed_digest(line: &str) -> Digest {
     Digest(blake3::derive_key(SIGNED_CONTEXT, line.as_bytes()))
 }
 
-/// The body of a record of `kind`. `name` says which, for errors.
+/// Decodes the body of a record of `kind`. `name` is used in errors.
 pub(crate) fn decode<T: DeserializeOwned>(kind: &str, name: &str, bytes: &[u8]) -> Result<T> {
     decode_signed(kind, name, bytes).map(|(body, _)| body)
 }
 
-/// The body of a record of `kind`, and who signed it. `name` says which, for errors.
+/// Decodes the body of a record of `kind`, and its signatures. `name` is used in errors.
 pub(crate) fn decode_signed<T: DeserializeOwned>(
     kind: &str,
     name: &str,
@@ -149,7 +150,7 @@ pub(crate) fn decode_signed<T: DeserializeOwned>(
     Ok((body, Signed::new(signed_digest(line), signatures)))
 }
 
-/// The signature on a line: a public key as it is written, and 128 hexadecimal digits.
+/// The signature in a line: a public key as text, and 128 hexadecimal digits.
 fn signature(line: &str) -> Option<Signature> {
     let (key, bytes) = line.rsplit_once(' ')?;
     let key: Digest = key.strip_prefix("ed25519 ")?.parse().ok()?;
@@ -159,12 +160,12 @@ fn signature(line: &str) -> Option<Signature> {
     Some(Signature::new(PublicKey::from_bytes(&key.0).ok()?, bytes))
 }
 
-/// 128 random bits as hexadecimal digits: what makes one writer's record unlike every other's.
+/// 128 random bits as hexadecimal digits, which make each record different from those of all other writers.
 pub(crate) fn nonce() -> Result<String> {
     Ok(random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Random bytes of the kernel, at most 256.
+/// Random bytes from the kernel, at most 256.
 pub(crate) fn random<const COUNT: usize>() -> Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     let taken = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -210,14 +211,14 @@ mod tests {
         let signed = encode_signed("tag", &body(), Some(&key));
         let (_, found) = decode_signed::<Body>("tag", "t", &signed).unwrap();
         assert_eq!(found.signers().unwrap(), [PublicKey::from(&key)]);
-        // The signature of one record under another, with its digest made right.
+        // The signature of one record under another, with the digest corrected.
         let text = String::from_utf8(signed.to_vec()).unwrap().replace("\"target\":7", "\"target\":8");
         let covered = &text[..text.trim_end().rfind('\n').unwrap()];
         let forged = format!("{covered}\nblake3 {}\n", Digest::of(covered.as_bytes()));
         let (found, signed) = decode_signed::<Body>("tag", "t", forged.as_bytes()).unwrap();
         assert_eq!(found.target, 8);
         assert_eq!(signed.signers().unwrap_err().kind(), ErrorKind::Corrupt);
-        // Lines that are no signatures, and too many that are.
+        // Lines that are not signatures, and too many signatures.
         let (line, signature) = covered.split_once('\n').unwrap();
         for rest in ["hello".to_owned(), signature.replace("ed25519", "rsa"), [signature; 17].join("\n")] {
             let covered = format!("{line}\n{rest}");

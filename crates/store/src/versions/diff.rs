@@ -1,5 +1,5 @@
-//! How two versions differ: which sectors, and how. Of trees of one chunk size only the nodes that differ are read, and
-//! chunks only where the answer is to be exact.
+//! Compares two versions: which sectors differ, and how. If both have the same chunk size, only nodes that differ are
+//! read, and chunks only if an exact answer is wanted.
 
 use std::iter::Peekable;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// One word for it.
+    /// The change as one word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,19 +34,19 @@ impl Change {
     }
 }
 
-/// A range that differs.
+/// A range of sectors that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
-    /// Sectors of 512 bytes from the image's start.
+    /// Sectors of 512 bytes, counted from the start of the image.
     pub extent: Extent,
-    /// In which way.
+    /// How the range differs.
     pub change: Change,
 }
 
-/// How much differs, in bytes of the disk.
+/// Totals of a comparison, in bytes of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiffTotals {
-    /// Ranges.
+    /// Number of ranges.
     pub ranges: u64,
     /// Allocated in both, with other content.
     pub written_bytes: u64,
@@ -56,19 +56,20 @@ pub struct DiffTotals {
     pub freed_bytes: u64,
 }
 
-/// How closely to look.
+/// How exact a comparison is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closeness {
-    /// By the trees alone: a chunk that differs counts as written wherever it is allocated in both.
+    /// Uses the trees only: a chunk that differs counts as written in all sectors that are allocated in both
+    /// versions.
     Chunks,
-    /// By the content of chunks that differ: sectors that really differ.
+    /// Also compares the content of chunks that differ: finds the sectors that really differ.
     Sectors,
 }
 
 impl Snapshot<'_> {
-    /// Calls `each` for every range in which `after` differs from this version, ascending, and returns how much that
-    /// is. The shorter image counts as free behind its end. The two may be of different images; where their chunks
-    /// differ in size, all content is compared, sector by sector.
+    /// Calls `each` for every range in which `after` differs from this version, ascending, and returns the totals.
+    /// After its end, the shorter image counts as free. The versions may belong to different images. If their chunk
+    /// sizes differ, all content is compared sector by sector.
     pub fn diff(
         &self,
         after: &Snapshot<'_>,
@@ -122,7 +123,7 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// The windows of `sectors` sectors that hold anything, ascending.
+    /// The windows of `sectors` sectors that are not entirely free, ascending.
     fn windows(&self, sectors: u64) -> impl Iterator<Item = Result<u64>> + '_ {
         let chunk = u64::from(self.layout().chunk.sectors());
         let mut behind = 0;
@@ -140,7 +141,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Compares what lies in `window`, sector by sector.
+    /// Compares the contents of `window`, sector by sector.
     fn compare(&self, after: &Snapshot<'_>, window: Extent, joiner: &mut Joiner<'_>) -> Result<()> {
         let [(old_set, old), (new_set, new)] = [self.content(window)?, after.content(window)?];
         joiner.sets(&old_set, &new_set, window, |part, joiner| {
@@ -155,7 +156,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// What is allocated in `window`, and its bytes; behind the image's end there are zeros.
+    /// The allocated sectors in `window`, and its bytes, which are zeros after the end of the image.
     fn content(&self, window: Extent) -> Result<(ExtentSet, Vec<u8>)> {
         let mut bytes = vec![0; usize::try_from(window.len_bytes()).expect("a chunk fits memory")];
         let inside = Extent::between(window.start, window.end().min(self.layout().size_sectors));
@@ -168,7 +169,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// The lower of the next two, from both iterators where they are equal.
+/// The smaller of the next two items; removes it from both iterators if they are equal.
 fn next_of(
     old: &mut Peekable<impl Iterator<Item = Result<u64>>>,
     new: &mut Peekable<impl Iterator<Item = Result<u64>>>,
@@ -186,7 +187,7 @@ fn next_of(
     Ok(Some(low))
 }
 
-/// The allocated sectors of the chunks in `window`, `count` of them, which all are `leaf`.
+/// The allocated sectors of `window`, which has `count` chunks that all have the same leaf.
 fn sectors_of(leaf: &Leaf, window: Extent, count: u64) -> ExtentSet {
     if count > 1 {
         return if *leaf == Leaf::Free { ExtentSet::new() } else { ExtentSet::of(window) };
@@ -198,7 +199,7 @@ fn sectors_of(leaf: &Leaf, window: Extent, count: u64) -> ExtentSet {
     set
 }
 
-/// Joins neighbours of one kind and counts.
+/// Joins adjacent ranges of the same kind, and counts.
 struct Joiner<'a> {
     pending: Option<Changed>,
     totals: DiffTotals,
@@ -206,7 +207,8 @@ struct Joiner<'a> {
 }
 
 impl Joiner<'_> {
-    /// Says how `old` and `new` differ in `window`, ascending; what is in both is told by `both`.
+    /// Reports how `old` and `new` differ in `window`, ascending; calls `both` for sectors that are allocated in
+    /// both.
     fn sets(
         &mut self,
         old: &ExtentSet,

@@ -1,5 +1,5 @@
-//! Floors: up to which number all versions of an image are removed, so that their manifests and tombstones can go.
-//! formats/repository.md, "Versions" and "Pruning".
+//! Floors: a floor is the number up to which all versions of an image are removed, so that their manifests and
+//! tombstones can be deleted. formats/repository.md, "Versions" and "Pruning".
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const FLOOR: &str = "floor";
 #[derive(Debug, Serialize, Deserialize)]
 struct Floor {
     image: String,
-    /// The last of the versions that are removed; the record's own name.
+    /// Number of the last removed version; also the name of the record.
     number: u64,
     created: String,
     creator: String,
@@ -25,12 +25,13 @@ struct Floor {
 }
 
 impl Repository {
-    /// The number up to which all versions of `image` are removed, whatever records there are of them; 0 if none is.
+    /// The number up to which all versions of `image` are removed, even if records of them still exist; 0 if there is
+    /// no floor.
     pub(crate) fn floor(&self, image: &ImageName) -> Result<u64> {
         Ok(self.newest_number(&layout::floors_of(image))?.unwrap_or(0))
     }
 
-    /// `Corrupt` unless floor `number` of `image` is one. It counts all the same.
+    /// `Corrupt` if the content of floor `number` of `image` is not valid. The floor still counts, by its name.
     pub(crate) fn check_floor(&self, image: &ImageName, number: u64) -> Result<()> {
         let path = layout::floor(image, number);
         let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
@@ -54,22 +55,22 @@ impl Repository {
         record::encrypt(&self.cipher, record::encode(FLOOR, &floor))
     }
 
-    /// Takes notice that all versions of `image` up to `number` are removed, then deletes what is listed of them.
-    /// Nothing is deleted before a list shows the floor: from then on every list shows it, or a higher one.
+    /// Records that all versions of `image` up to `number` are removed, then deletes their records that are listed.
+    /// Deletes nothing before a list shows the floor: after that, every list shows it or a higher one.
     pub(crate) fn raise_floor(&self, image: &ImageName, number: u64, stamp: &Stamp) -> Result<()> {
         if number > self.floor(image)? {
             let bytes = self.seal_floor(image, number, stamp)?;
-            // Another prune's says the same.
+            // If the record exists, another prune wrote the same.
             self.backend.create(&layout::floor(image, number), &bytes)?;
         }
         let shown = self.floor(image)?;
-        // Manifests first: without its tombstone a version would be there again.
+        // Manifests first: a manifest without its tombstone would make the version visible again.
         self.delete_up_to(&layout::versions_of(image), shown)?;
         self.delete_up_to(&layout::removed_of(image), shown)?;
         self.delete_up_to(&layout::floors_of(image), shown.saturating_sub(1))
     }
 
-    /// Deletes the records in `folder` up to `last` that lists show, in ascending order.
+    /// Deletes the listed records in `folder` with numbers up to `last`, in ascending order.
     fn delete_up_to(&self, folder: &Path, last: u64) -> Result<()> {
         let numbers = self.numbers_in(folder)?;
         let paths: Vec<_> = numbers

@@ -1,4 +1,4 @@
-//! Versions: manifests under numbers that are never used twice. formats/repository.md, "Versions".
+//! Versions: manifests under numbers that are never used again. formats/repository.md, "Versions".
 
 use std::collections::VecDeque;
 
@@ -18,30 +18,31 @@ use crate::repository::Repository;
 
 const REMOVED: &str = "removed";
 
-/// Most races for a number that one writer loses before it gives up. Each loss is another writer's success.
+/// Most races for a number that one writer loses before it gives up. Another writer succeeds in each of them.
 pub(crate) const RACES_MAX: u32 = 1000;
 
-/// Manifests that are read at once, and at most ahead, for somebody who reads a log.
+/// Manifests that are read at the same time, and most that are read ahead, for a log.
 const LOG_READERS: usize = 8;
 const LOG_AHEAD_MAX: usize = 32;
 
-/// What [`Repository::remove`] took away.
+/// What [`Repository::remove`] removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Removed {
-    /// This version; its data stays until the repository is pruned.
+    /// The version with this number; its data stays until the next prune.
     Version(u64),
-    /// The tag; the version that it named stays.
+    /// The tag; its version stays.
     Tag,
 }
 
 /// The numbers of an image's versions.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// Those that are not removed, ascending.
+    /// Those not removed, ascending.
     pub(crate) live: Vec<u64>,
-    /// First and last of numbers below the highest that have neither a version nor a tombstone: records were lost.
+    /// First and last number of each gap without version or tombstone below the highest number: records were lost
+    /// there.
     pub(crate) lost: Vec<(u64, u64)>,
-    /// The highest that was ever used, 0 if none was.
+    /// The highest number that was ever used, 0 if none was.
     pub(crate) highest: u64,
 }
 
@@ -62,7 +63,7 @@ struct Tombstone {
 }
 
 impl Repository {
-    /// `manifest` signed and sealed as it is stored, and the digest that names it.
+    /// `manifest`, signed and encrypted as it is stored, and the digest that names it.
     pub(crate) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
         let failed = |error: Error| error.within(format!("publish `{}`", manifest.image));
         let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
@@ -70,8 +71,8 @@ impl Repository {
         Ok((self.cipher.encrypt_manifest(envelope).map_err(failed)?, digest))
     }
 
-    /// Creates the record of `manifest`, which is `bytes`, if there is none of its number. An error says that nobody
-    /// knows whether it is there.
+    /// Creates the record `bytes` of `manifest` if there is none under its number. After an error it is not known
+    /// whether the record exists.
     pub(crate) fn create_version(
         &self,
         image: &ImageName,
@@ -81,19 +82,19 @@ impl Repository {
         if self.backend.create(&layout::version(image, manifest.number), bytes)? == Created::Ours {
             return Ok(Created::Ours);
         }
-        // Whoever publishes again must be sure: what the store read back after a lost reply may have been spoilt on its
-        // way, and was our own.
+        // Before the caller publishes again, make sure the record is not ours: the read after a lost reply may have
+        // returned damaged bytes.
         let (found, _) = self.read_manifest(image, manifest.number)?;
         Ok(if found.manifest.nonce == manifest.nonce { Created::Ours } else { Created::Taken })
     }
 
-    /// The manifest that `reference` names. `NotFound` if there is none or it is removed; `Refused` if nobody signed
-    /// it, or the tag, whom [`Keys`](crate::Keys) trust.
+    /// The manifest that `reference` names. `NotFound` if it does not exist or was removed; `Refused` if it, or the
+    /// tag, has no signature by a key in [`Keys`](crate::Keys)`::trust`.
     pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
         self.signed_manifest(reference).map(|(sealed, _)| sealed.manifest)
     }
 
-    /// The same with its digest and signatures, and its bytes as they are stored, to be sent on as they are.
+    /// [`Self::resolve`], with digest and signatures, and the bytes as they are stored, for forwarding.
     pub fn signed_manifest(&self, reference: &Reference) -> Result<(SignedManifest, Bytes)> {
         let image = reference.image();
         if let Reference::Tagged(_, tag) = reference {
@@ -104,7 +105,7 @@ impl Repository {
         Ok((sealed, bytes))
     }
 
-    /// The same whoever signed it: to be shown, not to be used.
+    /// [`Self::signed_manifest`] without checking signatures: for display only.
     pub fn look(&self, reference: &Reference) -> Result<(SignedManifest, Bytes)> {
         let image = reference.image();
         let (number, digest) = match reference {
@@ -144,8 +145,8 @@ impl Repository {
         if live.is_empty() { Err(no_image(image)) } else { Ok(live) }
     }
 
-    /// The versions of `image` that are not removed, of numbers below `before` if that is given, newest first, read as
-    /// they are asked for. `NotFound` if there are none at all.
+    /// The versions of `image` that are not removed, newest first; with `before`, only those with smaller numbers.
+    /// The iterator reads manifests as needed. `NotFound` if the image has no versions.
     pub fn log(
         &self,
         image: &ImageName,
@@ -157,7 +158,7 @@ impl Repository {
         let (mut ready, mut ahead) = (VecDeque::new(), 1);
         Ok(std::iter::from_fn(move || {
             if ready.is_empty() {
-                // More of them at once the longer somebody reads on.
+                // Read more manifests at the same time as the caller continues.
                 let next: Vec<u64> = numbers.by_ref().take(ahead).collect();
                 ahead = (ahead * 2).min(LOG_AHEAD_MAX);
                 let read = |(): &mut (), number: &u64| self.read_manifest(&image, *number);
@@ -168,7 +169,7 @@ impl Repository {
     }
 
     /// Removes the version `image@number`, or the tag `image:tag`. A version leaves a tombstone; its data stays until
-    /// the repository is pruned. `Refused` for a bare image, and for a version that a tag names.
+    /// the next prune. `Refused` for an image without version or tag, and for a version with a tag.
     pub fn remove(&self, reference: &Reference, stamp: &Stamp) -> Result<Removed> {
         match reference {
             Reference::Newest(image) => {
@@ -212,7 +213,8 @@ impl Repository {
         record::encrypt(&self.cipher, record::encode(REMOVED, &tombstone))
     }
 
-    /// `Corrupt` unless the tombstone of `image@number` is one. It counts all the same.
+    /// `Corrupt` if the content of the tombstone of `image@number` is not valid. The tombstone still counts, by its
+    /// name.
     pub(crate) fn check_tombstone(&self, image: &ImageName, number: u64) -> Result<()> {
         let path = layout::removed(image, number);
         let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
@@ -226,8 +228,8 @@ impl Repository {
         }
     }
 
-    /// Whether there was a version `image@number`, and neither its manifest nor a tombstone is there. Who needs it no
-    /// more removes it.
+    /// Whether `image@number` was lost: the number was used, but there is neither a manifest nor a tombstone.
+    /// Removing the version ends this state.
     pub fn is_lost(&self, image: &ImageName, number: u64) -> Result<bool> {
         Ok(self.numbers(image)?.has_lost(number))
     }
@@ -236,7 +238,7 @@ impl Repository {
         self.newest_seen(image)?.live.ok_or_else(|| no_image(image))
     }
 
-    /// Whether there is a tombstone. Its content says who and when; a damaged one is one all the same.
+    /// Whether there is a tombstone. A damaged one counts too.
     pub(crate) fn is_removed(&self, image: &ImageName, number: u64) -> Result<bool> {
         Ok(self.backend.size(&layout::removed(image, number))?.is_some())
     }
@@ -267,7 +269,7 @@ impl Repository {
         Ok((sealed, bytes))
     }
 
-    /// What anybody can check of a sealed manifest: whether it has its checksum.
+    /// Checks what is possible without the key: whether the checksum of an encrypted manifest is right.
     pub(crate) fn check_manifest(&self, image: &ImageName, number: u64) -> Result<()> {
         let path = layout::version(image, number);
         let bytes = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX))?;
@@ -275,7 +277,7 @@ impl Repository {
         checked.map(drop).map_err(|error| error.within(format!("read `{path}`")))
     }
 
-    /// The number that the next version of `image` would have: none below it is free, whatever lists do not show yet.
+    /// The number for the next version of `image`. All lower numbers were used, even if lists do not show them yet.
     pub(crate) fn next_number(&self, image: &ImageName) -> Result<u64> {
         let mut number = next(self.newest_numbers(image, None)?.highest, image)?;
         while self.backend.exists(&layout::version(image, number))? {
@@ -284,20 +286,20 @@ impl Repository {
         Ok(number)
     }
 
-    /// The numbers of all tombstones that `image` has, ascending.
+    /// The numbers of all tombstones of `image`, ascending.
     pub(crate) fn tombstones(&self, image: &ImageName) -> Result<Vec<u64>> {
         self.numbers_in(&layout::removed_of(image))
     }
 
-    /// The numbers of all manifests that `image` has, ascending, removed or not.
+    /// The numbers of all manifests of `image`, ascending, removed or not.
     pub(crate) fn manifests(&self, image: &ImageName) -> Result<Vec<u64>> {
         self.numbers_in(&layout::versions_of(image))
     }
 
     pub(crate) fn numbers(&self, image: &ImageName) -> Result<Numbers> {
         let mut live = self.numbers_in(&layout::versions_of(image))?;
-        // Tombstones after versions: a version that is removed in between is listed with its tombstone. Floors last:
-        // what is deleted in between is below one.
+        // List tombstones after versions, so that a version removed in between is listed with its tombstone. Floors
+        // last: records deleted in between are below a floor.
         let removed = self.numbers_in(&layout::removed_of(image))?;
         let floor = self.floor(image)?;
         let highest = live.last().max(removed.last()).copied().unwrap_or(0).max(floor);
@@ -308,7 +310,7 @@ impl Repository {
         Ok(Numbers { live, lost, highest })
     }
 
-    /// The numbers of the records in `folder`, ascending. What is no numbered record is passed over.
+    /// The numbers of the records in `folder`, ascending. Other files are skipped.
     pub(crate) fn numbers_in(&self, folder: &Path) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
         self.backend.each_name(folder, &mut |name| numbers.extend(layout::number_named(name)))?;
@@ -317,7 +319,7 @@ impl Repository {
     }
 }
 
-/// First and last of the numbers above `floor` that are missing between those of `used`, which ascend.
+/// First and last number of each gap above `floor` in the ascending numbers `used`.
 pub(crate) fn gaps(floor: u64, used: &[u64]) -> impl Iterator<Item = (u64, u64)> {
     let used = &used[used.partition_point(|&number| number <= floor)..];
     let pairs = std::iter::once(floor).chain(used.iter().copied()).zip(used);
@@ -325,7 +327,7 @@ pub(crate) fn gaps(floor: u64, used: &[u64]) -> impl Iterator<Item = (u64, u64)>
     pairs.map(|(before, number)| (before + 1, number - 1))
 }
 
-/// The number after `highest`. A stranger's record of the highest number there is must not wrap it around.
+/// The number after `highest`. `Refused` on overflow: a foreign file may have the highest possible number.
 pub(crate) fn next(highest: u64, what: &ImageName) -> Result<u64> {
     highest
         .checked_add(1)

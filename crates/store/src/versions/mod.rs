@@ -1,4 +1,4 @@
-//! Versions of images: manifests under numbers, tags that name them, and what differs between two of them.
+//! Versions of images: numbered manifests, tags that name them, and differences between two of them.
 //! formats/repository.md, "Versions" and "Tags".
 
 pub(crate) mod diff;

@@ -1,8 +1,8 @@
-//! The newest version of an image, found without a look at all of them. formats/repository.md, "Versions".
+//! Finds the newest version of an image without listing all of them. formats/repository.md, "Versions".
 //!
-//! S3 lists in the order of names, a page at a time, from any name on. So the end of a long list is found as that of a
-//! book is: by opening it further and further behind. A folder tells all its names at once. Where the newest number at
-//! some time is known, looking for the one behind it is quicker than any list.
+//! S3 lists in the order of names, one page at a time, starting at any name. So the end of a long list is found by
+//! exponential and binary search. A folder returns all names at once. If an earlier newest number is known, probing
+//! the numbers after it is faster than any list.
 
 use std::collections::HashMap;
 
@@ -14,26 +14,26 @@ use crate::layout;
 use crate::names::ImageName;
 use crate::repository::Repository;
 
-/// Numbers that are looked for one by one behind the newest that is known, before a list is asked for: in a folder, and
-/// in a network, where each look is a request.
+/// How many numbers after the known newest one are probed one by one, before a list is requested: in a folder, and
+/// over a network, where each probe is a request.
 const STEPS_MAX: usize = 64;
 const STEPS_FAR_MAX: usize = 1;
-/// About as many records are on one page of a list.
+/// About the number of records on one page of a list.
 const PAGE_RECORDS: u64 = 1000;
 
-/// Where the numbers of an image end.
+/// The end of the numbers of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Newest {
-    /// The highest that is not removed, if there is one.
+    /// The highest number that is not removed, if there is one.
     pub(crate) live: Option<u64>,
-    /// The highest that was ever used, 0 if none was.
+    /// The highest number that was ever used, 0 if none was.
     pub(crate) highest: u64,
 }
 
-/// Most images of which a process remembers where their numbers ended.
+/// Most images for which a process remembers the end of the numbers.
 const SEEN_MAX: usize = 1024;
 
-/// Where the numbers of images ended when this process last looked.
+/// The end of the numbers of each image when this process last looked.
 #[derive(Debug, Default)]
 struct Seen(Mutex<HashMap<ImageName, Newest>>);
 
@@ -46,12 +46,12 @@ impl Seen {
 /// The last numbers in a folder, ascending.
 struct Tail {
     numbers: Vec<u64>,
-    /// Whether these are all.
+    /// Whether these are all numbers in the folder.
     whole: bool,
 }
 
 impl Repository {
-    /// Where the numbers of `image` end in the store now, found from where this process last saw them end.
+    /// The end of the numbers of `image` in the store now. Starts the search from the end that this process saw last.
     pub(crate) fn newest_seen(&self, image: &ImageName) -> Result<Newest> {
         let seen = self.memory.get::<Seen>();
         let known = seen.lock().get(image).copied();
@@ -64,7 +64,7 @@ impl Repository {
         Ok(newest)
     }
 
-    /// Where the numbers of `image` end; `known` is where they ended at some time, if somebody knows.
+    /// The end of the numbers of `image`; `known` is an earlier result, if there is one.
     pub(crate) fn newest_numbers(&self, image: &ImageName, known: Option<Newest>) -> Result<Newest> {
         if let Some(Newest { live: Some(live), highest }) = known {
             if let Some(newest) = self.step(image, live, highest)? {
@@ -97,20 +97,22 @@ impl Repository {
         Ok(self.tail(folder)?.numbers.last().copied())
     }
 
-    /// Where the numbers end of which `versions` are the last that have a manifest; `None` if all these are removed.
+    /// The end of the numbers, if `versions` are the last numbers with a manifest; `None` if all of these are
+    /// removed.
     fn ends(&self, image: &ImageName, versions: &[u64]) -> Result<Option<Newest>> {
         let (Some(first), Some(last)) = (versions.first(), versions.last()) else { return Ok(None) };
-        // Tombstones after versions: a version that is removed in between is listed with its tombstone.
+        // List tombstones after versions, so that a version removed in between is listed with its tombstone.
         let removed = self.numbers_behind(&layout::removed_of(image), first - 1)?;
         let highest = removed.last().max(Some(last)).copied().unwrap_or(0);
-        // After the tombstones, since what is deleted in between is below a floor.
+        // After the tombstones, since records deleted in between are below a floor.
         let floor = self.floor(image)?;
         let is_live = |number: &&u64| **number > floor && removed.binary_search(number).is_err();
         let live = versions.iter().rev().find(is_live);
         Ok(live.map(|&live| Newest { live: Some(live), highest }))
     }
 
-    /// The same from `live` and `highest` on, number by number; `None` if that would take long, or `live` was removed.
+    /// The end of the numbers, searched number by number from `live` and `highest` on. `None` if that would take too
+    /// long, or if `live` was removed.
     fn step(&self, image: &ImageName, live: u64, highest: u64) -> Result<Option<Newest>> {
         let (mut live, mut highest) = (live, highest);
         let steps = if self.backend.lists_pages() { STEPS_FAR_MAX } else { STEPS_MAX };
@@ -118,8 +120,8 @@ impl Repository {
             let there = self.backend.size(&layout::version(image, number))?.is_some();
             let removed = self.backend.size(&layout::removed(image, number))?.is_some();
             if !there && !removed {
-                // Nothing above a version that is still there is below a floor, so that no number was passed over. Its
-                // tombstone is looked for first: it goes after the manifest.
+                // While version `live` exists, no floor has reached it, so no number above it was deleted and missed.
+                // Check its tombstone first, because a prune deletes it after the manifest.
                 let is_live =
                     !self.is_removed(image, live)? && self.backend.exists(&layout::version(image, live))?;
                 return Ok(is_live.then_some(Newest { live: Some(live), highest }));
@@ -149,19 +151,19 @@ impl Repository {
         Ok(numbers)
     }
 
-    /// The last numbers in `folder`: at most those of a page where that is known to be enough.
+    /// The last numbers in `folder`; only one page of them if that is known to include the highest.
     fn tail(&self, folder: &Path) -> Result<Tail> {
         let all = || Ok(Tail { numbers: self.numbers_in(folder)?, whole: true });
         let Some(mut page) = self.page(folder, 0)? else { return all() };
         let whole = page.whole;
-        // Nothing was behind `above` a moment ago.
+        // `above`: a number after which there were no records a moment ago. Doubling steps find it, then bisection.
         let (mut step, mut above) = (PAGE_RECORDS, None);
         while !page.whole {
             let Some(&last) = page.numbers.last() else { return all() };
             let from = match above {
                 None => last.saturating_add(step),
                 Some(above) if above > last.saturating_add(PAGE_RECORDS) => last + (above - last) / 2,
-                // From here on page by page.
+                // Close to the end: continue page by page.
                 Some(_) => last,
             };
             let Some(next) = self.page(folder, from)? else { return all() };
@@ -177,8 +179,8 @@ impl Repository {
         Ok(Tail { numbers: page.numbers, whole })
     }
 
-    /// The numbers behind `after` on a page of `folder`, and whether there is no page behind that; `None` from a store
-    /// that has no pages in the order of names.
+    /// The numbers after `after` on one page of `folder`, and whether it is the last page. `None` if the store does
+    /// not list in the order of names.
     fn page(&self, folder: &Path, after: u64) -> Result<Option<Tail>> {
         let from = layout::numbered(folder.clone(), after);
         let page = self.backend.page(folder, &from)?;
@@ -206,7 +208,7 @@ mod tests {
         repository.backend.create_unproven(path, &Bytes::from_static(b"whatever")).unwrap();
     }
 
-    /// As all the numbers tell.
+    /// The expected result, from all numbers.
     fn expected(repository: &Repository, image: &ImageName) -> Newest {
         let numbers = repository.numbers(image).unwrap();
         Newest { live: numbers.live.last().copied(), highest: numbers.highest }
@@ -222,7 +224,7 @@ mod tests {
         for _ in 0..4 {
             for _ in 0..chance.below(step) {
                 number += 1;
-                // Some are removed, and of some of these the manifest was pruned.
+                // Some are removed, and a prune has deleted some of their manifests.
                 let removed = chance.hits(200_000);
                 if !removed || chance.hits(500_000) {
                     put(repository, &layout::version(&image, number));
@@ -238,7 +240,7 @@ mod tests {
             }
             assert_eq!(find(None), known[known.len() - 1], "seed {seed}");
         }
-        // The newest ones go, last first.
+        // Remove the newest versions, from the last downwards.
         for number in (number.saturating_sub(3)..=number).rev().filter(|number| *number > 0) {
             put(repository, &layout::removed(&image, number));
             let newest = expected(repository, &image);

@@ -1,5 +1,5 @@
-//! Tags: names that move from version to version. Every move is a record of its own, numbered and created only if
-//! absent; the newest says where the tag is. formats/repository.md, "Tags".
+//! Tags: names that move between versions. Every move is a numbered record that is created only if absent; the newest
+//! move says which version the tag names. formats/repository.md, "Tags".
 
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -15,16 +15,16 @@ use crate::versions::{RACES_MAX, next};
 
 const TAG: &str = "tag";
 
-/// Where a tag is.
+/// A tag and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
-    /// The tag.
+    /// Name of the tag.
     pub name: TagName,
     /// The number of the version that it names.
     pub version: u64,
-    /// When it was put there, RFC 3339.
+    /// Time of the move, RFC 3339.
     pub created: String,
-    /// Who put it there.
+    /// The user or program that moved it.
     pub creator: String,
 }
 
@@ -33,9 +33,9 @@ pub struct Tag {
 pub(crate) struct Move {
     image: String,
     tag: String,
-    /// Which move it is, from 1; the record's own name.
+    /// Number of the move, from 1; also the name of the record.
     number: u64,
-    /// Where the tag goes; nowhere if it is taken away.
+    /// The new version of the tag; `None` if the tag was removed.
     target: Option<Target>,
     created: String,
     creator: String,
@@ -43,7 +43,7 @@ pub(crate) struct Move {
 }
 
 impl Move {
-    /// Whether it takes the tag away.
+    /// Whether it removes the tag.
     pub(crate) fn is_away(&self) -> bool {
         self.target.is_none()
     }
@@ -52,12 +52,13 @@ impl Move {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Target {
     version: u64,
-    /// Digest of the version's manifest.
+    /// Digest of the version's manifest, hexadecimal.
     manifest: String,
 }
 
 impl Repository {
-    /// Puts `tag` on version `version` of `image`, from wherever it was. `NotFound` if there is no such version.
+    /// Sets `tag` to version `version` of `image`, whether the tag exists or not. `NotFound` if there is no such
+    /// version; `Refused` for the tag `latest`, and if no trusted key signed the version.
     pub fn tag(&self, image: &ImageName, tag: &TagName, version: u64, stamp: &Stamp) -> Result<()> {
         if tag.as_str() == LATEST {
             return Err(Error::new(
@@ -69,13 +70,13 @@ impl Repository {
         self.move_tag(image, tag, Some(Target { version, manifest }), stamp)
     }
 
-    /// Takes `tag` away. `NotFound` if there is no such tag.
+    /// Removes `tag`. `NotFound` if there is no such tag.
     pub fn untag(&self, image: &ImageName, tag: &TagName, stamp: &Stamp) -> Result<()> {
         self.tagged(image, tag)?;
         self.move_tag(image, tag, None, stamp)
     }
 
-    /// All tags of `image` in the order of their names. `NotFound` if there is no such image.
+    /// All tags of `image`, sorted by name. `NotFound` if there is no such image.
     pub fn tags(&self, image: &ImageName) -> Result<Vec<Tag>> {
         if self.newest_numbers(image, None)?.live.is_none() {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no image `{image}`")));
@@ -87,23 +88,23 @@ impl Repository {
         Ok(tags)
     }
 
-    /// The names of all tags that `image` has or had, ascending.
+    /// The names of all present and former tags of `image`, ascending.
     pub(crate) fn tag_names(&self, image: &ImageName) -> Result<Vec<TagName>> {
         let names = self.backend.folders(&layout::tags_of(image))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Where `tag` is now, and the digest of the manifest there; `None` if it is nowhere.
+    /// The version of `tag`, and the digest of its manifest; `None` if there is no such tag.
     pub(crate) fn tag_now(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Tag, Digest)>> {
         Ok(self.newest_move(image, tag)?.and_then(|(newest, _)| tag_of(tag.clone(), newest)))
     }
 
-    /// Where `tag` is, and the digest of the manifest there.
+    /// [`Self::tag_now`], but `NotFound` if there is no such tag.
     pub(crate) fn tagged(&self, image: &ImageName, tag: &TagName) -> Result<(Tag, Digest)> {
         self.tag_now(image, tag)?.ok_or_else(|| no_tag(image, tag))
     }
 
-    /// Holds the move that says where `tag` is against the keys that are trusted. `NotFound` if there is none.
+    /// Checks the signatures of the newest move of `tag` against the trusted keys. `NotFound` if there is none.
     pub(crate) fn check_tag(&self, image: &ImageName, tag: &TagName) -> Result<()> {
         match self.newest_move(image, tag)? {
             Some((_, signed)) => self.check_signed(&format_args!("`{image}:{tag}`"), &signed),
@@ -111,8 +112,8 @@ impl Repository {
         }
     }
 
-    /// The newest move of `tag` as it is stored, for those who check it themselves by [`read_tag`]. `NotFound` if there
-    /// is none.
+    /// The newest move of `tag` as it is stored, for clients that check it themselves with [`read_tag`]. `NotFound`
+    /// if there is none.
     pub fn tag_record(&self, image: &ImageName, tag: &TagName) -> Result<Bytes> {
         let number = self.newest_number(&layout::tag_records(image, tag))?;
         let number = number.ok_or_else(|| no_tag(image, tag))?;
@@ -129,7 +130,7 @@ impl Repository {
         let records = layout::tag_records(image, tag);
         let mut number = 0;
         for _ in 0..RACES_MAX {
-            // What was taken a moment ago counts also where the listing does not know it yet.
+            // After a lost race, go on from the number that was taken, even if lists do not show it yet.
             number = next(self.newest_number(&records)?.unwrap_or(0).max(number), image)?;
             let moved = Move {
                 image: image.to_string(),
@@ -146,7 +147,7 @@ impl Repository {
                 return Ok(());
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("too many others move `{image}:{tag}`")))
+        Err(Error::new(ErrorKind::Io, format!("too many other processes move `{image}:{tag}` now")))
     }
 
     pub(crate) fn newest_move(&self, image: &ImageName, tag: &TagName) -> Result<Option<(Move, Signed)>> {
@@ -154,7 +155,7 @@ impl Repository {
         newest.map(|number| self.move_of(image, tag, number)).transpose()
     }
 
-    /// Move `number` of `tag`, and who signed it.
+    /// Reads move `number` of `tag`, with its signatures.
     pub(crate) fn move_of(&self, image: &ImageName, tag: &TagName, number: u64) -> Result<(Move, Signed)> {
         let path = layout::tag_record(image, tag, number);
         let bytes = self.backend.read_record(&path, RECORD_BYTES_MAX)?;
@@ -167,9 +168,9 @@ impl Repository {
     }
 }
 
-/// Where the record `bytes` of a move puts `tag` of `image`: the number of the version and the digest of its manifest.
-/// `NotFound` if it took the tag away; `Refused` if nobody in `trust` signed it; `Corrupt` if it is none, or of another
-/// tag, or not sealed as `cipher` says.
+/// Reads the record `bytes` of a move of `tag` of `image`: returns the number of the version and the digest of its
+/// manifest. `NotFound` if the move removed the tag; `Refused` if no key in `trust` signed it; `Corrupt` if it is not
+/// a valid move of this tag, or is not encrypted as `cipher` says.
 pub fn read_tag(
     image: &ImageName,
     tag: &TagName,
@@ -198,7 +199,7 @@ fn no_tag(image: &ImageName, tag: &TagName) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`"))
 }
 
-/// What a move says of its tag; `None` if it took the tag away.
+/// The tag after this move; `None` if the move removed it.
 fn tag_of(name: TagName, newest: Move) -> Option<(Tag, Digest)> {
     let target = newest.target?;
     let manifest = target.manifest.parse().ok()?;

@@ -1,4 +1,4 @@
-//! An object store that fails on purpose: every fault that a network and a disk have, one after the other.
+//! An object store that fails on purpose, with every kind of fault that networks and disks have.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,36 +15,37 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-/// What goes wrong with an operation.
+/// The fault of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Nothing is done, an error comes back.
+    /// Nothing is done; the caller gets an error.
     Fails,
-    /// The store asks to come back later; nothing is done.
+    /// The store answers "slow down"; nothing is done.
     Throttled,
-    /// A put is done, and an error comes back.
+    /// A put is done, but the caller gets an error.
     ReplyLost,
-    /// A create is done, retried below because its reply was lost, and finds its own record: `AlreadyExists`.
+    /// A create succeeds, its reply is lost, and the retry finds its own record: `AlreadyExists`.
     RetriedBelow,
-    /// A get brings one changed bit.
+    /// A get returns the record with one flipped bit.
     WrongByte,
-    /// A get brings a record without its end.
+    /// A get returns a record without its last bytes.
     CutShort,
-    /// A create replaces what is there, as stores do that know no conditions.
+    /// A create replaces the existing record, as in stores without conditional writes.
     IgnoresConditions,
-    /// A listing holds no record that came later than the plan.
+    /// A list omits all records created since the plan was set.
     Lagging,
 }
 
-/// Decides what goes wrong: from the operation (`put`, `get`, `list`), the path, and how many operations there were.
+/// Chooses the fault of an operation from its kind (`put`, `get`, `list`), its path, and the number of operations
+/// before.
 pub(crate) type Plan = Box<dyn FnMut(&'static str, &Path, u64) -> Option<Trouble> + Send>;
 
-/// A store over another one.
+/// A wrapper around another store.
 pub(crate) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     plan: Mutex<Plan>,
     count: AtomicU64,
-    /// What came since the plan was made.
+    /// Paths created since the plan was set.
     young: Mutex<HashSet<Path>>,
 }
 
@@ -53,7 +54,7 @@ impl Faulty {
         Arc::new(Self { inner, plan: Mutex::new(plan), count: AtomicU64::new(0), young: Mutex::default() })
     }
 
-    /// What goes wrong from now on.
+    /// Sets the faults of all later operations.
     pub(crate) fn set(&self, plan: Plan) {
         *self.plan.lock() = plan;
         self.count.store(0, Relaxed);
@@ -65,7 +66,7 @@ impl Faulty {
     }
 }
 
-/// Nothing goes wrong.
+/// A plan without faults.
 pub(crate) fn no_trouble() -> Plan {
     Box::new(|_, _, _| None)
 }

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: small images, and repositories of every kind to put them in.
+//! Helpers for the tests of this crate: small images, and repositories in every kind of store.
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
@@ -22,7 +22,7 @@ use object_store::{ObjectStore as _, ObjectStoreExt as _};
 use proxy::{Fate, Proxy};
 use store::{ImageName, Keys, Location, Reference, Repository, S3Access, Setting, Stamp};
 
-/// One repository and what it lies in.
+/// A repository and the store that it is in.
 pub(crate) struct Place {
     pub repository: Repository,
     pub location: Location,
@@ -30,7 +30,7 @@ pub(crate) struct Place {
     pub keeps: Keeps,
 }
 
-/// What goes when a place goes.
+/// Values that keep the store alive until the place is dropped.
 pub(crate) enum Keeps {
     Nothing,
     Folder(tempfile::TempDir),
@@ -43,13 +43,13 @@ impl Place {
         Self { repository: Repository::create_with(&location, &setting).unwrap(), location, setting, keeps }
     }
 
-    /// The folder of a repository in a folder.
+    /// The folder of a repository that is stored in a folder.
     pub(crate) fn folder(&self) -> &std::path::Path {
         let Location::Folder(folder) = &self.location else { panic!("{} is no folder", self.location) };
         folder
     }
 
-    /// By what variables another process finds the store it lies in.
+    /// The variables with which another process finds the store.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         match &self.keeps {
             Keeps::Nothing | Keeps::Folder(_) => Vec::new(),
@@ -58,14 +58,14 @@ impl Place {
         }
     }
 
-    /// The same repository through a handle of its own, as another process has one; none for what lies in memory.
+    /// Another handle for the same repository, as another process would have; `None` if it is in memory.
     pub(crate) fn another(&self) -> Option<Repository> {
         (self.location != Location::Memory)
             .then(|| Repository::open_with(&self.location, &self.setting).unwrap())
     }
 }
 
-/// A new repository in a folder of its own.
+/// A new repository in a new folder.
 pub(crate) fn in_folder() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Folder(folder.path().join("repository"));
@@ -77,14 +77,13 @@ pub(crate) fn in_memory() -> Place {
     Place::new(Location::Memory, setting(), Keeps::Nothing)
 }
 
-/// A new repository in an S3 store of its own, if `engine` was built.
+/// A new repository in a new S3 store, if `engine` was built.
 pub(crate) fn in_s3(engine: Engine) -> Option<Place> {
     let gateway = Gateway::start_or_skip(engine)?;
     Some(Place::new(bucket(), s3_setting(gateway.address()), Keeps::Gateway(gateway)))
 }
 
-/// The same with a network before it that loses, cuts, delays and refuses a good part of all requests, as `seed` has
-/// it.
+/// [`in_s3`], through a network that loses, cuts, delays and refuses many requests, as `seed` determines.
 pub(crate) fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
     let gateway = Gateway::start_or_skip(engine)?;
     let proxy = Proxy::before(gateway.address());
@@ -105,24 +104,24 @@ pub(crate) fn setting() -> Setting {
     Setting { stamp: Some(stamp()), ..Setting::default() }
 }
 
-/// The way to a store that answers at `address`.
+/// Endpoint and credentials of a store that listens at `address`.
 pub(crate) fn s3_setting(address: SocketAddr) -> Setting {
     let variables = Gateway::variables(address);
     setting_from(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()))
 }
 
-/// The way to the store that variables name, if they name one.
+/// Endpoint and credentials of the store that variables name, if they do.
 pub(crate) fn setting_from(find: &dyn Fn(&str) -> Option<String>) -> Setting {
     let s3 = find("AWS_ENDPOINT_URL").map(|_| S3Access::from_variables(find).unwrap());
     Setting { s3, ..setting() }
 }
 
-/// What a repository in memory consists of, to be looked at and changed at will.
+/// All records of a repository in memory, which a test can read and change.
 #[derive(Clone, Default)]
 pub(crate) struct Records(pub Arc<InMemory>);
 
 impl Records {
-    /// The repository that they are, for somebody with `keys`.
+    /// A repository made of these records, opened with `keys`.
     pub(crate) fn open(&self, keys: Keys) -> Repository {
         Repository::over(self.0.clone(), "memory").unwrap().with_keys(keys).unwrap()
     }
@@ -141,7 +140,7 @@ impl Records {
     }
 }
 
-/// Copies the folder `from` with all that is in it.
+/// Copies the folder `from` with all its contents.
 pub(crate) fn copy_all(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     each_file(from, &mut |path, bytes| {
@@ -151,7 +150,7 @@ pub(crate) fn copy_all(from: &std::path::Path, to: &std::path::Path) {
     });
 }
 
-/// Calls `each` for every file below `folder`: its path from there, and what it holds.
+/// Calls `each` with the relative path and the content of every file below `folder`.
 pub(crate) fn each_file(folder: &std::path::Path, each: &mut dyn FnMut(&str, Bytes)) {
     let mut waiting = vec![folder.to_owned()];
     while let Some(next) = waiting.pop() {
@@ -167,12 +166,12 @@ pub(crate) fn each_file(folder: &std::path::Path, each: &mut dyn FnMut(&str, Byt
     }
 }
 
-/// Where a version's manifest lies.
+/// Path of the manifest of a version.
 pub(crate) fn version(image: &str, number: u64) -> String {
     format!("versions/{image}/{number:020}")
 }
 
-/// What kind of error came, if one came.
+/// The kind of the error; `None` if there was no error.
 pub(crate) fn kind<T>(result: Result<T, Error>) -> Result<(), ErrorKind> {
     result.map(drop).map_err(|error| error.kind())
 }
@@ -189,18 +188,18 @@ pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "test".to_owned() }
 }
 
-/// Chunks of the smallest size.
+/// The smallest chunk size.
 pub(crate) fn chunk_size() -> ChunkSize {
     ChunkSize::from_log2(16).unwrap()
 }
 
-/// Puts an image of `chunks` chunks into `sink`: each third one free, each third one zero, the rest data that `seed`
-/// gives. Equal seeds give equal images. Returns the draft of its manifest, and its chunks.
+/// Puts an image of `chunks` chunks into `sink`: one third free, one third zeros, one third data that depends on
+/// `seed`. Equal seeds give equal images. Returns the draft of its manifest, and its chunks.
 pub(crate) fn put_image(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
     put(sink, seed, chunks, 4096, |_| true)
 }
 
-/// The same with little data, for files that are kept forever: its tree is as high, its chunks are few and small.
+/// [`put_image`] with less data, for files that are kept for ever: same tree height, few and small chunks.
 pub(crate) fn put_little(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
     put(sink, seed, chunks, 64, |index| index < 6 || index % 99 == 0)
 }
@@ -262,7 +261,7 @@ fn put(
     (manifest, objects)
 }
 
-/// Puts an image and publishes it as a version of `name`.
+/// Puts an image and publishes it as a version of the image `name`.
 pub(crate) fn publish(repository: &Repository, name: &str, seed: u64) -> Manifest {
     let (draft, _) = put_image(repository, seed, 7);
     repository.publish(&image(name), draft).unwrap()

@@ -1,5 +1,5 @@
-//! A bad network between a repository and its S3 store: passes HTTP on, request by request, and does to each what it is
-//! told to.
+//! A bad network between a repository and its S3 store: a proxy that forwards HTTP request by request, and adds the
+//! faults that the test asks for.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// What happens to a request or to its answer.
+/// The fate of a request or its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The store asks to come back later: 503 SlowDown; nothing is done.
+    /// The proxy answers 503 SlowDown; nothing is done.
     Throttled,
-    /// The connection ends before the store has heard of it.
+    /// The connection closes before the store gets the request.
     Dropped,
-    /// It is done, and the connection ends instead of an answer.
+    /// The request is done, but the connection closes instead of an answer.
     ReplyLost,
-    /// Half of the answer comes, then the connection ends.
+    /// The connection closes after half of the answer.
     CutShort,
-    /// One bit of the answer's body is another.
+    /// One bit of the answer's body is flipped.
     WrongByte,
-    /// The answer comes in drops.
+    /// The answer arrives slowly, in small pieces.
     Slow,
-    /// A listing is the one of before; the first of its kind is empty.
+    /// A list request gets the previous answer to such a request; the first one gets an empty list.
     Lagging,
 }
 
@@ -40,7 +40,7 @@ impl Asked<'_> {
     }
 }
 
-/// Decides what happens: from the request and how many there were before.
+/// Chooses the fate of a request from the request line and the number of requests before.
 pub(crate) type Plan = Box<dyn FnMut(&Asked<'_>, u64) -> Option<Fate> + Send>;
 
 pub(crate) struct Proxy {
@@ -52,12 +52,12 @@ struct Shared {
     store: SocketAddr,
     plan: Mutex<Plan>,
     count: AtomicU64,
-    /// The last listing of each kind.
+    /// The last list answer of each kind.
     listings: Mutex<HashMap<String, Message>>,
     ends: AtomicBool,
 }
 
-/// Head with its empty line, and body.
+/// The head of a message with its empty line, and the body.
 #[derive(Debug, Clone)]
 struct Message {
     head: String,
@@ -82,7 +82,7 @@ impl Proxy {
                     break;
                 }
                 let (Ok(client), ours) = (client, Arc::clone(&ours)) else { continue };
-                // A connection that fails is a network that fails.
+                // A failed connection is just another network fault.
                 std::thread::spawn(move || ours.serve(client).unwrap_or_default());
             }
         });
@@ -93,13 +93,13 @@ impl Proxy {
         self.address
     }
 
-    /// What happens from now on.
+    /// Sets the fate of all later requests.
     pub(crate) fn set(&self, plan: Plan) {
         *self.shared.plan.lock() = plan;
         self.shared.count.store(0, Relaxed);
     }
 
-    /// How many requests there were since the plan was set.
+    /// Number of requests since the plan was set.
     pub(crate) fn count(&self) -> u64 {
         self.shared.count.load(Relaxed)
     }
@@ -108,7 +108,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.ends.store(true, Relaxed);
-        // Wakes the listener.
+        // Wakes the listener thread.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -160,7 +160,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The listing that the client sees, and keeps the one of now for later.
+    /// Returns the list answer for the client, and stores the present one for the next time.
     fn listing(&self, target: &str, now: Message, fate: Option<Fate>) -> Message {
         let before = self.listings.lock().insert(target.to_owned(), now.clone());
         match (fate, before) {
@@ -179,7 +179,8 @@ impl Shared {
 fn slow_down() -> Message {
     answer(
         "503 Service Unavailable",
-        "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+        "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code>\
+         <Message>Please reduce your request rate.</Message></Error>",
     )
 }
 
@@ -196,7 +197,7 @@ fn write(mut to: &TcpStream, message: &Message) -> std::io::Result<()> {
     to.write_all(&message.body)
 }
 
-/// The next message; none when the other side has ended.
+/// Reads the next message; `None` at the end of the connection.
 fn read(from: &mut BufReader<TcpStream>, has_body: bool) -> std::io::Result<Option<Message>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

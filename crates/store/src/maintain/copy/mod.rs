@@ -1,4 +1,4 @@
-//! Copies of versions from one repository into another: only what is missing there is sent. formats/repository.md,
+//! Copies versions from one repository to another; sends only objects that are missing there. formats/repository.md,
 //! "Copies".
 
 use std::collections::HashMap;
@@ -23,38 +23,38 @@ mod sent;
 
 use sent::{READERS, Sent, WINDOW_CHUNKS};
 
-/// Copies versions of one image.
+/// Copies versions into one image.
 pub struct Copier<'a> {
     from: &'a Repository,
     to: &'a Repository,
     image: ImageName,
-    /// By the digest that names a version there: the number and the digest of its copy here.
+    /// For the digest of each version in the source: number and digest of its copy in the target.
     known: HashMap<Digest, (u64, Digest)>,
-    /// The image's profile was looked for.
+    /// Whether the image's profile was copied already, or looked for.
     has_profile: bool,
 }
 
-/// What came of copying a version.
+/// Result of copying a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyReport {
-    /// The version here.
+    /// The manifest in the target.
     pub manifest: Manifest,
-    /// It had been copied before.
+    /// Whether it had been copied before.
     pub known: bool,
     /// Objects that were sent.
     pub objects: u64,
-    /// Their bytes.
+    /// Bytes of these objects.
     pub bytes: u64,
 }
 
 impl<'a> Copier<'a> {
-    /// Copies from `from` into the image `image` of `to`. Looks at what was copied before.
+    /// Prepares copies from `from` into the image `image` of `to`. Reads which versions were copied before.
     pub fn new(from: &'a Repository, to: &'a Repository, image: &ImageName) -> Result<Self> {
         let mut known = HashMap::new();
         for number in to.numbers(image)?.live {
             let (sealed, _) = to.read_manifest(image, number)?;
             let digest = sealed.digest();
-            // A version that goes back to where it came from is there.
+            // A version that is copied back to its source is known already.
             known.insert(digest, (number, digest));
             if let Some(copied) = sealed.manifest.copied {
                 known.insert(copied.digest, (number, digest));
@@ -63,10 +63,10 @@ impl<'a> Copier<'a> {
         Ok(Self { from, to, image: image.clone(), known, has_profile: false })
     }
 
-    /// Copies the version that `reference` names there: the same content under the next number here. One that was
-    /// copied before is not copied again. Every object is verified on its way. Where one repository is encrypted
-    /// otherwise than the other, objects are opened and sealed anew on this machine: all of them are read. The image's
-    /// profile goes with the first of them, if there is none here.
+    /// Copies the version that `reference` names in the source: same content, next number in the target. A version
+    /// that was copied before is not copied again. Every object is verified. If the repositories are encrypted
+    /// differently, this machine decrypts and encrypts all objects again. The first call also copies the image's
+    /// profile, if the target has none.
     pub fn copy(&mut self, reference: &Reference) -> Result<CopyReport> {
         let (sealed, _) = self.from.signed_manifest(reference)?;
         let report = self.copy_version(reference, &sealed)?;
@@ -134,7 +134,7 @@ impl<'a> Copier<'a> {
         Manifest { parent, copied: Some(copied), ..from.clone() }
     }
 
-    /// Sends what differs from a version that is here: all that a published version names is there.
+    /// Sends what differs from a version in the target, whose objects are all stored there.
     fn send(&self, manifest: &Manifest, to: &Writer, sent: &Sent) -> Result<()> {
         let layout = manifest.layout()?;
         let here = self.nearest(manifest);
@@ -169,8 +169,8 @@ impl<'a> Copier<'a> {
         done.into_iter().collect()
     }
 
-    /// The tree of a version that is here and probably much like `manifest`: the copy of its parent, or the newest one.
-    /// An empty tree if there is none of the same chunk size.
+    /// The tree of a version in the target that is probably similar to `manifest`: the copy of its parent, or else
+    /// the newest version. An empty tree if there is none with the same chunk size.
     fn nearest(&self, manifest: &Manifest) -> Root {
         let parent = manifest.parent.as_ref().and_then(|parent| self.known.get(&parent.digest));
         let newest = self.known.values().max_by_key(|(number, _)| *number);
@@ -182,7 +182,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Reads nodes there, and puts them here as they pass.
+/// Reads nodes from the source, and stores them in the target.
 struct Passing<'a> {
     from: &'a Repository,
     to: &'a Writer,

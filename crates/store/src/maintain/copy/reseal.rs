@@ -1,5 +1,5 @@
-//! Copies between repositories that keep objects otherwise: not encrypted, or by another key. The tree is made anew,
-//! since objects have other names there.
+//! Copies between repositories with different encryption. The tree is built again, since objects have other digests
+//! in the target.
 
 use base::Result;
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
 use crate::repository::Repository;
 
-/// Sends all that `manifest` names in `from`, as `to` keeps it. Returns the tree there, and the bytes of its chunks.
+/// Sends all objects that `manifest` names in `from`, encrypted for `to`. Returns the new root, and the bytes of its
+/// chunks.
 pub(super) fn send(manifest: &Manifest, from: &Repository, to: &Writer, sent: &Sent) -> Result<(Root, u64)> {
     let layout = manifest.layout()?;
     let arriving = Arriving { to, sent };
@@ -36,7 +37,7 @@ pub(super) fn send(manifest: &Manifest, from: &Repository, to: &Writer, sent: &S
     }
 }
 
-/// `leaf` as it is there, its object sent.
+/// Sends the object of `leaf`; returns the leaf as it is in the target.
 fn move_leaf(leaf: &Leaf, from: &Repository, arriving: &Arriving<'_>) -> Result<Leaf> {
     let Leaf::Data(extents, chunk) = leaf else { return Ok(leaf.clone()) };
     let object = chunk.object();
@@ -49,7 +50,7 @@ fn move_leaf(leaf: &Leaf, from: &Repository, arriving: &Arriving<'_>) -> Result<
     Ok(Leaf::Data(extents.clone(), chunk))
 }
 
-/// Where objects go that are not there yet.
+/// Stores objects that the target does not have yet.
 struct Arriving<'a> {
     to: &'a Writer,
     sent: &'a Sent,

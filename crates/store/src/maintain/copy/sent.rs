@@ -1,15 +1,15 @@
-//! What a copy counts, and how much of it is in flight at once.
+//! Counters and concurrency limits of a copy.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use image::ObjectRef;
 
-/// Chunks that are on their way at once.
+/// Chunks that are sent at the same time.
 pub(super) const READERS: usize = 8;
-/// Chunks that are looked for together.
+/// Chunks whose presence in the target is checked together.
 pub(super) const WINDOW_CHUNKS: usize = 256;
 
-/// What was sent.
+/// What a copy has sent.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
     pub(super) objects: AtomicU64,
