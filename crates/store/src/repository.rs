@@ -25,8 +25,8 @@ use crate::memory::Memory;
 use crate::process::{Process, Processes};
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 
-const FORMAT: &str = "diskcast-repository";
 /// Value of the field `record` in the record `format`.
+const FORMAT: &str = "diskcast-repository";
 
 /// The body of the record `format`.
 #[derive(Debug, Serialize, Deserialize)]
