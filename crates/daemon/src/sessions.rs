@@ -138,7 +138,7 @@ impl Sessions {
     fn slot(&self, key: Key) -> Result<Slot, Failure> {
         let mut slots = self.slots.lock();
         if self.past.lock().closed {
-            return Err(Failure::new(ProblemKind::Unavailable, "the server is ending"));
+            return Err(Failure::new(ProblemKind::Unavailable, "the server is stopping"));
         }
         if slots.len() >= SESSIONS_MAX && !slots.contains_key(&key) {
             return Err(refused(&format!("{SESSIONS_MAX} sessions run already")));

@@ -80,7 +80,7 @@ impl App {
         let app = self.clone();
         match tokio::task::spawn_blocking(move || work(&app)).await {
             Ok(result) => result.map_err(Into::into),
-            Err(_) => Err(Failure::internal("the server's work on this request broke down")),
+            Err(_) => Err(Failure::internal("the server's work on this request failed unexpectedly")),
         }
     }
 }

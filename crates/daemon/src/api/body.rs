@@ -36,7 +36,7 @@ pub(super) async fn receive(
     let announced =
         announced.ok_or_else(|| Failure::new(ProblemKind::Invalid, "the request has no Content-Length"))?;
     if announced > bytes_max as usize {
-        let detail = format!("the body has {announced} bytes, at most {bytes_max} are taken here");
+        let detail = format!("the body has {announced} bytes, at most {bytes_max} are accepted here");
         return Err(Failure::new(ProblemKind::Invalid, detail));
     }
     let memory = reserve(app, announced).await;
@@ -83,7 +83,7 @@ pub(super) async fn receive_long_json<T: DeserializeOwned>(
 ) -> Result<T, Failure> {
     let (bytes, _memory) = receive(app, headers, body, bytes_max).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
-        Failure::new(ProblemKind::Invalid, format!("the body is not what is expected here: {error}"))
+        Failure::new(ProblemKind::Invalid, format!("the body does not have the expected form: {error}"))
     })
 }
 

@@ -91,7 +91,7 @@ impl FromRequestParts<Arc<App>> for Upload {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
         let Extension(Peer(peer)) = Extension::<Peer>::from_request_parts(parts, app)
             .await
-            .map_err(|_| Failure::internal("a request comes from nowhere"))?;
+            .map_err(|_| Failure::internal("a request has no address of its client"))?;
         let named = parts.headers.get(UPLOAD_HEADER).and_then(|name| name.to_str().ok());
         let is_name = |name: &&str| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let named = named.filter(is_name);

@@ -31,7 +31,7 @@ impl Failure {
     }
 
     pub(crate) fn method_not_allowed() -> Self {
-        let mut failure = Self::new(ProblemKind::Invalid, "this path knows no such method");
+        let mut failure = Self::new(ProblemKind::Invalid, "this path does not support the method");
         failure.problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
         failure
     }

@@ -22,7 +22,7 @@ pub(super) async fn renew(access: Access, State(app): State<Arc<App>>) -> Result
     let refused = || Failure::new(ProblemKind::Denied, "the token was made so that it can't be renewed");
     let claims = access.claims().renewed(now).ok_or_else(refused)?;
     let secret = app.authority.mint(&claims);
-    let secret = secret.ok_or_else(|| Failure::internal("a token that was made once can't be made again"))?;
+    let secret = secret.ok_or_else(|| Failure::internal("the renewed token could not be made"))?;
     Ok(Json(TokenGrant { secret: Some(secret), ..grant(&claims, now) }))
 }
 

@@ -134,7 +134,8 @@ fn accept_all(listener: &UnixListener, rule: &Arc<dyn Rule>) {
     while let Ok((mut stream, _)) = listener.accept() {
         if here.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             here.fetch_sub(1, Ordering::Relaxed);
-            let error = Error::new(ErrorKind::Refused, "too many ask this disk at once: try again");
+            let error =
+                Error::new(ErrorKind::Refused, "too many clients of this disk at the same time: try again");
             // If this cannot be sent, the client sees the connection close.
             let _ = send(&mut stream, &refusal(&error));
             continue;

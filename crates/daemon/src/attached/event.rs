@@ -132,7 +132,9 @@ impl fmt::Display for Event {
                 let (dirty, stored) = (show_bytes(*dirty_bytes), show_bytes(*stored_bytes));
                 write!(f, "committed {dirty} as {reference}, {stored} stored")
             }
-            Self::CommitCalledOff => f.write_str("a commit was called off: who asked for it has gone"),
+            Self::CommitCalledOff => {
+                f.write_str("a commit was called off: the client that requested it has disconnected")
+            }
             Self::CommitFailed { error } => write!(f, "a commit failed: {error}"),
             Self::RequestFailed { error } => write!(f, "a request failed: {error}"),
             Self::ReadsWait { what, seconds, why } => {
@@ -140,7 +142,7 @@ impl fmt::Display for Event {
                 write!(f, "reads have waited for {what} for {seconds} s{why}")
             }
             Self::ReadsGoOn { seconds } => write!(f, "reads go on after {seconds} s"),
-            Self::Damaged { what, source, error } => write!(f, "{source} has no good {what}: {error}"),
+            Self::Damaged { what, source, error } => write!(f, "{source} has no undamaged {what}: {error}"),
             Self::TokenGood { server, expires } => {
                 write!(f, "the token for {server} is good until {expires}")
             }
@@ -151,7 +153,7 @@ impl fmt::Display for Event {
                 write!(f, "the token for {server} has expired at {expires}: {NEEDED}")
             }
             Self::TokenRejected { server, error } => {
-                write!(f, "{server} does not take the token: {error}; {NEEDED}")
+                write!(f, "{server} rejects the token: {error}; {NEEDED}")
             }
         }
     }

@@ -314,6 +314,6 @@ pub(super) fn receive<T: serde::de::DeserializeOwned>(
             let text = "a line of the control socket that this program does not know";
             Error::from_source(ErrorKind::Invalid, text, error)
         }),
-        Some(_) => Err(Error::new(ErrorKind::Invalid, "a line of the control socket is cut, or too long")),
+        Some(_) => Err(Error::new(ErrorKind::Invalid, "a line of the control socket is cut off or too long")),
     }
 }

@@ -214,7 +214,7 @@ impl<'a> Guest<'a> {
 
     fn fill(&mut self) -> Result<()> {
         if self.received.len() > ANSWER_BYTES_MAX {
-            return Err(self.silent(std::io::Error::other("it talks too much")));
+            return Err(self.silent(std::io::Error::other("its answer is too long")));
         }
         let mut piece = [0; 4096];
         let left = self.left()?;

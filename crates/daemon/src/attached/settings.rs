@@ -205,7 +205,7 @@ impl Settings {
             && other.id.as_ref() == Some(id)
         {
             let (copy, was) = (folder.display(), was.display());
-            let text = format!("the disk in `{copy}` is a copy of the one in `{was}`, which is there still");
+            let text = format!("the disk in `{copy}` is a copy of the one in `{was}`, which still exists");
             return Err(Error::new(ErrorKind::Refused, text));
         }
         if self.id.is_none() {
