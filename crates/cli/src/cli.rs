@@ -1,4 +1,4 @@
-//! The command line: help, usage errors and examples grow from here.
+//! The definition of the command line, from which clap makes help texts and usage errors.
 
 use crate::args::Global;
 use crate::commands;

@@ -11,20 +11,20 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets `time` pass.
+/// Sleeps for `time`.
 #[expect(clippy::disallowed_methods, reason = "who waits for others, and cannot be told, looks now and then")]
 pub(crate) fn pause(time: std::time::Duration) {
     std::thread::sleep(time);
 }
 
-/// Now in UTC, to the second, as RFC 3339 has it.
+/// Now in UTC, to the second, as in RFC 3339.
 #[expect(clippy::disallowed_methods, reason = "versions and tags say when they were made")]
 pub(crate) fn now_rfc3339() -> String {
     let now = OffsetDateTime::from(SystemTime::now()).replace_nanosecond(0).expect("0 is a nanosecond");
     now.format(&Rfc3339).expect("years up to 9999 can be written")
 }
 
-/// Now by the system's clock, which people and files go by.
+/// Now by the system's clock.
 #[expect(clippy::disallowed_methods, reason = "what a scrub log says is compared with the times of files")]
 pub(crate) fn system_now() -> SystemTime {
     SystemTime::now()
@@ -36,13 +36,13 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Seconds since 1970 as RFC 3339 has it.
+/// Formats seconds since 1970 as in RFC 3339.
 pub(crate) fn show_unix(seconds: u64) -> String {
     let moment = i64::try_from(seconds).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
     moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| format!("second {seconds}"))
 }
 
-/// `2026-11-20 14:03` of a moment in RFC 3339, for tables.
+/// Shortens a time of RFC 3339 to `2026-11-20 14:03`, for tables.
 pub(crate) fn short(rfc3339: &str) -> String {
     match (rfc3339.get(..10), rfc3339.get(11..16)) {
         (Some(day), Some(minute)) => format!("{day} {minute}"),

@@ -1,4 +1,4 @@
-//! Reaches a server: with a token from a file, from standard input, or from the environment.
+//! Makes clients of servers, with a token from a file, standard input or the environment.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::{keys, repository};
 const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
-/// A client of `server`, which says so while it waits.
+/// A client of `server` for commands. It waits for the server up to `access.wait` and tells the user so.
 pub(crate) fn client(
     server: &str,
     access: &ServerAccess,
@@ -33,7 +33,7 @@ pub(crate) fn client(
     client_by(server, credential, access.wait, keys, stop, output)
 }
 
-/// The same with a token that other clients share.
+/// Like [`client`], with a credential that it shares with other clients.
 pub(crate) fn client_by(
     server: &str,
     credential: Arc<Credential>,
@@ -53,7 +53,7 @@ pub(crate) fn client_by(
     Ok(Client::connect_by(server, credential, options)?)
 }
 
-/// A client of `server` that lets nobody wait who could ask somebody else.
+/// A client of `server` with short timeouts, for callers that can use another source instead.
 pub(crate) fn quick_by(server: &str, credential: Arc<Credential>, keys: &Keys, stop: Stop) -> Result<Client> {
     let cipher = keys::encryption_key(keys)?.map_or(Cipher::None, Cipher::Key);
     let options =
@@ -61,7 +61,8 @@ pub(crate) fn quick_by(server: &str, credential: Arc<Credential>, keys: &Keys, s
     Ok(Client::connect_by(server, credential, options)?)
 }
 
-/// A client of `server` by which versions are made there. What `seals` here needs the key of an encrypted repository.
+/// A client of `server` that may make versions there. `seals` says whether this program encrypts what it sends, which
+/// needs the key of an encrypted repository.
 pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, seals: bool) -> Result<Client> {
     let keys = &context.global.keys;
     if keys.sign_key.is_some() {
@@ -72,14 +73,14 @@ pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, sea
         .hint("give --sign-key to `diskcast serve`, not here"));
     }
     let client = client(server, access, keys, Stop::new(), context.output)?;
-    // Whoever has a key means to write nothing that others can read.
+    // A user who gives a key expects encryption, so an unencrypted server is refused too.
     if seals || keys.encryption_key.is_some() {
         keys::check_server(keys, &client)?;
     }
     Ok(client)
 }
 
-/// The images that a command changes: those of the server that was named, or of the repository here.
+/// The images that a command changes: on the server if one is named, else in the local repository.
 pub(crate) fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
     Ok(match &there.to {
         Some(server) => Box::new(writer(server, &there.access, context, false)?),
@@ -87,13 +88,12 @@ pub(crate) fn images(context: &Context, there: &There) -> Result<Box<dyn Images>
     })
 }
 
-/// Where the token comes from that the command line or the environment names. What it is renewed to is in the file
-/// `kept`.
+/// The place of the token that the command line or the environment names. Its renewal is stored in the file `kept`.
 pub(crate) fn place(access: &ServerAccess, kept: Option<PathBuf>) -> Result<Place> {
     let first = token(access)?;
     let file = access.token_file.clone().filter(|path| path != Path::new("-"));
     let given: Given = match file {
-        // Standard input and the environment are what they were.
+        // Standard input cannot be read again, and the environment does not change.
         None => Arc::new(move || Ok(first.clone())),
         Some(_) => {
             let access = access.clone();
@@ -103,7 +103,7 @@ pub(crate) fn place(access: &ServerAccess, kept: Option<PathBuf>) -> Result<Plac
     Ok(Place { given, kept })
 }
 
-/// The token as it is there now.
+/// Reads the token now.
 fn token(access: &ServerAccess) -> Result<JoinToken> {
     let text = match &access.token_file {
         Some(path) => read_file(path)?,

@@ -1,4 +1,4 @@
-//! Exit codes and the one error of the binary: what people and scripts see when something does not work.
+//! Exit codes, and the error type of this program: what people and scripts see when a command fails.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -6,20 +6,20 @@ use std::process::ExitCode;
 
 use base::ErrorKind;
 
-/// How the program ends. The numbers are an interface: scripts rely on them.
+/// Exit codes of the program. Scripts rely on these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Something failed.
     Failed = 1,
-    /// The command line cannot be understood; clap ends with the same number.
+    /// The command line is wrong; clap uses the same number.
     Usage = 2,
     /// Some of several things failed.
     Partly = 3,
     /// No such image, version, file or device.
     NotFound = 10,
-    /// A precondition refused, before anything was changed.
+    /// A precondition did not hold; nothing was changed.
     Refused = 11,
-    /// What is stored or was written is not what it should be.
+    /// Stored or written data is damaged.
     Verification = 12,
     /// Interrupted by a signal.
     Interrupted = 130,
@@ -31,13 +31,13 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command ended without doing what was asked.
+/// Why a command failed.
 pub(crate) struct Failure {
     pub exit: Exit,
     /// The whole chain of causes on one line.
     pub message: String,
     pub hint: Option<String>,
-    /// The hint is the usual one of the error's kind: what a command knows better replaces it.
+    /// Whether the hint is the general one for this kind of error; a hint from a command then replaces it.
     is_usual_hint: bool,
 }
 
@@ -53,7 +53,7 @@ impl Failure {
         Self::new(exit, base::chain(error))
     }
 
-    /// Says what to do about it, unless code closer to the cause has said so.
+    /// Sets the hint, unless code closer to the cause has already set a specific one.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         if self.hint.is_none() || self.is_usual_hint {
@@ -63,7 +63,7 @@ impl Failure {
         self
     }
 
-    /// Puts what was being done before the message.
+    /// Puts the action that failed before the message.
     #[must_use]
     pub(crate) fn context(mut self, doing: impl Display) -> Self {
         self.message = format!("{doing}: {}", self.message);
@@ -92,7 +92,7 @@ impl From<base::Error> for Failure {
             ErrorKind::Stopped => (Exit::Interrupted, None),
             ErrorKind::Unreachable => (
                 Exit::Failed,
-                Some("is `diskcast serve` running there, and does a firewall let its port pass?"),
+                Some("is `diskcast serve` running there, and does the firewall allow its port?"),
             ),
             ErrorKind::Untrusted => (
                 Exit::Failed,

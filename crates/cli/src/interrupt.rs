@@ -1,6 +1,6 @@
-//! SIGINT, SIGTERM, and the terminal's SIGHUP: they end the program with 130, unless the running command asked to end
-//! in its own way. Ending at once is safe: objects are written once, versions appear whole, targets are resumed. What
-//! would not be safe is done before ([`at_last`]).
+//! Handles SIGINT, SIGTERM and SIGHUP. They end the program with exit code 130, unless the running command has
+//! registered its own way to stop. Ending at once is safe: objects are written once, versions appear completely or
+//! not at all, and installs can be resumed. Cleanup that must not be skipped is registered with [`at_last`].
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ static HINT: OnceLock<&str> = OnceLock::new();
 static LAST: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-/// Handles signals from now on.
+/// Starts the thread that handles signals.
 pub(crate) fn watch(output: Output) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if !is_ignored(SIGHUP, &std::fs::read_to_string("/proc/self/status").unwrap_or_default()) {
@@ -41,25 +41,25 @@ pub(crate) fn watch(output: Output) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process ignores a signal, as one does that nohup(1) started, by its `status` of proc(5).
+/// Whether a process ignores `signal`, according to its `status` file of proc(5). nohup(1) starts programs so.
 fn is_ignored(signal: i32, status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// What to tell those who interrupt what runs from now on.
+/// Sets the hint that is printed if the program is interrupted from now on. Only the first call has an effect.
 pub(crate) fn hint(text: &'static str) {
     HINT.get_or_init(|| text);
 }
 
-/// What must not be left undone even if the program ends at once. It must come to its end soon: only SIGKILL ends it
-/// earlier.
+/// Registers cleanup that runs before the program exits because of a signal. It must return soon: only SIGKILL can
+/// interrupt it. Only the first call has an effect.
 pub(crate) fn at_last(act: impl Fn() + Send + Sync + 'static) {
     LAST.get_or_init(|| Box::new(act));
 }
 
-/// The calling command ends in its own way after the first signal; the second still ends the program.
+/// Calls `stop` after the first signal, so that the command can end in its own way; a second signal ends the program.
 pub(crate) fn cooperate(stop: impl FnOnce() + Send + 'static) -> Result<()> {
     hold();
     std::thread::Builder::new().name("stop".into()).spawn(|| {
@@ -75,7 +75,7 @@ pub(crate) fn hold() {
     COOPERATIVE.store(true, Ordering::SeqCst);
 }
 
-/// Returns when a signal has come.
+/// Waits for the first signal; a second one ends the program.
 pub(crate) fn wait() {
     hold();
     let mut guard = CHANGE.0.lock();

@@ -1,4 +1,5 @@
-//! Keys from files: what signs, what encrypts, and who is trusted. No option and no variable ever holds a key itself.
+//! Reads keys from files: keys that sign, that encrypt, and public keys that are trusted. No option or variable has a
+//! key itself.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -12,36 +13,37 @@ use crate::args::Keys;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 
-/// Largest file of public keys in bytes.
+/// Maximum bytes read from a file of public keys.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What the options say a repository is to be used with.
+/// The keys for a repository, as the options name them.
 pub(crate) fn of_repository(options: &Keys) -> Result<store::Keys> {
     let sign = options.sign_key.as_deref().map(signing).transpose()?;
     let trust = if options.allow_untrusted { None } else { trust(options)? };
     Ok(store::Keys { sign, encryption: encryption_key(options)?, trust })
 }
 
-/// The key of the repository, if the options name one.
+/// The encryption key, if the options name one.
 pub(crate) fn encryption_key(options: &Keys) -> Result<Option<EncryptionKey>> {
     options.encryption_key.as_deref().map(encryption_key_in).transpose()
 }
 
-/// The key of a repository in the file at `path`.
+/// Reads an encryption key from the file at `path`.
 pub(crate) fn encryption_key_in(path: &Path) -> Result<EncryptionKey> {
     let bytes = daemon::state::read_private(path)?;
     let key = EncryptionKey::from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
-/// The signing key in the file at `path`.
+/// Reads a signing key from the file at `path`.
 pub(crate) fn signing(path: &Path) -> Result<SigningKey> {
     let bytes = daemon::state::read_private(path)?;
     let key = signing_key_from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
-/// Refuses before anything is sent if the server's repository is encrypted by another key, or not at all.
+/// Checks before anything is sent that the server's repository is encrypted with this key, or unencrypted if there is
+/// none. `Refused` otherwise.
 pub(crate) fn check_server(options: &Keys, client: &Client) -> Result<()> {
     let (key, summary) = (encryption_key(options)?, client.repository()?);
     let refused = |why: &str, hint: &str| Err(Failure::new(Exit::Refused, why).hint(hint));
@@ -57,12 +59,12 @@ pub(crate) fn check_server(options: &Keys, client: &Client) -> Result<()> {
         }
         (Some(_), None) => refused(
             "the server's repository is not encrypted, though a key for it was given",
-            "leave --encryption-key away if everybody there may read what you send",
+            "omit --encryption-key if everybody there may read what you send",
         ),
     }
 }
 
-/// The keys that the options say are trusted; `None` if everything is to be taken.
+/// The trusted keys; `None` if the options name none, so that signatures are not required.
 pub(crate) fn trust(options: &Keys) -> Result<Option<Trust>> {
     let mut trust = Trust::default();
     for path in &options.trust {
@@ -90,12 +92,12 @@ pub(crate) fn trust(options: &Keys) -> Result<Option<Trust>> {
     }
 }
 
-/// The keys without whose signature nothing is used; `None` if everything is to be taken, or taken with a warning.
+/// The keys of which one must have signed everything; `None` if signatures are not required, or only warned about.
 pub(crate) fn required_trust(options: &Keys) -> Result<Option<Trust>> {
     if options.allow_untrusted { Ok(None) } else { trust(options) }
 }
 
-/// The file at `path`, or the files `*.pub` in the folder there, in order.
+/// The file at `path`, or the files `*.pub` in the folder at `path`, sorted.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -108,7 +110,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Refuses what is not signed by a trusted key, if only some are trusted; warns if that was allowed.
+/// If the options name trusted keys: `Refused` unless one of them signed `what`; only a warning with
+/// `--allow-untrusted`.
 pub(crate) fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<()> {
     let options = &context.global.keys;
     let Some(trust) = trust(options)? else { return Ok(()) };
@@ -121,7 +124,7 @@ pub(crate) fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> R
     }
 }
 
-/// Says what to do about something that nobody trusted has signed.
+/// Adds a hint to the failure for a missing trusted signature.
 pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
     if failure.exit == Exit::Refused {
@@ -131,12 +134,12 @@ pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     }
 }
 
-/// A key as people see it: what the repository's list calls it, and its first digits.
+/// A key as text for people: its name in the trusted keys of the repository, and its first digits.
 pub(crate) fn show(repository: &Repository, key: PublicKey) -> String {
     words(key, repository.keys().trust.as_ref().and_then(|trust| trust.name_of(key)))
 }
 
-/// A key as people see it.
+/// A key as text for people: its name, and its first digits.
 pub(crate) fn words(key: PublicKey, name: Option<&str>) -> String {
     match name {
         Some(name) if !name.is_empty() => format!("{name} ({})", key.short()),

@@ -1,7 +1,7 @@
 //! `diskcast`: captures disks, keeps them as versioned images and multicasts them to many machines.
 //!
-//! Reads arguments and environment, runs one command, prints, and ends with one of the exit codes of `exit.rs`. Only
-//! this crate prints, exits, gives hints or reads the environment.
+//! Reads the arguments and the environment, runs one command, prints its result, and exits with one of the codes of
+//! `exit.rs`. Only this crate prints, exits, gives hints or reads the environment.
 
 mod args;
 mod cli;

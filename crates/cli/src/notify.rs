@@ -1,19 +1,19 @@
-//! Tells systemd how the service is (`sd_notify(3)`): a datagram to the socket that it names, nothing where it names
-//! none.
+//! Reports the state of the service to systemd (`sd_notify(3)`), by a datagram to the socket in `NOTIFY_SOCKET`. Does
+//! nothing if that is not set.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable that names the socket: a path, or an abstract name behind an `@`.
+/// The variable with the socket: a path, or `@` and an abstract name.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The service does its work from now on.
+/// Reports that the service is ready.
 pub(crate) fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={status}"));
 }
 
-/// The service is about to end.
+/// Reports that the service is about to end.
 pub(crate) fn stopping() {
     tell("STOPPING=1");
 }
@@ -24,6 +24,6 @@ fn tell(state: &str) {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         _ => SocketAddr::from_pathname(&socket),
     };
-    // Nobody who could be told is no reason not to work.
+    // The service works also if systemd cannot be told.
     let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
 }

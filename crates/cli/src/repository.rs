@@ -1,4 +1,5 @@
-//! Which repository a command uses, and who and when it is for what gets written there.
+//! Chooses and opens the repository of a command, with its keys and cache, and makes the creator and time of new
+//! records.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use crate::keys;
 
 const SYSTEM_FOLDER: &str = "/var/lib/diskcast";
 const SYSTEM_CACHE: &str = "/var/cache/diskcast";
-/// Where scrub logs lie in the cache.
+/// Folder of the scrub logs in the cache.
 const SCRUBS: &str = "scrubs";
 
-/// Opens the repository that the options name; it must exist, and if it is encrypted its key must be there.
+/// Opens the repository that the options name. It must exist; `Refused` if it is encrypted and no key is given.
 pub(crate) fn open(global: &Global) -> Result<Repository> {
     let repository = open_locked(global)?;
     if repository.is_locked() {
@@ -25,7 +26,7 @@ pub(crate) fn open(global: &Global) -> Result<Repository> {
     Ok(repository)
 }
 
-/// The same, without its key if that is not there.
+/// Like [`open`], but an encrypted repository may also be opened without its key.
 pub(crate) fn open_locked(global: &Global) -> Result<Repository> {
     let (location, chosen) = location(global)?;
     let opened = Repository::open_with(&location, &setting(global, &location)?).map_err(|error| {
@@ -42,7 +43,8 @@ pub(crate) fn open_locked(global: &Global) -> Result<Repository> {
     Ok(opened?.with_keys(keys::of_repository(&global.keys)?)?)
 }
 
-/// The same for a command that writes much: it need not read again what was checked within a day.
+/// Adds the scrub log, for a command that reads or writes much: files that were checked within the last day are not
+/// checked again.
 pub(crate) fn with_scrubs(global: &Global, repository: Repository) -> Repository {
     match cache_folder(global) {
         Some(folder) => repository
@@ -51,9 +53,9 @@ pub(crate) fn with_scrubs(global: &Global, repository: Repository) -> Repository
     }
 }
 
-/// Opens the repository that the options name, or makes it.
+/// Opens the repository that the options name; creates it, unencrypted, if it is missing.
 pub(crate) fn open_or_create(global: &Global) -> Result<Repository> {
-    // Nothing is kept in the clear for somebody who gave a key.
+    // A user who gives a key expects encryption, so a missing repository is an error then.
     if global.keys.encryption_key.is_none() {
         let (location, _) = location(global)?;
         Repository::open_or_create_with(&location, &setting(global, &location)?)?;
@@ -61,7 +63,7 @@ pub(crate) fn open_or_create(global: &Global) -> Result<Repository> {
     open(global)
 }
 
-/// How it is reached, what is kept here of it, and the client that reaches it.
+/// Access to S3, the cache, and the stamp for records of this process.
 fn setting(global: &Global, location: &Location) -> Result<Setting> {
     let (s3, cache) = match location {
         Location::S3(_) => (Some(S3Access::from_variables(&|name| std::env::var(name).ok())?), cache(global)),
@@ -74,7 +76,7 @@ fn cache(global: &Global) -> Option<CacheSetting> {
     cache_folder(global).map(|folder| CacheSetting { folder, bytes_max: global.cache_size })
 }
 
-/// None if there is to be no cache, or if the user has no home.
+/// Folder of the cache; `None` if it is off or the user has no home folder.
 fn cache_folder(global: &Global) -> Option<PathBuf> {
     match global.cache.as_deref() {
         Some("off") => None,
@@ -87,7 +89,7 @@ fn cache_folder(global: &Global) -> Option<PathBuf> {
     }
 }
 
-/// The cache that somebody chose, open.
+/// Opens the cache if the options name one.
 pub(crate) fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
     match (&global.cache, cache(global)) {
         (Some(_), Some(setting)) => Ok(Some(Arc::new(Cache::open(&setting)?))),
@@ -95,8 +97,8 @@ pub(crate) fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
     }
 }
 
-/// The folder `diskcast` in the one that `variable` names, or in `below` in the user's home (XDG Base Directory
-/// Specification).
+/// The folder `diskcast` in the folder that `variable` names, or else in `below` in the user's home (XDG Base
+/// Directory Specification).
 fn user_folder(variable: &str, below: &str) -> Option<PathBuf> {
     let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(below)));
     folder.map(|folder| folder.join("diskcast"))
@@ -106,7 +108,7 @@ fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Makes the repository that the options name, encrypted if they name a key.
+/// Creates the repository that the options name, encrypted if they name a key.
 pub(crate) fn create(global: &Global) -> Result<Repository> {
     let location = location(global)?.0;
     let setting = setting(global, &location)?;
@@ -116,8 +118,8 @@ pub(crate) fn create(global: &Global) -> Result<Repository> {
     })
 }
 
-/// The other repository of a command, at `text`, opened by `open` and used with the same keys; if it is encrypted with
-/// `key`, or with the key of the first.
+/// Opens the second repository of a command, at `text`, with the same keys. If it is encrypted, its key is `key`, or
+/// else that of the first repository.
 pub(crate) fn other(
     text: &str,
     global: &Global,
@@ -135,7 +137,7 @@ pub(crate) fn other(
     Ok(opened.with_keys(keys)?)
 }
 
-/// Where the repository is, and whether somebody chose it.
+/// Location of the repository, and whether the user named it.
 fn location(global: &Global) -> Result<(Location, bool)> {
     match &global.repo {
         Some(text) => Ok((text.parse()?, true)),
@@ -143,7 +145,7 @@ fn location(global: &Global) -> Result<(Location, bool)> {
     }
 }
 
-/// Folders of this machine that are written when the repository is: itself, or the cache of one in S3.
+/// Folders on this machine that a write to the repository changes: the repository itself, or the cache of one in S3.
 pub(crate) fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
     Ok(match location(global)?.0 {
         Location::Folder(folder) => vec![folder],
@@ -152,29 +154,29 @@ pub(crate) fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
     })
 }
 
-/// Where the server keeps its certificate and secret if nobody says otherwise.
+/// Default folder of the server's certificate and secret.
 pub(crate) fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))
 }
 
-/// Where attached disks are kept if nobody says otherwise.
+/// Default folder of attached disks.
 pub(crate) fn default_disks_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("disks"))
 }
 
-/// Where a mount keeps its disks if nobody says otherwise.
+/// Default folder of the disks of a mount.
 pub(crate) fn default_mount_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("mount"))
 }
 
-/// Where the repository is, as an absolute path or an URL, and whether it is in a folder here.
+/// Location of the repository as an absolute path or a URL, and whether it is a local folder.
 pub(crate) fn absolute_location(global: &Global) -> Result<(String, bool)> {
     match location(global)?.0 {
         Location::Folder(path) => {
             let path = std::path::absolute(path)?;
             let text = path.to_str().map(str::to_owned);
             let text = text.ok_or_else(|| {
-                Failure::new(Exit::Usage, format!("`{}` is no UTF-8: it cannot be kept", path.display()))
+                Failure::new(Exit::Usage, format!("`{}` is not UTF-8: it cannot be stored", path.display()))
             });
             Ok((text?, true))
         }
@@ -183,7 +185,7 @@ pub(crate) fn absolute_location(global: &Global) -> Result<(String, bool)> {
     }
 }
 
-/// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for others.
+/// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for other users.
 fn data_folder() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(SYSTEM_FOLDER.into());
@@ -199,7 +201,7 @@ pub(crate) fn reference(name: &str) -> Result<Reference> {
     Ok(name.parse()?)
 }
 
-/// Now, by this user: what is kept with everything that gets written.
+/// The creator (user and host) and the time now, which are stored with everything that is written.
 pub(crate) fn stamp() -> Stamp {
     let id = rustix::process::geteuid();
     let user = std::env::var("SUDO_USER").or_else(|_| std::env::var("USER"));
@@ -208,7 +210,7 @@ pub(crate) fn stamp() -> Stamp {
     Stamp { created: crate::clock::now_rfc3339(), creator: format!("{user}@{}", host_name()) }
 }
 
-/// What this machine calls itself.
+/// Host name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

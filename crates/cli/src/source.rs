@@ -1,4 +1,5 @@
-//! The source of a capture or a commit: that it is a raw disk, that nobody writes to it, and that it stayed as it was.
+//! Checks the source of a capture or commit: it must be a raw disk, no other program may write to it, and it must not
+//! change while it is read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,15 +11,16 @@ use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::{interrupt, repository};
 
-/// Most that is said of a disk that was taken live.
+/// Maximum number of remarks stored with a version of a live disk.
 const LIVE_MAX: usize = 16;
-/// What to do with a source that others write to.
-const HINT: &str = "unmount it, remount it read-only or end what writes to it; --freeze keeps its filesystems still meanwhile; \
-                    --live takes it as it is, and marks the version";
-/// The same for a commit, which can do neither.
+/// Hint for a source that other programs write to.
+const HINT: &str = "unmount it, remount it read-only or end what writes to it; \
+                    --freeze keeps its filesystems still meanwhile; --live takes it as it is, and marks the version";
+/// The same hint for a commit, which has neither --freeze nor --live.
 const HINT_OF_COMMIT: &str = "unmount it, remount it read-only or end what writes to it";
 
-/// Refuses a `source` that holds a disk in another form than byte by byte, unless it is said to be raw.
+/// Refuses a `source` that contains a disk in a format other than raw (such as QCOW2), unless `form` says that it is
+/// raw.
 pub(crate) fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
     let Some(found) = disk::container_of(source).filter(|_| form != Some(SourceForm::Raw)) else {
         return Ok(());
@@ -30,7 +32,8 @@ pub(crate) fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()
     Err(Failure::new(Exit::Refused, text).hint(hint))
 }
 
-/// Refuses a `source` that others write to while a commit reads it. A process that only may write is watched.
+/// Refuses the `source` of a commit if it is mounted read-write or in use by the kernel. A process that has it open
+/// for writing is allowed: the commit watches for changes.
 pub(crate) fn check_unused(source: &Source) -> Result<()> {
     let writers = disk::writers(source, &SurveyOptions::default())?;
     match writers.iter().find(|writer| !writer.is_process) {
@@ -43,7 +46,7 @@ fn in_use(source: &Source, writer: &Writer) -> Failure {
     Failure::new(Exit::Refused, format!("`{}` {}", source.path().display(), writer.how))
 }
 
-/// That `source` has become another while it was read.
+/// The failure for a `source` that changed while it was read.
 pub(crate) fn changed(source: &Source, changes: &[String]) -> Failure {
     let text = format!(
         "`{}` {} while it was read: no version was made",
@@ -53,30 +56,30 @@ pub(crate) fn changed(source: &Source, changes: &[String]) -> Failure {
     Failure::new(Exit::Failed, text)
 }
 
-/// Filesystems that are thawed when this is dropped, by an error or a panic, too. The handler of signals has the
-/// freezer as well, so that it does not end with this.
+/// Frozen filesystems, thawed when this is dropped, also by an error or a panic. The signal handler shares the
+/// freezer, so it can thaw them too.
 struct Frozen(Arc<Freezer>);
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // Whoever wants to know of an error has thawed before.
+        // A caller that wants to see errors has called `release`.
         let _ = self.0.thaw();
     }
 }
 
-/// A source that is to stay as it is until this is dropped.
+/// A source that must not change until this is dropped.
 pub(crate) struct StableSource<'a> {
     source: &'a Source,
     watch: Watch<'a>,
     frozen: Frozen,
     takes_live: bool,
-    /// Who may write to it all the same, in words.
+    /// Descriptions of the programs that may write to it nevertheless.
     live: Vec<String>,
 }
 
 impl<'a> StableSource<'a> {
-    /// Looks who writes to what `options` choose of `source`, freezes what is to be frozen, and begins to watch.
-    /// `Refused` if somebody may write to it and that was not allowed.
+    /// Finds the writers of the parts of `source` that `options` select, freezes filesystems if requested, and starts
+    /// to watch for changes. `Refused` if a program may write to it and `--live` was not given.
     pub(crate) fn begin(
         context: &Context,
         source: &'a Source,
@@ -107,8 +110,8 @@ impl<'a> StableSource<'a> {
         Ok(Self { source, watch, frozen, takes_live: taking.live, live })
     }
 
-    /// How others used or changed the source while it was read; nothing if it is of one moment. `Failed` if it changed
-    /// and that was not allowed. To be called after the last read, and before anything is published.
+    /// Returns how other programs used or changed the source while it was read; empty if its content is of one
+    /// moment. `Failed` if it changed and `--live` was not given. Call it after the last read and before publishing.
     pub(crate) fn end(&self) -> Result<Vec<String>> {
         let changes = self.watch.changes()?;
         if !changes.is_empty() && !self.takes_live {
@@ -117,13 +120,14 @@ impl<'a> StableSource<'a> {
         Ok(self.live.iter().cloned().chain(changes).take(LIVE_MAX).collect())
     }
 
-    /// Thaws what was frozen, and says so if that can't be done.
+    /// Thaws the filesystems, and reports a failure.
     pub(crate) fn release(self) -> Result<()> {
         Ok(self.frozen.0.thaw()?)
     }
 }
 
-/// What this process writes to while a source is frozen: the repository or the cache, and its own output.
+/// Paths that this process writes to while a source is frozen: the repository or the cache, and its own output. A
+/// filesystem with one of them cannot be frozen.
 pub(crate) fn written_meanwhile(context: &Context, to_server: bool) -> Result<Vec<PathBuf>> {
     let mut paths = if to_server { Vec::new() } else { repository::written_folders(&context.global)? };
     let outputs =

@@ -1,4 +1,4 @@
-//! The target of an install or a fetch: everything that must hold before its first byte is written.
+//! Checks, confirms and opens the target of an install or fetch.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -16,16 +16,16 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 use crate::ui::prompt;
 
-/// A target that takes everything and keeps nothing, to try a network or to measure.
+/// A target that drops all data, to test a network or to measure.
 const NULL: &str = "null:";
 
-/// Whether nothing is to be kept.
+/// Whether `path` is the target that drops all data.
 pub(crate) fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
 }
 
-/// Checks that `version` may be written to `path`, without writing anything. What it was captured from is no target
-/// unless `onto_source` says so.
+/// Checks that `version` may be written to `path`, without writing anything. The disk that it was captured from is
+/// refused unless `onto_source` is set.
 pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_null(path) {
         return Ok(());
@@ -42,7 +42,7 @@ pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Resul
     Err(Failure::new(Exit::Refused, text).hint("--onto-source puts it back there; nothing was written"))
 }
 
-/// Checks the same of what has to be a block device.
+/// Like [`check`], but `path` must also be a block device.
 pub(crate) fn check_device(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_device(path) {
         return check(path, version, onto_source);
@@ -55,7 +55,7 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// How many bytes of a file there are to lose; none in one that is empty, or all holes.
+/// Number of bytes of a file that would be lost; 0 if it is missing, empty or only holes.
 fn held_bytes(path: &Path) -> u64 {
     let Ok(file) = std::fs::File::open(path) else { return 0 };
     let len = file.metadata().ok().filter(std::fs::Metadata::is_file).map_or(0, |found| found.len());
@@ -65,7 +65,8 @@ fn held_bytes(path: &Path) -> u64 {
     }
 }
 
-/// Asks before a disk, or a file that holds something, is overwritten, unless told not to.
+/// Asks the user before a disk, or a file that is not empty, is overwritten; not with `--yes`, or for files with
+/// `--overwrite` or `--resume`.
 pub(crate) fn confirm(
     path: &Path,
     version: &Manifest,
@@ -88,7 +89,7 @@ pub(crate) fn confirm(
     prompt::confirm(&question, "say --overwrite if you are sure, or --resume to go on with an install")
 }
 
-/// Opens the target for writing.
+/// Opens the target for writing; creates a missing file.
 pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result<Arc<dyn WriteAt>> {
     if is_null(path) {
         return Ok(Arc::new(NullTarget::new(geometry(version))));
@@ -106,8 +107,8 @@ fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
     }
 }
 
-/// Says which signatures of what was on the target before lie in space that the version of `catalogue` leaves free, and
-/// what becomes of them. Nothing is written.
+/// Shows the old signatures (of filesystems and partition tables) on the target in space that the new version leaves
+/// free, and whether they will be erased. Writes nothing.
 pub(crate) fn show_old(
     path: &Path,
     version: &Manifest,
@@ -120,13 +121,13 @@ pub(crate) fn show_old(
     }
     let Some(target) = disk::look_at_target(path, &opening(version, writing))? else { return Ok(()) };
     let (has, image) = (target.geometry().size_bytes, geometry(version).size_bytes);
-    // A file will be as long as the image, unless it may stay longer.
+    // A file will have the length of the image, unless `--keep-size` lets it stay longer.
     let size = if is_device(path) || writing.keep_size { has.max(image) } else { image };
     let old = image::old_signatures(catalogue, &*target, size)?;
     show_signatures(&old, writing, output)
 }
 
-/// A line of JSON for each, or one for people for those of a kind.
+/// Prints the signatures: as JSON, one line for each; as text, one line for adjacent ones of one kind.
 pub(crate) fn show_signatures(old: &[OldSignature], writing: &Writing, output: Output) -> Result<()> {
     let keeps = writing.keep_signatures;
     if output.is_json() {
@@ -151,7 +152,7 @@ pub(crate) fn show_signatures(old: &[OldSignature], writing: &Writing, output: O
     Ok(())
 }
 
-/// What the options say about writing to `path`.
+/// The install options for `path` from the command line.
 pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> InstallOptions {
     InstallOptions {
         free: match writing.free {
@@ -159,7 +160,7 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
             Free::Zero => FreeSpace::Zero,
             Free::Discard => FreeSpace::Discard,
         },
-        // Nothing can be read back from nowhere.
+        // Nothing can be read back from `null:`.
         verify: !writing.no_verify && !is_null(path),
         resume: writing.resume && !is_null(path),
         decode: true,
@@ -170,7 +171,7 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
     }
 }
 
-/// One line for people: what would be written where.
+/// The text of a dry run: what would be written where.
 pub(crate) fn plan(path: &Path, version: &Manifest) -> String {
     let (image, number) = (&version.image, version.number);
     let (content, size) =

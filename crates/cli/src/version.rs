@@ -1,4 +1,4 @@
-//! The version that a name means, signed by a trusted key, if only some are trusted.
+//! Finds the version that a reference names, and checks its signature.
 
 use image::SignedManifest;
 use mirror::Images;
@@ -8,8 +8,8 @@ use crate::commands::Context;
 use crate::exit::Result;
 use crate::keys;
 
-/// The version that `images` has for `reference`. Warns where it is used although no trusted key signed it, and where
-/// its disk changed, or may have, while it was captured.
+/// Returns the version that `images` has for `reference`. Warns if no trusted key signed it but that is allowed, and
+/// if its disk was in use or changed while it was captured.
 pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<SignedManifest> {
     let version = images.find(reference).map_err(keys::explain)?;
     keys::judge(context, reference, version.signed())?;

@@ -1,5 +1,5 @@
-//! Attached disks through the real binary: under QEMU's and libnbd's tools, killed and attached again, committed while
-//! they run.
+//! Tests attached disks with the real binary: under the tools of QEMU and libnbd, killed and attached again, and
+//! committed while they run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;
@@ -18,7 +18,7 @@ use common::{Bench, assert_same};
 use lab::boot::{BootOptions, Medium, nbd_device, until_login};
 use serde_json::{Value, json};
 
-/// How long something may take that has to come.
+/// Time limit for everything that the tests wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -40,7 +40,7 @@ fn a_disk_is_read_written_left_and_found_again() {
     assert_eq!(attached.stop(), Some(0));
     assert_eq!(status(&bench, "vm1")["state"], "stopped");
 
-    // Its name is enough, and the image is needed no longer.
+    // The disk's name is enough, and the image is not needed any more.
     std::fs::rename(bench.path("repo"), bench.path("gone")).unwrap();
     std::fs::create_dir(bench.path("repo")).unwrap();
     assert!(bench.see("attach vm1").ends_with("exit: 10\n"), "its repository is gone");
@@ -75,7 +75,7 @@ fn a_disk_comes_from_a_server_that_may_go_and_come_back() {
     }
     let listen = server.url.trim_start_matches("https://").to_owned();
     server.kill();
-    // A guest that reads meanwhile waits.
+    // A guest that reads meanwhile has to wait.
     let (uri, copy) = (attached.uri.clone(), bench.path("copy.img"));
     let reader = {
         let copy = copy.clone();
@@ -115,7 +115,7 @@ fn what_was_written_survives_kills_of_the_process() {
     assert!(qemu_io(&attached.uri, &["read 0 512"]), "the first goes on");
 }
 
-/// Asks the disk itself, which is quicker than starting a program.
+/// Sends a request to the control socket, which is faster than starting a program.
 fn ask(bench: &Bench, name: &str, request: &Value) -> Value {
     use std::io::Write as _;
     let mut stream = UnixStream::connect(bench.path(&format!("disks/{name}/control.sock"))).unwrap();
@@ -125,7 +125,7 @@ fn ask(bench: &Bench, name: &str, request: &Value) -> Value {
     serde_json::from_str(&line).unwrap()
 }
 
-/// Returns when the disk has demanded or taken in so many bytes. A test that waits for ever is stopped by who runs it.
+/// Waits until the status field has reached `bytes`. The test runner ends a test that waits too long.
 fn wait_for(bench: &Bench, field: &str, bytes: u64) {
     while ask(bench, "vm1", &json!({ "request": "status" }))[field].as_u64().unwrap() < bytes {
         std::thread::yield_now();
@@ -146,10 +146,10 @@ fn a_client_that_writes_and_verifies_lives_through_kills_and_upgrades() {
     const PIECE: usize = 64 << 10;
     let pieces = (32 << 20) / PIECE;
     let mut attached = Attached::from_repository(&bench, "web --name vm1");
-    // As QEMU's block layer does it for a machine: one after the other, each read back later.
+    // Like QEMU's block layer for a machine: one request after the other, each read back later.
     let mut words = vec!["--image-opts".to_owned(), nbd_device(&bench.path("disks/vm1/nbd.sock"), "vm1")];
     for index in 0..pieces {
-        // A stride that visits every piece once.
+        // This stride visits every piece once.
         let (place, before) = (index * 37 % pieces, index.saturating_sub(9) * 37 % pieces);
         let pattern = |place: usize| place % 251 + 1;
         words.push(format!("-cwrite -P {} {} {PIECE}", pattern(place), place * PIECE));
@@ -196,7 +196,7 @@ fn a_running_disk_is_committed_cloned_and_resumed_on_another_host() {
     assert_eq!(bench.see("commit --disk vm1"), "out: nothing was written to vm1 since web@2\nexit: 0\n");
     assert_eq!(bench.json("clone --disk vm1 same")[0]["number"], 1);
 
-    // Another host, with the server alone.
+    // Another host, which has only the server.
     let server = bench.serve("--no-multicast");
     let elsewhere = Attached::from_server(&bench, &server, "web@2 --name vm1 --folder elsewhere");
     let copy = bench.path("copy.img");
@@ -280,7 +280,8 @@ fn commits_go_through_a_server_and_onto_what_others_changed() {
     assert_eq!((one.stop(), two.stop()), (Some(0), Some(0)));
 }
 
-/// A guest agent that says what it was asked on a channel, and answers after whatever comes on the other.
+/// A mock guest agent: sends each command that it gets to one channel, and answers when something arrives on the
+/// other.
 fn guest_agent(path: &Path) -> (Receiver<String>, Sender<()>) {
     use std::io::Write as _;
     let listener = UnixListener::bind(path).unwrap();
@@ -325,7 +326,7 @@ fn a_guest_is_frozen_for_the_moment_and_thawed_also_if_the_process_is_to_end() {
         || bench.command("commit --disk vm1 --quiesce agent:qga --json").stdout(Stdio::piped()).spawn();
     let running = commit().unwrap();
     assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-freeze");
-    // It writes out what it has in memory before it says that it is frozen.
+    // The guest writes its cached data before it reports that it is frozen.
     assert!(qemu_io(&attached.uri, &["write -P 2 2M 64k"]));
     allow.send(()).unwrap();
     assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-thaw");
@@ -344,7 +345,7 @@ fn a_guest_is_frozen_for_the_moment_and_thawed_also_if_the_process_is_to_end() {
     assert_eq!(attached.ends(), Some(0));
     running.wait_with_output().unwrap();
 
-    // One that never answers: nothing is published, and it is thawed, too, since nobody knows.
+    // An agent that never answers: nothing is published, and the guest is thawed, since it may be frozen.
     let attached = Attached::from_repository(&bench, "vm1");
     let before = bench.json("images web").len();
     assert!(qemu_io(&attached.uri, &["write -P 4 4M 64k"]));
@@ -368,7 +369,7 @@ fn a_guest_is_thawed_also_if_its_process_is_told_twice_to_end() {
     let mut commit = bench.command("commit --disk vm1 --quiesce agent:qga --quiet");
     let mut commit = commit.stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(hears.recv().unwrap(), "guest-fsfreeze-freeze");
-    // Two that are alike may count as one.
+    // Two equal answers may count as one.
     let pid = attached.child.id().to_string();
     assert!(run("kill", &["-TERM", &pid]) && run("kill", &["-INT", &pid]));
     let mut said = BufReader::new(attached.child.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -380,7 +381,7 @@ fn a_guest_is_thawed_also_if_its_process_is_told_twice_to_end() {
     commit.wait().unwrap();
 }
 
-/// A file system in a file, mounted until this is dropped; none where that can't be done.
+/// A file system in a file, mounted until this is dropped; `None` if the test may not mount.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -412,7 +413,7 @@ fn a_mounted_file_system_is_frozen_for_the_moment_unless_it_holds_the_disk() {
     std::fs::create_dir(bench.path("plain")).unwrap();
     let refused = bench.see("commit --disk vm1 --quiesce mount:plain");
     assert!(refused.contains("is no mount point") && refused.ends_with("exit: 11\n"), "{refused}");
-    // Root alone may mount.
+    // Only root may mount.
     let Some(mounted) = Mounted::new(&bench) else { return };
     assert_eq!(bench.json("commit --disk vm1 --quiesce mount:mnt")[0]["number"], 2);
     std::fs::write(mounted.0.join("file"), "thawed").unwrap();
@@ -442,7 +443,7 @@ fn options_are_kept_and_what_would_harm_is_refused() {
     let refused = Command::new("qemu-io").args(["-f", "raw", tcp, "-c", "write 0 64k"]).output().unwrap();
     assert!(!refused.status.success());
     assert_eq!(attached.stop(), Some(0));
-    // Somebody else's socket, and somebody's file.
+    // A socket of another process, and a file.
     let _other = UnixListener::bind(bench.path("taken")).unwrap();
     std::fs::write(bench.path("file"), "precious").unwrap();
     for (path, why) in [("taken", "somebody answers there"), ("file", "is no socket")] {
@@ -478,7 +479,7 @@ fn systemd_is_told_when_a_service_is_ready_and_finds_no_fault_in_the_units() {
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]);
     for unit in ["diskcast-attach@.service", "diskcast-serve.service"] {
-        // The program is not installed where it is only tested.
+        // The program is not installed on test machines.
         let text = std::fs::read_to_string(units.join(unit)).unwrap();
         assert!(text.contains("=/usr/bin/diskcast "));
         let text = text.replace("/usr/bin/diskcast", env!("CARGO_BIN_EXE_diskcast"));
@@ -491,7 +492,7 @@ fn systemd_is_told_when_a_service_is_ready_and_finds_no_fault_in_the_units() {
     }
 }
 
-/// The disk that `make demo` boots. It is made where `CI` is set, and taken if it is there elsewhere.
+/// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
 fn debian() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let disk = target.join("debian/disk.img");
@@ -518,7 +519,7 @@ fn a_machine_boots_while_its_server_dies_and_its_disk_is_upgraded() {
         until_login(Medium::Nbd { socket: &socket, export: "vm1" }, &BootOptions::default())
     });
 
-    // The kernel and the initrd alone are more than that.
+    // The kernel and the initrd are already larger than that.
     wait_for(&bench, "demanded_bytes", 8 << 20);
     let listen = server.url.trim_start_matches("https://").to_owned();
     server.kill();
@@ -535,7 +536,7 @@ fn a_machine_boots_while_its_server_dies_and_its_disk_is_upgraded() {
         boot => boot.unwrap(),
     };
     assert!(boot.console.contains("login:"));
-    // What it wrote is a version that others can be started from.
+    // Other machines can start from the version with its changes.
     let token = bench.command("token --write").output().unwrap();
     std::fs::write(bench.path("write.token"), token.stdout).unwrap();
     assert_eq!(attached.stop(), Some(0));

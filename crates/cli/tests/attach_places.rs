@@ -1,5 +1,5 @@
-//! Attached disks on block devices and behind TLS, through the real binary, and what a server keeps of one that is
-//! detached.
+//! Tests attached disks on block devices and behind TLS with the real binary, and what a server records about a
+//! detached disk.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;
@@ -16,10 +16,10 @@ use common::{Bench, assert_same};
 struct Loop(PathBuf);
 
 impl Loop {
-    /// None where that can't be done, which is a failure where `CI` is set.
+    /// `None` if loop devices are not available, which is a failure if `CI` is set.
     #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
     fn new(file: &Path, mib: u64) -> Option<Self> {
-        // What is there is nothing that a disk may show.
+        // Old content of the device, which the disk must never return.
         std::fs::write(file, vec![0xAA; usize::try_from(mib << 20).unwrap()]).unwrap();
         let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
         match output {
@@ -41,7 +41,7 @@ impl Drop for Loop {
     }
 }
 
-/// What a device holds, as far as the disk goes.
+/// The content of a device, up to the size of the disk.
 fn content(device: &Path, disk: &Path) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(disk.metadata().unwrap().len()).unwrap()];
     std::fs::File::open(device).unwrap().read_exact(&mut bytes).unwrap();
@@ -91,7 +91,7 @@ fn what_can_not_hold_a_disk_is_refused_and_left_as_it_is() {
     let said = refused(&small.0);
     assert!(said.contains("is too small") && said.ends_with("exit: 11\n"), "{said}");
     assert!(std::fs::read(bench.path("small.img")).unwrap().iter().all(|&byte| byte == 0xAA));
-    // A slip of the pen makes no file in /dev, and takes none for a device.
+    // A typing error must not create a file in /dev, nor use a file as a device.
     let missing = bench.path("missing");
     let said = refused(&missing);
     assert!(said.contains("is no block device") && said.ends_with("exit: 11\n"), "{said}");
@@ -99,7 +99,7 @@ fn what_can_not_hold_a_disk_is_refused_and_left_as_it_is() {
     assert!(said.contains("is no block device") && said.ends_with("exit: 11\n"), "{said}");
     assert!(!missing.exists() && !bench.path("disks/web").exists());
 
-    // One that is away when the disk is attached again is waited for, not replaced by zeros.
+    // If the device is missing when the disk is attached again, that is an error; it is not replaced by zeros.
     let Some(device) = Loop::new(&bench.path("device.img"), 40) else { return };
     let name = bench.path("by-name");
     std::os::unix::fs::symlink(&device.0, &name).unwrap();
@@ -113,7 +113,7 @@ fn what_can_not_hold_a_disk_is_refused_and_left_as_it_is() {
     assert_eq!(Attached::from_repository(&bench, "web").stop(), Some(0));
 }
 
-/// A certificate for loopback and its key, as a server uses them and, in the folder `trust`, as libnbd trusts them.
+/// A certificate for loopback and its key, for the server, and in the folder `trust` for libnbd.
 fn certificate(bench: &Bench, trust: &str) {
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -153,13 +153,13 @@ fn an_attached_disk_is_read_written_and_committed_by_tls() {
     assert_eq!(bench.json("commit --disk vm1")[0]["number"], 2);
     assert!(bench.see("install web@2 copy.img --free zero --overwrite").ends_with("exit: 0\n"));
     assert_same(&disk, &copy);
-    // Nobody reads it in the clear, or is taken in by somebody else's certificate.
+    // Unencrypted connections and other certificates are refused.
     let said = fails("nbdinfo", &[&door().replace("nbds:", "nbd:")]);
     assert!(said.contains("server replied with error"), "{said}");
     fails("nbdinfo", &[&trusting("theirs")]);
     assert_eq!(attached.stop(), Some(0));
 
-    // It is kept with the disk.
+    // The settings are stored with the disk.
     let attached = Attached::from_repository(&bench, "vm1");
     assert!(run("nbdcopy", &[&trusting("ours"), copy.to_str().unwrap()]));
     assert_same(&disk, &copy);

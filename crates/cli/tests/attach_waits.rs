@@ -1,5 +1,5 @@
-//! What an attached disk waits for, it says: tokens that end, chunks that are damaged, servers that are away. And
-//! folders that were moved. Through the real binary.
+//! Tests that an attached disk reports what it waits for: tokens that expire, damaged chunks, unreachable servers.
+//! Also tests folders that were moved. With the real binary.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod attach_common;
@@ -14,7 +14,7 @@ use attach_common::{Attached, bench, qemu_io, run, status, write_at};
 use common::{Bench, assert_same};
 use serde_json::Value;
 
-/// Waits until the disk's status fits. A test that waits for ever is stopped by who runs it.
+/// Waits until the disk's status satisfies `fits`. The test runner ends a test that waits too long.
 fn until(bench: &Bench, fits: impl Fn(&Value) -> bool) -> Value {
     loop {
         let now = status(bench, "vm1");
@@ -24,7 +24,7 @@ fn until(bench: &Bench, fits: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Makes a token and puts it into `join.token`, where the disk looks for it.
+/// Makes a token and writes it to `join.token`, where the disk reads it.
 fn give_token(bench: &Bench, words: &str) {
     let token = bench.command(&format!("token {words}")).output().unwrap();
     assert!(token.status.success(), "{token:?}");
@@ -41,7 +41,8 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     let (bench, disk) = bench();
     let server = bench.serve("--no-multicast --token-expires 6s");
     let given = std::fs::read_to_string(bench.path("join.token")).unwrap();
-    // A copy of its own: the server writes its file anew, and a disk that reads it there has nothing to renew.
+    // A separate copy: the server replaces the token in its own file, so a disk that reads that file would have
+    // nothing to renew.
     std::fs::write(bench.path("given.token"), &given).unwrap();
     let attach = || {
         let words = format!("attach web@1 --name vm1 --quiet --from {} --token-file given.token", server.url);
@@ -52,10 +53,10 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     let attached = attach();
     let expires = |now: &Value| now["tokens"][0]["expires"].as_str().map(str::to_owned);
     let first = expires(&until(&bench, |now| expires(now).is_some())).unwrap();
-    // Times of RFC 3339 in one zone are in the order of their texts.
+    // Times of RFC 3339 in the same zone sort like their texts.
     let later = until(&bench, |now| expires(now).is_some_and(|at| at > first));
     assert_eq!(later["tokens"][0]["state"], "good", "{later}");
-    // So often that the token which was given has ended, whenever it began.
+    // Renewed often enough that the original token has expired in any case.
     let second = expires(&later).unwrap();
     let third = expires(&until(&bench, |now| expires(now).is_some_and(|at| at > second))).unwrap();
     until(&bench, |now| expires(now).is_some_and(|at| at > third));
@@ -73,11 +74,11 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     if run("nbdcopy", &[&attached.uri, copy.to_str().unwrap()]) {
         assert_same(&disk, &copy);
     }
-    // The server's own file is written anew, too.
+    // The server has also replaced the token in its own file.
     assert_ne!(std::fs::read_to_string(bench.path("join.token")).unwrap(), given);
     let fresh = bench.see(&format!("fetch {} web@1 null: --token-file join.token", server.url));
     assert!(fresh.ends_with("exit: 0\n"), "{fresh}");
-    // What it was renewed to is there for the next process.
+    // The next process finds the renewed token.
     assert_eq!(attached.stop(), Some(0));
     let attached = attach();
     until(&bench, |now| now["tokens"][0]["state"] == "good");
@@ -121,7 +122,7 @@ fn a_token_that_ends_is_told_of_and_a_new_file_is_read() {
     assert!(log.iter().any(|event| event["type"] == "token_ends"), "{log:?}");
 }
 
-/// The server's page of metrics, which needs no token: by hand, since nothing here trusts its certificate otherwise.
+/// Fetches the server's metrics, which need no token, by a handwritten request, since the certificate is self-signed.
 fn metrics(url: &str) -> String {
     let output = Command::new("curl").args(["--silent", "--insecure", &format!("{url}/metrics")]).output();
     String::from_utf8(output.unwrap().stdout).unwrap()
@@ -147,7 +148,7 @@ fn a_chunk_that_is_damaged_at_its_only_source_is_an_error_that_is_told_of() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::write(&path, bytes).unwrap();
     }
-    // Without --give-up: waiting is for sources that are away.
+    // Without --give-up: reads wait only for sources that cannot be reached, not for damage.
     let attached = Attached::from_repository(&bench, "web --name vm1");
     if !qemu_io(&attached.uri, &["write -P 1 8M 64k", "read -P 1 8M 64k"]) {
         return;
@@ -181,7 +182,7 @@ fn a_commit_that_waits_for_a_server_says_so_and_is_called_off_by_a_signal() {
     let commit = || -> Child {
         bench.command("commit --disk vm1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // What it waits for it says long before it gives up.
+    // The commit reports what it waits for long before it gives up.
     let mut running = commit();
     let mut said = BufReader::new(running.stderr.take().unwrap());
     let mut first = String::new();
@@ -192,7 +193,7 @@ fn a_commit_that_waits_for_a_server_says_so_and_is_called_off_by_a_signal() {
     let mut rest = String::new();
     said.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("called off"), "{rest}");
-    // The next one is not refused; nobody is there for it, either.
+    // The next commit is not refused; the server cannot be reached for it either.
     let failed = commit().wait_with_output().unwrap();
     let said = String::from_utf8(failed.stderr).unwrap();
     assert!(failed.status.code() == Some(1) && said.contains("the disk runs on"), "{said}");

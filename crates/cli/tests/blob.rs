@@ -1,4 +1,4 @@
-//! Versions, clones and commits by the binary: what people see, and what scripts read.
+//! Tests versions, clones and commits with the binary: its output for people and for scripts.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn an_image_is_made_committed_to_cloned_and_compared() {
          exit: 0\n"
     );
     let ranges = bench.json("diff web@1 web --exact");
-    // What is zero in the file stays free.
+    // Zeros in the file stay free.
     assert!((3 << 20..=4 << 20).contains(&ranges.last().unwrap()["allocated_bytes"].as_u64().unwrap()));
     std::fs::write(bench.path("tail"), [7; 1024]).unwrap();
     assert!(bench.see("commit lab tail --append").starts_with("out: committed 1.0 KiB as lab@3, "));
@@ -115,7 +115,7 @@ fn what_is_freed_is_neither_stored_nor_installed() {
     assert!(found[..1 << 20].iter().all(|byte| *byte == 7), "free space is not written");
     assert!(found[(1 << 20) + 8192..] == std::fs::read(&disk).unwrap()[(1 << 20) + 8192..]);
 
-    // Half of the disk is punched out: to people who do not ask that is zeros.
+    // Half of the disk becomes a hole: without --free-holes, a commit stores it as zeros.
     let file = std::fs::File::options().write(true).open(&disk).unwrap();
     file.set_len(4 << 20).unwrap();
     file.set_len(8 << 20).unwrap();
@@ -124,7 +124,7 @@ fn what_is_freed_is_neither_stored_nor_installed() {
     assert!(plan[0]["bytes"].as_u64().unwrap() > 1 << 20, "{plan:?}");
     let done = bench.json("commit web disk.img --free-holes");
     assert_eq!(done[0]["freed_bytes"], 4 << 20);
-    // What was freed before is back, but for twelve sectors that hold zeros in the file: they stay free.
+    // The freed sectors are allocated again, except twelve that are zeros in the file: these stay free.
     assert_eq!(allocated(), (4 << 20) - 12 * 512);
     assert_eq!(bench.see("commit web disk.img --free-holes"), "out: nothing differs from web@3\nexit: 0\n");
 }

@@ -1,4 +1,5 @@
-//! Damage in a repository as people meet it: records of which a bit changed, and what is no file in place of an object.
+//! Tests damage in a repository with the binary: records with a changed bit, and other things than files in the place
+//! of objects.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;

@@ -1,6 +1,6 @@
-//! The binary killed with no warning at random moments of capture, commit, tag and prune: the repository verifies, what
-//! was reported is there, and the next prune leaves no garbage. `DISKCAST_KILLS=200` kills so often; without it a part
-//! of them.
+//! Kills the binary at random moments of capture, commit, tag and prune, and checks that the repository verifies,
+//! that everything that was reported exists, and that the next prune leaves no garbage. `DISKCAST_KILLS=200` sets the
+//! number of kills; the default is smaller.
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 mod common;
@@ -18,7 +18,7 @@ use store::{
     Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Scope, Stamp, TagName, Writer,
 };
 
-/// Kills where nobody says how many.
+/// Default number of kills.
 const KILLS: u64 = 40;
 const SEED: u64 = 20_261_121;
 /// Bytes of the disk.
@@ -26,10 +26,10 @@ const DISK_BYTES: usize = 1 << 20;
 /// Versions of an image that stay; older ones are removed before each prune.
 const KEPT: usize = 3;
 
-/// What is killed.
+/// The commands that are killed.
 const DEEDS: [&str; 4] = ["capture disk.img web", "commit lab disk.img", "tag web@N stable", "prune"];
 
-/// Waits for nobody: those who wrote before are dead.
+/// Does not wait in a prune: all earlier writers are dead.
 struct Hasty;
 
 impl Overseer for Hasty {
@@ -41,30 +41,30 @@ fn stamp() -> Stamp {
     Stamp { created: "2026-11-21T00:00:00Z".to_owned(), creator: "tester".to_owned() }
 }
 
-/// What must be there, by what was reported.
+/// What must exist, because a command has reported it.
 #[derive(Default)]
 struct Reported {
-    /// The disk of each version.
+    /// The content of each version.
     versions: BTreeMap<(String, u64), Vec<u8>>,
-    /// Where the tag `stable` may be: one place, unless a move of it was killed before it was reported.
+    /// The possible versions of the tag `stable`: one, unless a move of the tag was killed before it was reported.
     stable: Vec<u64>,
 }
 
-/// A repository, its disk, and what is known of it.
+/// A repository, its disk, and what is known about it.
 struct Room {
     bench: Bench,
     chance: Chance,
     disk: Vec<u8>,
     reported: Reported,
-    /// About how long each deed takes when nobody kills it.
+    /// Typical time of each command when it is not killed.
     takes: [Duration; DEEDS.len()],
-    /// Deeds that were killed before they had reported, and those that were faster.
+    /// Commands that were killed before they reported, and those that finished before.
     killed: [u64; DEEDS.len()],
     done: [u64; DEEDS.len()],
 }
 
 impl Room {
-    /// A repository with two images, each deed done and timed once.
+    /// A repository with two images, after each command was run and timed once.
     fn new() -> Self {
         let mut room = Self {
             bench: Bench::new(),
@@ -92,7 +92,7 @@ impl Room {
         Repository::open(&Location::Folder(self.bench.path("repo"))).unwrap()
     }
 
-    /// Writes a few pieces of the disk anew, so that versions share chunks and have some of their own.
+    /// Changes a few pieces of the disk, so that versions share some chunks.
     fn change_disk(&mut self) {
         for _ in 0..3 {
             let at = usize::try_from(self.chance.below(DISK_BYTES as u64 - 8192)).unwrap();
@@ -101,7 +101,7 @@ impl Room {
         std::fs::write(self.bench.path("disk.img"), &self.disk).unwrap();
     }
 
-    /// Removes all but the last versions that no tag names, and leaves objects as a capture does that was given up.
+    /// Removes all untagged versions except the last ones, and leaves objects as an abandoned capture does.
     fn make_garbage(&mut self) {
         let repository = self.repository();
         for name in ["web", "lab"] {
@@ -122,7 +122,8 @@ impl Room {
         repository.flush().unwrap();
     }
 
-    /// Starts a deed and kills it after `lives`, if that is given. Keeps what it reported. Whether it did.
+    /// Runs a command and kills it after `lives`, if given. Records what it reported. Returns whether it reported
+    /// anything.
     fn run(&mut self, deed: usize, lives: Option<Duration>) -> bool {
         let target = self.newest("web");
         match deed {
@@ -132,7 +133,7 @@ impl Room {
         }
         let words = DEEDS[deed].replace('N', &target.to_string());
         let output = run_and_kill(&mut self.bench.command(&words), lives);
-        // How busy the machine is changes: about as many are to be killed as are not.
+        // The load of the machine changes, so the time is adjusted: about half of the commands should be killed.
         match output.line {
             Some(_) => self.takes[deed] = output.took,
             None => self.takes[deed] += self.takes[deed] / 10,
@@ -157,13 +158,13 @@ impl Room {
         *self.repository().versions(&name.parse().unwrap()).unwrap().last().unwrap()
     }
 
-    /// All is whole, what was reported is there, and a prune leaves nothing that no version needs.
+    /// Checks that the repository is undamaged, has everything that was reported, and has no garbage after a prune.
     fn check(&mut self) {
         let repository = self.repository();
         self.assert_holds(&repository);
         let options = PruneOptions { looks: 1, pause: Duration::ZERO, ..PruneOptions::default() };
         repository.prune(&options, &stamp(), &Hasty).unwrap();
-        // Opened anew, since a handle remembers nodes.
+        // Opened again, since a handle caches nodes.
         let repository = self.repository();
         self.assert_holds(&repository);
         let report = repository.verify(&Scope::All, &NoProgress).unwrap();
@@ -194,7 +195,7 @@ impl Room {
         let tag: TagName = "stable".parse().unwrap();
         let tags = repository.tags(&"web".parse().unwrap()).unwrap();
         match tags.iter().find(|found| found.name == tag) {
-            // What was found once stays.
+            // Once a version was found, it must stay.
             Some(found) if self.reported.stable.contains(&found.version) => {
                 self.reported.stable = vec![found.version]
             }
@@ -206,7 +207,7 @@ impl Room {
     }
 }
 
-/// What a command said before it ended, or was killed, and when that was.
+/// The output of a command before it ended or was killed, and its time.
 struct Said {
     line: Option<String>,
     took: Duration,
@@ -232,7 +233,7 @@ fn run_and_kill(command: &mut Command, lives: Option<Duration>) -> Said {
     }
     let (text, took) = said.join().unwrap();
     assert!(child.wait().unwrap().success() || lives.is_some(), "{command:?}");
-    // A line that was cut off reports nothing.
+    // An incomplete line does not count as a report.
     let line = text.split_inclusive('\n').rfind(|line| line.ends_with('\n')).map(str::to_owned);
     Said { line, took }
 }
@@ -259,7 +260,7 @@ fn killed_at_any_moment_nothing_reported_is_lost_and_all_garbage_goes() {
     let mut room = Room::new();
     for round in 0..kills {
         let deed = usize::try_from(round).unwrap() % DEEDS.len();
-        // Also later than it takes as a rule: then it is done.
+        // Sometimes later than the typical time, so that the command finishes.
         let most = u64::try_from(room.takes[deed].as_micros()).unwrap() * 5 / 4;
         let lives = Duration::from_micros(room.chance.below(most));
         let is_done = room.run(deed, Some(lives));

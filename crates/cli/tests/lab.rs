@@ -1,4 +1,5 @@
-//! The real binary on the hosts of a lab: lossy links, a host cut off and plugged in again, a client killed.
+//! Tests the real binary on the hosts of a virtual network: lossy links, a host that is disconnected and connected
+//! again, a killed client.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -25,7 +26,7 @@ impl Fetching {
         Self { child, lines }
     }
 
-    /// Returns once something is on the target.
+    /// Waits until something was written to the target.
     fn wait_for_progress(&mut self) {
         let written =
             |line: serde_json::Value| line["stage"] == "install" && line["bytes"].as_u64() > Some(0);
@@ -46,7 +47,7 @@ impl Fetching {
     }
 }
 
-/// A star, a repository with one image, its server on host 0, and the disk that the image was made of.
+/// A star network, a repository with one image, its server on host 0, and the disk of the image.
 fn room(options: &StarOptions, mib: usize, serve: &str) -> (Star, Bench, Served, std::path::PathBuf) {
     let (star, bench) = (Star::build(options).unwrap(), Bench::new());
     let disk = bench.disk("disk.img", mib, 1);
@@ -57,7 +58,7 @@ fn room(options: &StarOptions, mib: usize, serve: &str) -> (Star, Bench, Served,
     (star, bench, server, disk)
 }
 
-/// What the server says of its one session at the end.
+/// Stops the server and returns the statistics of its only session.
 fn session(server: Served) -> serde_json::Value {
     let (_, log) = server.stop();
     let ended = log.iter().find(|event| event["type"] == "session_ended");
@@ -121,8 +122,8 @@ fn heavy_loss_is_healed_by_symbols() {
     let statistics = session(server);
     let number = |name: &str| statistics[name].as_u64().unwrap();
     assert!(number("symbols_sent") > 0, "{statistics}");
-    // Sent again to each alone, what four receivers lose would be 44 % more. A host whose first packets of TCP are lost
-    // joins a second later.
+    // If lost blocks were resent for each receiver separately, four receivers would cost 44 % more. A host whose
+    // first TCP packets are lost joins a second later.
     let for_all = number("blocks_sent") - number("resent_late");
     assert!(for_all < number("blocks_in_image") * 14 / 10, "{statistics}");
 }

@@ -1,4 +1,4 @@
-//! Commands on a repository of this machine: what people see, and what ends up on the target.
+//! Tests commands on a local repository: their output, and the content of the target.
 
 mod common;
 
@@ -23,7 +23,8 @@ fn from_a_disk_to_a_version_and_back() {
     assert_same(&disk, &bench.path("out.img"));
     assert_eq!(
         bench.see("install web out.img --resume"),
-        "out: installed web@1 on out.img: 0 B written, 4.0 MiB right already, 4.0 MiB zeroed, 8.0 MiB verified, N s, N MB/s\n\
+        "out: installed web@1 on out.img: 0 B written, 4.0 MiB right already, 4.0 MiB zeroed, \
+         8.0 MiB verified, N s, N MB/s\n\
          exit: 0\n"
     );
     let verified = bench.see("verify");
@@ -158,7 +159,7 @@ fn a_prune_frees_what_no_version_needs_and_says_for_whom_it_waits() {
             && planned.ends_with(" versions need the others, N s\nexit: 0\n"),
         "{planned}"
     );
-    // A writer whose process is gone, as far as anybody can tell.
+    // A writer whose process seems to be dead.
     let location = store::Location::Folder(bench.path("repo"));
     let stamp = store::Stamp { created: "2026-11-21T12:00:00Z".into(), creator: "ann@lab".into() };
     let repository = store::Repository::open(&location).unwrap();
@@ -178,7 +179,7 @@ fn a_prune_frees_what_no_version_needs_and_says_for_whom_it_waits() {
     assert!(bench.see("verify").contains(&format!("out: verified 1 versions, {before} objects of ")));
     assert!(bench.see("install web out.img -q").ends_with("exit: 0\n"));
     assert_same(&bench.path("disk.img"), &bench.path("out.img"));
-    // What a damaged or a lost version needs nobody knows.
+    // The objects that a damaged or lost version needs are unknown.
     bench.see("capture disk.img web -q");
     let manifest = bench.path("repo/versions/web/00000000000000000002");
     std::fs::write(&manifest, "no manifest").unwrap();
@@ -239,7 +240,7 @@ fn an_encrypted_repository_needs_its_key_for_everything_but_a_check() {
     for key in ["repo.key", "other.key"] {
         assert!(bench.see(&format!("key new --encryption {key} -q")).ends_with("exit: 0\n"));
     }
-    // Who gives a key means to write nothing in the clear.
+    // A user who gives a key expects encryption.
     let missing = bench.see("capture disk.img web -q --encryption-key repo.key");
     assert!(missing.contains("hint: `diskcast init` makes a repository there"), "{missing}");
     assert_eq!(
@@ -266,7 +267,7 @@ fn an_encrypted_repository_needs_its_key_for_everything_but_a_check() {
         bench.see("images --encryption-key other.key"),
         "err: error: `DIR/repo` is encrypted by another key than this\nexit: 11\n"
     );
-    // Copies stay encrypted unless somebody says otherwise.
+    // Copies stay encrypted without --decrypt.
     assert!(bench.see("init --repo two -q --encryption-key other.key").ends_with("exit: 0\n"));
     assert!(with("copy web two -q --to-key other.key").ends_with("exit: 0\n"));
     assert!(bench.see("install web two.img -q --repo two --encryption-key other.key").ends_with("exit: 0\n"));
@@ -303,7 +304,7 @@ fn keys_are_private_and_never_overwritten() {
         bench.see("key show lab.key"),
         "err: error: `lab.key` can be read by others: its mode must be 0600\nexit: 11\n"
     );
-    // The public half is no signing key, and the private one is nobody to trust.
+    // A public key cannot sign, and a private key cannot be trusted.
     let swapped = bench.see("capture disk.img web --sign-key lab.key.pub");
     assert!(!swapped.ends_with("exit: 0\n"), "{swapped}");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -357,7 +358,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
     }
 }
 
-/// The target held something before: what lies in free space is listed and erased, or kept; a longer file is cut.
+/// The target has old content: signatures in free space are listed and erased, or kept; a longer file is shortened.
 #[test]
 fn old_signatures_are_listed_and_erased_and_longer_files_cut() {
     use std::os::unix::fs::FileExt;
@@ -397,7 +398,7 @@ fn old_signatures_are_listed_and_erased_and_longer_files_cut() {
     let done = bench.see("install web out.img --yes");
     assert!(done.contains(", 1 old signature erased, ") && done.ends_with("exit: 0\n"), "{done}");
     assert_eq!((len(), magic(at)), (8 << 20, [0; 4]));
-    // What is cut off is not looked at, what stays behind the image is.
+    // Signatures in the part that is cut off are not listed, those that stay after the image are.
     former((10 << 20) - 512);
     std::fs::File::options()
         .write(true)

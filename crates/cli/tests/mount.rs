@@ -1,4 +1,4 @@
-//! `diskcast mount` as people use it. Needs /dev/fuse and fusermount3.
+//! Tests `diskcast mount`. Needs /dev/fuse and fusermount3.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -20,7 +20,7 @@ struct Mount {
 impl Mount {
     fn start(bench: &Bench, words: &str) -> Self {
         let dir = bench.path("dir");
-        // It fails where a dead mount still stands.
+        // Fails if a dead mount is still there.
         let _ = std::fs::create_dir(&dir);
         let mut command = bench.command(&format!("mount dir --folder kept --json {words}"));
         if words.contains("--from") {
@@ -39,7 +39,7 @@ impl Mount {
         Self { child, dir }
     }
 
-    /// Ends it by a signal, as systemd does.
+    /// Ends it with a signal, like systemd.
     fn terminate(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -50,7 +50,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // It fails where it has ended already.
+        // Fails if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = Command::new("fusermount3").arg("-uzq").arg(&self.dir).status();
@@ -89,7 +89,7 @@ fn a_clone_outlives_a_kill_and_is_committed() {
     mount.child.kill().unwrap();
     mount.child.wait().unwrap();
     assert!(file.write_all_at(&[0], 0).is_err());
-    // The next mount clears what is left of the first, if nobody has yet.
+    // The next mount removes the remains of the first, unless that has happened already.
     let mount = Mount::start(&bench, "");
     assert!(std::fs::read(&clone).unwrap() == expected);
     std::fs::write(mount.dir.join("_control"), "commit vm1").unwrap();

@@ -1,4 +1,4 @@
-//! Repositories in S3, as people use them: variables, errors, and the same commands as on a folder.
+//! Tests repositories in S3 with the binary: variables, errors, and the same commands as for a folder.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -29,8 +29,10 @@ fn a_disk_goes_through_a_bucket_and_comes_back() {
     let disk = bench.disk("disk.img", 8, 1);
     let none = see(&bench, &gateway, "images");
     assert!(
-        none.starts_with("err: error: `s3://images/lab` is no repository: it has no record `format`: read `format`: the store \
-                          says NoSuchKey: The specified key does not exist (request "),
+        none.starts_with(
+            "err: error: `s3://images/lab` is no repository: it has no record `format`: \
+             read `format`: the store says NoSuchKey: The specified key does not exist (request "
+        ),
         "{none}"
     );
     assert!(none.ends_with("err: hint: `diskcast init` makes a repository there\nexit: 10\n"), "{none}");
@@ -70,7 +72,7 @@ fn what_is_flipped_or_missing_in_a_bucket_is_named_never_served_and_healed() {
     let see = |words: &str| see(&bench, &gateway, words);
     assert!(see("capture disk.img web -q").ends_with("exit: 0\n"));
     assert!(see("copy web s3://images/other -q").ends_with("exit: 0\n"));
-    // The store's own files, behind its back: of three objects one is changed, one is cut short, and one is gone.
+    // Damages the store's own files: of three objects one is changed, one is shortened, and one is deleted.
     let chunks = gateway.folder().join("images/lab/chunks");
     let folders = std::fs::read_dir(chunks).unwrap().map(|folder| folder.unwrap().path());
     let mut files: Vec<_> = folders
@@ -94,7 +96,7 @@ fn what_is_flipped_or_missing_in_a_bucket_is_named_never_served_and_healed() {
         let line = named.iter().find(|line| line.contains(&name(file)[..12]));
         assert!(line.is_some_and(|line| line.contains("(needed by web@1)")), "{file:?} in {found}");
     }
-    // The cache holds what is whole, since the copy read it.
+    // The cache has the undamaged objects, since the copy has read them.
     for words in ["install web out.img -q --yes --cache off", "install web null: -q --cache off"] {
         let refused = see(words);
         assert!(files[..3].iter().any(|file| refused.contains(&name(file)[..8])), "{refused}");

@@ -1,4 +1,4 @@
-//! The real server and its clients on loopback.
+//! Tests the real server and its clients on loopback.
 
 mod common;
 
@@ -128,7 +128,7 @@ fn a_server_signs_what_it_is_sent_and_clients_hold_it_to_that() {
         let refused = fetch(name, "other");
         assert!(refused.contains(", which is not trusted") && refused.ends_with("exit: 11\n"), "{refused}");
     }
-    // A good version under a tag that nobody trusted moved.
+    // A trusted version under a tag whose move has no trusted signature.
     assert!(bench.see("tag web@2 stable -q").ends_with("exit: 0\n"));
     let refused = fetch("web:stable", "lab");
     assert!(refused.contains("`web:stable` is not signed") && refused.ends_with("exit: 11\n"), "{refused}");
@@ -219,7 +219,7 @@ fn a_fetch_survives_a_server_that_is_killed_and_started_again() {
     let words = format!("fetch {} web out.img --token-file join.token --json", server.url);
     let mut fetch = bench.command(&words);
     let mut fetch = fetch.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    // The first line of progress says that objects come.
+    // The first line of progress shows that objects arrive.
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(fetch.stdout.take().unwrap()));
     let first = lines.next().unwrap().unwrap();
     server.kill();

@@ -1,4 +1,4 @@
-//! Sources and targets that are not what people take them for: in use, changing, of another format, or the wrong ones.
+//! Tests unsuitable sources and targets: in use, changing, in another format, or the wrong ones.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -22,14 +22,14 @@ fn run(line: &str, paths: &[&Path]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Whether this may mount; where it must, it does.
+/// Whether the test may mount.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     assert!(root || std::env::var_os("CI").is_none(), "CI runs these tests as root");
     root
 }
 
-/// A file with a filesystem on a loop device, mounted; gone when dropped.
+/// A file with a filesystem on a loop device, mounted until this is dropped.
 struct Machine {
     device: PathBuf,
     place: PathBuf,
@@ -124,7 +124,7 @@ fn a_disk_that_is_mounted_for_writing_is_refused_frozen_or_marked() {
         machine.mount("-o ro");
         let read = bench.see(&format!("capture {device} web -q"));
         assert_eq!(read, "exit: 0\n", "{make}: read-only");
-        // The one that was frozen is as good as the one that was unmounted.
+        // The capture of the frozen disk equals that of the unmounted one.
         machine.umount();
         assert_eq!(bench.see("install web@1 copy.img -q"), "exit: 0\n");
         run("mount -o loop", &[&bench.path("copy.img"), &machine.place]);
@@ -184,7 +184,7 @@ fn a_disk_that_changes_while_it_is_read_makes_no_version() {
         ("grew from 16.0 MiB to 17.0 MiB", |disk| resize(disk, 17)),
         ("was written meanwhile", |disk| write(disk, b"another", 0)),
     ];
-    // A capture has looked at its source before it asks the server, and reads it after the answer.
+    // A capture surveys its source before it contacts the server, and reads it after the answer.
     let capture = |act: Act, more: &str| {
         let disk = bench.disk("disk.img", 16, 1);
         server.signal("STOP");
@@ -208,7 +208,7 @@ fn a_disk_that_changes_while_it_is_read_makes_no_version() {
     assert_eq!(record, &serde_json::json!(["was written meanwhile"]));
 }
 
-/// Waits until somebody has connected to the server at `url`, which need not be awake for that.
+/// Waits until a client has connected to the server at `url`; the server process may be stopped.
 fn until_connected(url: &str) {
     let port: u16 = url.rsplit_once(':').unwrap().1.parse().unwrap();
     let local = format!("0100007F:{port:04X}");
@@ -233,7 +233,7 @@ fn a_disk_that_changes_while_it_is_committed_makes_no_version() {
     server.signal("STOP");
     let words = format!("commit web disk.img --to {} --token-file write.token --at 0", server.url);
     let child = bench.command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It has looked at its source before.
+    // The source was surveyed before that.
     until_connected(&server.url);
     write(&disk, b"another", 0);
     server.signal("CONT");
@@ -257,7 +257,7 @@ fn a_file_that_is_open_for_writing_is_no_quiet_source() {
     assert!(bench.see("capture disk.img web -q --live").ends_with("exit: 0\n"));
     let live = bench.json("log web")[0]["live"].to_string();
     assert!(live.contains("is open for writing by"), "{live}");
-    // A commit looks after each read.
+    // A commit checks for changes after each read.
     writer.write_all_at(b"committed", 512).unwrap();
     assert!(bench.see("commit web disk.img").starts_with("out: committed 512 B as web@2, "));
 }
@@ -276,7 +276,8 @@ fn disks_of_virtual_machines_are_not_taken_for_raw_ones() {
         assert_eq!(
             bench.see(words),
             "err: error: `vm.qcow2` is no raw disk, but QCOW2\n\
-             err: hint: make a raw one of it: qemu-img convert -O raw vm.qcow2 disk.raw; --format raw takes the bytes as they are\n\
+             err: hint: make a raw one of it: qemu-img convert -O raw vm.qcow2 disk.raw; \
+             --format raw takes the bytes as they are\n\
              exit: 11\n"
         );
     }
@@ -315,7 +316,7 @@ fn a_file_that_holds_something_is_not_overwritten_without_a_word() {
             assert_same(&disk, &bench.path("out.img"));
             fs::write(bench.path("out.img"), "my thesis").unwrap();
         }
-        // There is nothing to lose in a hole.
+        // A hole has no data to lose.
         for bytes in [0, 4 << 20] {
             File::create(bench.path("out.img")).unwrap().set_len(bytes).unwrap();
             assert_eq!(bench.see(&format!("{words} -q")), "exit: 0\n");

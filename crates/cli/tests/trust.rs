@@ -1,4 +1,5 @@
-//! Damaged objects through the real binary: whoever has the same disk puts them right, and what is published installs.
+//! Tests the repair of damaged objects with the real binary: a capture of the same disk repairs them, and a published
+//! version can be installed.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
@@ -8,7 +9,7 @@ use std::fs;
 
 use common::{Bench, assert_same};
 
-/// Flips a byte of every object of `kind`; each stays as long as it was.
+/// Flips a byte of every object of `kind`; the lengths stay the same.
 fn rot(bench: &Bench, kind: &str) {
     for shelf in fs::read_dir(bench.path("repo").join(kind)).unwrap() {
         for object in fs::read_dir(shelf.unwrap().path()).unwrap() {
@@ -44,7 +45,7 @@ fn who_captures_or_commits_the_same_disk_puts_right_what_rotted() {
             assert_same(&disk, &copy);
         }
     }
-    // A commit of the disk reads the nodes of the version before, and cannot do without them.
+    // A commit reads the nodes of the version before and fails without them.
     rot(&bench, "chunks");
     let mut changed = fs::read(&disk).unwrap();
     changed[5 << 20..][..8].copy_from_slice(b"a change");

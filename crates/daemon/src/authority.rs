@@ -1,5 +1,5 @@
-//! Tokens: what a client may do, written into the token itself and sealed by the server's secret, so that a server
-//! needs no list of them. formats/api.md, "Tokens".
+//! Makes and checks the secrets of tokens. A secret states what its holder may do and is sealed with the server's
+//! secret, so a server needs no list of tokens. formats/api.md, "Tokens".
 //!
 //! A secret is `CLAIMS.SEAL`, both base64url without padding: CLAIMS is JSON, SEAL its keyed BLAKE3.
 
@@ -9,77 +9,77 @@ use net::token::{Secret, Term};
 use serde::{Deserialize, Serialize};
 
 const CONTEXT: &str = "diskcast 2026 token seal v1";
-/// Most patterns in one token.
+/// Maximum number of patterns in one token.
 pub const PATTERNS_MAX: usize = 16;
 
-/// What a token allows. Each right holds those before it.
+/// What a token allows. Each right includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Right {
-    /// Lists, manifests, objects, sessions.
+    /// Read lists, manifests and objects, join sessions.
     Read,
-    /// Also new objects and versions.
+    /// Also add objects and versions.
     Write,
 }
 
-/// What a token says.
+/// What a token grants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// Patterns of the images it is good for; `*` stands for any characters, also none.
+    /// Patterns of image names; `*` stands for any characters, also none.
     pub images: Vec<String>,
-    /// What may be done with them.
+    /// What the holder may do with these images.
     pub right: Right,
-    /// When it ends, in seconds since 1970.
+    /// Expiry in seconds since 1970; from this second on the token is invalid.
     pub expires: u64,
-    /// For how many seconds a token is good that it is renewed by; it can't be renewed if this is absent.
+    /// Lifetime of a renewed token in seconds; `None`: the token cannot be renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasts: Option<u64>,
 }
 
 impl Claims {
-    /// The same claims for whoever shows a token of these at `now`, from then on. `None` if it is not to be renewed.
+    /// The claims of a renewed token, made at `now`. `None` if the token cannot be renewed.
     #[must_use]
     pub fn renewed(&self, now: u64) -> Option<Self> {
         let expires = now.checked_add(self.lasts?)?.max(self.expires);
         Some(Self { expires, ..self.clone() })
     }
 
-    /// When it ends, and whether it is renewed before.
+    /// When the token expires, and the lifetime of a renewed one.
     #[must_use]
     pub fn term(&self) -> Term {
         Term { expires: self.expires, lasts: self.lasts }
     }
 
-    /// Whether it is good for the image of this name.
+    /// Whether some pattern matches the image name.
     #[must_use]
     pub fn covers(&self, image: &str) -> bool {
         self.images.iter().any(|pattern| matches(pattern.as_bytes(), image.as_bytes()))
     }
 }
 
-/// Why a secret is not accepted.
+/// Why a secret is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
     /// This server did not make it.
     Unknown,
-    /// It was good until this second since 1970.
+    /// It expired at this second since 1970.
     Expired(u64),
 }
 
-/// Mints and checks tokens with the server's secret.
+/// Makes and checks secrets of tokens.
 pub struct Authority {
     key: [u8; 32],
 }
 
 impl Authority {
-    /// Length of the server's secret.
+    /// Length of the server's secret in bytes.
     pub(crate) const SECRET_BYTES: usize = 32;
 
     pub(crate) fn new(secret: &[u8; Self::SECRET_BYTES]) -> Self {
         Self { key: blake3::derive_key(CONTEXT, secret) }
     }
 
-    /// A secret that grants `claims`. `None` if they are too many for one token.
+    /// Makes a secret that grants `claims`. `None` if they have too many patterns or the secret becomes too long.
     #[must_use]
     pub fn mint(&self, claims: &Claims) -> Option<Secret> {
         if claims.images.len() > PATTERNS_MAX {
@@ -90,7 +90,7 @@ impl Authority {
         format!("{}.{}", BASE64.encode(&body), BASE64.encode(seal.as_bytes())).parse().ok()
     }
 
-    /// What `secret` grants at `now`, in seconds since 1970.
+    /// Returns what `secret` grants at `now`, in seconds since 1970.
     pub fn check(&self, secret: &str, now: u64) -> Result<Claims, Rejection> {
         let claims = self.unseal(secret).ok_or(Rejection::Unknown)?;
         if now < claims.expires { Ok(claims) } else { Err(Rejection::Expired(claims.expires)) }
@@ -111,7 +111,8 @@ impl Authority {
     }
 }
 
-/// Linear in the product of the lengths, whatever the pattern.
+/// Whether `text` matches `pattern`, where `*` stands for any bytes. Takes at most the product of the two lengths in
+/// steps: on a mismatch, only the last `*` takes one more byte.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -154,10 +155,10 @@ mod tests {
         assert_eq!(plain.renewed(500), None, "one that says nothing of it ends for good");
         let claims = Claims { lasts: Some(1000), ..plain };
         assert_eq!(claims.renewed(500), Some(Claims { expires: 1500, ..claims.clone() }));
-        // One that was made by hand to end late is not cut short.
+        // A renewal does not shorten a token that was made to end late.
         let late = Claims { expires: 10_000, ..claims };
         assert_eq!(late.renewed(500).unwrap().expires, 10_000);
-        // Tokens of servers before this one are read, and end as they said.
+        // Tokens of older servers are accepted, and end when they say.
         let authority = Authority::new(&[7; 32]);
         let old = br#"{"images":["*"],"right":"read","expires":1000}"#;
         let seal = blake3::keyed_hash(&authority.key, old);

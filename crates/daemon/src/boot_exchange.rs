@@ -1,5 +1,6 @@
-//! What machines that run one version tell each other while they start: each chunk that one of them read first, in this
-//! order. Kept in memory only, bounded, and forgotten when nobody asked for a while. formats/api.md, "Boot profiles".
+//! Lets machines that start from the same version tell each other what they read. The server lists each chunk once,
+//! in the order in which some machine first read it. The lists are only in memory, bounded, and forgotten when no
+//! machine has asked for a while. formats/api.md, "Boot profiles".
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,24 +10,25 @@ use net::profile::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-/// Most versions at once; the one that was quiet for longest goes.
+/// Maximum number of versions; a new one replaces the version that was idle for longest.
 const TELLINGS_MAX: usize = 64;
-/// A version of which nobody has asked for so many seconds is forgotten.
+/// A version is forgotten after this many seconds without a request.
 const IDLE_SECONDS: u64 = 120;
-/// Most machines that are told apart, and after how many seconds without a word one counts no more.
+/// Maximum number of machines counted per version, and the seconds without a request after which a machine no longer
+/// counts.
 const MACHINES_MAX: usize = 4096;
 const MACHINE_SECONDS: u64 = 30;
-/// What one machine adds to everybody's pause: all of them together ask 500 times a second.
+/// Each machine lengthens the pause of all by this, so that all machines together send at most 500 requests a second.
 const PAUSE_MS_EACH: u32 = 2;
-/// Shortest pause between two exchanges of a machine.
+/// Shortest pause between two requests of a machine.
 const PAUSE_MS_MIN: u32 = 100;
-/// Most images whose last boot is remembered, and how many seconds lie between two boots of one that are kept.
+/// Maximum number of images whose last boot is remembered, and the least seconds between two kept boots of one image.
 const BOOTS_MAX: usize = 1024;
 const BOOT_SECONDS: u64 = 30;
 
-/// What is told of each version.
+/// The reads reported for each version.
 pub(crate) struct Reads {
-    /// Makes the names of tellings unlike those of an earlier start.
+    /// Part of the lists' names, which makes them differ from those of an earlier start of the server.
     epoch: u32,
     state: Mutex<State>,
 }
@@ -39,22 +41,22 @@ struct State {
     boots: HashMap<String, u64>,
 }
 
-/// What is told of one version.
+/// The reads reported for one version.
 struct Telling {
     name: u64,
-    /// How many chunks the version has.
+    /// Number of chunks of the version.
     chunks: u64,
-    /// First reads, each chunk once.
+    /// Chunks in the order of their first reads, each once.
     order: Vec<u64>,
     known: HashSet<u64>,
-    /// When each machine was last heard of, in seconds.
+    /// When each machine last sent a request, in seconds.
     machines: HashMap<u64, u64>,
     swept: u64,
     asked: u64,
 }
 
 impl Reads {
-    /// Nothing is told yet. `epoch` differs between starts of the server.
+    /// Starts with no reads. `epoch` differs between starts of the server.
     pub(crate) fn new(epoch: u32) -> Self {
         Self { epoch, state: Mutex::default() }
     }
@@ -63,8 +65,8 @@ impl Reads {
         self.state.lock()
     }
 
-    /// Takes what a machine tells at `now`, in seconds, and answers with what others told. `None` if nothing is known
-    /// of the version: [`Self::begin`] comes first.
+    /// Adds the reads of a machine at `now` (seconds) and answers with those of the others. `None` if the version is
+    /// not known yet: call [`Self::begin`] first.
     pub(crate) fn exchange(
         &self,
         now: u64,
@@ -77,7 +79,7 @@ impl Reads {
         Some(telling.exchange(now, request))
     }
 
-    /// Begins to listen to machines that run a version of `chunks` chunks.
+    /// Starts to collect the reads of a version that has `chunks` chunks.
     pub(crate) fn begin(&self, now: u64, image: &str, version: u64, chunks: u64) {
         let mut state = self.state();
         let key = (image.to_owned(), version);
@@ -103,7 +105,8 @@ impl Reads {
         state.tellings.insert(key, telling);
     }
 
-    /// Whether a boot of `image` that ends at `now` should be kept: machines that start together read much alike.
+    /// Whether a boot of `image` that ends at `now` should be kept. Machines that start together read much the same,
+    /// so one boot per `BOOT_SECONDS` is enough.
     pub(crate) fn keeps_boot(&self, now: u64, image: &str) -> bool {
         let boots = &mut self.state().boots;
         boots.retain(|_, kept| now.saturating_sub(*kept) < BOOT_SECONDS);
@@ -120,6 +123,7 @@ impl Telling {
         self.asked = now;
         self.meet(now, request.machine);
         let Cursor { telling, at } = request.cursor;
+        // An unknown cursor is from before a restart or an eviction: the list starts again.
         let heard = if telling == self.name { self.order.len().min(at as usize) } else { 0 };
         let (before, until) = (self.order.len(), self.order.len().min(heard + ANSWER_CHUNKS_MAX));
         let runs = runs_of(&self.order[heard..until]);
@@ -128,7 +132,7 @@ impl Telling {
                 self.order.push(chunk);
             }
         }
-        // Who has heard all need not hear what it told itself.
+        // A machine that has received all older entries skips the ones that it just added itself.
         let at = if until == before { self.order.len() } else { until };
         let cursor = Cursor { telling: self.name, at: u32::try_from(at).expect("a bounded length") };
         let machines = u32::try_from(self.machines.len()).expect("a bounded count");
@@ -174,7 +178,7 @@ mod tests {
         assert_eq!(heard, [7]);
         assert!(ask(&reads, 0, 1, first, &[]).1.is_empty());
         assert_eq!(ask(&reads, 0, 2, second, &[]).1, [1]);
-        // A cursor of another telling, or behind the end.
+        // A cursor of another list, or one past the end.
         assert_eq!(ask(&reads, 0, 3, Cursor { telling: 3, at: 2 }, &[]).1, [5, 6, 9, 7, 1]);
         assert!(ask(&reads, 0, 3, Cursor { at: u32::MAX, ..first }, &[]).1.is_empty());
     }

@@ -11,14 +11,15 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Now in UTC, to the second, as RFC 3339 has it.
+/// Now in UTC, to the second, as in RFC 3339.
 #[expect(clippy::disallowed_methods, reason = "versions say when they were made")]
 pub(crate) fn now_rfc3339() -> String {
     let now = OffsetDateTime::from(SystemTime::now()).replace_nanosecond(0).expect("0 is a nanosecond");
     now.format(&Rfc3339).expect("years up to 9999 can be written")
 }
 
-/// The second `unix_seconds` since 1970 in UTC, as RFC 3339 has it; "never" for what is no date.
+/// The time `unix_seconds` (seconds since 1970) in UTC, as in RFC 3339; "never" if it is after the last representable
+/// date.
 pub(crate) fn rfc3339(unix_seconds: u64) -> String {
     let moment = i64::try_from(unix_seconds).ok().and_then(|at| OffsetDateTime::from_unix_timestamp(at).ok());
     moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| "never".to_owned())

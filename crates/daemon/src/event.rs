@@ -1,4 +1,4 @@
-//! What happens in a server, for its log. Who starts the server decides where it goes.
+//! Events of a server, for its log. The program that starts the server decides where the log goes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,25 +16,25 @@ pub enum Event {
     SessionStarted {
         /// `image@version`.
         reference: String,
-        /// Where its blocks go.
+        /// Multicast group of its blocks.
         group: SocketAddr,
     },
-    /// A client takes part in a session.
+    /// A client joined a session.
     ReceiverJoined {
         /// `image@version`.
         reference: String,
-        /// What it calls itself.
+        /// Name that the client gave.
         receiver: String,
-        /// Where it asked from.
+        /// Address of the client.
         peer: SocketAddr,
     },
-    /// A session sends; said every now and then.
+    /// Progress of a session that sends, logged regularly.
     SessionRuns {
         /// `image@version`.
         reference: String,
-        /// Clients that take part.
+        /// Clients in the session now.
         receivers: u64,
-        /// At what rate it sends, in bits per second on the wire.
+        /// Its rate, in bits per second on the wire.
         rate_bits_per_second: u64,
         /// Payload bytes sent so far.
         payload_bytes: u64,
@@ -43,38 +43,38 @@ pub enum Event {
     },
     /// A session ended after its last client.
     SessionEnded {
-        /// All that it did.
+        /// Its statistics.
         statistics: Box<SessionStatistics>,
     },
     /// A client published a version.
     Published {
         /// `image@version`.
         reference: String,
-        /// Where it came from.
+        /// Address of the client.
         peer: SocketAddr,
     },
-    /// A token that somebody uses ends within a day. Said once for each.
+    /// A token that a client uses expires within a day. Logged once for each token.
     TokenEnds {
-        /// Patterns of the images that it is good for.
+        /// Patterns of the images that the token covers.
         images: String,
-        /// When, as RFC 3339 has it.
+        /// When it expires, as in RFC 3339.
         expires: String,
-        /// Who showed it.
+        /// Address of the client that used it.
         peer: Option<SocketAddr>,
     },
-    /// The file of the join token was written anew, since the token in it was going to end.
+    /// The server wrote a new join token to its file, because the old one is about to expire.
     TokenWritten {
         /// The file.
         path: PathBuf,
-        /// When the new one ends, as RFC 3339 has it.
+        /// When the new token expires, as in RFC 3339.
         expires: String,
     },
-    /// That failed; it is tried again.
+    /// Writing a new join token failed; the server will retry.
     TokenNotWritten {
         /// The whole chain of causes.
         error: String,
     },
-    /// A request failed through no fault of its client.
+    /// A request failed, and not because of its client.
     RequestFailed {
         /// Method and path.
         request: String,
@@ -122,5 +122,5 @@ impl fmt::Display for Event {
     }
 }
 
-/// Where events go. Called from many threads; it must not block for long.
+/// Receives the events. Called from many threads; must not block for long.
 pub type Log = std::sync::Arc<dyn Fn(&Event) + Send + Sync>;

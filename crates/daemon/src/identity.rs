@@ -1,4 +1,5 @@
-//! The server's certificate: self-signed, made once, trusted by the fingerprint that a join token names.
+//! The server's certificate: self-signed, made once, and trusted by clients through its fingerprint in the join
+//! token.
 
 use std::sync::Arc;
 
@@ -25,19 +26,20 @@ impl Identity {
         Ok(format!("{}{}", key.serialize_pem(), certificate.pem()).into_bytes())
     }
 
+    /// Reads a certificate and its key from PEM text. The error says what is missing.
     pub(crate) fn from_pem(pem: &[u8]) -> std::result::Result<Self, &'static str> {
         let certificate = CertificateDer::from_pem_slice(pem).map_err(|_| "holds no certificate")?;
         let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "holds no private key")?;
         Ok(Self { certificate, key })
     }
 
-    /// What join tokens name.
+    /// The certificate's fingerprint, as join tokens have it.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// TLS for a server of HTTP/1.1 with this certificate.
+    /// The TLS configuration of an HTTP/1.1 server with this certificate.
     pub(crate) fn tls(&self) -> Result<Arc<ServerConfig>> {
         let failed = |error| Error::from_source(ErrorKind::Malformed, "use the server's certificate", error);
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,5 +1,5 @@
-//! The join token that a server gives out: minted when it starts, and again before it ends, for a server that runs for
-//! months.
+//! The join token that a server publishes. The server makes one when it starts and replaces it before it expires, so
+//! that a server that runs for months always has a valid one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::clock;
 use crate::event::Event;
 use crate::state::write_private;
 
-/// After so many seconds a file that could not be written is tried again.
+/// Seconds until a failed write of the token file is retried.
 const AGAIN_SECONDS: u64 = 60;
 
-/// See the module. Times are seconds since 1970.
+/// The current join token and the file that publishes it. Times are seconds since 1970.
 pub(crate) struct Join {
     fingerprint: Option<Fingerprint>,
     lifetime: Duration,
-    /// Where whoever is to have it finds it.
+    /// The file that the token is written to; `None`: the token is only shown.
     file: Option<PathBuf>,
     held: Mutex<Held>,
 }
@@ -28,12 +28,12 @@ pub(crate) struct Join {
 struct Held {
     token: JoinToken,
     claims: Claims,
-    /// Not before.
+    /// The token is not replaced before this time.
     next: u64,
 }
 
 impl Join {
-    /// Mints a token with which any machine may read all images for `lifetime` from `now` on, and writes it to `file`.
+    /// Makes a token that grants reading all images for `lifetime` from `now` on, and writes it to `file`.
     ///
     /// # Errors
     /// `Io` if it can't be written.
@@ -50,17 +50,18 @@ impl Join {
         Ok(this)
     }
 
-    /// The token that was minted last.
+    /// The current token.
     pub(crate) fn token(&self) -> JoinToken {
         self.lock().token.clone()
     }
 
-    /// When it ends.
+    /// When the current token expires.
     pub(crate) fn expires(&self) -> u64 {
         self.lock().claims.expires
     }
 
-    /// Sees that its file never holds one that has ended; what was done about that. To be called every now and then.
+    /// Replaces the token in the file when it is about to expire. Must be called regularly. Returns the event to log;
+    /// `None` if nothing was to be done or there is no file.
     pub(crate) fn tend(&self, authority: &Authority, now: u64) -> Option<Event> {
         let path = self.file.clone()?;
         {
@@ -132,7 +133,7 @@ mod tests {
             assert!(left > 9 * day && token == join.token(), "hour {hour}");
         }
         assert_eq!(written, 18, "each after two thirds of its life");
-        // It is told of, and tried again, where the file can't be written.
+        // If the file cannot be written, this is reported and retried.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         let later = begins + 400 * day;

@@ -1,9 +1,12 @@
-//! `diskcast serve` without its words: one process that offers all images of a repository.
+//! The services of diskcast: `diskcast serve`, which offers all images of a repository from one process, and
+//! `diskcast attach`.
 //!
-//! HTTP with TLS carries lists, manifests and any object by unicast; multicast sessions start with their first client
-//! and end after their last. The API is specified in formats/api.md. Nothing here prints or reads the environment.
+//! The server sends lists, manifests and objects by HTTP with TLS. Multicast sessions start with their first client
+//! and end after their last one. formats/api.md specifies the API. This crate prints nothing and reads no environment
+//! variables.
 //!
-//! [`attached`] is the other thing that runs as a service: one disk of a machine, served while its image arrives.
+//! [`attached`] is the second service: it serves one disk to the machine that uses it, while the disk's image is
+//! still being fetched.
 
 mod api;
 pub mod attached;

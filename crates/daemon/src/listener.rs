@@ -1,4 +1,5 @@
-//! Connections: TLS in front of HTTP/1.1, each bounded in number and in time, and an end that lets requests finish.
+//! TCP connections of the API: TLS and HTTP/1.1, limits on their number and duration, and a shutdown that lets
+//! running requests finish.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,27 +17,27 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
-/// Most connections at once; the kernel keeps the others waiting.
+/// Maximum number of connections at the same time; further ones wait in the kernel.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Also how long an idle connection is kept.
+/// Maximum time to receive the headers; also the time after which an idle connection is closed.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long the peer may leave what was sent to it unacknowledged.
+/// Maximum time that sent data may stay unacknowledged.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const HEADER_BYTES_MAX: usize = 16 << 10;
-/// How long requests may go on after the order to stop.
+/// Time for running requests to finish after the order to stop.
 const GRACE: Duration = Duration::from_secs(5);
-/// After the system could not give a connection (no file descriptors left, mostly).
+/// Pause after a failed `accept`, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What every connection needs.
+/// TLS and the routes, for each connection.
 #[derive(Clone)]
 struct Door {
     tls: Option<TlsAcceptor>,
     router: Router,
 }
 
-/// Serves `router` on `listener` until `stop` becomes true and what runs then has ended, or its time of grace is over.
+/// Serves `router` on `listener` until `stop` becomes true and the running requests have ended, or `GRACE` is over.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -59,6 +60,7 @@ pub(crate) async fn serve(
 }
 
 async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    // The place first: without one, the connection stays in the kernel's queue.
     let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
     loop {
         match listener.accept().await {
@@ -68,7 +70,7 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, 
     }
 }
 
-/// One connection, from its handshake to its end. Whatever breaks here concerns this client alone.
+/// Handles one connection from its handshake to its end. Errors concern only this client and are dropped.
 async fn handle(door: Door, stream: TcpStream, watcher: Watcher, _place: OwnedSemaphorePermit) {
     let peer = stream.peer_addr().ok();
     let socket = socket2::SockRef::from(&stream);
@@ -104,6 +106,6 @@ async fn exchange(
     let _ = watcher.watch(connection).await;
 }
 
-/// The address that a request came from.
+/// The address of the client that sent a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub SocketAddr);

@@ -1,4 +1,5 @@
-//! Counters of the server in Prometheus' text format (version 0.0.4). Base units, no labels without bound.
+//! Counters of the server in Prometheus' text format (version 0.0.4), in base units. Every label has a fixed set of
+//! values.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
-/// What the server counts itself.
+/// Counters that the server keeps itself.
 pub struct Metrics {
     started: u64,
     requests: [AtomicU64; CLASSES.len()],
@@ -19,29 +20,29 @@ pub struct Metrics {
     expired: AtomicU64,
 }
 
-/// How tokens stand.
+/// Numbers of tokens, from `token_uses` and the join token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenTotals {
-    /// Tokens that were shown within the last hour.
+    /// Tokens used within the last hour.
     pub in_use: u64,
-    /// Of these, those that end within a day.
+    /// Of these, the ones that expire within a day or have expired.
     pub ending: u64,
-    /// When the join token ends that this server gives out, in seconds since 1970.
+    /// When the server's join token expires, in seconds since 1970.
     pub join_expires: u64,
 }
 
-/// What all multicast sessions did since the server started.
+/// Sums over all multicast sessions since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionTotals {
     /// Sessions that run now.
     pub running: u64,
-    /// Receivers that take part now.
+    /// Receivers in running sessions.
     pub receivers: u64,
     /// Sessions ever started.
     pub sessions: u64,
     /// Receivers that ever joined.
     pub joined: u64,
-    /// Blocks sent, repair symbols among them.
+    /// Blocks sent, including repair symbols.
     pub blocks: u64,
     /// Repair symbols sent.
     pub symbols: u64,
@@ -53,12 +54,12 @@ pub struct SessionTotals {
     pub packet_bytes: u64,
     /// Packets from receivers.
     pub reports: u64,
-    /// Packets that were not from a receiver, or broken.
+    /// Rejected packets: malformed, or not from a receiver of the session.
     pub rejected: u64,
 }
 
 impl Metrics {
-    /// Counters at zero, from now on.
+    /// Starts all counters at zero.
     #[expect(clippy::new_without_default, reason = "it reads the clock")]
     pub fn new() -> Self {
         Self {
@@ -86,12 +87,12 @@ impl Metrics {
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a request whose token had ended.
+    /// Counts a request with an expired token.
     pub fn expired(&self) {
         self.expired.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Everything, as a scraper reads it.
+    /// All counters as the text of one scrape.
     pub fn text(&self, totals: &SessionTotals, tokens: &TokenTotals) -> String {
         let mut page = Page::default();
         page.family("info", "gauge", "Version of this server");
@@ -166,7 +167,7 @@ impl Page {
             .expect("a string takes everything");
     }
 
-    /// `labels` hold no characters that would need escaping.
+    /// Label values must not need escaping.
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };

@@ -1,4 +1,5 @@
-//! Which version each publication made: a client that lost the answer asks again under the same key and gets it.
+//! Remembers which version each publication made, so that a client that lost the answer repeats the request with the
+//! same key and gets the same version.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -6,20 +7,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Most publications that are remembered; a client asks again within minutes.
+/// Maximum number of remembered publications; clients repeat a request within minutes.
 const REMEMBERED_MAX: usize = 1024;
 
-/// The number that a publication was given, once it was. Held while it is being made.
+/// The number of the published version, once there is one. Locked while the publication runs, so that a repeated
+/// request waits for the first.
 pub(crate) type Slot = Arc<tokio::sync::Mutex<Option<u64>>>;
 
 type Key = (String, Vec<u8>);
 
-/// Publications by image and key.
+/// Publications by image and idempotency key.
 #[derive(Default)]
 pub(crate) struct Publications(Mutex<(HashMap<Key, Slot>, VecDeque<Key>)>);
 
 impl Publications {
-    /// The place of this publication; the same for equal keys.
+    /// The slot of this publication; the same one for an equal image and key.
     pub(crate) fn slot(&self, image: &str, key: Vec<u8>) -> Slot {
         let mut guard = self.0.lock();
         let (slots, order) = &mut *guard;

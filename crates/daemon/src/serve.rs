@@ -1,4 +1,4 @@
-//! Starting and ending a server.
+//! Starts and stops the server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,19 +22,19 @@ use crate::sessions::{MulticastOptions, Sessions};
 use crate::state::StateFolder;
 use crate::{listener, metrics};
 
-/// After the listener has ended, for work on the repository that cannot be interrupted.
+/// Time after the end of the listener for work on the repository that cannot be interrupted.
 const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often the server looks for sessions that have ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// After how many sweeps it logs what sessions do.
+/// Number of sweeps between two log entries about running sessions.
 const SWEEPS_PER_REPORT: u32 = 10;
 
-/// How to serve.
+/// Options of [`serve`].
 pub struct ServeOptions {
-    /// What is offered.
+    /// The repository to serve.
     pub repository: Arc<Repository>,
-    /// Folder of the server's certificate and secret, made if it is missing.
+    /// Folder of the server's certificate and secret; created if missing.
     pub state: PathBuf,
     /// Address and TCP port; port 0 takes a free one.
     pub listen: SocketAddr,
@@ -42,11 +42,11 @@ pub struct ServeOptions {
     pub tls: bool,
     /// How to multicast; `None` for unicast only.
     pub multicast: Option<MulticastOptions>,
-    /// How long the join token is good for.
+    /// Lifetime of the join token.
     pub token_lifetime: Duration,
-    /// Where it is written, again and again before the one that is there ends.
+    /// File for the join token; the server replaces the token in it before it expires.
     pub token_out: Option<PathBuf>,
-    /// Where events go.
+    /// Receives the events.
     pub log: Log,
 }
 
@@ -60,11 +60,11 @@ pub struct Server {
     runtime: Option<Runtime>,
 }
 
-/// Starts a server. It answers requests when this returns.
+/// Starts a server, which answers requests as soon as this returns.
 ///
 /// # Errors
 /// `Refused` for an address that is in use or may not be served without TLS, or a secret that others can read;
-/// `Malformed` if the state folder holds something else than this wrote; `Io`.
+/// `Malformed` if a file in the state folder is not one that this server wrote; `Io`.
 pub fn serve(options: ServeOptions) -> Result<Server> {
     if !options.tls && !options.listen.ip().is_loopback() {
         let context =
@@ -87,7 +87,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
     let sessions =
         Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
-    // Not before the address is ours: a server that can't start leaves the token of the one that runs alone.
+    // Only after the bind: a server that cannot start must not overwrite the token file of the one that already runs.
     let (lifetime, out) = (options.token_lifetime, options.token_out);
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
@@ -98,7 +98,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
 }
 
-/// Ends with the runtime.
+/// Regular work of a running server. It ends with the runtime.
 async fn sweep(app: Arc<App>) {
     let mut interval = tokio::time::interval(SWEEP_INTERVAL);
     for sweeps in 1u32.. {
@@ -127,26 +127,26 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A token that grants reading all images for the time asked for: the first one.
+    /// The first join token, which grants reading all images for the requested lifetime.
     #[must_use]
     pub fn join_token(&self) -> &JoinToken {
         &self.join_token
     }
 
-    /// What all sessions did so far.
+    /// Sums over all sessions so far.
     #[must_use]
     pub fn totals(&self) -> metrics::SessionTotals {
         self.app.sessions.totals()
     }
 
-    /// Takes no more requests, lets those that run finish for a few seconds, ends all sessions, and returns when all
-    /// that clients were told is stored is stored.
+    /// Stops the server: it accepts no more requests, gives the running ones a few seconds, ends all sessions, and
+    /// returns when everything that it confirmed to clients is durable.
     pub fn shutdown(mut self) {
         self.end();
     }
@@ -159,7 +159,7 @@ impl Server {
             let _ = runtime.block_on(listener);
         }
         runtime.shutdown_timeout(LAST_WORK_TIME_MAX);
-        // Objects of a publication that never came: durable for a client that comes back.
+        // Objects of unfinished uploads become durable too, so that their clients can resume.
         let _ = self.app.repository.flush();
     }
 }

@@ -1,5 +1,5 @@
-//! Multicast sessions: one per version and interface, and another for attached disks, from its first client until after
-//! its last.
+//! Multicast sessions of a server. There is one per version, interface and IP family, and another one for attached
+//! disks. A session starts with its first client and ends after its last one has left.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,21 +26,22 @@ use crate::metrics::SessionTotals;
 pub(crate) const GROUP_PORT: u16 = 7718;
 /// UDP ports that receivers report to, one per session.
 pub(crate) const REPORT_PORTS: std::ops::RangeInclusive<u16> = 7719..=7818;
-/// Most sessions at once.
+/// Maximum number of sessions at the same time.
 const SESSIONS_MAX: usize = 64;
-/// Most ended sessions whose statistics are kept.
+/// Maximum number of ended sessions whose statistics are kept.
 const ENDED_MAX: usize = 64;
 
 /// How to multicast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MulticastOptions {
-    /// Network interface, by name or address; that of the client's route if not said.
+    /// Network interface, by name or address; `None`: the interface of the route to the client.
     pub interface: Option<String>,
-    /// Most that all sessions send together, in bits per second on the wire; no ceiling if not said.
+    /// Maximum rate of all sessions together, in bits per second on the wire; `None`: unlimited.
     pub rate_bits_per_second: Option<u64>,
-    /// What each session sends at least while it has something to send, if the ceiling allows.
+    /// Minimum rate of each session that has something to send, in bits per second, as far as the maximum allows it.
     pub rate_floor_bits_per_second: u64,
-    /// Routers that packets may pass, plus one; 1 stays in the network.
+    /// Time to live of the packets: the number of routers that they may pass, plus one. With 1 they stay in the
+    /// network.
     pub ttl: u8,
 }
 
@@ -53,31 +54,32 @@ pub(crate) struct Sessions {
     log: Log,
     slots: Mutex<HashMap<Key, Slot>>,
     past: Mutex<Past>,
-    /// Bytes that receivers of a session got by unicast, for those that run and those in `past`.
+    /// Bytes that the receivers of each session got by unicast; for running sessions and those in `past`.
     unicast: Mutex<HashMap<SessionId, u64>>,
 }
 
-/// What a session is for.
+/// Identifies a session: clients with equal keys share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     /// `image@version`.
     reference: String,
     interface: u32,
     ipv4: bool,
-    /// Whether it is for disks that are used meanwhile.
+    /// Whether the session is for attached disks, which are in use during the transfer.
     attached: bool,
 }
 
 /// Runs of chunks: index on the disk, count.
 type Runs = Vec<(u64, u32)>;
-/// A session while it runs. Locked while it starts, so that the first clients share one.
+/// A session while it runs. The slot stays locked while the session starts, so that the first clients share one
+/// session.
 type Slot = Arc<Mutex<Option<SessionServer>>>;
 
 #[derive(Default)]
 struct Past {
     ended: VecDeque<SessionStatistics>,
     totals: SessionTotals,
-    /// Payload that each running session had sent when that was last logged.
+    /// Payload bytes that each running session had sent when it was last logged.
     logged: HashMap<SessionId, u64>,
     started: u64,
     closed: bool,
@@ -100,7 +102,7 @@ impl Sessions {
         Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast })
     }
 
-    /// Lets the client at `peer` take part in the session of `version`, which begins if it does not run. Blocks.
+    /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Blocks.
     pub(crate) fn join(
         &self,
         request: &SessionRequest,
@@ -136,7 +138,7 @@ impl Sessions {
     fn slot(&self, key: Key) -> Result<Slot, Failure> {
         let mut slots = self.slots.lock();
         if self.past.lock().closed {
-            return Err(Failure::new(ProblemKind::Unavailable, "the server is ending"));
+            return Err(Failure::new(ProblemKind::Unavailable, "the server is stopping"));
         }
         if slots.len() >= SESSIONS_MAX && !slots.contains_key(&key) {
             return Err(refused(&format!("{SESSIONS_MAX} sessions run already")));
@@ -187,7 +189,8 @@ impl Sessions {
         Err(unavailable(&last.expect("there are ports")))
     }
 
-    /// What machines read when they start, as far as that is known. A profile is a hint: a damaged one counts as none.
+    /// The chunks that machines are expected to read when they start, from the boot profile. A damaged profile counts
+    /// as none, since it is only a hint.
     fn first_reads(&self, manifest: &Manifest, chunks: u64) -> Runs {
         let image = manifest.image.parse().ok();
         let profile = image.and_then(|image| self.repository.profile(&image, manifest.number).ok()?);
@@ -195,7 +198,8 @@ impl Sessions {
         runs_of(&order.into_iter().filter(|&chunk| chunk < chunks).collect::<Vec<_>>())
     }
 
-    /// The objects of a session for attached disks, in its order, and what that is made of.
+    /// The objects of a session for attached disks in the order of sending, and the runs of chunks from which
+    /// receivers compute the same order.
     fn attached_order(
         &self,
         manifest: &Manifest,
@@ -211,25 +215,25 @@ impl Sessions {
         Ok((order.into_iter().map(object).collect(), Some(first)))
     }
 
-    /// Notices sessions that have ended by themselves. To be called now and then.
+    /// Removes sessions that have ended by themselves. Must be called regularly.
     pub(crate) fn sweep(&self) {
         let slots: Vec<_> = self.slots.lock().iter().map(|(key, slot)| (key.clone(), slot.clone())).collect();
         for (key, slot) in slots {
-            // A slot that is locked is being joined, and not over.
+            // A locked slot has a client that joins, so its session is not over.
             let Some(mut running) = slot.try_lock() else { continue };
             if running.as_ref().is_some_and(SessionServer::is_over) {
                 self.retire(running.take());
             }
             drop(running);
             let mut slots = self.slots.lock();
-            // Two holders, the map and this: nobody is about to join.
+            // Only the map and this function hold the slot, so no client is about to join.
             if Arc::strong_count(&slot) == 2 && slot.lock().is_none() {
                 slots.remove(&key);
             }
         }
     }
 
-    /// Logs what each session does that has sent something since the last time. Blocks.
+    /// Logs each session that has sent something since the last call. Blocks.
     pub(crate) fn log_running(&self) {
         for session in self.running() {
             let before = self.past.lock().logged.insert(session.session, session.payload_bytes);
@@ -245,7 +249,7 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions with a farewell, and lets none begin.
+    /// Ends all sessions, tells their receivers so, and refuses new ones.
     pub(crate) fn end(&self) {
         self.past.lock().closed = true;
         let slots: Vec<_> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
@@ -268,21 +272,21 @@ impl Sessions {
         (self.log)(&Event::SessionEnded { statistics: Box::new(statistics) });
     }
 
-    /// Statistics of sessions that run, then of those that ended, the last one first. Blocks.
+    /// Statistics of the running sessions, then of the ended ones, the latest first. Blocks.
     pub(crate) fn statistics(&self) -> Vec<SessionStatistics> {
         let mut all = self.running();
         all.extend(self.past.lock().ended.iter().cloned());
         all.into_iter().map(|session| self.with_unicast(session)).collect()
     }
 
-    /// A client that takes or took part in `session` got so many bytes by unicast.
+    /// Counts `bytes` that a present or past receiver of `session` got by unicast.
     pub(crate) fn sent_beside(&self, session: &SessionId, bytes: u64) {
         if let Some(sum) = self.unicast.lock().get_mut(session) {
             *sum += bytes;
         }
     }
 
-    /// Receivers go on by unicast also after a session has ended.
+    /// Adds the unicast bytes, which still grow after a session has ended: its receivers fetch the rest by unicast.
     fn with_unicast(&self, session: SessionStatistics) -> SessionStatistics {
         let unicast_bytes = self.unicast.lock().get(&session.session).copied().unwrap_or(0);
         SessionStatistics { unicast_bytes, ..session }
@@ -293,7 +297,7 @@ impl Sessions {
         slots.iter().filter_map(|slot| slot.lock().as_ref().map(SessionServer::statistics)).collect()
     }
 
-    /// What all sessions did. Blocks.
+    /// Sums over all sessions since the server started. Blocks.
     pub(crate) fn totals(&self) -> SessionTotals {
         let running = self.running();
         let mut totals = self.past.lock().totals;
@@ -321,17 +325,20 @@ impl SessionTotals {
     }
 }
 
-/// Whether to speak IPv4: the first of the client's families that the interface has an address of; of any, IPv4.
+/// Whether to use IPv4: takes the first of the client's families that the interface has an address of. If the client
+/// has no preference, IPv4 comes first. `None` if the interface has no suitable address.
 fn family(interface: &Interface, families: &[Family]) -> Option<bool> {
     let any = [Family::V4, Family::V6];
     let wanted = if families.is_empty() { &any } else { families };
     wanted.iter().map(|family| *family == Family::V4).find(|&ipv4| interface.address(ipv4).is_some())
 }
 
-/// A transient group of the session's own: 239.255.0.0/16 (RFC 2365, local scope), or 239.192.0.0/16 if it may pass
-/// routers; ff12 (link) or ff15 (site) of RFC 4291 with a group id of RFC 3307's dynamic range.
+/// The multicast group of one session, as a transient address: in 239.255.0.0/16 (RFC 2365, local scope), or in
+/// 239.192.0.0/16 if packets may pass routers; for IPv6 in ff12 (link) or ff15 (site) of RFC 4291, with a group id of
+/// the dynamic range of RFC 3307.
 fn group(manifest: &Digest, epoch: u32, number: u64, ipv4: bool, ttl: u8) -> SocketAddr {
     let seed = [manifest.0.as_slice(), &epoch.to_le_bytes(), &number.to_le_bytes()].concat();
+    // A hash spreads the sessions over the group addresses, also those of different servers in one network.
     let [a, b, c, d, ..] = Digest::of(&seed).0;
     let address: IpAddr = if ipv4 {
         // Not x.0 nor x.255, which some switches treat as broadcast.
@@ -348,12 +355,12 @@ fn refused(why: &str) -> Failure {
     Failure::new(ProblemKind::Refused, why)
 }
 
-/// The client goes on by unicast; the operator reads why.
+/// `Refused`, since the client can use unicast instead; the text tells the operator why.
 fn unavailable(error: &Error) -> Failure {
     refused(&format!("multicast does not work on this server: {}", base::chain(error)))
 }
 
-/// Whether another port may do.
+/// Whether the port is in use, so that another one may work.
 fn is_taken(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|io| io.kind() == std::io::ErrorKind::AddrInUse)

@@ -1,4 +1,5 @@
-//! The server's own folder: a secret and a certificate with its key, made on first start, readable by nobody else.
+//! The server's own folder. It has the secret that seals tokens and the certificate with its key; the server makes
+//! both at its first start, and only their owner can read them.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -14,7 +15,7 @@ const SECRET_FILE: &str = "secret";
 const IDENTITY_FILE: &str = "identity.pem";
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// The folder where a server keeps what makes it itself.
+/// The folder with a server's secret and certificate.
 #[derive(Debug, Clone)]
 pub struct StateFolder {
     path: PathBuf,
@@ -29,7 +30,7 @@ impl StateFolder {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// What mints and checks tokens, with the server's secret.
+    /// The part that makes and checks tokens, with the server's secret.
     pub fn authority(&self) -> Result<Authority> {
         let secret = self.read_or_make(SECRET_FILE, || {
             let mut secret = vec![0; Authority::SECRET_BYTES];
@@ -51,7 +52,8 @@ impl StateFolder {
         Error::new(ErrorKind::Malformed, format!("`{}` {why}", self.path.join(file).display()))
     }
 
-    /// Two servers that start at once agree, since the file appears whole and only one of them can make it.
+    /// Reads the file, or makes it if it is missing. Two servers that start at the same time get the same bytes: the
+    /// file appears complete, and only one of them can create it.
     fn read_or_make(&self, name: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let path = self.path.join(name);
         match File::open(&path) {
@@ -76,8 +78,7 @@ pub fn make_private(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// Writes `bytes` to a new file of mode 0600 under another name, makes it durable, then gives it its name if that is
-/// free.
+/// Writes `bytes` to a draft of mode 0600, makes it durable, then links it to `path`, which fails if that exists.
 fn make_draft(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let _ = std::fs::remove_file(&draft);
@@ -108,8 +109,8 @@ fn read_open(path: &Path, file: File) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes `text` to the file at `path`, of mode 0600 whether it is new or not. Whoever reads meanwhile finds what was
-/// there or all of what is new. What is no file (`/dev/stdout`) is written to as it is.
+/// Writes `text` to the file at `path`, which has mode 0600 afterwards, also if it existed. A concurrent reader sees
+/// the old or the new content, never a mixture. Special files (`/dev/stdout`) are written directly.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
     let write = || -> std::io::Result<()> {
@@ -125,7 +126,7 @@ pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
 }
 
 fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // What a link leads to is replaced, not the link.
+    // If `path` is a symbolic link, its target is replaced, not the link.
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let _ = std::fs::remove_file(&draft);
@@ -139,7 +140,7 @@ fn replace_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 fn sync_folder_of(path: &Path) -> std::io::Result<()> {
-    // A bare file name lies in a folder of no name.
+    // The parent of a bare file name is the empty path, which means the current folder.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -1,4 +1,5 @@
-//! What a session did, as text in the shape of Frisbee's server log (SWP2P's sample) and a little more.
+//! Formats the statistics of a session as text, like Frisbee's server log (as in the sample of SWP2P) with some more
+//! lines.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use base::units::{show_bits_per_second, show_bytes, show_duration};
 use net::api::{ReceiverStatistics, SessionStatistics};
 
-/// The statistics of one session, a line per number.
+/// The statistics of one session as text, one line per number.
 #[must_use]
 pub fn text(session: &SessionStatistics) -> String {
     let resent = session.resent_late + session.resent_buffer_full + session.resent_lost;
@@ -54,7 +55,7 @@ pub fn text(session: &SessionStatistics) -> String {
     log.0
 }
 
-/// Blocks of the image over blocks sent, SWP2P's measure: 1 is one copy for all.
+/// Blocks of the image divided by blocks sent, the measure of SWP2P: 1 means that one copy served all receivers.
 fn efficiency(session: &SessionStatistics) -> String {
     if session.blocks_sent == 0 {
         return "-".to_owned();

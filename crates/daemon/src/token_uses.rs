@@ -1,5 +1,6 @@
-//! Tokens that clients show: which of them end soon, for the log and for metrics. A token that is renewed in time is
-//! used no longer when it ends, so what is counted here are clients that will stop working.
+//! Counts the tokens that clients use and finds those that expire soon, for the log and the metrics. A client that
+//! renews its token in time stops using the old one before it expires, so the tokens counted as ending belong to
+//! clients that will stop working.
 
 use std::collections::HashMap;
 
@@ -8,12 +9,12 @@ use parking_lot::Mutex;
 
 use crate::authority::Claims;
 
-/// Most tokens that are remembered; of more nothing is said.
+/// Maximum number of remembered tokens; further ones are not reported.
 const TOKENS_MAX: usize = 4096;
-/// A token that was shown within so many seconds is in use.
+/// A token counts as in use for this many seconds after its last request.
 const IN_USE_SECONDS: u64 = 3600;
 
-/// See the module. Times are seconds since 1970.
+/// Last use and expiry of each token. Times are seconds since 1970.
 #[derive(Default)]
 pub(crate) struct TokenUses {
     uses: Mutex<HashMap<blake3::Hash, Use>>,
@@ -26,7 +27,8 @@ struct Use {
 }
 
 impl TokenUses {
-    /// The token of `claims` is shown at `now`. True once for each that ends within a day.
+    /// Records that a client used the token of `claims` at `now`. Returns true once for each token that expires
+    /// within a day.
     pub(crate) fn shown(&self, secret: &str, claims: &Claims, now: u64) -> bool {
         let mut uses = self.uses.lock();
         let name = blake3::hash(secret.as_bytes());
@@ -41,7 +43,7 @@ impl TokenUses {
         ends_soon(known.expires, now) && !std::mem::replace(&mut known.told, true)
     }
 
-    /// How many tokens are in use at `now`, and how many of these end within a day, or have ended.
+    /// Number of tokens in use at `now`, and how many of these expire within a day or have expired.
     pub(crate) fn count(&self, now: u64) -> (u64, u64) {
         let uses = self.uses.lock();
         let in_use = || uses.values().filter(|known| known.last + IN_USE_SECONDS > now);

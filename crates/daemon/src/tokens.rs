@@ -1,5 +1,5 @@
-//! Tokens of clients that run for months: where a token comes from, what it was renewed to, and a thread that renews it
-//! in time and says so where that fails. formats/api.md, "Tokens".
+//! Keeps the tokens of long-running clients valid: where a token is read and its renewal is stored, and a thread that
+//! renews tokens in time and reports failures. formats/api.md, "Tokens".
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,43 +14,45 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::state::{read_private, write_private};
 
-/// How often a token is looked at: often enough to be renewed in time, as short-lived as it may be.
+/// Limits of the pause between two checks of a token. The pause depends on the token's lifetime, so that also
+/// short-lived tokens are renewed in time.
 const LOOK_MAX: Duration = Duration::from_secs(60);
 const LOOK_MIN: Duration = Duration::from_millis(200);
-/// Looks in the life of a token.
+/// Number of checks in the lifetime of a token.
 const LOOKS: u64 = 20;
-/// How often it is looked for another in the place of one that has ended, ...
+/// Pause between two searches for a replacement of an expired token.
 const LOOK_ENDED: Duration = Duration::from_secs(1);
-/// ... and a server asked that does not take it, or does not say how long it is good.
+/// Pause between two requests to a server that rejects the token or has not reported its term.
 const LOOK_REJECTED: Duration = Duration::from_secs(10);
 
-/// Reads the token that somebody gave.
+/// Reads the original token, as the user provided it.
 pub type Given = Arc<dyn Fn() -> Result<JoinToken> + Send + Sync>;
 
-/// Where a token comes from: what was given (a file, which may change), and what the server renewed that to, kept by
-/// the client in a file of its own, of mode 0600.
+/// Where a token comes from: the original one (for example in a file, which may change), and its renewal, which the
+/// client keeps in a file of its own, of mode 0600.
 #[derive(Clone)]
 pub struct Place {
-    /// What was given.
+    /// Reads the original token.
     pub given: Given,
-    /// The file of what it was renewed to; without one that is forgotten with the process.
+    /// The file with the renewed token. If `None`, the renewed token exists only in memory.
     pub kept: Option<PathBuf>,
 }
 
-/// What stands in the file that a client keeps.
+/// Content of the file with a renewed token.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// The token.
+    /// The renewed token.
     token: String,
-    /// BLAKE3 of the token that was given, in hexadecimal digits. If another is given by now, that counts.
+    /// BLAKE3 of the original token, in hexadecimal digits. If the original token is another one by now, the renewal
+    /// is ignored.
     given: String,
 }
 
 impl Place {
-    /// The token that counts now.
+    /// Returns the valid token: the renewal of the original token if there is one, else the original token.
     ///
     /// # Errors
-    /// Those of what was given; `Refused` if others can read what is kept; `Io`.
+    /// Those of reading the original token; `Refused` if other users can read the renewal's file; `Io`.
     pub fn load(&self) -> Result<JoinToken> {
         let given = (self.given)()?;
         Ok(self.renewed(&given)?.unwrap_or(given))
@@ -59,12 +61,12 @@ impl Place {
     fn renewed(&self, given: &JoinToken) -> Result<Option<JoinToken>> {
         let Some(path) = self.kept.as_ref().filter(|path| path.exists()) else { return Ok(None) };
         let kept = serde_json::from_slice::<Kept>(&read_private(path)?).ok();
-        // What can't be understood is as good as none: the token that was given is there.
+        // An unreadable renewal counts as none: the original token is still there.
         let kept = kept.filter(|kept| kept.given == name_of(given));
         Ok(kept.and_then(|kept| kept.token.parse().ok()))
     }
 
-    /// Keeps `token`, which the one that is given was renewed to.
+    /// Stores `token` as the renewal of the original token.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -74,7 +76,7 @@ impl Place {
         write_private(path, &serde_json::to_string(&kept).expect("plain data"))
     }
 
-    /// What clients show.
+    /// The credential that clients of the server send. It reads the token again when the server rejects it.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -82,7 +84,7 @@ impl Place {
         let (this, renewable) = (self.clone(), self.kept.is_some());
         let first = self.load()?;
         let (last, memory) = (Mutex::new((self.given)()?), !renewable);
-        // Without a file for what it was renewed to, only another token that is given is news.
+        // Without a file the renewal is only in the credential: replace it only if the original token has changed.
         let again = move || {
             let given = (this.given)().ok()?;
             let mut last = last.lock();
@@ -96,7 +98,7 @@ impl Place {
     }
 }
 
-/// The file in `folder` that keeps what the token for `server` was renewed to.
+/// Path of the file in `folder` for the renewed token of `server`.
 #[must_use]
 pub fn kept_in(folder: &Path, server: &str) -> PathBuf {
     let name = blake3::hash(server.as_bytes()).to_hex();
@@ -107,42 +109,42 @@ fn name_of(token: &JoinToken) -> String {
     blake3::hash(token.to_string().as_bytes()).to_hex().to_string()
 }
 
-/// How the token for a server stands.
+/// State of the token for a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenStatus {
-    /// The server.
+    /// Name of the server.
     pub server: String,
-    /// When it ends, as RFC 3339 has it; absent until the server has said so.
+    /// When it expires, as in RFC 3339; `None` until the server has reported it.
     #[serde(default)]
     pub expires: Option<String>,
     /// `unknown`, `good`, `ending` (within a day, and it was not or can't be renewed), `expired` or `rejected`.
     pub state: String,
-    /// Why it could not be renewed, or is rejected.
+    /// Why it could not be renewed, or why it is rejected.
     #[serde(default)]
     pub why: Option<String>,
 }
 
-/// Something to be told of a token.
+/// A change in the state of a token, to be reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// It was renewed, or another was given: it is good again, until then.
+    /// It was renewed or replaced, and is valid until this time.
     Good(String),
-    /// It ends within a day.
+    /// It expires within a day: when, and why it was not renewed.
     Ending(String),
-    /// It has ended.
+    /// It has expired at this time.
     Expired(String),
-    /// The server does not take it.
+    /// The server rejects it, for this reason.
     Rejected(String),
 }
 
-/// What is known of a token, and what is to be done about it. Times are seconds since 1970 by this machine's clock.
+/// What is known about a token, and what to do about it. Times are seconds since 1970 by this machine's clock.
 #[derive(Default)]
 struct Course {
-    /// Which one it is.
+    /// The token that the other fields describe.
     token: Option<JoinToken>,
     term: Option<Term>,
     rejected: Option<String>,
-    /// Why it was not renewed.
+    /// Why the last renewal failed.
     failed: Option<String>,
     told: Told,
 }
@@ -156,7 +158,7 @@ enum Told {
     Rejected,
 }
 
-/// What is to be asked of the server.
+/// The next request to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ask {
     Nothing,
@@ -176,7 +178,7 @@ impl Course {
         }
     }
 
-    /// This is the token now.
+    /// Sets the token. If it is another one, everything known about the old one is dropped.
     fn holds(&mut self, token: &JoinToken) {
         if self.token.as_ref() != Some(token) {
             *self = Self { token: Some(token.clone()), told: self.told, ..Self::default() };
@@ -187,12 +189,12 @@ impl Course {
         (self.term, self.rejected, self.failed) = (Some(term), None, None);
     }
 
-    /// The server does not take it.
+    /// The server rejected the token.
     fn rejected(&mut self, why: String) {
         self.rejected = Some(why);
     }
 
-    /// What is new at `now`, told once.
+    /// The change to report at `now`; each state is reported once.
     fn news(&mut self, now: u64) -> Option<News> {
         let standing = self.term.map(|term| (term.standing(now), clock::rfc3339(term.expires)));
         let (told, news) = match (&self.rejected, standing) {
@@ -203,13 +205,13 @@ impl Course {
                 (Told::Ending, News::Ending(why.unwrap_or(at)))
             }
             (None, Some((_, at))) => (Told::Nothing, News::Good(at)),
-            // Nothing is known of it yet.
+            // The server has not answered yet.
             (None, None) => return None,
         };
         (std::mem::replace(&mut self.told, told) != told).then_some(news)
     }
 
-    /// When it is to be looked at again.
+    /// Time until the next check.
     fn pause(&self, now: u64) -> Duration {
         match self.term {
             Some(term) if term.standing(now) == Standing::Over => LOOK_ENDED,
@@ -241,10 +243,10 @@ impl Course {
     }
 }
 
-/// Hears news of the token for a server. Called from the thread of [`Keeper`].
+/// Receives the name of a server and the change of its token. Called from the thread of [`Keeper`].
 pub type Tell = Box<dyn Fn(&str, News) + Send>;
 
-/// Keeps tokens good until it is dropped.
+/// A thread that renews tokens in time, until this is dropped.
 pub struct Keeper {
     shared: Arc<Shared>,
 }
@@ -255,7 +257,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A server, and the token for it.
+/// A server and its token.
 struct Tended {
     name: String,
     client: Arc<Client>,
@@ -264,8 +266,9 @@ struct Tended {
 }
 
 impl Keeper {
-    /// Looks after the tokens of `clients`, each with the name of its server and the place of its token, whose
-    /// credential it has. The clients should be in a hurry: what fails is tried again soon.
+    /// Starts to renew the tokens of `clients`. Each entry has the server's name, a client with the credential of its
+    /// token, and the place of the token. The clients should time out soon, since the thread serves one after the
+    /// other and retries failed requests.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -279,7 +282,7 @@ impl Keeper {
         Ok(Self { shared })
     }
 
-    /// How each token stands.
+    /// The state of each token.
     #[must_use]
     pub fn status(&self) -> Vec<TokenStatus> {
         let now = clock::unix_seconds();
@@ -289,8 +292,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // The thread may be waiting for a server that says nothing: it ends behind that, and whoever drops this does
-        // not wait.
+        // Not joined: the thread may be waiting for a server that does not answer. It ends after that request.
         *self.shared.ended.lock() = true;
         self.shared.changed.notify_all();
     }
@@ -325,10 +327,10 @@ impl Tended {
     }
 
     fn look(&self, now: u64) {
-        // Clients look for another by themselves when a server does not take the one that they have.
+        // The token file may have changed. Clients also reload by themselves when a server rejects their token.
         self.client.credential().reload();
         self.course().holds(&self.client.credential().token());
-        // Whoever waits for an answer does not hold the lock.
+        // The lock is not held during requests.
         let ask = self.course().ask(now);
         match ask {
             Ask::Nothing => {}
@@ -350,7 +352,7 @@ impl Tended {
             Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Untrusted) => {
                 self.course().rejected(base::chain(&error));
             }
-            // It is away, or too old to tell.
+            // The server cannot be reached, or is too old for this request.
             Err(_) => {}
         }
     }
@@ -358,7 +360,7 @@ impl Tended {
     fn renew(&self, now: u64) {
         let renewed = self.client.renew_token().map_err(|error| base::chain(&error));
         let renewed = renewed.and_then(|(token, grant)| {
-            // What is not kept would be lost with this process, and with it perhaps the last good token.
+            // A renewal that cannot be stored would be lost with this process, so that counts as a failure.
             let kept = self.place.keep(&token).map_err(|error| base::chain(&error));
             self.course().token = Some(token.clone());
             self.client.credential().replace(token);
@@ -399,7 +401,7 @@ mod tests {
         std::fs::write(folder.path().join("given"), token("two").to_string()).unwrap();
         assert!(credential.reload() && !credential.reload());
         assert_eq!((credential.token(), place.load().unwrap()), (token("two"), token("two")));
-        // Without a file of its own a client keeps what it was renewed to in memory.
+        // Without a file, a client keeps the renewal in memory.
         let forgets = Place { kept: None, ..place };
         let credential = forgets.credential().unwrap();
         assert!(credential.replace(token("renewed")) && !credential.reload());
@@ -427,7 +429,7 @@ mod tests {
         let over = begins + 30 * day;
         assert!(matches!(course.news(over), Some(News::Expired(_))));
         assert_eq!((course.ask(over), course.status("s", over).state.as_str()), (Ask::Nothing, "expired"));
-        // Somebody gives another.
+        // The user provides another token.
         assert_eq!(course.pause(over), LOOK_ENDED);
         course.holds(&token("one"));
         assert_eq!(course.ask(over), Ask::Nothing, "it is the same still");

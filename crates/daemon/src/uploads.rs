@@ -1,4 +1,5 @@
-//! Uploads under way: the writer of each, so that no prune deletes what its client has sent and not published yet.
+//! The running uploads. Each has a repository writer, whose lease keeps prunes from deleting objects that the client
+//! has sent but not published yet.
 
 use std::sync::Arc;
 
@@ -8,11 +9,12 @@ use store::{Repository, Stamp, Writer};
 
 use crate::clock;
 
-/// Most uploads that are remembered; the one that was quiet for longest goes.
+/// Maximum number of uploads; a new one replaces the upload that was idle for longest.
 const UPLOADS_MAX: usize = 256;
-/// After so many seconds without a request an upload is over.
+/// An upload ends after this many seconds without a request.
 const IDLE_SECONDS: u64 = 600;
-/// How often a writer says that it lives, as long as requests come. One whose client is gone falls silent by itself.
+/// Interval of a writer's heartbeats, in seconds. Only requests trigger them, so the lease of an abandoned upload
+/// expires.
 const BEAT_SECONDS: u64 = 60;
 
 struct Upload {
@@ -22,12 +24,12 @@ struct Upload {
     beaten: u64,
 }
 
-/// The writers of uploads, by the names that clients gave them.
+/// The writers of uploads, by the names that the clients chose.
 #[derive(Default)]
 pub(crate) struct Uploads(Mutex<Vec<Upload>>);
 
 impl Uploads {
-    /// The writer of the upload `name`, which begins if there is none. Blocks.
+    /// The writer of the upload `name`; starts the upload if it does not run. Blocks.
     pub(crate) fn writer(&self, repository: &Repository, name: &str) -> Result<Arc<Writer>> {
         let now = clock::unix_seconds();
         let mut uploads = self.uploads();
@@ -40,6 +42,7 @@ impl Uploads {
             if is_due {
                 upload.beaten = now;
             }
+            // The heartbeat writes to the repository, so the lock is released first.
             drop(uploads);
             if is_due {
                 writer.beat()?;
@@ -57,7 +60,7 @@ impl Uploads {
         Ok(writer)
     }
 
-    /// Forgets the upload `name`, whose writer ends with its last request.
+    /// Forgets the upload `name`. Its writer ends with its last running request.
     pub(crate) fn end(&self, name: &str) {
         self.uploads().retain(|upload| upload.name != name);
     }

@@ -1,4 +1,5 @@
-//! The API over real connections on loopback: what a server takes, what it refuses, and that repeating is safe.
+//! Tests the API over real connections on loopback: what a server accepts, what it refuses, and that repeated
+//! requests have no second effect.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -66,7 +67,7 @@ impl Bench {
     }
 }
 
-/// A version of a small disk, its objects in `sink`.
+/// A draft of a small disk, whose objects go to `sink`.
 fn draft(sink: &dyn ObjectSink) -> Bytes {
     let disk = MemoryDisk::new((0..1u32 << 18).flat_map(u32::to_le_bytes).collect());
     let geometry = Geometry { size_bytes: 1 << 20, logical_sector_bytes: 512, physical_sector_bytes: 512 };
@@ -121,12 +122,12 @@ fn a_token_says_what_it_grants_and_gives_another_that_grants_the_same() {
     assert_eq!(connect(&token).token_grant().unwrap().right, "read");
     connect(&token).images().unwrap();
     assert!(!format!("{renewed:?}").contains(token.secret.expose()), "no log holds a secret");
-    // No more is granted than before.
+    // The renewed token grants no more than the old one.
     let writer = bench.client(&["web"], daemon::authority::Right::Write, u64::MAX);
     let (token, _) = writer.renew_token().unwrap();
     let refused = connect(&token).publish("other", Bytes::new(), "key").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
-    // One that says nothing of it ends for good.
+    // A token without `lasts` cannot be renewed.
     let claims = daemon::authority::Claims {
         images: vec!["*".to_owned()],
         right: daemon::authority::Right::Read,
@@ -140,7 +141,7 @@ fn a_token_says_what_it_grants_and_gives_another_that_grants_the_same() {
     assert!(refused.kind() == ErrorKind::Denied && refused.to_string().contains("renewed"), "{refused}");
 }
 
-/// Waits for nobody for long, and does something whenever something happens.
+/// Shortens the waits of a prune, and calls the closure at each event.
 struct Watching<'a>(&'a dyn Fn(&PruneEvent));
 
 impl Overseer for Watching<'_> {
@@ -164,7 +165,7 @@ fn a_prune_waits_for_an_upload_and_harms_no_reader() {
     first.publish("web", draft(&first), "first").unwrap();
     let orphan = ObjectRef::of(ObjectKind::Chunk, b"sent and never published");
     second.put_object(&orphan, Bytes::from_static(b"sent and never published")).unwrap();
-    // The same content under way once more, by somebody who will publish it, in his time.
+    // A third upload of the same content, which will be published later.
     let third = bench.writer();
     let draft = draft(&third);
     let published = std::sync::atomic::AtomicBool::new(false);
@@ -173,12 +174,12 @@ fn a_prune_waits_for_an_upload_and_harms_no_reader() {
         if is_waiting && !published.swap(true, std::sync::atomic::Ordering::Relaxed) {
             third.publish("web", draft.clone(), "third").unwrap();
         }
-        // Whoever reads a version meanwhile finds all of it.
+        // A reader finds the published version complete during the prune.
         let manifest = Manifest::decode(&first.manifest("web@1").unwrap()).unwrap();
         assert!(image::Catalogue::load(&manifest, &first).is_ok(), "{event:?}");
     });
     assert!(published.into_inner(), "the upload was waited for");
-    // The second never came back.
+    // The second upload was never published.
     assert_eq!((report.deleted.objects, report.revoked), (1, 1), "{report:?}");
     assert!(!first.has_object(&orphan).unwrap());
     let verified = bench.repository.verify(&Scope::All, &NoProgress).unwrap();
@@ -235,7 +236,7 @@ fn a_token_opens_what_it_names_until_it_expires() {
     assert_eq!(reader.put_object(&object, Bytes::from_static(b"x")).unwrap_err().kind(), ErrorKind::Denied);
 }
 
-/// Sends `request` as it is and returns all that comes back.
+/// Sends `request` unchanged and returns the whole answer.
 fn raw(bench: &Bench, request: &str) -> String {
     let mut stream = TcpStream::connect(bench.server.address()).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -264,8 +265,18 @@ fn hostile_requests_get_a_problem_and_no_more() {
         (with("POST /api/v1/sessions", "Transfer-Encoding: chunked\r\n"), 400),
         (with("DELETE /api/v1/images", ""), 405),
         (with("GET /%00", ""), 404),
-        ("GET /api/v1/images HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Basic eDp5\r\n\r\n".into(), 401),
-        ("GET /api/v1/images HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer e30.e30\r\n\r\n".into(), 401),
+        (
+            "GET /api/v1/images HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: Basic eDp5\r\n\r\n"
+                .into(),
+            401,
+        ),
+        (
+            "GET /api/v1/images HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Authorization: Bearer e30.e30\r\n\r\n"
+                .into(),
+            401,
+        ),
     ] {
         let answer = raw(&bench, &request);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}\n{answer}");
@@ -296,7 +307,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
     bench.server.shutdown();
 }
 
-/// A request with a body, and the status and body of its answer.
+/// Sends a request with a body; returns the status and the body of the answer.
 fn ask(bench: &Bench, secret: &str, line: &str, more: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(bench.server.address()).unwrap();
     let length = body.len();
@@ -429,7 +440,7 @@ fn a_client_writes_reads_appends_and_frees_more_than_a_request_holds() {
     let expected = [
         &[0; 3 << 20][..],
         &bytes[3 << 20..4 << 20],
-        // What nobody touched since it was written, five bytes further on.
+        // Content not changed since it was written, moved by five bytes.
         &bytes[(4 << 20) - 5..(10 << 20) - 5],
         &bytes[10 << 20..28 << 20],
         &[0; 36 << 20],

@@ -1,4 +1,4 @@
-//! A disk that runs from an image of a server, over HTTPS on loopback, also while the server is away.
+//! Tests a disk that runs from an image of a server, over HTTPS on loopback, also while the server cannot be reached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -34,7 +34,7 @@ fn start(repository: &Arc<Repository>, state: &Path, listen: SocketAddr) -> Serv
     serve(options).unwrap()
 }
 
-/// A repository with the image `web` of `SIZE` bytes behind a server.
+/// A repository with the image `web` of `SIZE` bytes, and a server for it.
 struct Site {
     folder: tempfile::TempDir,
     repository: Arc<Repository>,
@@ -115,7 +115,7 @@ fn a_commit_through_a_server_is_one_version_whatever_its_size() {
     let client = Arc::new(Client::connect(&address, &token, ClientOptions::default()).unwrap());
     let (one, two) = (site.disk("one", &client), site.disk("two", &client));
     let (options, image) = (CommitOptions::new(&site.stamp), "web".parse().unwrap());
-    // More than any request carries, and a chunk that is written in part.
+    // More than one request can carry, and a partly written chunk.
     let mut expected = site.content.clone();
     let at = (3 << 18) + 512;
     expected[at..].iter_mut().for_each(|byte| *byte = byte.wrapping_mul(77));
@@ -133,7 +133,7 @@ fn a_commit_through_a_server_is_one_version_whatever_its_size() {
         two.commit(&*client, &image, &CommitOptions { onto: Onto::Newest, ..options }).unwrap().unwrap();
     expected[512..1024].fill(9);
     assert!(commit.manifest.number == 4 && site.read("web@4") == expected);
-    // An image of its own.
+    // Commit as an image of its own.
     let commit = two.commit(&*client, &"two".parse().unwrap(), &options).unwrap().unwrap();
     assert_eq!((commit.manifest.number, two.base().image.as_str()), (1, "two"));
     server.shutdown();

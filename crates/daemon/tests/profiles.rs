@@ -1,4 +1,5 @@
-//! Boot profiles over HTTPS on loopback: kept, given, and told from machine to machine while they start.
+//! Tests boot profiles over HTTPS on loopback: the server stores and returns them, and passes reads between machines
+//! that start.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -67,7 +68,7 @@ fn a_boot_that_was_told_is_what_the_next_machine_is_given() {
     let found = client.profile("web", 2).unwrap().unwrap();
     assert_eq!((found.boots, found.chunk_bytes, found.number), (1, 256 << 10, 1));
     assert_eq!(found.runs, boot.runs);
-    // Another one that ends at the same time is not needed.
+    // A second boot that ends at the same time is not kept.
     assert!(!client.add_boot("web", &boot).unwrap().kept);
     assert_eq!(bench.repository.profile(&"web".parse().unwrap(), 2).unwrap().unwrap().boots, 1);
     let missing = BootRequest { version: 9, ..boot };
@@ -97,7 +98,7 @@ fn machines_tell_each_other_what_they_read() {
     assert_eq!(client.exchange_reads("web", &long).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// A client that says when its machine has told and heard how much.
+/// A client that counts what its machine has reported and received.
 struct Counting {
     client: Arc<Client>,
     told: AtomicUsize,
@@ -122,7 +123,7 @@ impl BootProfiles for Counting {
     }
 }
 
-/// A disk that starts from the server, and what counts its exchange.
+/// A disk that starts from the server, and the counter of its exchange.
 fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
     let client = bench.client();
     let manifest = Manifest::decode(&client.manifest("web").unwrap()).unwrap();
@@ -136,7 +137,7 @@ fn machine(bench: &Bench, folder: &Path) -> (Mirror, Arc<Counting>) {
     (mirror, guide)
 }
 
-/// Looks again and again; gives up where it hangs.
+/// Checks a condition repeatedly; panics after too long.
 fn until(mut is_so: impl FnMut() -> bool) {
     let clock = Clock::start();
     while !is_so() {
@@ -156,7 +157,7 @@ fn a_machine_that_starts_later_has_what_the_first_one_read() {
     let (first, first_guide) = machine(&bench, &folder.path().join("first"));
     read(&first, &order[..20]);
     until(|| first_guide.told.load(Ordering::SeqCst) == 20);
-    // The second starts, while the first one goes on.
+    // The second machine starts while the first one still runs.
     let (second, second_guide) = machine(&bench, &folder.path().join("second"));
     read(&first, &order[20..]);
     until(|| second_guide.heard.load(Ordering::SeqCst) == order.len());
@@ -168,7 +169,7 @@ fn a_machine_that_starts_later_has_what_the_first_one_read() {
     assert_eq!(second.counters().prefetched_unused_bytes(), 0);
     first.close().unwrap();
     drop(first);
-    // Whoever starts when both are long gone has it from the profile.
+    // A machine that starts long after both gets the profile.
     let found = bench.client().profile("web", 2).unwrap().unwrap();
     assert_eq!((found.boots, found.runs), (1, runs_of(&order)));
     second.close().unwrap();

@@ -1,4 +1,4 @@
-//! Where attached disks are, and which of them is meant.
+//! Options that select attached disks and their folder.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Options that several commands share. Those of one command stand in its own file.
+//! Options that several commands share. The options of a single command are in its own file.
 
 mod attached;
 mod global;

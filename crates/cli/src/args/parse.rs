@@ -1,8 +1,9 @@
-//! Values of options, checked.
+//! Parses and checks the values of options. Errors are texts for the user.
 
 use base::units;
 use daemon::attached::Quiesce;
 
+/// Parses KEY=VALUE; the key is not empty.
 pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -10,10 +11,12 @@ pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Parses a number of bytes.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     units::parse_bytes(text).ok_or_else(|| "expected a number of bytes, such as 4096 or 20G".to_owned())
 }
 
+/// Parses OFFSET+LENGTH into a range of bytes, which is not empty.
 pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
     let parsed = text.split_once('+').and_then(|(offset, length)| {
         let (offset, length) = (units::parse_bytes(offset)?, units::parse_bytes(length)?);
@@ -24,6 +27,7 @@ pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
         .ok_or_else(|| "expected OFFSET+LENGTH, such as 1M+4096".to_owned())
 }
 
+/// Parses the size of a chunk: a power of two within the limits.
 pub(crate) fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
     use base::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
     units::parse_bytes(text)
@@ -32,6 +36,7 @@ pub(crate) fn parse_chunk_bytes(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "expected a power of two from 64K to 16M".to_owned())
 }
 
+/// Parses the memory of a pipeline: at least 32 MiB.
 pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 32 << 20;
     units::parse_bytes(text)
@@ -39,12 +44,14 @@ pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a size from 32M on".to_owned())
 }
 
+/// Parses the size of the cache: at least `CACHE_BYTES_MIN`.
 pub(crate) fn parse_cache(text: &str) -> Result<u64, String> {
     units::parse_bytes(text)
         .filter(|&bytes| bytes >= store::CACHE_BYTES_MIN)
         .ok_or_else(|| format!("expected a size from {} on", units::show_bytes(store::CACHE_BYTES_MIN)))
 }
 
+/// Parses the memory of a receiver: at least 4 MiB.
 pub(crate) fn parse_buffer(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 4 << 20;
     units::parse_bytes(text)
@@ -52,12 +59,14 @@ pub(crate) fn parse_buffer(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a size from 4M on".to_owned())
 }
 
+/// Parses a rate into bits per second: at least 1 Mbit/s.
 pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 1_000_000;
     let expected = || "expected a rate from 1M on, such as 800M or 10G".to_owned();
     units::parse_bits_per_second(text).filter(|&rate| rate >= LEAST).ok_or_else(expected)
 }
 
+/// Parses a time with the unit s, m, h or d: from one second to 100 years.
 pub(crate) fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> {
     let parsed = text.char_indices().last().and_then(|(last, unit)| {
         let seconds = match unit {
@@ -76,6 +85,7 @@ pub(crate) fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> 
         .ok_or_else(|| "expected a time such as 30d, 8h or 15m".to_owned())
 }
 
+/// Parses what to freeze: `agent:SOCKET` or `mount:PATH`.
 pub(crate) fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
     match text.split_once(':') {
         Some(("agent", path)) if !path.is_empty() => Ok(Quiesce::Agent(path.into())),
@@ -84,7 +94,7 @@ pub(crate) fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
     }
 }
 
-/// Bytes a second.
+/// Parses a rate in bits per second, and returns bytes per second; 0 for `off`.
 pub(crate) fn parse_background(text: &str) -> Result<u64, String> {
     match text {
         "off" => Ok(0),
@@ -92,6 +102,7 @@ pub(crate) fn parse_background(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses UID:GID, both as numbers.
 pub(crate) fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     let ids = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
     ids.ok_or_else(|| "expected two numbers, such as 1000:1000".to_owned())

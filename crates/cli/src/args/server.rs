@@ -1,4 +1,4 @@
-//! How a server is reached, and how it is told apart.
+//! Options for a server: its address, its token, its state folder and its transport.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub(crate) struct There {
     pub access: ServerAccess,
 }
 
-/// How a server is reached. Its token never comes from an argument, which every user of the machine could read.
+/// How to reach a server. The token itself is never an argument, since every user of the machine could read that.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ServerAccess {
     /// File with the server's token, `-` for standard input [or the token itself in DISKCAST_TOKEN]

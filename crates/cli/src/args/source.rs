@@ -1,4 +1,4 @@
-//! How a source is taken.
+//! Options for reading a source.
 
 /// How a source is taken.
 #[derive(Debug, Clone, clap::Args)]

@@ -1,4 +1,4 @@
-//! How a target is written.
+//! Options for writing a target.
 
 use super::parse::parse_memory;
 

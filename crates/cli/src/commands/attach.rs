@@ -1,4 +1,5 @@
-//! `diskcast attach`: runs a disk from an image that is still on its way, until a signal or `diskcast detach` ends it.
+//! `diskcast attach`: runs a disk from an image that is still being fetched, until a signal or `diskcast detach` ends
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +115,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Some(kept) => again(kept, args)?,
         None => anew(context, args, &name)?,
     };
-    // From here on what was kept counts, not what this process was started with.
+    // From here on use the stored settings, not this process's options.
     let context = &Context { global: global(&context.global, &settings), output: context.output };
     let stop = Stop::new();
     let connected = Connected::new(context, &settings, &folder, &stop)?;
@@ -162,7 +163,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How a new disk is attached.
+/// The settings of a new disk.
 fn anew(context: &Context, args: &Args, name: &str) -> Result<Settings> {
     let mut settings = Settings::new(name, &args.image);
     let global = &context.global;
@@ -185,10 +186,10 @@ fn anew(context: &Context, args: &Args, name: &str) -> Result<Settings> {
     Ok(settings)
 }
 
-/// How a disk that is there is attached: as it was, but for what is said now.
+/// The settings of an existing disk: the stored ones, changed by the options that are given now.
 fn again(mut kept: Settings, args: &Args) -> Result<Settings> {
     if args.image != kept.image && args.image != kept.name {
-        let text = format!("the disk `{}` is there already, and began as {}", kept.name, kept.image);
+        let text = format!("the disk `{}` exists already, and began as {}", kept.name, kept.image);
         return Err(Failure::new(Exit::Refused, text).hint(format!(
             "`diskcast attach {0}` goes on with it, `diskcast detach {0} --discard` deletes it, --name names another",
             kept.name
@@ -198,7 +199,7 @@ fn again(mut kept: Settings, args: &Args) -> Result<Settings> {
     Ok(kept)
 }
 
-/// Puts what the options say into `settings`.
+/// Sets those `settings` for which an option is given.
 fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     if !args.from.is_empty() {
         settings.servers = servers(args)?;
@@ -227,7 +228,7 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The servers, each with the file of its token.
+/// The servers, each with its token file.
 fn servers(args: &Args) -> Result<Vec<ServerSettings>> {
     let files = &args.token_file;
     if files.len() > 1 && files.len() != args.from.len() {
@@ -253,7 +254,7 @@ fn absolute_cache(cache: &str) -> Result<String> {
     Ok(std::path::absolute(cache)?.to_string_lossy().into_owned())
 }
 
-/// The common options as the disk's settings have them.
+/// The common options with the values of the disk's settings.
 fn global(here: &Global, settings: &Settings) -> Global {
     let mut global = here.clone();
     global.repo.clone_from(&settings.repository);
@@ -269,28 +270,28 @@ fn global(here: &Global, settings: &Settings) -> Global {
     global
 }
 
-/// A server.
+/// A server that is a source.
 struct Connection {
     url: String,
-    /// Where its token comes from.
+    /// The place of its token.
     place: Place,
-    /// A client in a hurry. All clients of the server share its token.
+    /// A client with short timeouts. All clients of the server share its token.
     client: Arc<Client>,
 }
 
-/// Who can be asked.
+/// The sources of the disk.
 struct Connected {
     sources: Vec<Source>,
     /// The servers.
     connections: Vec<Connection>,
     repository: Option<Arc<Repository>>,
-    /// Where it is known what other machines read: a server rather than a repository, since through it they also tell
-    /// each other.
+    /// The boot profiles: from a server if there is one, since machines that start exchange their reads only through
+    /// a server.
     boot_profiles: Option<Arc<dyn BootProfiles>>,
 }
 
 impl Connected {
-    /// The repository; else the first server, whose token may or may not allow it.
+    /// Where commits go: the repository, or else the first server, whose token may refuse them.
     fn commit_to(&self, context: &Context, settings: &Settings) -> Result<Option<Arc<dyn Images>>> {
         if let Some(repository) = &self.repository {
             return Ok(Some(Arc::clone(repository) as Arc<dyn Images>));
@@ -299,7 +300,7 @@ impl Connected {
         Ok(Some(Arc::new(patient(context, settings, connection)?)))
     }
 
-    /// A repository is opened, a server is asked nothing yet.
+    /// Opens the repository and makes clients of the servers, without sending requests to them.
     fn new(context: &Context, settings: &Settings, folder: &Path, stop: &Stop) -> Result<Self> {
         let (mut sources, mut connections) = (Vec::new(), Vec::<Connection>::new());
         let cache = repository::chosen_cache(&context.global)?;
@@ -318,7 +319,7 @@ impl Connected {
             None => None,
             Some(_) => match repository::open(&context.global) {
                 Ok(repository) => Some(Arc::new(repository)),
-                // The disk can live without it as long as a server answers.
+                // The disk can do without the repository while a server answers.
                 Err(failure) if failure.exit == Exit::Failed && !sources.is_empty() => {
                     context.output.warning(&format!("goes on without its repository: {}", failure.message));
                     None
@@ -331,7 +332,7 @@ impl Connected {
         if let Some(repository) = &repository {
             let source = Source::repository(Arc::clone(repository));
             boot_profiles.get_or_insert_with(|| Arc::clone(repository) as Arc<dyn BootProfiles>);
-            // A folder is nearer than any server, a bucket is not.
+            // A local folder is asked before the servers, a bucket after them.
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
@@ -339,7 +340,7 @@ impl Connected {
     }
 }
 
-/// How the disk takes part in multicast. Without an interface for it, it does not.
+/// The multicast options; `None` if multicast is off, or there is no interface for it.
 fn multicast(context: &Context, settings: &Settings, connected: &Connected) -> Option<MulticastOptions> {
     let server = &connected.connections.first().filter(|_| !settings.no_multicast)?.client;
     let output = context.output;
@@ -359,14 +360,14 @@ fn access(settings: &Settings, server: &ServerSettings) -> ServerAccess {
     ServerAccess { token_file: server.token_file.clone(), wait }
 }
 
-/// A client of the same server that waits, and says so.
+/// Another client of the same server, which waits for answers and tells the user so.
 fn patient(context: &Context, settings: &Settings, connection: &Connection) -> Result<Client> {
     let (credential, keys) = (Arc::clone(connection.client.credential()), &context.global.keys);
     let wait = Duration::from_secs(settings.wait_seconds);
     connect::client_by(&connection.url, credential, wait, keys, Stop::new(), context.output)
 }
 
-/// The version that a new disk begins as: of the first that has it, in the order in which sources are asked.
+/// Finds the version that a new disk begins as, at the first source that has it.
 fn begin(
     context: &Context,
     settings: &Settings,
@@ -408,7 +409,7 @@ fn first_that_has(
     for found in before.into_iter().chain(from_servers).chain(behind) {
         match found {
             Ok(version) => return Ok(version.manifest),
-            // Another may have it. What nobody trusted has signed is not asked for elsewhere.
+            // Another source may have it. A version without a trusted signature is an error at once.
             Err(failure) if matches!(failure.exit, Exit::NotFound | Exit::Failed) => {
                 first.get_or_insert(failure);
             }

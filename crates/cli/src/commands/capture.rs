@@ -1,4 +1,4 @@
-//! `diskcast capture`: keeps a disk as a new version of an image, in a repository here or on a server.
+//! `diskcast capture`: stores a disk as a new version of an image, in the repository or on a server.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,8 @@ pub(crate) struct Args {
     pub effort: Effort,
 }
 
-/// Most data chunks of the newest version that are remembered so that equal content is not encoded again.
+/// Maximum number of data chunks of the newest version that are kept in memory, so that equal chunks are not encoded
+/// again.
 const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -122,7 +123,8 @@ impl Job<'_> {
         let repository = repository::with_scrubs(global, repository::open_or_create(global)?);
         self.context.output.detail(&format!("repository {}", repository.name()));
         let told = || {
-            let text = "a prune took this capture for dead, as it was silent for long: it starts again";
+            let text =
+                "a prune considered this capture dead, since it was silent for too long: it starts again";
             self.context.output.warning(text);
         };
         Writer::retrying(&repository, &repository::stamp(), told, |writer| self.write(&repository, writer))
@@ -135,7 +137,7 @@ impl Job<'_> {
 
     fn to_server(&self, server: &str) -> Result<()> {
         let client = connect::writer(server, &self.args.access, self.context, true)?;
-        // Whoever may not write there learns it before the disk is read.
+        // A request that fails now if the token or the server does, before the disk is read.
         match client.recent(self.image.as_str()) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -205,7 +207,7 @@ impl Job<'_> {
     }
 }
 
-/// Bytes per second in words.
+/// A rate as text, in bytes per second.
 pub(crate) fn show_rate(bytes: u64, took: std::time::Duration) -> String {
     let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
     show_bytes_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
@@ -226,8 +228,8 @@ fn describe(name: &str, map: &DiskMap) -> String {
     format!("{name}: {found}; {in_use} of {size} to capture")
 }
 
-/// What the newest version of the image holds, so that unchanged content is neither encoded nor stored again. Nothing
-/// is known where that is damaged, since a capture is what heals it, or where nobody trusted has signed it.
+/// The chunks of the image's newest version, so that unchanged content is neither encoded nor stored again. Empty if
+/// that version is damaged, since a new capture repairs it, or has no trusted signature.
 fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
     match repository.resolve(&Reference::Newest(image.clone())) {
         Ok(newest) if newest.statistics.data_chunks <= KNOWN_CHUNKS_MAX => {

@@ -1,4 +1,4 @@
-//! `diskcast clone`: a new image that begins as a version of another.
+//! `diskcast clone`: makes a new image that begins as a version of another one.
 
 use mirror::images::if_found;
 use serde_json::json;
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             None => 1,
         }
     } else {
-        // What is cloned is what is said, also where a tag or the newest version moves meanwhile.
+        // Clone exactly the version that is reported, even if the tag or the newest version moves meanwhile.
         let from = Reference::Version(from.image().clone(), version);
         images.clone_version(&from, &image, &repository::stamp())?
     };

@@ -1,4 +1,4 @@
-//! `diskcast commit`: what changed on a disk becomes a new version, in a repository here or on a server.
+//! `diskcast commit`: stores the changes of a disk as a new version, in the repository or on a server.
 
 use std::fs::File;
 use std::io;
@@ -54,7 +54,12 @@ pub(crate) struct Args {
     #[arg(long, requires = "disk")]
     pub merge: bool,
     /// Write these bytes of SOURCE at the same offset of the image; may be repeated
-    #[arg(long = "range", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["at", "append", "disk"])]
+    #[arg(
+        long = "range",
+        value_name = "OFFSET+LENGTH",
+        value_parser = parse_range,
+        conflicts_with_all = ["at", "append", "disk"]
+    )]
     pub ranges: Vec<std::ops::Range<u64>>,
     /// Write all of SOURCE at this offset of the image
     #[arg(long, value_name = "OFFSET", value_parser = parse_size, conflicts_with_all = ["append", "disk"])]
@@ -63,7 +68,12 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["expect", "disk"])]
     pub append: bool,
     /// Mark these bytes as free: they read as zeros, and are neither stored nor installed; may be repeated
-    #[arg(long = "free", value_name = "OFFSET+LENGTH", value_parser = parse_range, conflicts_with_all = ["append", "disk"])]
+    #[arg(
+        long = "free",
+        value_name = "OFFSET+LENGTH",
+        value_parser = parse_range,
+        conflicts_with_all = ["append", "disk"]
+    )]
     pub freed: Vec<std::ops::Range<u64>>,
     /// Mark holes of SOURCE as free, too, instead of storing them as zeros: for disks of virtual machines that discard
     /// unused space
@@ -79,14 +89,14 @@ pub(crate) struct Args {
     pub there: There,
 }
 
-/// Bytes whose holes are looked for at a time.
+/// Bytes of the source that are searched for holes at a time.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Most ranges of one commit; where there are more the gaps between them are written as well.
+/// Maximum number of ranges in a commit; beyond that, the gaps between some ranges are written too.
 const RANGES_MAX: usize = 1 << 20;
 
-/// A file or device whose byte 0 is the image's byte `by`.
+/// A file or device whose byte 0 is byte `by` of the image.
 struct Source<'a> {
-    /// To look for holes.
+    /// For finding holes.
     file: File,
     by: u64,
     bytes: u64,
@@ -108,8 +118,8 @@ impl Content for Source<'_> {
     }
 }
 
-/// A source whose bytes go into a version that appears as soon as all of them are read: a look after each read is one
-/// after the last.
+/// A source that is checked for changes after each read. The version is published right after the last read, so no
+/// later check is needed.
 struct Watched<'a>(&'a Source<'a>);
 
 impl Content for Watched<'_> {
@@ -122,7 +132,7 @@ impl Content for Watched<'_> {
     }
 }
 
-/// What is to become the new version.
+/// The commit of a source.
 struct Job<'a> {
     context: &'a Context,
     args: &'a Args,
@@ -130,7 +140,8 @@ struct Job<'a> {
     source: Source<'a>,
 }
 
-/// Bytes of the image that change, ascending, none twice, and the version that they go onto if it may be no other.
+/// Bytes of the image that change, ascending without overlaps, and the version that the commit must follow, if that
+/// is fixed.
 #[derive(Default)]
 struct Changes {
     written: Vec<Range<u64>>,
@@ -145,7 +156,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     };
     let image: ImageName = name.parse()?;
     let opened = disk::open_source(source)?;
-    // Any file may be put somewhere into an image; a disk is compared with one.
+    // With --at and --append the source may be any file; otherwise it must be a raw disk.
     if args.at.is_none() && !args.append {
         source::check_form(&opened, args.format)?;
         source::check_unused(&opened)?;
@@ -198,13 +209,13 @@ impl Job<'_> {
         })
     }
 
-    /// All of the source behind the image's `end`.
+    /// Appends the whole source after the image's `end`.
     fn behind(&self, end: u64) -> Changes {
         let place = end..end + self.source.bytes;
         Changes { written: vec![place], ..Changes::default() }
     }
 
-    /// What the options name; nothing if they leave that to a comparison.
+    /// The changes that the options name; `None` if the source must be compared with the image.
     fn named(&self) -> Result<Option<Changes>> {
         let args = self.args;
         if args.at.is_none() && args.ranges.is_empty() && args.freed.is_empty() {
@@ -228,7 +239,7 @@ impl Job<'_> {
         Ok(Some(Changes { written: ranges(&written), freed: ranges(&freed), expected: args.expect }))
     }
 
-    /// Makes the version, unless there is nothing to be made or it is only to be said what would be.
+    /// Makes the version and reports it; with --dry-run, or if nothing differs, only reports.
     fn conclude(
         &self,
         changes: &Changes,
@@ -240,7 +251,7 @@ impl Job<'_> {
         let sum = |ranges: &[Range<u64>]| -> u64 { ranges.iter().map(|range| range.end - range.start).sum() };
         let (bytes, freed) = (sum(&changes.written), sum(&changes.freed));
         let ranges = changes.written.len() + changes.freed.len();
-        // Whether it changed while it was compared.
+        // The source must not have changed while it was compared.
         let meanwhile = self.source.watch.changes()?;
         if !meanwhile.is_empty() {
             return Err(source::changed(self.source.opened, &meanwhile));
@@ -277,23 +288,24 @@ impl Job<'_> {
     }
 }
 
-/// How many bytes there are to read. A device says so by its geometry.
+/// Number of bytes of the source: the length of a file, the capacity of a device.
 fn size_of(source: &disk::Source) -> Result<u64> {
     let found = source.path().metadata()?;
     if found.is_file() { Ok(found.len()) } else { Ok(source.geometry().size_bytes) }
 }
 
 impl Source<'_> {
-    /// The parts of `range` of the image for which the file holds nothing, ascending; none of a device.
+    /// The holes of the file in `range` (bytes of the image), ascending; none for a device.
     fn holes(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut holes = Vec::new();
         let (mut at, end) = (range.start - self.by, range.end - self.by);
         while at < end {
-            // Whoever cannot tell holds everything; behind the last data is the end's hole.
+            // A filesystem that cannot report holes counts as having none. After the last data there is a hole up to
+            // the end.
             let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end);
             let data = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
                 Ok(data) => data.min(end),
-                // Nothing behind the end of a file that was cut is a hole.
+                // If the file became shorter, the missing part is not a hole.
                 Err(_) if !self.watch.is_still() => {
                     return Err(source::changed(self.opened, &self.watch.changes()?));
                 }
@@ -308,7 +320,8 @@ impl Source<'_> {
     }
 }
 
-/// Where `source` differs from `version`. Of sectors that are free there, those that do not hold zeros are written.
+/// The changes that make `version` equal to `source`. Of sectors that are free in `version`, those that are not zero
+/// in `source` are written.
 fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Args) -> Result<Changes> {
     let (size, expected) = (source.bytes, version.layout().size_bytes());
     if size != expected {
@@ -317,7 +330,7 @@ fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Args) -> Result<C
             Failure::new(Exit::Refused, text).hint("say where it goes: --at OFFSET, --append, or --range")
         );
     }
-    // What was compared with one version must not go onto another.
+    // The commit must follow exactly the version that was compared.
     let expected = args.expect.or(Some(version.manifest().number));
     let written = version.differences(source, RANGES_MAX)?;
     if !args.free_holes {
@@ -325,7 +338,7 @@ fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Args) -> Result<C
     }
     let mut freed = ExtentSet::new();
     for start in (0..size).step_by(usize::try_from(PIECE_BYTES).expect("it is small")) {
-        // Holes that are not freed are zeros that are written.
+        // Holes beyond `RANGES_MAX` are written as zeros instead.
         if freed.runs().len() < RANGES_MAX {
             let window = start..size.min(start + PIECE_BYTES);
             holes_in_use(version, source, &window)?.runs().iter().for_each(|run| freed.insert(*run));
@@ -338,7 +351,7 @@ fn compare(version: &Snapshot<'_>, source: &Source<'_>, args: &Args) -> Result<C
     Ok(Changes { written: bytes(&kept), freed: bytes(&freed), expected })
 }
 
-/// The allocated sectors of `window` that are holes of `source`, in whole logical sectors.
+/// The allocated sectors of `window` that are holes of `source`, rounded inwards to logical sectors.
 fn holes_in_use(version: &Snapshot<'_>, source: &Source<'_>, window: &Range<u64>) -> Result<ExtentSet> {
     let unit = u64::from(version.layout().logical_sector_bytes);
     let mut freed = ExtentSet::new();
@@ -350,7 +363,7 @@ fn holes_in_use(version: &Snapshot<'_>, source: &Source<'_>, window: &Range<u64>
     Ok(freed)
 }
 
-/// Ranges of bytes as a set whose unit is not the sector, but the byte.
+/// A set of byte ranges; here, an `ExtentSet` counts bytes instead of sectors.
 fn bytes_set(ranges: &[Range<u64>]) -> ExtentSet {
     let mut set = ExtentSet::new();
     ranges.iter().for_each(|range| set.insert(span(range)));

@@ -1,4 +1,4 @@
-//! `diskcast copy`: versions from this repository into another one.
+//! `diskcast copy`: copies versions from this repository into another one.
 
 use std::path::PathBuf;
 
@@ -61,7 +61,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             format!("{}copy {} versions into {} as {image}\n", context.would(), versions.len(), args.to)
         });
     }
-    // What is encrypted is not written in the clear by mistake.
+    // Encrypted content must not be written unencrypted by mistake.
     let stays_sealed = from.key_check().is_some() && !args.decrypt;
     let open = if stays_sealed { Repository::open_with } else { Repository::open_or_create_with };
     let to = repository::other(&args.to, &context.global, args.to_key.as_deref(), open)?;

@@ -1,4 +1,4 @@
-//! `diskcast create`: an empty image, to be written with `commit`.
+//! `diskcast create`: makes an empty image, to be written with `commit`.
 
 use base::units::show_bytes;
 use image::ChunkSize;

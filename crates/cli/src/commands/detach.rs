@@ -1,4 +1,4 @@
-//! `diskcast detach`: ends an attached disk once it is durable, and deletes it if asked to.
+//! `diskcast detach`: makes an attached disk durable and ends its process; deletes the disk if requested.
 
 use base::{Error, ErrorKind};
 use daemon::attached::{Answer, Request, Settings, ask, discard, exists};
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     pub force: bool,
 }
 
-/// What to do about changes that nobody committed.
+/// Hint for uncommitted changes.
 const UNCOMMITTED: &str = "`diskcast commit --disk` keeps them, --force deletes them";
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let request = Request::Detach { discard: args.discard, force: args.force };
     let ran = match ask(&folder, &request, &mut |_| {}) {
         Ok(Answer::Detached { .. }) => true,
-        Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
+        Ok(_) => return Err(Failure::new(Exit::Failed, "the disk sent an answer of the wrong type")),
         // No process runs it.
         Err(error) if error.kind() == ErrorKind::NotRunning => false,
         Err(error) => return Err(explain(args, error)),
@@ -58,7 +58,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let record = json!({ "type": "detached", "name": args.name, "ran": ran, "discarded": !stays });
     context.output.result(&record, || match (ran, stays) {
         (true, true) => format!("detached {0}; `diskcast attach {0}` goes on with it\n", args.name),
-        (false, true) => format!("nobody runs {0}; `diskcast attach {0}` goes on with it\n", args.name),
+        (false, true) => format!("no process runs {0}; `diskcast attach {0}` goes on with it\n", args.name),
         (_, false) => format!("detached and deleted {}\n", args.name),
     })
 }

@@ -1,4 +1,4 @@
-//! `diskcast diff`: where two versions differ.
+//! `diskcast diff`: shows where two versions differ.
 
 use base::units::show_bytes;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `diskcast disks`: lists attached disks, and how each is.
+//! `diskcast disks`: lists attached disks and their state.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let image = match Settings::load(&folder) {
             Ok(settings) => settings.ok_or_else(|| no_such_disk(&name))?.image,
             Err(error) if args.name.is_some() => return Err(error.into()),
-            // One that is damaged hides no other.
+            // A damaged disk must not hide the others.
             Err(_) => "?".to_owned(),
         };
         match ask(&folder, &Request::Status, &mut |_| {}) {
@@ -68,7 +68,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
                 details.extend(trouble(&status).into_iter().map(|(_, why)| format!("{name}: {why}")));
             }
             Ok(_) => {
-                return Err(Failure::new(Exit::Failed, format!("the disk `{name}` does not say how it is")));
+                return Err(Failure::new(
+                    Exit::Failed,
+                    format!("the disk `{name}` sent an answer of the wrong type"),
+                ));
             }
             Err(error) => {
                 let nobody = error.kind() == ErrorKind::NotRunning;
@@ -90,7 +93,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 
 /// The folder of the disk called `name`.
 pub(crate) fn folder_of(place: &DisksFolder, name: &str) -> Result<PathBuf> {
-    // Of the same letters as an image's, so that it is a folder's name wherever it stands.
+    // Disk names follow the rules of image names, so each is a valid folder name.
     let name: ImageName = name.parse()?;
     Ok(std::path::absolute(all(place)?)?.join(name.as_str()))
 }
@@ -117,7 +120,7 @@ fn names(place: &DisksFolder) -> Result<Vec<String>> {
     let entries = entries.map_err(|error| Failure::from(error).context(folder.display()))?;
     let names = entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<_> = names.filter(|name| name.parse::<ImageName>().is_ok()).collect();
-    // What holds no settings is something else that somebody put there.
+    // A folder without settings is not a disk.
     names.retain(|name| !matches!(Settings::load(&folder.join(name)), Ok(None)));
     names.sort();
     Ok(names)
@@ -138,7 +141,7 @@ fn cells(status: &Status) -> Vec<String> {
     ]
 }
 
-/// What somebody should look at: in a few words, and in many.
+/// Problems that need attention: each as a short and as a long text.
 fn trouble(status: &Status) -> Vec<(String, String)> {
     let mut trouble = Vec::new();
     if let Some(Waits { what, seconds, why }) = &status.waits {
@@ -151,7 +154,7 @@ fn trouble(status: &Status) -> Vec<(String, String)> {
     if status.damaged_count > 0 {
         let all = status.damaged.iter().map(|damaged| {
             let Damaged { what, source, why } = damaged;
-            format!("{source} has no good {what}: {why}")
+            format!("{source} has no undamaged {what}: {why}")
         });
         trouble.push((format!("{} damaged", status.damaged_count), all.collect::<Vec<_>>().join("; ")));
     }
@@ -164,14 +167,14 @@ fn trouble(status: &Status) -> Vec<(String, String)> {
                 ("token ends", format!("the token for {server} ends at {at}, and was not renewed{why}"))
             }
             "expired" => ("token expired", format!("the token for {server} has expired at {at}{why}")),
-            _ => ("token rejected", format!("{server} does not take the token{why}")),
+            _ => ("token rejected", format!("{server} rejects the token{why}")),
         };
         trouble.push((what.to_owned(), words));
     }
     trouble
 }
 
-/// Rounded down: 100 % is all of it.
+/// Percentage that is local, rounded down: 100 means everything.
 fn here_percent(status: &Status) -> u64 {
     let (here, all) = (u128::from(status.local_bytes), u128::from(status.size_bytes.max(1)));
     u64::try_from(here * 100 / all).expect("at most a hundred")

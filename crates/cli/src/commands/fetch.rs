@@ -1,4 +1,4 @@
-//! `diskcast fetch`: gets a version from a server and writes it to a disk or a file.
+//! `diskcast fetch`: fetches a version from a server and writes it to a disk or a file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ fn fetch(
     let (output, writing) = (context.output, args.writing.clone());
     let begin = Box::new(move |catalogue: Arc<Catalogue>| {
         let old = image::old_signatures(&catalogue, &*disk, disk.geometry().size_bytes)?;
-        // What can't be printed must not stop the work.
+        // A failure to print must not stop the work.
         watcher.suspend(|| drop(target::show_signatures(&old, &writing, output)));
         Installer::begin(catalogue, disk, install, watcher)
     });
@@ -129,7 +129,7 @@ fn transport(choice: Transport) -> net::fetch::Transport {
     }
 }
 
-/// By which way the bytes came.
+/// The transports that carried the bytes, as text.
 fn way(done: &FetchReport) -> &'static str {
     match (done.multicast_bytes, done.unicast_bytes) {
         (0, 0) => "nothing",
@@ -161,7 +161,7 @@ fn text(args: &Args, done: &FetchReport) -> String {
                 show_bytes(done.unicast_bytes)
             )
         }
-        "nothing" => "nothing had to come".to_owned(),
+        "nothing" => "nothing had to be fetched".to_owned(),
         way => format!("{} by {way}", show_bytes(bytes)),
     };
     let why = done

@@ -108,7 +108,7 @@ fn versions(context: &Context, repository: &Repository, name: &ImageName) -> Res
     context.output.list(&records, &table)
 }
 
-/// The tags of an image by the number of the version that each names.
+/// The tags of an image, by version number.
 pub(crate) fn tags_by_version(
     repository: &Repository,
     name: &ImageName,
@@ -126,7 +126,7 @@ fn by_tag(tags: &BTreeMap<u64, Vec<String>>) -> Value {
         .collect()
 }
 
-/// Size of the disk, or of the one partition, that the version holds.
+/// Size in bytes of the disk, or of the single partition, in the version.
 pub(crate) fn disk_bytes(version: &Manifest) -> u64 {
     version.size_sectors * SECTOR_BYTES
 }

@@ -1,4 +1,4 @@
-//! `diskcast inspect`: shows what a version holds.
+//! `diskcast inspect`: shows what a version contains.
 
 use std::fmt::Write;
 

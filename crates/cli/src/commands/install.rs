@@ -40,11 +40,11 @@ pub(crate) struct Args {
     pub effort: Effort,
 }
 
-/// What to do after an install broke off.
+/// Hint after an interrupted install.
 pub(crate) const GO_ON: &str = "the same command with --resume goes on from here";
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    // With the scrub log, which damage that is met here removes.
+    // With the scrub log: a damaged object that is found here is removed from the log.
     let repository = repository::with_scrubs(&context.global, repository::open(&context.global)?);
     let reference = repository::reference(&args.name)?;
     let version = version::find(context, &repository, &reference)?.manifest;
@@ -89,7 +89,7 @@ fn write(
     installer.finish()
 }
 
-/// An install that broke off leaves a target that can be gone on with; a refused one is as it was.
+/// Adds a hint: an interrupted install can be resumed, and a refused one has written nothing.
 pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
     match failure.exit {
@@ -106,7 +106,7 @@ fn record(args: &Args, version: &Manifest, done: &InstallReport, took: Duration)
     })
 }
 
-/// What an install did, in JSON.
+/// The report of an install as JSON.
 pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
     json!({
         "written_bytes": done.written_bytes, "kept_bytes": done.kept_bytes, "zeroed_bytes": done.zeroed_bytes,
@@ -122,7 +122,7 @@ fn text(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -
     format!("installed {image}@{number} on {path}: {}, {}, {rate}\n", sentence(done), show_duration(took))
 }
 
-/// What an install did, in words.
+/// The report of an install as text.
 pub(crate) fn sentence(done: &InstallReport) -> String {
     let mut parts = vec![format!("{} written", show_bytes(done.written_bytes))];
     let mut add = |bytes: u64, what: &str| {

@@ -1,4 +1,4 @@
-//! `diskcast key`: makes keys that sign versions and tags or encrypt repositories, and shows public halves.
+//! `diskcast key`: makes keys that sign versions and tags or encrypt repositories, and shows public keys.
 
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
         })?;
     }
     context.output.note(&format!(
-        "{}made {}, which signs, and {}, which those who trust it need",
+        "{}made {}, which signs, and {}, which machines need to trust it",
         context.would(),
         file.display(),
         public_file.display()
@@ -82,7 +82,7 @@ fn new_encryption(context: &Context, file: &Path) -> Result<()> {
     }
     context.output.result(&json!({ "type": "key", "file": file }), || {
         let (would, file) = (context.would(), file.display());
-        format!("{would}made {file}: keep a copy, without it nobody reads what it encrypts\n")
+        format!("{would}made {file}: keep a copy; what it encrypts cannot be read without it\n")
     })
 }
 
@@ -92,7 +92,7 @@ fn random() -> Result<[u8; 32]> {
     Ok(secret)
 }
 
-/// The public half of `key` as it stands in a file.
+/// The public half of `key` as a line of a file.
 fn line(key: &SigningKey, name: &str) -> String {
     let public = PublicKey::from(key);
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,4 +1,4 @@
-//! `diskcast log`: the versions of an image, newest first, and what each was made from.
+//! `diskcast log`: lists the versions of an image, newest first, each with its parent.
 
 use base::units::show_bytes;
 use image::SignedManifest;
@@ -61,7 +61,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.list(&records, &table)
 }
 
-/// What a version was made from, as short as that can be said.
+/// The parent of a version, or the version that it is a copy of, as short text.
 fn parent(sealed: &SignedManifest) -> String {
     let SignedManifest { manifest, .. } = sealed;
     match (&manifest.parent, &manifest.copied) {

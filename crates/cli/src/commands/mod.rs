@@ -1,4 +1,4 @@
-//! One file per command: what it prints, in which order it does things. The work itself is done further down the house.
+//! One file per command: its options, the order of its steps, and its output. The other crates do the work.
 
 pub(crate) mod attach;
 pub(crate) mod capture;
@@ -31,14 +31,14 @@ pub(crate) mod verify;
 use crate::args::Global;
 use crate::ui::output::Output;
 
-/// What every command gets.
+/// Options and output, which every command gets.
 pub(crate) struct Context {
     pub global: Global,
     pub output: Output,
 }
 
 impl Context {
-    /// What a sentence about a change begins with if nothing is changed.
+    /// Prefix of a sentence about a change: not empty with --dry-run.
     pub(crate) fn would(&self) -> &'static str {
         if self.global.dry_run { "would do: " } else { "" }
     }

@@ -1,5 +1,5 @@
-//! `diskcast mount`: shows versions as files, and makes writable disks of them, until it is unmounted or a signal ends
-//! it.
+//! `diskcast mount`: shows versions as files and makes writable disks from them, until it is unmounted or gets a
+//! signal.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,12 +124,12 @@ fn whoever_mounts() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// What a mount that failed needs.
+/// Adds a hint to the failure of a mount.
 fn explain(error: Error) -> Failure {
     let hint = match error.kind() {
         ErrorKind::Exists => "each mount keeps its disks in a folder of its own: --folder names another",
-        ErrorKind::Refused => "whoever mounts needs fusermount3 (package fuse3), or the rights of root",
-        _ => "the folder has to be there, and so has /dev/fuse: `modprobe fuse`",
+        ErrorKind::Refused => "mounting needs fusermount3 (package fuse3), or root",
+        _ => "the folder and /dev/fuse must exist: `modprobe fuse`",
     };
     Failure::from(error).hint(hint)
 }
@@ -147,7 +147,7 @@ fn plan(context: &Context, args: &Args, connected: &Connected) -> Result<()> {
     })
 }
 
-/// An event of a mount as a log has it.
+/// An event of a mount, for the log.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "event")]
 struct Happened {
@@ -160,12 +160,12 @@ impl std::fmt::Display for Happened {
     }
 }
 
-/// Who can be asked.
+/// The sources of a mount.
 struct Connected {
     origin: Origin,
     sources: Vec<Source>,
     names: Vec<String>,
-    /// Servers, clients of them in a hurry, and where their tokens come from.
+    /// Name of each server, a client with short timeouts, and the place of its token.
     tokens: Vec<(String, Arc<Client>, Place)>,
 }
 
@@ -178,7 +178,8 @@ impl Connected {
             let (keys, output) = (&context.global.keys, context.output);
             let place = connect::place(&access, Some(kept_in(folder, server)))?;
             let credential = place.credential()?;
-            // The first answer may take its time, others not: whoever lists a folder waits for them.
+            // Wait long for the first answer only: later requests keep a process waiting that, for example, lists a
+            // folder.
             let first =
                 connect::client_by(server, Arc::clone(&credential), args.wait, keys, Stop::new(), output)?;
             first.repository()?;

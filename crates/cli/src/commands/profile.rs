@@ -1,4 +1,4 @@
-//! `diskcast profile`: what machines read when they start from an image, as far as it is known.
+//! `diskcast profile`: shows or removes the boot profile of an image.
 
 use base::units::show_bytes;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `diskcast prune`: deletes what no version needs any more.
+//! `diskcast prune`: deletes data that no version needs any more.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -31,9 +31,9 @@ pub(crate) struct Args {
     pub patience: std::time::Duration,
 }
 
-/// Between two looks at writers that are waited for, at most.
+/// Maximum pause between two checks of the writers that the prune waits for.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Looks at each of them before its owner is given up, at least.
+/// Minimum number of checks before a silent writer counts as dead.
 const LOOKS: u32 = 10;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -83,7 +83,7 @@ fn explain(error: Error) -> Failure {
     }
 }
 
-/// Says who is waited for, once each, and who was given up.
+/// Reports the progress of a prune. Each writer that it waits for is reported once.
 struct Teller {
     output: Output,
     waited_for: RefCell<Vec<Owner>>,

@@ -1,4 +1,4 @@
-//! `diskcast remove`: removes a version, or a tag.
+//! `diskcast remove`: removes a version or a tag.
 
 use base::{Error, ErrorKind};
 use serde_json::json;
@@ -27,7 +27,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.name)?;
     if let Reference::Newest(image) = &reference {
         return Err(Failure::new(Exit::Usage, format!("`{image}` does not say which version to remove"))
-            .hint(format!("say `{image}@NUMBER` for a version or `{image}:TAG` for a tag; `diskcast images {image}` lists them")));
+            .hint(format!(
+                "say `{image}@NUMBER` for a version or `{image}:TAG` for a tag; \
+                 `diskcast images {image}` lists them"
+            )));
     }
     let (number, about) = find(&repository, &reference)?;
     let is_version = matches!(reference, Reference::Version(..));
@@ -48,8 +51,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     })
 }
 
-/// The number of the version that is meant, and how people may know it. One whose manifest is damaged or lost can be
-/// removed, too.
+/// The number of the version that `reference` names, and a description of it. A version whose manifest is damaged or
+/// lost can be removed, too.
 fn find(repository: &Repository, reference: &Reference) -> Result<(u64, String)> {
     match (repository.look(reference), reference) {
         (Ok((sealed, _)), _) => {

@@ -1,4 +1,4 @@
-//! `diskcast repository`: shows where the repository is, and what was found about its store.
+//! `diskcast repository`: shows the location of the repository and what its store supports.
 
 use std::fmt::Write;
 
@@ -61,7 +61,7 @@ fn text(
     line("id", repository.id());
     line("images", &images.to_string());
     match probe {
-        None => line("store", "not tried yet: the first who writes does, or `diskcast repository --probe`"),
+        None => line("store", "not tested yet: the first write tests it, or `diskcast repository --probe`"),
         Some(probe) => {
             let Capabilities { place, program, created, creator, verdict, .. } = probe;
             line("store", place);

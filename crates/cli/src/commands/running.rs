@@ -1,4 +1,5 @@
-//! `diskcast commit --disk`, `diskcast clone --disk`: a version of an attached disk, made by the process that runs it.
+//! `diskcast commit --disk` and `diskcast clone --disk`: request a commit from the process that runs an attached
+//! disk.
 
 use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
@@ -12,19 +13,19 @@ use crate::args::RunningDisk;
 use crate::exit::{Exit, Failure, Result};
 use crate::{clock, interrupt};
 
-/// What to tell those who interrupt a commit.
+/// Hint for an interrupted commit.
 const CALLED_OFF: &str =
     "a commit to a server is called off, and the disk runs on with all that was written: commit again";
-/// What to tell those whose commit found nobody to go to.
+/// Hint for a commit whose server did not answer.
 const RUNS_ON: &str = "the disk runs on with all that was written: commit again once the server answers";
 
-/// What is to become of the disk.
+/// The commit to request.
 pub(crate) struct What<'a> {
-    /// Image that gets the version; that of the disk's base, if not said.
+    /// Image that gets the version; `None`: the image of the disk's base.
     pub image: Option<&'a str>,
-    /// It must not exist yet.
+    /// Whether the image must not exist yet.
     pub new: bool,
-    /// It may go onto what others published meanwhile.
+    /// Whether the commit may follow a version that other writers published meanwhile.
     pub merge: bool,
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> 
     });
     let done = match answer {
         Ok(Answer::Committed(done)) => done,
-        Ok(_) => return Err(Failure::new(Exit::Failed, "the disk answers something else than it was asked")),
+        Ok(_) => return Err(Failure::new(Exit::Failed, "the disk sent an answer of the wrong type")),
         Err(error) if error.kind() == ErrorKind::NotRunning => {
             return Err(Failure::from(error)
                 .hint(format!("is it running? `diskcast attach {}` runs it", settings.name)));
@@ -88,7 +89,7 @@ pub(crate) fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> 
     })
 }
 
-/// Paths as the disk's process finds them.
+/// Makes the paths absolute, since the disk's process has another current folder.
 fn absolute(quiesce: &Quiesce) -> std::io::Result<Quiesce> {
     match quiesce {
         Quiesce::Agent(path) => std::path::absolute(path).map(Quiesce::Agent),

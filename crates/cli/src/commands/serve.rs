@@ -1,4 +1,4 @@
-//! `diskcast serve`: offers all images of a repository to the network.
+//! `diskcast serve`: serves all images of a repository to the network.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

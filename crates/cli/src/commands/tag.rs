@@ -1,4 +1,4 @@
-//! `diskcast tag`: gives a version a name that can be moved.
+//! `diskcast tag`: sets a tag, which is a movable name of a version.
 
 use serde_json::json;
 use store::TagName;

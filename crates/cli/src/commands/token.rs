@@ -1,4 +1,4 @@
-//! `diskcast token`: makes a token for machines that join this machine's server.
+//! `diskcast token`: makes a token for clients of this machine's server.
 
 use daemon::authority::{Claims, PATTERNS_MAX, Right};
 use daemon::state::StateFolder;

@@ -1,4 +1,4 @@
-//! `diskcast usage`: what images take, each for itself and together.
+//! `diskcast usage`: shows the space that each image takes, and the sum.
 
 use base::units::show_bytes;
 use serde_json::json;

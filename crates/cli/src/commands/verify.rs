@@ -1,4 +1,4 @@
-//! `diskcast verify`: checks that every stored byte is what it was.
+//! `diskcast verify`: checks that every stored byte is intact, and repairs damage if requested.
 
 use base::units::{show_bytes, show_duration};
 use serde_json::json;
@@ -30,11 +30,11 @@ pub(crate) struct Args {
     pub repair: Option<Option<String>>,
 }
 
-/// Most damaged records that are printed one by one for people; JSON has them all.
+/// Maximum number of damaged records printed as text; JSON has all of them.
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    // With the scrub log, which damage that is found here removes.
+    // With the scrub log: a damaged object that is found here is removed from the log.
     let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
     let scope = match &args.name {
         Some(name) => Scope::Version(repository::reference(name)?),
@@ -54,7 +54,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let RepairReport { verified: report, healed } = checked?;
     healed.iter().enumerate().try_for_each(|(index, healed)| show_healed(context, index, healed))?;
     if repository.is_locked() {
-        let note = "without the key: objects were held against their names, records against their checksums";
+        let note =
+            "without the key: objects were checked against their digests, records against their checksums";
         context.output.note(note);
     }
     report.damaged.iter().enumerate().try_for_each(|(index, damage)| show(context, index, damage))?;
@@ -80,8 +81,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         return Ok(());
     }
     Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len())).hint(
-        "`diskcast verify --repair` mends damaged records, `diskcast verify --repair OTHER` heals from another repository; \
-         capturing the same disks again heals their objects, too",
+        "`diskcast verify --repair` mends damaged records, \
+         `diskcast verify --repair OTHER` repairs them from another repository; \
+         capturing the same disks again repairs their objects, too",
     ))
 }
 
@@ -90,7 +92,7 @@ fn signers(report: &VerifyReport) -> Vec<serde_json::Value> {
     report.signers.iter().map(record).collect()
 }
 
-/// Who signed how many versions, in words; nothing if nobody signed any.
+/// The number of versions per signer, as text; empty if no version is signed.
 fn signed(report: &VerifyReport) -> String {
     let one = |signer: &Signer| {
         format!("{} by {}", signer.versions, keys::words(signer.key, signer.name.as_deref()))
@@ -105,8 +107,10 @@ fn show_healed(context: &Context, index: usize, healed: &Healed) -> Result<()> {
     let (word, told) = match how {
         How::Mended => ("mended", String::new()),
         How::Copied => ("copied", " (taken from the other repository)".to_owned()),
-        How::Rebuilt => ("rebuilt", " (written anew, from what other records tell)".to_owned()),
-        How::SetAside => ("set-aside", format!(" (set aside as `{}.damaged`: nobody needs it)", damage.path)),
+        How::Rebuilt => ("rebuilt", " (rewritten from other records)".to_owned()),
+        How::SetAside => {
+            ("set-aside", format!(" (set aside as `{}.damaged`: no version needs it)", damage.path))
+        }
     };
     let record = json!({ "type": "healed", "path": damage.path, "how": word, "text": damage.text });
     if !context.output.is_json() && index >= SHOWN_MAX {

@@ -1,4 +1,4 @@
-//! What people see: results and warnings, progress, questions, tables.
+//! Output for people and scripts: results, warnings, progress, questions and tables.
 
 pub(crate) mod output;
 pub(crate) mod progress;

@@ -1,4 +1,4 @@
-//! The only place that prints: results on stdout, as text or as JSON lines; everything else on stderr.
+//! Prints everything: results on stdout, as text or as JSON lines; everything else on stderr.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -11,7 +11,7 @@ use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::table::Table;
 
-/// Where and how to print.
+/// How to print.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     json: bool,
@@ -28,19 +28,19 @@ impl Output {
         self.json
     }
 
-    /// The result of a command: `record` as a line of JSON, or `text` for people. `record` has a `type`.
+    /// Prints the result of a command: `record` as a line of JSON, or `text` for people. `record` has a `type`.
     pub(crate) fn result(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
         debug_assert!(record["type"].is_string(), "a JSON line has a type");
         if self.json { print(&format!("{record}\n")) } else { print_unless(self.quiet, text) }
     }
 
-    /// What was asked for: printed even with --quiet.
+    /// Prints what the user asked for, also with --quiet.
     pub(crate) fn answer(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
         debug_assert!(record["type"].is_string(), "a JSON line has a type");
         print(&if self.json { format!("{record}\n") } else { text() })
     }
 
-    /// A list that was asked for: its `records` as lines of JSON, or a `table` as wide as the terminal.
+    /// Prints a list that the user asked for: its `records` as lines of JSON, or a `table` that fits the terminal.
     pub(crate) fn list(self, records: &[Value], table: &Table) -> Result<()> {
         if self.json {
             return records.iter().try_for_each(|record| print(&format!("{record}\n")));
@@ -50,35 +50,34 @@ impl Output {
         print(&table.render(width.map(|(width, _)| usize::from(width.0))))
     }
 
-    /// What has just happened, for a log: a line of JSON on stdout, or a line with the time for the journal on stderr.
-    /// `event` has a `type`.
+    /// Logs an event: as a line of JSON on stdout, or as a line with the time on stderr. `event` has a `type`.
     pub(crate) fn event(self, event: &(impl Serialize + Display)) {
         let now = clock::now_rfc3339();
         if self.json {
             let mut record = serde_json::to_value(event).expect("an event is plain data");
             record["time"] = now.into();
-            // A log that cannot be written must not stop what it tells of.
+            // A failure of the log must not stop the work.
             let _ = self.answer(&record, String::new);
         } else {
             self.note(&format!("{now} {event}"));
         }
     }
 
-    /// Something to know, on stderr, unless --quiet.
+    /// Prints a remark on stderr, unless --quiet.
     pub(crate) fn note(self, text: &str) {
         if !self.quiet {
             complain(&format!("{text}\n"));
         }
     }
 
-    /// Something to know for those who said --verbose.
+    /// Prints a remark on stderr if --verbose.
     pub(crate) fn detail(self, text: &str) {
         if self.verbose {
             self.note(text);
         }
     }
 
-    /// Something that a person should look at.
+    /// Prints a warning on stderr, and as JSON if --json.
     pub(crate) fn warning(self, text: &str) {
         if self.json {
             // A warning that cannot be printed must not stop the work.
@@ -87,7 +86,7 @@ impl Output {
         self.note(&format!("warning: {}", crate::ui::table::printable(text)));
     }
 
-    /// Why the program fails.
+    /// Prints why the program fails.
     pub(crate) fn failure(self, failure: &Failure) {
         if self.json {
             let record = serde_json::json!({
@@ -111,7 +110,7 @@ fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     match written {
-        // Whoever reads has seen enough: `diskcast images | head -1`.
+        // The reader has closed the pipe, as in `diskcast images | head -1`.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::new(Exit::Failed, format!("write to standard output: {error}"))),
         Ok(()) => Ok(()),
@@ -119,6 +118,6 @@ fn print(text: &str) -> Result<()> {
 }
 
 fn complain(text: &str) {
-    // There is nobody left to tell if stderr is gone.
+    // If stderr is closed, the text is lost.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! How far a command is: a bar on stderr if that is a terminal, lines of JSON with --json, else nothing.
+//! Shows the progress of a command: a bar if stderr is a terminal, lines of JSON with --json, else nothing.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::ui::output::Output;
 const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {left}";
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Watches a capture, an install or a fetch.
+/// The progress of a capture, an install or a fetch.
 pub(crate) struct Meter {
     output: Output,
     shown: bool,
@@ -57,7 +57,7 @@ impl Meter {
             "elapsed_seconds": now.duration_since(running.began).as_secs_f64(),
             "left_seconds": running.bar.eta().as_secs(),
         });
-        // Progress that cannot be printed must not stop the work; the result will fail to print, too.
+        // A failure to print progress must not stop the work; printing the result will fail, too.
         let _ = self.output.answer(&record, String::new);
     }
 }

@@ -1,10 +1,11 @@
-//! The question before something is lost.
+//! Asks the user before data is overwritten or removed.
 
 use std::io::{BufRead, IsTerminal, Write};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// Asks on the terminal whether to go on; `Refused` without a terminal, with this `hint`, or if the answer is not yes.
+/// Asks on the terminal whether to continue. `Refused` if the answer is not yes, or, with `hint`, if stdin is no
+/// terminal.
 pub(crate) fn confirm(question: &str, hint: &str) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {

@@ -1,13 +1,13 @@
 //! Tables that fit a terminal: columns as wide as their content, the widest shortened if the line is too long.
 
-/// Which way a column is set.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
     Right,
 }
 
-/// Rows of cells below headings.
+/// A table with headings.
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
@@ -21,7 +21,7 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; control characters in it cannot reach the terminal.
+    /// Adds a row, without control characters.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let row: Vec<_> = cells.into_iter().map(|cell| printable(&cell)).collect();
         debug_assert_eq!(row.len(), self.columns.len());
@@ -69,7 +69,7 @@ impl Table {
     }
 }
 
-/// `text` without control characters, which could take over a terminal.
+/// Replaces control characters in `text`, which could otherwise control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

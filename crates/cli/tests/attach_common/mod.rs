@@ -1,4 +1,4 @@
-//! A running `diskcast attach`, and the tools that are let loose on its disk.
+//! Helpers for tests of attached disks: a running `diskcast attach`, and tools that use its disk.
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -16,7 +16,7 @@ use crate::common::{Bench, Served};
 /// A running `diskcast attach`.
 pub(crate) struct Attached {
     pub child: Child,
-    /// Of its Unix socket.
+    /// NBD URI of its Unix socket.
     pub uri: String,
     log: Arc<Mutex<Vec<String>>>,
     logs: Option<JoinHandle<()>>,
@@ -37,12 +37,12 @@ impl Attached {
         Self { child, uri: record["nbd"][0].as_str().unwrap().to_owned(), log, logs }
     }
 
-    /// With the repository of the bench as its source.
+    /// Starts a disk with the bench's repository as its source.
     pub(crate) fn from_repository(bench: &Bench, words: &str) -> Self {
         Self::start(bench.command(&format!("attach {words} --quiet")))
     }
 
-    /// With a server alone as its source.
+    /// Starts a disk with a server as its only source.
     pub(crate) fn from_server(bench: &Bench, server: &Served, words: &str) -> Self {
         let mut command = bench.command(&format!("attach {words} --quiet --from {}", server.url));
         command.args(["--token-file", "join.token"]).env_remove("DISKCAST_REPO");
@@ -69,7 +69,7 @@ impl Attached {
         code
     }
 
-    /// Sends SIGTERM, and returns all that was logged.
+    /// Sends SIGTERM and returns all logged events.
     pub(crate) fn events(mut self) -> Vec<Value> {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -78,7 +78,7 @@ impl Attached {
         self.so_far()
     }
 
-    /// Waits until something is logged that fits, and returns all that was logged until then.
+    /// Waits for an event that satisfies `fits`, and returns all events logged until then.
     pub(crate) fn events_until(&self, fits: impl Fn(&Value) -> bool) -> Vec<Value> {
         loop {
             let events = self.so_far();
@@ -101,7 +101,7 @@ impl Drop for Attached {
     }
 }
 
-/// Runs a tool that has to succeed; false if it is not installed, which is a failure where `CI` is set.
+/// Runs a tool that must succeed. Returns false if it is not installed, which is a failure if `CI` is set.
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> bool {
     match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
@@ -119,7 +119,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> bool {
     }
 }
 
-/// `qemu-io` on a disk, one command after the other.
+/// Runs `qemu-io` on a disk, one command after the other.
 pub(crate) fn qemu_io(uri: &str, commands: &[&str]) -> bool {
     let mut words = vec!["-f", "raw", uri];
     commands.iter().for_each(|command| words.extend(["-c", command]));

@@ -1,4 +1,4 @@
-//! Runs the real binary in a folder of its own and shows what people would see.
+//! Helpers that run the real binary in a temporary folder and return its output.
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -21,7 +21,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// A disk without a table or a filesystem: `mib` MiB of which a half is content and a quarter zeros, by `seed`.
+    /// A disk of `mib` MiB without partition table or filesystem: half of it is content, a quarter zeros, by `seed`.
     pub(crate) fn disk(&self, name: &str, mib: usize, seed: u64) -> PathBuf {
         let mut chance = base::Chance::from_seed(seed);
         let mut bytes = vec![0; mib << 20];
@@ -54,7 +54,7 @@ impl Bench {
         command
     }
 
-    /// Runs `diskcast WORDS` and returns what a person sees, with what differs from run to run replaced.
+    /// Runs `diskcast WORDS` and returns its output, in which values that differ between runs are replaced.
     pub(crate) fn see(&self, words: &str) -> String {
         self.show(&self.command(words).output().unwrap())
     }
@@ -72,7 +72,7 @@ impl Bench {
         seen
     }
 
-    /// Times, rates, dates and the folder's own name.
+    /// Replaces times, rates, dates and the name of the folder.
     fn scrub(&self, line: &str) -> String {
         let line = line.replace(&self.folder.path().display().to_string(), "DIR");
         let words: Vec<_> = line.split(' ').collect();
@@ -101,7 +101,7 @@ impl Bench {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Makes the key NAME.key, and returns how people see it.
+    /// Makes the key NAME.key, and returns it as messages show it.
     pub(crate) fn key(&self, name: &str) -> String {
         let made = self.json(&format!("key new {name}.key --name {name}"));
         let public = made[0]["public"].as_str().unwrap().to_owned();
@@ -119,7 +119,7 @@ impl Bench {
         Served::start(self.command(&format!("serve --listen {listen} --token-out join.token --json {words}")))
     }
 
-    /// The same command, in a host of a lab.
+    /// The same command on a host of a virtual network.
     pub(crate) fn command_in(&self, host: &lab::Host, words: &str) -> Command {
         let mut command = host.command(env!("CARGO_BIN_EXE_diskcast"));
         command
@@ -148,12 +148,12 @@ impl Served {
         let first = lines.next().expect("serve says that it serves").unwrap();
         let record: serde_json::Value = serde_json::from_str(&first).unwrap();
         assert_eq!(record["type"], "serving", "{first}");
-        // What it logs is read to the end, so that it never waits for us.
+        // Reads all logged lines, so that the server never blocks on a full pipe.
         let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
         Self { child, url: record["url"].as_str().unwrap().to_owned(), log: Some(log) }
     }
 
-    /// Sends SIGTERM and returns the exit code and what was logged.
+    /// Sends SIGTERM; returns the exit code and the logged events.
     pub(crate) fn stop(mut self) -> (Option<i32>, Vec<serde_json::Value>) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: the bearer token of a request.
+//! Checks the bearer token of a request and what it grants.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::clock;
 use crate::event::Event;
 use crate::listener::Peer;
 
-/// A token that this server made and that is still good.
+/// The claims of a valid token. As a parameter of a handler, it makes the request require a token.
 pub(super) struct Access(Claims);
 
 impl Access {
-    /// What the token says.
+    /// What the token grants.
     pub(super) fn claims(&self) -> &Claims {
         &self.0
     }
 
-    /// Whether lists show the image.
+    /// Whether the token covers the image; lists have only such images.
     pub(super) fn sees(&self, image: &str) -> bool {
         self.0.covers(image)
     }

@@ -1,4 +1,4 @@
-//! What all requests share, and the threads that do their blocking work.
+//! The state that all requests share, and the threads for their blocking work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::sessions::Sessions;
 use crate::token_uses::TokenUses;
 use crate::uploads::Uploads;
 
-/// Most requests at once; more are told to come back.
+/// Maximum number of requests at the same time; further ones get 503.
 const REQUESTS_MAX: usize = 2048;
-/// Most threads that work on the repository for requests at once.
+/// Maximum number of requests that do blocking work at the same time.
 const REPOSITORY_THREADS_MAX: usize = 32;
-/// Memory for objects on their way from and to clients, in pieces of [`PIECE_BYTES`].
+/// Memory for objects in transfer from and to clients, reserved in pieces of [`PIECE_BYTES`].
 pub(super) const MEMORY_BYTES: usize = 256 << 20;
 pub(super) const PIECE_BYTES: usize = 64 << 10;
-/// For the body of a request to arrive.
+/// Time limit for the body of a request.
 pub(super) const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct App {
     pub repository: Arc<Repository>,
     pub authority: Authority,
@@ -70,7 +70,8 @@ impl App {
         })
     }
 
-    /// Runs `work`, which blocks, where it holds nobody up.
+    /// Runs the blocking `work` on a thread for such work, and waits for its result. At most `REPOSITORY_THREADS_MAX`
+    /// run at the same time.
     pub(super) async fn blocking<T: Send + 'static, E: Into<Failure> + Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
@@ -79,7 +80,7 @@ impl App {
         let app = self.clone();
         match tokio::task::spawn_blocking(move || work(&app)).await {
             Ok(result) => result.map_err(Into::into),
-            Err(_) => Err(Failure::internal("the server's work on this request broke down")),
+            Err(_) => Err(Failure::internal("the server's work on this request failed unexpectedly")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Images as blobs: created, cloned, written, appended to and read in place; their log and how versions differ.
+//! Requests on images in place: create, clone, write, append, read, their log and the differences between versions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ use crate::clock;
 use crate::event::Event;
 use crate::listener::Peer;
 
-/// Most entries of one answer about the log.
+/// Maximum number of entries in an answer of `log`.
 const LOG_MAX: usize = 1000;
-/// Most ranges of one answer about a difference.
+/// Maximum number of ranges in an answer of `diff`.
 const RANGES_MAX: usize = 10_000;
 
-/// What a request asks for behind the `?` of its path.
+/// The parsed query of a request: the part of the URL after `?`.
 pub(super) struct Asked<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Asked<T> {
@@ -55,7 +55,7 @@ pub(super) struct Window {
     bytes: u32,
 }
 
-/// Bytes of a version.
+/// `GET content`: reads bytes of a version.
 pub(super) async fn read(
     access: Access,
     State(app): State<Arc<App>>,
@@ -83,7 +83,7 @@ fn read_from(app: &App, reference: &Reference, offset: u64, bytes: u32) -> Resul
     Ok((version, content.into()))
 }
 
-/// The newest version of an image.
+/// `GET images/{name}`: the newest version of an image.
 pub(super) async fn recent(
     access: Access,
     State(app): State<Arc<App>>,
@@ -102,7 +102,7 @@ pub(super) struct Page {
     limit: Option<usize>,
 }
 
-/// The versions of an image, newest first.
+/// `GET log`: the versions of an image, newest first.
 pub(super) async fn log(
     access: Access,
     State(app): State<Arc<App>>,
@@ -146,7 +146,7 @@ pub(super) struct Two {
     exact: bool,
 }
 
-/// How two versions differ.
+/// `GET diff`: how two versions differ.
 pub(super) async fn diff(
     access: Access,
     State(app): State<Arc<App>>,
@@ -178,7 +178,7 @@ pub(super) async fn diff(
     Ok(Json(answer.await?))
 }
 
-/// What every request that makes a version brings: who, from where, and the key under which it is repeated.
+/// What every request that makes a version has: a token, the client's address, and perhaps an idempotency key.
 pub(super) struct Author {
     access: Access,
     peer: Peer,
@@ -201,7 +201,8 @@ impl FromRequestParts<Arc<App>> for Author {
 }
 
 impl Author {
-    /// Makes a version of `image` by `work`, once for each key, and answers with it.
+    /// Makes a version of `image` with `work` and answers with it. A repeated request with the same key gets the
+    /// version that the first one made.
     async fn version(
         self,
         app: Arc<App>,
@@ -252,7 +253,7 @@ fn committed(done: &Committed) -> Written {
     }
 }
 
-/// Makes an empty image.
+/// `POST images/{name}`: makes an empty image.
 pub(super) async fn create(
     author: Author,
     State(app): State<Arc<App>>,
@@ -270,7 +271,7 @@ pub(super) async fn create(
     made.await
 }
 
-/// Makes an image that begins as a version of another.
+/// `POST clone`: makes an image that begins as a version of another one.
 pub(super) async fn clone(
     author: Author,
     State(app): State<Arc<App>>,
@@ -291,7 +292,7 @@ pub(super) struct Place {
     expect: Option<u64>,
 }
 
-/// Writes the body at an offset.
+/// `PUT content`: writes the body at an offset.
 pub(super) async fn write(
     author: Author,
     State(app): State<Arc<App>>,
@@ -312,11 +313,11 @@ pub(super) async fn write(
 
 #[derive(Deserialize)]
 pub(super) struct Room {
-    /// How many bytes are appended, where that is more than the body.
+    /// Total bytes to append, if that is more than the body. The client writes the rest by later requests.
     bytes: Option<u64>,
 }
 
-/// Writes the body behind the end.
+/// `POST content`: appends the body to the image.
 pub(super) async fn append(
     author: Author,
     State(app): State<Arc<App>>,
@@ -338,7 +339,7 @@ pub(super) struct Expect {
     pub expect: Option<u64>,
 }
 
-/// Writes and frees several pieces as one version.
+/// `POST commit`: writes and frees several pieces as one version.
 pub(super) async fn commit(
     author: Author,
     State(app): State<Arc<App>>,
@@ -357,16 +358,16 @@ pub(super) async fn commit(
     made.await
 }
 
-/// What is written, in ascending pieces.
+/// The written pieces of a commit, ascending.
 struct InPieces<'a>(&'a [(Range<u64>, Bytes)]);
 
 impl store::Content for InPieces<'_> {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
-        // Neighbours count as one range.
+        // The store merges adjacent pieces into one range, so a read may span several of them.
         let (mut rest, mut at) = (into, offset);
         let first = self.0.partition_point(|(range, _)| range.end <= offset);
         for (range, bytes) in &self.0[first..] {
-            // Nothing was sent of what lies before this range.
+            // A gap before this piece: the client sent no bytes for it.
             let inside = at.checked_sub(range.start).filter(|_| !rest.is_empty());
             let Some(inside) = inside else { break };
             let from = usize::try_from(inside).map_err(|_| std::io::ErrorKind::InvalidInput)?;

@@ -1,4 +1,4 @@
-//! Bodies of requests and answers, bounded in size, in time, and together in memory.
+//! Bodies of requests and answers, with limits on their size, their time and their memory.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -23,7 +23,8 @@ use super::problem::Failure;
 /// Largest JSON body of a request.
 const JSON_BYTES_MAX: u32 = 16 << 10;
 
-/// The body of a request, of at most `bytes_max` bytes, and the place in memory that it takes.
+/// Receives the body of a request, at most `bytes_max` bytes, and reserves memory for it. `Invalid` if it has no
+/// length, is too long or too slow.
 pub(super) async fn receive(
     app: &Arc<App>,
     headers: &HeaderMap,
@@ -35,7 +36,7 @@ pub(super) async fn receive(
     let announced =
         announced.ok_or_else(|| Failure::new(ProblemKind::Invalid, "the request has no Content-Length"))?;
     if announced > bytes_max as usize {
-        let detail = format!("the body has {announced} bytes, at most {bytes_max} are taken here");
+        let detail = format!("the body has {announced} bytes, at most {bytes_max} are accepted here");
         return Err(Failure::new(ProblemKind::Invalid, detail));
     }
     let memory = reserve(app, announced).await;
@@ -46,10 +47,10 @@ pub(super) async fn receive(
     }
 }
 
-/// Content that a request brings, as much as an object may have.
+/// A body of image content, at most `OBJECT_BYTES_MAX` bytes.
 pub(super) struct Content {
     pub bytes: Bytes,
-    /// The place that it takes, for as long as it is used.
+    /// Its reserved memory; released when this is dropped.
     _memory: OwnedSemaphorePermit,
 }
 
@@ -64,7 +65,7 @@ impl FromRequest<Arc<App>> for Content {
     }
 }
 
-/// The JSON body of a request.
+/// Receives a JSON body of at most `JSON_BYTES_MAX` bytes.
 pub(super) async fn receive_json<T: DeserializeOwned>(
     app: &Arc<App>,
     headers: &HeaderMap,
@@ -73,7 +74,7 @@ pub(super) async fn receive_json<T: DeserializeOwned>(
     receive_long_json(app, headers, body, JSON_BYTES_MAX).await
 }
 
-/// The same of at most `bytes_max` bytes.
+/// Receives a JSON body of at most `bytes_max` bytes.
 pub(super) async fn receive_long_json<T: DeserializeOwned>(
     app: &Arc<App>,
     headers: &HeaderMap,
@@ -82,18 +83,19 @@ pub(super) async fn receive_long_json<T: DeserializeOwned>(
 ) -> Result<T, Failure> {
     let (bytes, _memory) = receive(app, headers, body, bytes_max).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
-        Failure::new(ProblemKind::Invalid, format!("the body is not what is expected here: {error}"))
+        Failure::new(ProblemKind::Invalid, format!("the body does not have the expected form: {error}"))
     })
 }
 
-/// Waits until there is room for `bytes` more in memory.
+/// Reserves memory for `bytes` bytes, and waits until there is enough.
 pub(super) async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
+    // One request gets at most a quarter, so that the wait always ends.
     let pieces = bytes.clamp(1, MEMORY_BYTES / 4).div_ceil(PIECE_BYTES);
     let pieces = u32::try_from(pieces).expect("clamped");
     app.memory.clone().acquire_many_owned(pieces).await.expect("the semaphore is never closed")
 }
 
-/// An answer that keeps its place in memory until it is sent.
+/// The body of an answer, which keeps its memory reserved until it is sent.
 pub(super) struct Held {
     bytes: Option<Bytes>,
     _memory: OwnedSemaphorePermit,

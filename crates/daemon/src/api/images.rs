@@ -1,4 +1,4 @@
-//! Images, versions and manifests.
+//! Requests on images, versions and manifests, and the publication of drafts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +83,8 @@ fn version(repository: &Repository, name: &ImageName, number: u64) -> Result<Ver
     })
 }
 
-/// The record that says where a tag is, with its signatures: a client holds it against the keys that it trusts.
+/// `GET tags/{tag}`: the newest move of the tag with its signatures, which the client checks against its trusted
+/// keys.
 pub(super) async fn tag(
     access: Access,
     State(app): State<Arc<App>>,
@@ -111,7 +112,7 @@ fn answer(status: StatusCode, digest: &str, bytes: Bytes) -> Response {
     (status, headers, bytes).into_response()
 }
 
-/// Publishes a draft. Repeated under the same key it answers with the version that the first one made.
+/// `POST versions`: publishes a draft. A repeated request with the same key gets the version that the first one made.
 pub(super) async fn publish(
     access: Access,
     State(app): State<Arc<App>>,
@@ -143,7 +144,7 @@ pub(super) async fn publish(
     Ok(answer(StatusCode::CREATED, &sealed.digest().to_hex(), bytes))
 }
 
-/// A version appears only if all that it needs is here.
+/// Publishes `draft` if all objects that it needs are in the repository.
 fn publish_draft(
     app: &App,
     upload: &Upload,
@@ -159,7 +160,8 @@ fn publish_draft(
         Some(expected) => writer.publish_onto(name, draft, expected),
         None => writer.publish(name, draft),
     };
-    // An upload of this name alone is over, and a writer that failed may not go on.
+    // A named upload ends with its draft. An unnamed one may serve other requests of the same address, and ends only
+    // after a failure, since a failed writer must not be used again.
     if upload.is_named || published.is_err() {
         app.uploads.end(&upload.name);
     }

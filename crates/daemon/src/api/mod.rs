@@ -1,4 +1,4 @@
-//! The HTTP API, version 1: routes and what every request passes. Specified in formats/api.md.
+//! The HTTP API, version 1, as specified in formats/api.md: its routes, and the checks that every request passes.
 
 mod access;
 mod app;
@@ -25,7 +25,7 @@ use crate::event::Event;
 pub(crate) use app::App;
 pub(crate) use problem::Failure;
 
-/// All routes.
+/// All routes of the API.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/repository", get(images::repository))
@@ -56,7 +56,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Bounds requests in number, counts them, and logs those that failed through no fault of the client.
+/// Limits the number of requests at the same time, counts them, and logs those that failed because of the server.
 async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let name = format!("{} {}", request.method(), request.uri().path());
     let response = match app.requests.try_acquire() {

@@ -1,5 +1,5 @@
-//! Objects by kind and digest. A digest of 256 bits cannot be guessed: who can name an object of an image has read its
-//! manifest, here or elsewhere, so that objects are not checked against the images of a token.
+//! Requests on objects, named by kind and digest. The images of a token do not restrict them: a digest of 256 bits
+//! cannot be guessed, so a client that knows one has read a tree that contains it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) async fn head(
     Name(object): Name,
     upload: Upload,
 ) -> Result<Response, Failure> {
-    // Who uploads wants to know what is there to stay.
+    // An uploading client must know whether the object will stay, so its writer takes part in the answer.
     let uploads = upload.is_named && access.needs_anywhere(Right::Write).is_ok();
     let found = app.blocking(move |app| -> Result<bool, Failure> {
         match uploads {
@@ -76,12 +76,12 @@ pub(super) async fn put(
     store.await.map(|()| StatusCode::NO_CONTENT)
 }
 
-/// The upload that a request belongs to.
+/// The upload of a request.
 pub(super) struct Upload {
     pub name: String,
-    /// Whether the client named it; else all of its machine's are one.
+    /// Whether the client named the upload. All requests from one address without a name are one upload.
     pub is_named: bool,
-    /// Who sends it.
+    /// Address of the client.
     pub peer: SocketAddr,
 }
 
@@ -91,7 +91,7 @@ impl FromRequestParts<Arc<App>> for Upload {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failure> {
         let Extension(Peer(peer)) = Extension::<Peer>::from_request_parts(parts, app)
             .await
-            .map_err(|_| Failure::internal("a request comes from nowhere"))?;
+            .map_err(|_| Failure::internal("a request has no address of its client"))?;
         let named = parts.headers.get(UPLOAD_HEADER).and_then(|name| name.to_str().ok());
         let is_name = |name: &&str| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let named = named.filter(is_name);
@@ -100,7 +100,7 @@ impl FromRequestParts<Arc<App>> for Upload {
     }
 }
 
-/// The object that a path names: kind, digest and, as `bytes`, its length.
+/// The object of a request: kind and digest from the path, length from `bytes` in the query.
 pub(super) struct Name(ObjectRef);
 
 #[derive(Deserialize)]

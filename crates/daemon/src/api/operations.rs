@@ -1,4 +1,5 @@
-//! What those who run the server ask: is it alive, can it serve, what did it do. No token is needed, no name is told.
+//! Requests for operators and monitoring: health, readiness and metrics. They need no token and answer without names
+//! of images or machines.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub(super) async fn health() -> &'static str {
     "ok\n"
 }
 
-/// Ready while the repository can be read.
+/// Answers 200 while the repository can be read.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure> {
     app.blocking(|app| app.repository.images()).await?;
     Ok("ready\n")

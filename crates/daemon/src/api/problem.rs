@@ -1,4 +1,4 @@
-//! Errors as answers: `application/problem+json` (RFC 9457).
+//! Turns errors into answers of type `application/problem+json` (RFC 9457).
 
 use std::error::Error;
 
@@ -8,15 +8,15 @@ use axum::response::{IntoResponse, Response};
 use base::ErrorKind;
 use net::api::{PROBLEM_TYPE, Problem, ProblemKind};
 
-/// Why a request is not answered with what was asked for.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     problem: Problem,
-    /// For the server's log only.
+    /// For the server's log; not sent to the client.
     cause: Option<String>,
 }
 
-/// Travels with an answer to the log, but not to the client.
+/// Passes the cause of a failure from its answer to the log. Not sent to the client.
 #[derive(Clone)]
 pub(super) struct Cause(pub String);
 
@@ -25,13 +25,13 @@ impl Failure {
         Self { problem: kind.with(detail), cause: None }
     }
 
-    /// Something that is no concern of the client.
+    /// A failure of the server. The client learns only that there was one; the log gets `cause`.
     pub(crate) fn internal(cause: impl Into<String>) -> Self {
         Self { problem: ProblemKind::Internal.with("the server's log says more"), cause: Some(cause.into()) }
     }
 
     pub(crate) fn method_not_allowed() -> Self {
-        let mut failure = Self::new(ProblemKind::Invalid, "this path knows no such method");
+        let mut failure = Self::new(ProblemKind::Invalid, "this path does not support the method");
         failure.problem.status = StatusCode::METHOD_NOT_ALLOWED.as_u16();
         failure
     }
@@ -40,7 +40,7 @@ impl Failure {
         let chain = base::chain(error);
         match kind {
             ProblemKind::Internal => Self::internal(chain),
-            // The client is told, and the operator has to act.
+            // Both the client and the operator need the reason.
             ProblemKind::Full | ProblemKind::Corrupt => {
                 Self { problem: kind.with(chain.clone()), cause: Some(chain) }
             }
@@ -77,7 +77,7 @@ impl From<base::Error> for Failure {
             ErrorKind::Exists => ProblemKind::Exists,
             ErrorKind::Full => ProblemKind::Full,
             ErrorKind::Corrupt => ProblemKind::Corrupt,
-            // What a client sent names a codec or a version that this server does not know.
+            // What the client sent has a codec or format version that this server does not know.
             ErrorKind::Invalid | ErrorKind::Unsupported => ProblemKind::Invalid,
             ErrorKind::Refused | ErrorKind::Revoked | ErrorKind::Incomplete => ProblemKind::Refused,
             _ => ProblemKind::Internal,

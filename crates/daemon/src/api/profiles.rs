@@ -1,4 +1,4 @@
-//! Boot profiles, and the exchange of machines that start.
+//! Requests on boot profiles, and the exchange of reads between machines that start.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) struct Of {
     version: u64,
 }
 
-/// What a machine that starts from a version is likely to read.
+/// `GET profile`: the chunks that a machine that starts from a version is likely to read.
 pub(super) async fn get(
     access: Access,
     State(app): State<Arc<App>>,
@@ -51,7 +51,8 @@ pub(super) async fn get(
     }))
 }
 
-/// Adds a boot. Whoever may read the image may do it: a profile is a hint, and machines that start have no other token.
+/// `POST profile`: adds a boot. The right `read` is enough: machines that start have no other, and a profile is only
+/// a hint.
 pub(super) async fn add(
     access: Access,
     State(app): State<Arc<App>>,
@@ -64,7 +65,7 @@ pub(super) async fn add(
     let name: ImageName = image.parse()?;
     let boot: BootRequest = receive_long_json(&app, &headers, body, PROFILE_RECORD_BYTES_MAX).await?;
     let chunks = chunks_of(&boot.runs, PROFILE_CHUNKS_MAX);
-    // Before it counts as one that is kept: no such version is no boot.
+    // First check that the version exists: `keeps_boot` counts this boot as the one of its 30 s.
     let version = Reference::Version(name.clone(), boot.version);
     app.blocking(move |app| app.repository.look(&version).map(drop)).await?;
     if !app.reads.keeps_boot(clock::unix_seconds(), name.as_str()) {
@@ -75,7 +76,7 @@ pub(super) async fn add(
     Ok(Json(BootAnswer { kept: true }))
 }
 
-/// Takes what a machine has just read, and says what others have read.
+/// `POST reads`: takes what a machine has just read, and answers with what others have read.
 pub(super) async fn exchange(
     access: Access,
     State(app): State<Arc<App>>,

@@ -1,4 +1,5 @@
-//! Multicast sessions: taking part, and what they did. A receiver leaves by a packet of its own.
+//! Requests on multicast sessions: join one, and statistics. There is no request to leave; a receiver leaves by a
+//! packet of multicast.md.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::authority::Right;
 use crate::listener::Peer;
 use crate::statistics;
 
-/// Statistics as JSON, or as the text that the log has, for those who accept only that.
+/// `GET sessions`: statistics as JSON, or as text like in the log if the client accepts `text/plain` first.
 pub(super) async fn list(
     access: Access,
     State(app): State<Arc<App>>,
@@ -38,6 +39,7 @@ pub(super) async fn list(
     Ok(Json(Sessions { sessions }).into_response())
 }
 
+/// `POST sessions`: admits the client to the session of a version.
 pub(super) async fn join(
     access: Access,
     State(app): State<Arc<App>>,
@@ -60,7 +62,7 @@ pub(super) async fn join(
     Ok(Json(grant.await?))
 }
 
-/// What a client calls itself goes into logs and onto terminals.
+/// The client's name without control characters, at most 64 characters: it goes into logs and onto terminals.
 fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }

@@ -1,4 +1,4 @@
-//! What a token says of itself, and another one before it ends. formats/api.md, "Tokens".
+//! Requests on the token itself: what it grants, and its renewal. formats/api.md, "Tokens".
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ pub(super) async fn get(access: Access) -> Json<TokenGrant> {
     Json(grant(access.claims(), clock::unix_seconds()))
 }
 
-/// Whoever holds a good token gets one that grants the same, for as long as it was made for.
+/// `POST token`: answers with a new token that grants the same and has the full lifetime again.
 pub(super) async fn renew(access: Access, State(app): State<Arc<App>>) -> Result<Json<TokenGrant>, Failure> {
     let now = clock::unix_seconds();
     let refused = || Failure::new(ProblemKind::Denied, "the token was made so that it can't be renewed");
     let claims = access.claims().renewed(now).ok_or_else(refused)?;
     let secret = app.authority.mint(&claims);
-    let secret = secret.ok_or_else(|| Failure::internal("a token that was made once can't be made again"))?;
+    let secret = secret.ok_or_else(|| Failure::internal("the renewed token could not be made"))?;
     Ok(Json(TokenGrant { secret: Some(secret), ..grant(&claims, now) }))
 }
 

@@ -1,4 +1,5 @@
-//! Commits of an attached disk while it runs: where they go, and what is done around their moment.
+//! Commits an attached disk while it runs: chooses the image of the new version, and freezes the guest or file system
+//! around the moment whose content the commit stores.
 
 use std::time::Duration;
 
@@ -11,25 +12,25 @@ use store::{ImageName, Reference, Stamp};
 use super::protocol::{Answer, CommitRequest, Committed};
 use super::settings::of_disk;
 
-/// Does what it is given, once, and something around it.
+/// Calls the given closure at most once, with some work before and after it.
 pub(super) type WithGuard<'a> = &'a dyn Fn(&mut dyn FnMut() -> Result<()>) -> Result<()>;
 
 /// A disk and where its commits go.
 pub(super) struct Committer<'a> {
-    /// What the disk is called.
+    /// Name of the disk.
     pub name: &'a str,
     /// The disk.
     pub mirror: &'a Mirror,
-    /// Where to.
+    /// Repository or server that gets the version.
     pub to: &'a dyn Images,
-    /// Whose, and of when.
+    /// Creator and time of the version.
     pub stamp: &'a Stamp,
-    /// Does what it is given if the disk is not about to end; it ends behind that then.
+    /// Calls the given closure unless the process is about to end; the process then waits for its return.
     pub unless_ending: WithGuard<'a>,
 }
 
 impl Committer<'_> {
-    /// Commits. `tell` hears of the moment when it is over.
+    /// Commits, and calls `tell` with `Answer::Moment` when the moment is over.
     pub(super) fn commit(&self, request: &CommitRequest, tell: &dyn Fn(&Answer)) -> Result<Committed> {
         let base = self.mirror.base();
         let invalid = |error| Error::from_source(ErrorKind::Invalid, format!("disk `{}`", self.name), error);
@@ -81,7 +82,8 @@ impl Committer<'_> {
         }
     }
 
-    /// Takes the moment, inside of what was asked for.
+    /// Runs `freeze`, which fixes the disk's content for this commit, while the requested guest or file system is
+    /// quiesced.
     fn moment(
         &self,
         request: &CommitRequest,

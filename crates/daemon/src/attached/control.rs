@@ -1,4 +1,5 @@
-//! The control socket of a disk: lets in who may open it, a few at a time, and does what they ask.
+//! Serves the control socket of a disk: accepts connections, reads their requests and sends the answers. The socket's
+//! file permissions decide which clients can connect.
 
 use std::io::BufReader;
 use std::os::fd::AsFd;
@@ -15,23 +16,23 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::protocol::{Answer, Request, receive, send};
 
-/// Most connections at once; who comes then is told so.
+/// Maximum number of connections at the same time; further ones get `refused`.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a request and the taking of its answer may last.
+/// Time limit for receiving a request and for sending an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether whoever asked is still there.
+/// Interval of checks whether the client is still connected.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Does what is asked. Called from many threads.
+/// Performs requests. Called from many threads.
 pub(super) trait Rule: Send + Sync + 'static {
-    /// Does it, for whoever asks.
+    /// Performs a request and returns its last answer. Earlier answers go to `asker`.
     fn perform(&self, request: Request, asker: &Arc<Asker>) -> Result<Answer>;
 
-    /// The answer to a request to detach was sent, or could not be.
+    /// Called when the answer to a detach request was sent, or could not be sent.
     fn answered(&self);
 }
 
-/// Who asks: takes answers before the last one, on any thread, and may go before that.
+/// The client of a request. Any thread may send it answers before the last one; it may disconnect at any time.
 pub(super) struct Asker {
     stream: Mutex<UnixStream>,
     gone: Stop,
@@ -42,9 +43,9 @@ impl Asker {
         Self { stream: Mutex::new(stream), gone: Stop::new() }
     }
 
-    /// Tells of something before the last answer.
+    /// Sends an answer before the last one.
     pub(super) fn tell(&self, answer: &Answer) {
-        // Whoever went is noticed by who waits for that.
+        // A disconnected client is noticed by `while_here`.
         let _ = self.send(answer);
     }
 
@@ -52,12 +53,13 @@ impl Asker {
         send(&mut self.stream.lock(), answer)
     }
 
-    /// Says when whoever asked has gone: a signal ended it, say. It is looked for inside of [`Self::while_here`].
+    /// Is stopped when the client has disconnected, for example because a signal ended it. Only [`Self::look`] checks
+    /// that, which [`Self::while_here`] calls regularly.
     pub(super) fn gone(&self) -> &Stop {
         &self.gone
     }
 
-    /// Looks whether whoever asked has gone.
+    /// Checks whether the client has disconnected, and returns true from then on.
     pub(super) fn look(&self) -> bool {
         if self.has_gone() {
             self.gone.stop();
@@ -65,7 +67,7 @@ impl Asker {
         self.gone.is_stopped()
     }
 
-    /// Does `work`, and meanwhile looks whether whoever asked is still there.
+    /// Runs `work`, and meanwhile checks regularly whether the client is still connected.
     pub(super) fn while_here<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let (this, is_over) = (Arc::clone(self), Arc::clone(&over));
@@ -75,17 +77,18 @@ impl Asker {
                 is_over.1.wait_for(&mut over, LOOK);
             }
         };
-        // Without a thread nobody looks.
+        // If no thread can be started, the commit runs without these checks.
         let looks = std::thread::Builder::new().name("control".into()).spawn(look).ok();
         let done = work();
         *over.0.lock() = true;
         over.1.notify_all();
-        // It only looks.
+        // A panic of that thread does not matter: it only checks.
         let _ = looks.map(JoinHandle::join);
         done
     }
 
-    /// Whether the other end was closed, both ways: who only has nothing more to ask still waits for the answer.
+    /// Whether the client has closed both directions. One that closed only its sending side still waits for the
+    /// answer.
     fn has_gone(&self) -> bool {
         let Ok(stream) = self.stream.lock().try_clone() else {
             return false;
@@ -96,14 +99,14 @@ impl Asker {
     }
 }
 
-/// A socket that is listened at until this is closed or dropped.
+/// A control socket that accepts clients until this is dropped.
 pub(super) struct Control {
     listener: Arc<UnixListener>,
     door: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Control {
-    /// Lets clients in.
+    /// Starts to accept clients.
     pub(super) fn start(listener: UnixListener, rule: Arc<dyn Rule>) -> Result<Self> {
         let listener = Arc::new(listener);
         let accepts = Arc::clone(&listener);
@@ -117,10 +120,10 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Wakes who accepts. Nothing else can be done about it.
+        // Wakes the accepting thread. An error cannot be handled here.
         let _ = rustix::net::shutdown(self.listener.as_fd(), rustix::net::Shutdown::Both);
         if let Some(door) = self.door.lock().take() {
-            // One that panicked has said so.
+            // A panic of the thread was already reported.
             let _ = door.join();
         }
     }
@@ -131,23 +134,24 @@ fn accept_all(listener: &UnixListener, rule: &Arc<dyn Rule>) {
     while let Ok((mut stream, _)) = listener.accept() {
         if here.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             here.fetch_sub(1, Ordering::Relaxed);
-            let error = Error::new(ErrorKind::Refused, "too many ask this disk at once: try again");
-            // Whoever does not listen to that sees the end.
+            let error =
+                Error::new(ErrorKind::Refused, "too many clients of this disk at the same time: try again");
+            // If this cannot be sent, the client sees the connection close.
             let _ = send(&mut stream, &refusal(&error));
             continue;
         }
         let (rule, place) = (Arc::clone(rule), Place(Arc::clone(&here)));
         let thread = std::thread::Builder::new().name("control".into());
-        // Who gets no thread sees the end.
+        // If no thread can be started, the client sees the connection close.
         let _ = thread.spawn(move || {
             let _place = place;
-            // An error is one of this connection.
+            // An error concerns only this connection.
             let _ = converse(stream, &*rule);
         });
     }
 }
 
-/// One that is free again when it is dropped.
+/// One of the connections counted against the maximum, until this is dropped.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {

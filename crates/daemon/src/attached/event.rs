@@ -1,4 +1,4 @@
-//! What happens to an attached disk, for its log. Who attaches it decides where that goes.
+//! Events of an attached disk, for its log. The program that attaches the disk decides where the log goes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,67 +9,67 @@ use serde::Serialize;
 use super::protocol::Committed;
 use crate::tokens::News;
 
-/// What helps where a token does not.
+/// Advice for a token that is no longer accepted.
 const NEEDED: &str = "a new one is needed in its file, which is read again";
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
-    /// An NBD client has the disk.
+    /// An NBD client opened the disk.
     ClientConnected {
-        /// Where it comes from.
+        /// Address of the client.
         peer: String,
     },
-    /// It went, or its connection broke.
+    /// An NBD client closed the disk, or its connection broke.
     ClientLeft {
-        /// Where it came from.
+        /// Address of the client.
         peer: String,
     },
-    /// A client was sent away, or broke off in the middle of something.
+    /// A client was rejected, or its connection broke in the middle of a message.
     ClientDropped {
-        /// Where it came from.
+        /// Address of the client.
         peer: String,
         /// The whole chain of causes.
         error: String,
     },
-    /// A version was made of what had been written.
+    /// A commit made a version.
     Committed {
         /// `image@version`.
         reference: String,
-        /// Bytes that had been written.
+        /// Bytes written since the base.
         dirty_bytes: u64,
-        /// Bytes that were sent.
+        /// Bytes sent to the repository or server.
         stored_bytes: u64,
     },
-    /// Who asked for a commit went before it was made, and it was called off; the disk runs on as it was.
+    /// A commit was cancelled, because the client that requested it disconnected. The disk runs on unchanged.
     CommitCalledOff,
-    /// A commit failed; the disk runs on as it was.
+    /// A commit failed; the disk runs on unchanged.
     CommitFailed {
         /// The whole chain of causes.
         error: String,
     },
-    /// A request of a client failed through no fault of its own.
+    /// A request of an NBD client failed, and not because of the client.
     RequestFailed {
         /// The whole chain of causes.
         error: String,
     },
-    /// Reads wait for a source that is away.
+    /// Reads wait for a source that cannot be reached.
     ReadsWait {
-        /// What has been waited for longest: a chunk, or a node above it.
+        /// What the longest read waits for: a chunk, or a node above it.
         what: String,
-        /// For how long.
+        /// How long it has waited.
         seconds: u64,
-        /// What went wrong last.
+        /// The last failure.
         why: Option<String>,
     },
-    /// They are answered again.
+    /// Reads no longer wait.
     ReadsGoOn {
-        /// How long the longest of them had waited.
+        /// How long the longest read had waited.
         seconds: u64,
     },
-    /// A source has something damaged, or lacks it. Said once for each; if no source has it undamaged, reads of it
-    /// fail.
+    /// A source has a chunk or node damaged, or lacks it. Logged once for each source; if no source has it undamaged,
+    /// reads of it fail.
     Damaged {
         /// The chunk or node.
         what: String,
@@ -78,30 +78,30 @@ pub enum Event {
         /// The whole chain of causes.
         error: String,
     },
-    /// The token for a server is good again: it was renewed late, or another was given.
+    /// The token for a server is valid again: it was renewed late, or replaced.
     TokenGood {
-        /// The server.
+        /// Name of the server.
         server: String,
-        /// Until when, as RFC 3339 has it.
+        /// When it expires, as in RFC 3339.
         expires: String,
     },
-    /// It ends within a day, and was not renewed.
+    /// The token for a server expires within a day, and was not renewed.
     TokenEnding {
-        /// The server.
+        /// Name of the server.
         server: String,
-        /// When, and why it was not renewed if that was tried.
+        /// When it expires, and why it was not renewed if that was tried.
         expires: String,
     },
-    /// It has ended: the server answers nothing until there is another.
+    /// The token for a server has expired: the server rejects all requests until there is another one.
     TokenExpired {
-        /// The server.
+        /// Name of the server.
         server: String,
-        /// Since when, as RFC 3339 has it.
+        /// When it expired, as in RFC 3339.
         expires: String,
     },
-    /// The server does not take it.
+    /// The server rejects the token.
     TokenRejected {
-        /// The server.
+        /// Name of the server.
         server: String,
         /// The whole chain of causes.
         error: String,
@@ -109,7 +109,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// News of the token for `server`.
+    /// The event for a change of the token for `server`.
     #[must_use]
     pub fn of_token(server: &str, news: News) -> Self {
         let server = server.to_owned();
@@ -132,7 +132,9 @@ impl fmt::Display for Event {
                 let (dirty, stored) = (show_bytes(*dirty_bytes), show_bytes(*stored_bytes));
                 write!(f, "committed {dirty} as {reference}, {stored} stored")
             }
-            Self::CommitCalledOff => f.write_str("a commit was called off: who asked for it has gone"),
+            Self::CommitCalledOff => {
+                f.write_str("a commit was called off: the client that requested it has disconnected")
+            }
             Self::CommitFailed { error } => write!(f, "a commit failed: {error}"),
             Self::RequestFailed { error } => write!(f, "a request failed: {error}"),
             Self::ReadsWait { what, seconds, why } => {
@@ -140,7 +142,7 @@ impl fmt::Display for Event {
                 write!(f, "reads have waited for {what} for {seconds} s{why}")
             }
             Self::ReadsGoOn { seconds } => write!(f, "reads go on after {seconds} s"),
-            Self::Damaged { what, source, error } => write!(f, "{source} has no good {what}: {error}"),
+            Self::Damaged { what, source, error } => write!(f, "{source} has no undamaged {what}: {error}"),
             Self::TokenGood { server, expires } => {
                 write!(f, "the token for {server} is good until {expires}")
             }
@@ -151,7 +153,7 @@ impl fmt::Display for Event {
                 write!(f, "the token for {server} has expired at {expires}: {NEEDED}")
             }
             Self::TokenRejected { server, error } => {
-                write!(f, "{server} does not take the token: {error}; {NEEDED}")
+                write!(f, "{server} rejects the token: {error}; {NEEDED}")
             }
         }
     }
@@ -176,5 +178,5 @@ impl From<&Committed> for Event {
     }
 }
 
-/// Where events go. Called from many threads; it must not block for long.
+/// Receives the events. Called from many threads; must not block for long.
 pub type Log = Arc<dyn Fn(&Event) + Send + Sync>;

@@ -1,4 +1,4 @@
-//! Where NBD clients find a disk: its exports, sockets and ports.
+//! Makes a disk available to NBD clients: its export, its Unix socket and its TCP port.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -13,6 +13,7 @@ use super::event::Log;
 use super::settings::{Settings, of_disk};
 use super::{socket, tls};
 
+/// The export table with the disk as its only export.
 pub(super) fn exports(settings: &Settings, mirror: &Arc<Mirror>) -> Result<Arc<ExportTable>> {
     let disk = Arc::clone(mirror) as Arc<dyn Served>;
     let disk = if settings.read_only { Arc::new(mirror::ReadOnly(disk)) as Arc<dyn Served> } else { disk };
@@ -22,7 +23,7 @@ pub(super) fn exports(settings: &Settings, mirror: &Arc<Mirror>) -> Result<Arc<E
     Ok(Arc::new(table))
 }
 
-/// A log that also counts the clients that have the disk.
+/// A log for NBD events that also counts the connected clients.
 pub(super) fn counting(clients: &Arc<AtomicU64>, log: Log) -> mirror::nbd::Log {
     let clients = Arc::clone(clients);
     Arc::new(move |event| {
@@ -35,7 +36,7 @@ pub(super) fn counting(clients: &Arc<AtomicU64>, log: Log) -> mirror::nbd::Log {
     })
 }
 
-/// Opens the doors; where they are, as URIs of NBD.
+/// Listens on the configured sockets and returns their NBD URIs.
 pub(super) fn listen(server: &Server, settings: &Settings, folder: &Path) -> Result<Vec<String>> {
     let socket = settings.nbd_socket(folder);
     server.listen_unix(socket::listen(&socket)?).map_err(of_disk(&settings.name))?;
@@ -50,6 +51,8 @@ pub(super) fn listen(server: &Server, settings: &Settings, folder: &Path) -> Res
     Ok(uris)
 }
 
+/// Binds `address` and returns the actual address, which has a port also if `address` has port 0. `Refused` if it is
+/// in use or not of this machine.
 pub(super) fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let failed = |error: std::io::Error| {
         use std::io::ErrorKind as Kind;

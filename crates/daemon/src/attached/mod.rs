@@ -1,8 +1,8 @@
-//! One attached disk in a process of its own: made or opened in its folder, served by NBD, ruled by a control socket.
-//! `formats/attached.md`.
+//! Runs one attached disk in one process: creates or opens it in its folder, serves it by NBD, and listens on its
+//! control socket. `formats/attached.md`.
 //!
-//! The death of this process hurts one machine only, and not for long: all that a new one needs lies in the folder, and
-//! a client that connects again finds the disk as it was.
+//! If the process dies, only the machine that uses this disk is affected. Everything that a new process needs is in
+//! the folder, and a client that reconnects finds the disk unchanged.
 
 mod commit;
 mod control;
@@ -43,48 +43,49 @@ pub use quiesce::Quiesce;
 use settings::of_disk;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
-/// Most NBD connections at once; more of them are told that there is no place.
+/// Maximum number of NBD connections at the same time; further ones are refused.
 const CLIENTS_MAX: usize = 64;
-/// Most pieces of damage that a status has.
+/// Maximum number of damaged objects in a status.
 const DAMAGED_MAX: usize = 16;
-/// A read that waits for less long is no news.
+/// A status reports only reads that have waited at least this long.
 const WAITS_MIN: Duration = Duration::from_secs(1);
-/// How long requests in flight have when a disk is detached.
+/// Time for requests in flight to finish when the disk is detached.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the keeping of what a machine read may take then, if it is not up yet.
+/// Maximum time at the end for sending the list of chunks that the machine read, if it has not finished starting.
 const PARTING_MAX: Duration = Duration::from_secs(3);
 
-/// Says who and when it is.
+/// Makes the creator and the time of a version.
 pub type Stamper = Arc<dyn Fn() -> Stamp + Send + Sync>;
 
-/// What a disk is attached with.
+/// Options for attaching a disk.
 pub struct AttachOptions {
-    /// The disk's own.
+    /// Folder of the disk.
     pub folder: PathBuf,
-    /// How; kept in `folder`.
+    /// Settings of the disk, which are written to `folder`.
     pub settings: Settings,
-    /// The version that a new disk begins as. `None` for one that is there.
+    /// The version that a new disk begins as; `None` to open an existing disk.
     pub begin: Option<Manifest>,
-    /// Who is asked for what is not here, in this order.
+    /// Sources of content that is not local, in the order in which they are asked.
     pub sources: Vec<Source>,
-    /// Where it is known what other machines read when they start, unless the disk's settings are without.
+    /// Server or repository with the boot profiles; not used if the settings have `without_profile`.
     pub boot_profiles: Option<Arc<dyn BootProfiles>>,
-    /// How it takes part in multicast, if it does.
+    /// How to receive by multicast, if at all.
     pub multicast: Option<MulticastOptions>,
-    /// Where commits go; nowhere if there is none.
+    /// Receives the commits; without it they are refused.
     pub commit_to: Option<Arc<dyn Images>>,
-    /// Clients of its servers by name, in a hurry, and where the token of each comes from: they are renewed in time.
+    /// Name of each server, a client for it with short timeouts, and the place of its token, so that tokens are
+    /// renewed in time.
     pub tokens: Vec<(String, Arc<Client>, Place)>,
-    /// Whose a commit is that is made now.
+    /// Makes creator and time of a commit.
     pub stamp: Stamper,
-    /// Ends what the sources wait for.
+    /// Cancels the requests of the sources.
     pub stop: Stop,
-    /// Where events go.
+    /// Receives the events.
     pub log: Log,
 }
 
 impl AttachOptions {
-    /// Makes or opens the disk, which from here on is this process's, and keeps its settings.
+    /// Creates or opens the disk, locks it for this process, and writes its settings.
     fn open(&mut self) -> Result<Mirror> {
         let Self { folder, settings, begin, sources, .. } = self;
         settings.claim(folder)?;
@@ -99,7 +100,7 @@ impl AttachOptions {
         };
         let mirror = match begin {
             Some(manifest) => {
-                // First, so that there is no disk of which nobody knows how it is attached.
+                // The settings first: after a crash there must be no disk without settings.
                 settings.keep(folder)?;
                 Mirror::create(folder, manifest, sources.clone(), &options)
             }
@@ -111,10 +112,10 @@ impl AttachOptions {
     }
 }
 
-/// Makes or opens a disk as [`Attached::start`] does, but serves it to nobody. Returns its base version.
+/// Creates or opens a disk like [`Attached::start`], but does not serve it. Returns its base version.
 ///
 /// # Errors
-/// As [`Attached::start`], but for sockets.
+/// Those of [`Attached::start`], except for sockets.
 pub fn prepare(mut options: AttachOptions) -> Result<Manifest> {
     let mirror = options.open()?;
     options.stop.stop();
@@ -122,31 +123,31 @@ pub fn prepare(mut options: AttachOptions) -> Result<Manifest> {
     Ok(mirror.base())
 }
 
-/// How a disk's process came to its end.
+/// How a disk's process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It is to be attached again: its clients were left without a word.
+    /// The disk will be attached again: the connections of its clients were closed without an answer.
     Left,
     /// It was detached by a request.
     Detached,
 }
 
-/// Whether there is a disk in `folder`.
+/// Whether `folder` contains a disk.
 #[must_use]
 pub fn exists(folder: &Path) -> bool {
     folder.join("journal").exists()
 }
 
-/// A disk that is served until it is detached or left. Dropped it is as if the process had died: nothing is lost, and
-/// nothing stays frozen.
+/// A disk that is served until it is detached or left. Dropping this is like the death of the process: no data is
+/// lost, and nothing stays frozen.
 pub struct Attached {
     disk: Arc<Disk>,
-    /// Before the disk, which its threads use.
+    /// Its threads use the disk; this handle ends them when it is dropped.
     _control: Control,
     _watcher: Watcher,
 }
 
-/// What threads share.
+/// The state that the threads share.
 struct Disk {
     folder: PathBuf,
     settings: Settings,
@@ -158,11 +159,11 @@ struct Disk {
     commit_to: Option<Arc<dyn Images>>,
     stamp: Stamper,
     log: Log,
-    /// Held while a commit is made: a disk is not detached meanwhile.
+    /// Locked during a commit: the disk cannot be detached meanwhile.
     committing: Mutex<()>,
-    /// Who asked for the last commit.
+    /// The client that requested the last commit.
     asker: Mutex<Weak<Asker>>,
-    /// Held while something may be frozen: the process does not end meanwhile.
+    /// Locked while something may be frozen: the process must not end meanwhile.
     moment: Mutex<()>,
     stop: Stop,
     keeper: Keeper,
@@ -174,18 +175,18 @@ struct Disk {
 enum Phase {
     Runs,
     Ends,
-    /// Detached, but nobody was told yet.
+    /// Detached, but the client has not got the answer yet.
     Closed,
-    /// The process may go.
+    /// The process may end.
     Over(End),
 }
 
 impl Attached {
-    /// Makes or opens a disk. It is served when this returns.
+    /// Creates or opens a disk, which is served as soon as this returns.
     ///
     /// # Errors
-    /// `Refused` if another process has it, a socket or an address is in use, or may not be served without TLS;
-    /// `NotFound` if there is no disk and none begins; `Malformed` if what is there is damaged; `Io`.
+    /// `Refused` if another process runs the disk, a socket or an address is in use, or an address may not be served
+    /// without TLS; `NotFound` if there is no disk and `begin` is `None`; `Malformed` if its files are damaged; `Io`.
     pub fn start(mut options: AttachOptions) -> Result<Self> {
         let mirror = Arc::new(options.open()?);
         let AttachOptions {
@@ -240,26 +241,26 @@ impl Attached {
         Ok(Self { disk, _control: control, _watcher: watcher })
     }
 
-    /// The disk now.
+    /// The state of the disk now.
     #[must_use]
     pub fn status(&self) -> Status {
         self.disk.status()
     }
 
-    /// What ends the disk's process from another thread, as [`End::Left`].
+    /// Returns a function that makes [`Self::wait`] return [`End::Left`], for use on another thread.
     pub fn leaver(&self) -> impl FnOnce() + Send + use<> {
         let disk = Arc::clone(&self.disk);
         move || disk.leave()
     }
 
-    /// What is to be done before the process ends without a word: when it returns nothing is frozen for a commit, and
-    /// nothing will be. It takes no longer than freezing and thawing may.
+    /// Returns a function to call before the process exits abruptly. When it returns, nothing is frozen for a commit,
+    /// and no commit freezes anything any more. It takes at most as long as freezing and thawing may take.
     pub fn thawer(&self) -> impl Fn() + Send + Sync + use<> {
         let disk = Arc::clone(&self.disk);
         move || disk.thaw()
     }
 
-    /// Waits until the disk was detached or left.
+    /// Waits until the disk is detached or left.
     #[must_use]
     pub fn wait(&self) -> End {
         let mut phase = self.disk.phase.lock();
@@ -318,7 +319,7 @@ impl Disk {
         Some(Waits { what, seconds: waited.as_secs(), why })
     }
 
-    /// Takes the right to end the disk; false if it ends already.
+    /// Enters `Phase::Ends`; false if the disk ends already.
     fn begin_end(&self) -> bool {
         let mut phase = self.phase.lock();
         *phase == Phase::Runs && std::mem::replace(&mut *phase, Phase::Ends) == Phase::Runs
@@ -329,19 +330,19 @@ impl Disk {
         self.changed.notify_all();
     }
 
-    /// Makes the disk durable and serves it no longer. Clients were told, or left, before.
+    /// Makes the disk durable and stops serving it. The NBD clients were told or disconnected before.
     fn close(&self) -> Result<()> {
-        // A server is told what was read before nothing is asked of it any more.
+        // Reports to the server what the machine read, before `stop` cancels all requests.
         self.mirror.part(PARTING_MAX);
         self.stop.stop();
-        // Who connects from now on finds nobody, instead of waiting for an answer.
+        // Removed, so that new clients get an error at once instead of waiting for an answer.
         let _ = std::fs::remove_file(self.settings.nbd_socket(&self.folder));
         let closed = self.mirror.close().map_err(of_disk(&self.settings.name));
         let _ = std::fs::remove_file(self.folder.join(protocol::SOCKET));
         closed
     }
 
-    /// Lets no moment of a commit begin any more, and waits until that of the one that runs is over.
+    /// Prevents any further moment of a commit, and waits for the end of the current one.
     fn thaw(&self) {
         self.begin_end();
         drop(self.moment.lock());
@@ -349,10 +350,10 @@ impl Disk {
 
     fn leave(&self) {
         if self.begin_end() {
-            // What is frozen may be waiting for this very disk, and is thawed first.
+            // A frozen machine may be waiting for this disk: wait until it is thawed.
             drop(self.moment.lock());
             self.server.leave();
-            // What could not be made durable is recovered when the disk is attached again, as after a crash.
+            // Anything that could not be made durable is recovered at the next attach, as after a crash.
             let _ = self.close();
             self.set_phase(Phase::Over(End::Left));
         }
@@ -375,7 +376,7 @@ impl Disk {
 }
 
 impl Disk {
-    /// The right to commit, or to end without breaking off a commit.
+    /// The lock for a commit, or for an end that interrupts no commit; `None` if a commit runs.
     fn idle(&self) -> Option<MutexGuard<'_, ()>> {
         self.committing.try_lock()
     }
@@ -384,8 +385,8 @@ impl Disk {
         Error::new(ErrorKind::Refused, format!("the disk `{}` {why}", self.settings.name))
     }
 
-    /// The right to commit for `asker`. Who asked for the commit that runs may have gone, and then it is called off:
-    /// its end is waited for.
+    /// The lock for a commit of `asker`. If another commit runs but its client has disconnected, that commit is
+    /// cancelled and this waits for its end.
     fn turn(&self, asker: &Arc<Asker>) -> Result<MutexGuard<'_, ()>> {
         let turn = self.idle().or_else(|| {
             let runs = self.asker.lock().upgrade();
@@ -455,11 +456,12 @@ impl Rule for Disk {
     }
 }
 
-/// Deletes a disk that no process runs, and all that it holds. Without `force` only if nothing was written since the
+/// Deletes a disk that no process runs, with all its files. Without `force`, only if nothing was written since the
 /// last commit.
 ///
 /// # Errors
-/// `Refused`; `NotFound` if there is none; `Malformed` if what is there is damaged, unless `force`; `Io`.
+/// `Refused` if there are uncommitted writes or a process runs the disk; `NotFound` if there is no disk; `Malformed`
+/// if its files are damaged, unless `force`; `Io`.
 pub fn discard(folder: &Path, settings: &Settings, force: bool) -> Result<()> {
     if !force && exists(folder) {
         let options = MirrorOptions { data: settings.device.clone(), ..MirrorOptions::default() };
@@ -479,7 +481,8 @@ fn refuse_dirty(name: &str, bytes: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Refused, text))
 }
 
-/// The journal first: without it the rest is no disk.
+/// Deletes the journal first: a folder without a journal is no disk, so a crash in between leaves nothing that could
+/// be attached.
 fn remove(folder: &Path) -> Result<()> {
     let failed = |error| Error::from_source(ErrorKind::Io, format!("delete `{}`", folder.display()), error);
     match std::fs::remove_file(folder.join("journal")) {
@@ -489,7 +492,7 @@ fn remove(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(folder).map_err(failed)
 }
 
-/// What must hold before anything is made.
+/// Checks the settings before anything is created.
 fn check(settings: &Settings) -> Result<()> {
     match settings.listen {
         Some(address) if settings.tls.is_none() && !address.ip().is_loopback() => {

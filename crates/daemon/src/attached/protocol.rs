@@ -1,4 +1,4 @@
-//! What is said on a disk's control socket: lines of JSON, a request and its answers. `formats/attached.md`.
+//! The protocol of a disk's control socket: a request and its answers, each a line of JSON. `formats/attached.md`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,30 +13,30 @@ use crate::tokens::TokenStatus;
 
 /// Name of the socket in the disk's folder.
 pub(super) const SOCKET: &str = "control.sock";
-/// How long a disk may take to say how it is.
+/// Time limit for the answer to a status request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest line, either way.
+/// Maximum length of a line in both directions, in bytes.
 pub(super) const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// How long freezing may take if nobody says otherwise.
+/// Default time limit for freezing, in seconds.
 const LIMIT_SECONDS: u64 = 10;
 
-/// A commit that is asked for.
+/// A request for a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitRequest {
-    /// Image that gets the version; that of the base, if not said.
+    /// Image that gets the version; `None`: the image of the base.
     #[serde(default)]
     pub image: Option<String>,
-    /// Whether there must be no such image yet: it becomes the disk as it is now.
+    /// Whether the image must not exist yet: it then begins as the disk's present content.
     #[serde(default)]
     pub new: bool,
-    /// Whether it may go onto a version that others made meanwhile, if they changed other sectors.
+    /// Whether the commit may follow a version that other writers published meanwhile, if they changed other sectors.
     #[serde(default)]
     pub merge: bool,
-    /// What is frozen around the moment.
+    /// What to freeze around the moment.
     #[serde(default)]
     pub quiesce: Option<Quiesce>,
-    /// How long freezing that may take.
+    /// Time limit for freezing it, in seconds.
     #[serde(default = "limit_seconds")]
     pub limit_seconds: u64,
 }
@@ -45,91 +45,91 @@ fn limit_seconds() -> u64 {
     LIMIT_SECONDS
 }
 
-/// What came of it.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Committed {
-    /// Image of the version that holds the disk as it was at the moment.
+    /// Image of the version that has the disk's content of the moment.
     pub image: String,
-    /// Its number.
+    /// Number of the version.
     pub number: u64,
-    /// Whether there was anything to be made a version of.
+    /// Whether the commit made a version; false if nothing had been written: then this is the base.
     pub changed: bool,
-    /// Bytes that had been written.
+    /// Bytes written since the base.
     pub dirty_bytes: u64,
-    /// Bytes that were sent.
+    /// Bytes sent to the repository or server.
     pub stored_bytes: u64,
-    /// Whether the disk is based on it now.
+    /// Whether the disk is now based on the version.
     pub is_base: bool,
 }
 
-/// What a disk is asked.
+/// A request to a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// How it is.
+    /// Asks for its [`Status`].
     Status,
-    /// To make a version of what was written.
+    /// Commits what was written.
     Commit(CommitRequest),
-    /// To become durable and to end.
+    /// Makes everything durable and ends the process.
     Detach {
-        /// Whether all that it holds is to be deleted as well.
+        /// Whether to delete the disk too.
         #[serde(default)]
         discard: bool,
-        /// Even what was written since the last commit.
+        /// Whether to delete even what was written since the last commit.
         #[serde(default)]
         force: bool,
     },
 }
 
-/// What it answers.
+/// An answer of a disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Answer {
-    /// How it is.
+    /// The state of the disk.
     Status(Box<Status>),
-    /// The moment of a commit is over, the machine runs on; more follows.
+    /// The moment of a commit is over and the machine runs on; more answers follow.
     Moment {
         /// Whether something was frozen around it.
         quiesced: bool,
-        /// How long all of it took.
+        /// How long freezing, the moment and thawing took together.
         seconds: f64,
     },
-    /// What a commit waits for; more follows.
+    /// What a commit waits for; more answers follow.
     Waits {
-        /// In words for people.
+        /// Text for people.
         message: String,
     },
-    /// A version holds the disk as it was at the moment.
+    /// The commit is done.
     Committed(Committed),
-    /// It is durable, and served no longer.
+    /// The disk is durable and no longer served.
     Detached {
-        /// Whether its folder is gone.
+        /// Whether its folder was deleted.
         discarded: bool,
     },
-    /// What was asked for was not done.
+    /// The request failed.
     Error {
-        /// Why, for control flow.
+        /// Kind of error, for programs.
         kind: Cause,
         /// The whole chain of causes.
         message: String,
     },
 }
 
-/// A kind of error as a word of the protocol.
+/// A kind of error, as the protocol names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// A precondition refused.
+    /// A precondition does not hold.
     Refused,
-    /// Files or objects are not what was written.
+    /// Files or objects are damaged.
     Corrupt,
     /// There is no such disk, image or version.
     NotFound,
-    /// A request that cannot be valid.
+    /// The request is not valid.
     Invalid,
     /// A server or a guest agent does not answer.
     Unreachable,
-    /// The operating system refused or failed, or a word of a newer program.
+    /// The operating system failed; also any kind of a newer program.
     #[serde(other)]
     Io,
 }
@@ -164,22 +164,22 @@ impl From<Cause> for ErrorKind {
     }
 }
 
-/// A disk at one moment. Counters begin with its process.
+/// The state of a disk now. Counters start at zero with its process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// What the disk is called.
+    /// Name of the disk.
     pub name: String,
-    /// Image of its base: the version that it began as, or was last committed as.
+    /// Image of its base: the version that it began as, or that it was last committed as.
     pub image: String,
     /// Number of that version.
     pub number: u64,
-    /// Process that runs it.
+    /// Id of the process that runs it.
     pub process: u32,
-    /// Version of its program.
+    /// Version of that program.
     pub program: String,
-    /// Where NBD clients find it, as URIs.
+    /// URIs for NBD clients.
     pub nbd: Vec<String>,
-    /// Who is asked for what is not here, in this order.
+    /// Sources of content that is not local, in the order in which they are asked.
     pub sources: Vec<String>,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -187,55 +187,55 @@ pub struct Status {
     pub clients: u64,
     /// Size of the disk.
     pub size_bytes: u64,
-    /// Bytes of it that are here; all of them once it needs nobody.
+    /// Bytes that are local, including known free space. When it equals the size, the disk needs no source.
     pub local_bytes: u64,
-    /// Bytes that were written since the base.
+    /// Bytes written since the base.
     pub dirty_bytes: u64,
-    /// Encoded bytes that somebody waited for.
+    /// Encoded bytes of chunks that a read waited for.
     pub demanded_bytes: u64,
-    /// Chunks that somebody waited for.
+    /// Chunks that a read waited for.
     pub demanded_chunks: u64,
-    /// Encoded bytes that were fetched ahead of who reads.
+    /// Encoded bytes prefetched before a read needed them.
     pub prefetched_bytes: u64,
-    /// Of these, what nobody has read yet.
+    /// Of these, the bytes not read yet.
     pub prefetched_unused_bytes: u64,
-    /// Encoded bytes that were fetched because nothing else was to be done.
+    /// Encoded bytes fetched in the background while there was nothing more urgent.
     pub background_bytes: u64,
-    /// Bytes of tree nodes that were fetched.
+    /// Bytes of fetched tree nodes.
     pub node_bytes: u64,
-    /// Of all these, what came by multicast.
+    /// Of all these, the bytes received by multicast.
     #[serde(default)]
     pub multicast_bytes: u64,
-    /// Fetches that failed at one source and were tried again.
+    /// Fetches that failed at a source and were retried.
     pub retries: u64,
-    /// Objects that were not what their name says.
+    /// Fetched objects whose bytes did not match their digest.
     pub lies: u64,
-    /// What reads wait for, if they have waited for a second.
+    /// What reads wait for; `None` unless a read has waited for a second.
     #[serde(default)]
     pub waits: Option<Waits>,
-    /// What sources have damaged, or lack: at most 16 pieces.
+    /// Chunks and nodes that a source has damaged or lacks, at most 16.
     #[serde(default)]
     pub damaged: Vec<Damaged>,
-    /// How many pieces that are.
+    /// Number of such chunks and nodes, including those not in the list.
     #[serde(default)]
     pub damaged_count: u64,
-    /// How the tokens for its servers stand.
+    /// State of the token of each server.
     #[serde(default)]
     pub tokens: Vec<TokenStatus>,
 }
 
-/// What reads wait for.
+/// The longest wait of a read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// What has been waited for longest: a chunk, or a node above it.
+    /// What the read waits for: a chunk, or a node above it.
     pub what: String,
-    /// For how long.
+    /// How long it has waited.
     pub seconds: u64,
-    /// What went wrong last.
+    /// The last failure.
     pub why: Option<String>,
 }
 
-/// Something that a source has damaged, or lacks.
+/// A chunk or node that a source has damaged or lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damaged {
     /// The chunk or node.
@@ -246,10 +246,10 @@ pub struct Damaged {
     pub why: String,
 }
 
-/// Asks the disk in `folder`, and returns its last answer; those before it go to `hear`.
+/// Sends a request to the process of the disk in `folder` and returns the last answer; earlier answers go to `hear`.
 ///
 /// # Errors
-/// `NotRunning` if no process runs the disk; those that the disk answers; `Io`.
+/// `NotRunning` if no process runs the disk; the errors that the disk answers; `Io`.
 pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> Result<Answer> {
     let path = folder.join(SOCKET);
     let failed =
@@ -264,7 +264,7 @@ pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> R
             return Err(Error::from_source(kind, text, error));
         }
     };
-    // Whatever else is asked for may take its time.
+    // Commits and detaching may take any time.
     let patience = (*request == Request::Status).then_some(PATIENCE);
     stream.set_read_timeout(patience).and_then(|()| send(&mut stream, request)).map_err(failed)?;
     let mut lines = BufReader::new(stream);
@@ -282,7 +282,7 @@ pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> R
 }
 
 impl Answer {
-    /// Whether no other follows.
+    /// Whether this answer ends the request.
     fn is_last(&self) -> bool {
         match self {
             Self::Moment { .. } | Self::Waits { .. } => false,
@@ -291,17 +291,17 @@ impl Answer {
     }
 }
 
-/// Sends a line.
+/// Sends a request or an answer as a line.
 pub(super) fn send(stream: &mut UnixStream, what: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(what).expect("requests and answers are plain data");
     line.push(b'\n');
     stream.write_all(&line)
 }
 
-/// Receives a line. `None` at the end.
+/// Receives a line. `None` if the other side has closed the connection.
 ///
 /// # Errors
-/// `Invalid` if it is too long or means nothing; `Io`.
+/// `Invalid` if the line is too long, cut off or not understood; `Io`.
 pub(super) fn receive<T: serde::de::DeserializeOwned>(
     lines: &mut BufReader<UnixStream>,
 ) -> Result<Option<T>> {
@@ -314,6 +314,6 @@ pub(super) fn receive<T: serde::de::DeserializeOwned>(
             let text = "a line of the control socket that this program does not know";
             Error::from_source(ErrorKind::Invalid, text, error)
         }),
-        Some(_) => Err(Error::new(ErrorKind::Invalid, "a line of the control socket is cut, or too long")),
+        Some(_) => Err(Error::new(ErrorKind::Invalid, "a line of the control socket is cut off or too long")),
     }
 }

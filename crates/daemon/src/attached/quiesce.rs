@@ -1,5 +1,6 @@
-//! Brings what a machine has in memory to its disk for the one moment of a commit: through QEMU's guest agent, or by
-//! freezing a file system that is mounted on this host. Whatever was frozen is thawed, whatever happens.
+//! Quiesces a guest or a file system around the moment of a commit, so that its cached writes are on the disk:
+//! through QEMU's guest agent, or by freezing a file system that is mounted on this host. Whatever was frozen is
+//! thawed, also after errors.
 //!
 //! Source: QEMU's `qga/qapi-schema.json` (guest-sync-delimited, guest-fsfreeze-freeze, guest-fsfreeze-thaw),
 //! `fsfreeze(8)`.
@@ -17,30 +18,30 @@ use net::clock::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Longest answer of a guest agent.
+/// Maximum length of a guest agent's answer.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How often thawing is tried, each time for as long as freezing may take.
+/// Maximum number of attempts to thaw, each with the time limit of freezing.
 const THAWS_MAX: u32 = 3;
-/// Stands before a request, and before the answer that belongs to it: what came earlier counts no more.
+/// Precedes a request and the answer to it; everything received before it belongs to older requests and is dropped.
 const DELIMITER: u8 = 0xff;
-/// Of util-linux, and where it lies: not every service has that in its path.
+/// Program of util-linux. It is searched in `FOLDERS`, since the `PATH` of a service may lack `/sbin`.
 const FSFREEZE: &str = "fsfreeze";
 /// See [`FSFREEZE`].
 const FOLDERS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 
-/// What is asked to be quiet.
+/// What to quiesce for a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quiesce {
     /// The guest whose QEMU guest agent answers at this Unix socket.
     Agent(PathBuf),
-    /// The file system that is mounted here.
+    /// The file system that is mounted at this path.
     Mount(PathBuf),
 }
 
 impl Quiesce {
-    /// Whether it can be frozen. A file system that holds the disk's own `folder` can't: its journal would wait for the
-    /// end of what waits for the journal.
+    /// Checks that it can be frozen. A file system that contains the disk's own `folder` cannot: the commit writes to
+    /// the journal there, which would block until the commit thaws it.
     ///
     /// # Errors
     /// `Refused`; `Io`.
@@ -63,11 +64,11 @@ impl Quiesce {
         Ok(())
     }
 
-    /// Does `moment` while it is frozen. Freezing may take `limit`.
+    /// Calls `moment` while it is frozen. Freezing may take at most `limit`.
     ///
     /// # Errors
-    /// Those of `moment`; `Unreachable` if it did not become quiet in time; `Io` if it could not be thawed, which must
-    /// not go unnoticed.
+    /// Those of `moment`; `Refused` if freezing was refused or failed; `Unreachable` if it did not finish in time;
+    /// `Io` if thawing failed, since then it may still be frozen.
     pub fn around(&self, limit: Duration, moment: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let mut frozen = self.freeze(limit)?;
         let done = moment();
@@ -76,7 +77,7 @@ impl Quiesce {
     }
 
     fn freeze(&self, limit: Duration) -> Result<Frozen<'_>> {
-        // From here on it may be frozen, whatever the answer is, or come to be later.
+        // From here on it may be frozen, whatever the answer says, or become frozen later: it must be thawed.
         let frozen = Frozen { what: self, limit, over: false };
         let done = match self {
             Self::Agent(socket) => Guest::ask(socket, "guest-fsfreeze-freeze", limit),
@@ -85,7 +86,8 @@ impl Quiesce {
         match done {
             Ok(()) => Ok(frozen),
             Err(error) if error.kind() == ErrorKind::Refused => {
-                // It said no. If it is frozen it was somebody else who did that, and who thaws it.
+                // Freezing was refused, so this process has frozen nothing. If it is frozen, another program did that
+                // and will thaw it.
                 frozen.forget();
                 Err(error)
             }
@@ -94,7 +96,7 @@ impl Quiesce {
     }
 }
 
-/// Something that is thawed at the latest when this is dropped.
+/// Something that may be frozen; thawed when this is dropped, if not before.
 struct Frozen<'a> {
     what: &'a Quiesce,
     limit: Duration,
@@ -132,13 +134,13 @@ impl Frozen<'_> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         if !self.over {
-            // Whoever is told of the first failure needs no second.
+            // The first error is already on its way to the client, so this one is dropped.
             let _ = self.thaw();
         }
     }
 }
 
-/// A conversation with a guest agent, all of it within a time.
+/// One connection to a guest agent, with a time limit for all of it.
 struct Guest<'a> {
     stream: UnixStream,
     socket: &'a Path,
@@ -148,10 +150,11 @@ struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// Has one command done. `Refused` if the agent says no, `Unreachable` if it says nothing.
+    /// Executes one command. `Refused` if the agent answers with an error, `Unreachable` if it does not answer in
+    /// time.
     fn ask(socket: &'a Path, command: &str, limit: Duration) -> Result<()> {
         let stream = UnixStream::connect(socket).map_err(|error| {
-            // Nothing was asked, so nothing is frozen.
+            // No command was sent, so nothing is frozen.
             Error::from_source(
                 ErrorKind::Refused,
                 format!("reach the agent at `{}`", socket.display()),
@@ -172,13 +175,13 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Forgets what the agent still says to those who were here before.
+    /// Drops answers that the agent still sends to earlier clients.
     fn synchronize(&mut self) -> Result<()> {
         let id = std::process::id();
         self.send(&[DELIMITER], &json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } }))?;
         loop {
             while !self.received.contains(&DELIMITER) {
-                // Of all that is no answer nothing is kept.
+                // Bytes before the delimiter are of no use.
                 self.received.clear();
                 self.fill()?;
             }
@@ -197,7 +200,7 @@ impl<'a> Guest<'a> {
         sent.map_err(|error| self.silent(error))
     }
 
-    /// A line.
+    /// Receives a line and parses it.
     fn receive(&mut self) -> Result<Value> {
         loop {
             if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
@@ -211,7 +214,7 @@ impl<'a> Guest<'a> {
 
     fn fill(&mut self) -> Result<()> {
         if self.received.len() > ANSWER_BYTES_MAX {
-            return Err(self.silent(std::io::Error::other("it talks too much")));
+            return Err(self.silent(std::io::Error::other("its answer is too long")));
         }
         let mut piece = [0; 4096];
         let left = self.left()?;
@@ -226,7 +229,7 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// What is left of the time.
+    /// Time left, as an error if there is none.
     fn left(&self) -> Result<Duration> {
         let left = self.limit.saturating_sub(self.clock.elapsed());
         if left.is_zero() { Err(self.silent(std::io::ErrorKind::TimedOut.into())) } else { Ok(left) }
@@ -238,7 +241,7 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// Freezes or thaws a file system. `Refused` if that fails, `Unreachable` if it takes longer than `limit`.
+/// Freezes or thaws a file system. `Refused` if the program fails, `Unreachable` if it takes longer than `limit`.
 fn fsfreeze(action: &str, path: &Path, limit: Duration) -> Result<()> {
     let what = || format!("{FSFREEZE} {action} {}", path.display());
     let mut command = Command::new(FSFREEZE);
@@ -246,9 +249,9 @@ fn fsfreeze(action: &str, path: &Path, limit: Duration) -> Result<()> {
     command.arg(action).arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| Error::from_source(ErrorKind::Refused, what(), error))?;
     let (sender, receiver) = mpsc::sync_channel(1);
-    // It outlives a freeze that the kernel does not get done: nothing can interrupt that.
+    // A thread of its own, since nothing can interrupt a freeze that hangs in the kernel.
     std::thread::spawn(move || {
-        // Whoever waited may have gone.
+        // The receiver may have timed out and be gone.
         let _ = sender.send(child.wait_with_output());
     });
     let output = match receiver.recv_timeout(limit) {
@@ -273,7 +276,7 @@ mod tests {
     use super::*;
     use parking_lot::Mutex;
 
-    /// An agent that answers what it is told to, `None` being silence, and the commands that it got.
+    /// A mock agent that answers with `answer` (`None`: never), and the list of commands that it received.
     fn agent(path: &Path, answer: fn(&str) -> Option<Value>) -> Arc<Mutex<Vec<String>>> {
         let listener = UnixListener::bind(path).unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -281,7 +284,7 @@ mod tests {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
-                // What it still had to say to somebody else.
+                // A late answer for an earlier client.
                 stream.write_all(b"{\"return\": 12}\n").unwrap();
                 let lines = std::io::BufReader::new(stream.try_clone().unwrap());
                 for line in lines.split(b'\n').map_while(std::result::Result::ok) {

@@ -1,4 +1,5 @@
-//! What a disk needs to know when it is attached again: a small file of JSON in its folder. `formats/attached.md`.
+//! The settings of a disk, kept in its folder for the next time it is attached: the file `attached.json` of
+//! `formats/attached.md`.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -11,107 +12,108 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the file.
 const FILE: &str = "attached.json";
-/// Name of the NBD socket in the disk's folder, unless it is somewhere else.
+/// Default name of the NBD socket in the disk's folder.
 const NBD: &str = "nbd.sock";
-/// Longest file that is read.
+/// Maximum bytes read from the file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// The only format there is.
+/// The only known format.
 const FORMAT: u32 = 1;
 
-/// How a disk is attached. Secrets are named by the paths of their files.
+/// How a disk is attached. It has only the paths of secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Of this file: 1.
+    /// Format of this file: 1.
     pub format: u32,
-    /// What the disk is called here: as its folder.
+    /// Name of the disk; the same as that of its folder.
     pub name: String,
-    /// 32 hexadecimal digits that are of this disk alone. None if no program that knows of them has run it yet.
+    /// 32 hexadecimal digits, unique to this disk. `None` until a program that knows the field has run it.
     #[serde(default)]
     pub id: Option<String>,
-    /// Its folder when it was attached last: it may have been moved since.
+    /// Path of its folder when it was last attached; it may have been moved since.
     #[serde(default)]
     pub folder: Option<PathBuf>,
-    /// What it was to begin as: `image`, `image:tag` or `image@version`.
+    /// What the disk began as: `image`, `image:tag` or `image@version`.
     pub image: String,
-    /// Folder or URL of the repository that is a source, and takes commits.
+    /// Folder or URL of the repository that is a source and receives commits.
     #[serde(default)]
     pub repository: Option<String>,
-    /// Cache of what comes from afar; without, the default one, for repositories in S3 alone.
+    /// Cache of content from remote sources; `None`: the default one, only for repositories in S3.
     #[serde(default)]
     pub cache: Option<CacheSettings>,
-    /// Servers that are sources, in this order.
+    /// Servers that are sources, in the order in which they are asked.
     #[serde(default)]
     pub servers: Vec<ServerSettings>,
-    /// How long the first answer of a server is waited for when a new disk begins.
+    /// Time to wait for the first answer of a server when a new disk begins.
     pub wait_seconds: u64,
-    /// Files of keys.
+    /// Paths of keys.
     #[serde(default)]
     pub keys: KeySettings,
-    /// Unix socket of the NBD server; a relative path is one from the disk's folder.
+    /// Unix socket of the NBD server; a relative path starts at the disk's folder.
     pub nbd: PathBuf,
-    /// Its address and TCP port, if it has one.
+    /// Address and port of NBD over TCP, if any.
     #[serde(default)]
     pub listen: Option<SocketAddr>,
-    /// Its certificate, for TCP.
+    /// Certificate for NBD over TCP.
     #[serde(default)]
     pub tls: Option<TlsSettings>,
-    /// Block device that holds the disk's bytes, if the folder does not.
+    /// Block device that has the disk's bytes, if they are not in the folder.
     #[serde(default)]
     pub device: Option<PathBuf>,
     /// Whether writes are refused.
     #[serde(default)]
     pub read_only: bool,
-    /// After so long a read that no source answers is an error; without, it waits.
+    /// Time after which a read fails if no source answers; `None`: it waits.
     #[serde(default)]
     pub give_up_seconds: Option<u64>,
-    /// Rate at which the rest is fetched behind demand; 0 for not at all.
+    /// Rate at which the rest of the image is fetched in the background; 0: not fetched.
     #[serde(default)]
     pub background_bytes_per_second: u64,
-    /// Whether nothing is prefetched because other machines read it, and nothing kept of what this one reads.
+    /// Whether to do without boot profiles: no prefetch based on other machines' reads, and this disk's reads are not
+    /// kept.
     #[serde(default)]
     pub without_profile: bool,
-    /// Most chunks that are read ahead of a stream.
+    /// Maximum number of chunks read ahead of a stream.
     pub ahead_chunks: u64,
-    /// Whether it takes no part in multicast.
+    /// Whether the disk stays out of multicast sessions.
     #[serde(default)]
     pub no_multicast: bool,
-    /// Network interface for multicast, by name or address; nothing for the one that leads to the server.
+    /// Network interface for multicast, by name or address; `None`: the one of the route to the server.
     #[serde(default)]
     pub interface: Option<String>,
 }
 
-/// What is kept here of what came from afar, for all disks that name the same folder.
+/// A cache of content from remote sources, shared by all disks that name the same folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheSettings {
-    /// Folder, or `off`.
+    /// Its folder, or `off`.
     pub folder: String,
-    /// Most bytes in it.
+    /// Maximum number of bytes in it.
     pub bytes_max: u64,
 }
 
-/// A server.
+/// A server that is a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSettings {
-    /// Where it is.
+    /// Its URL.
     pub url: String,
-    /// File that holds its token; without one the token is in the environment.
+    /// File with its token; `None`: the token is in the environment.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
 }
 
-/// Files of keys, and who is trusted.
+/// Paths of keys, and which signatures are trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KeySettings {
-    /// Key that commits are signed with.
+    /// Key that signs commits.
     #[serde(default)]
     pub sign: Option<PathBuf>,
-    /// Key of the repository, here or at the servers.
+    /// Key of the encrypted repository, local or at the servers.
     #[serde(default)]
     pub encryption: Option<PathBuf>,
-    /// Public keys that are trusted; everybody is if there are none.
+    /// Trusted public keys; if there are none, signatures are not required.
     #[serde(default)]
     pub trust: Vec<PathBuf>,
-    /// Whether what nobody trusted has signed is taken all the same.
+    /// Whether to accept versions without a trusted signature as well.
     #[serde(default)]
     pub allow_untrusted: bool,
 }
@@ -126,7 +128,7 @@ pub struct TlsSettings {
 }
 
 impl Settings {
-    /// Those of the disk `name`, with defaults for what was not said.
+    /// Settings of the disk `name`, with defaults for everything else.
     #[must_use]
     pub fn new(name: &str, image: &str) -> Self {
         Self {
@@ -154,7 +156,7 @@ impl Settings {
         }
     }
 
-    /// Those that `folder` holds; `None` if it holds none. The disk is called as the folder is now.
+    /// Reads the settings in `folder`; `None` if there are none. The disk's name is that of the folder now.
     ///
     /// # Errors
     /// `Malformed` if they cannot be understood; `Io`.
@@ -173,7 +175,7 @@ impl Settings {
             FORMAT => {
                 let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
                 let mut settings = Self { name: name.unwrap_or(settings.name.clone()), ..settings };
-                // As programs before this one wrote what is now the default.
+                // Older programs wrote the default as an absolute path.
                 if settings.nbd == folder.join(NBD) {
                     settings.nbd = NBD.into();
                 }
@@ -183,18 +185,18 @@ impl Settings {
         }
     }
 
-    /// Where the NBD server of the disk in `folder` listens on this machine.
+    /// Path of the NBD socket of the disk in `folder`.
     #[must_use]
     pub fn nbd_socket(&self, folder: &Path) -> PathBuf {
         folder.join(&self.nbd)
     }
 
-    /// Sees that the disk in `folder` is no copy of one that is still where it was: a copy of a disk that runs is torn,
-    /// and two that commit as one would each take the other's versions for its own. One that was moved is as good as
-    /// before.
+    /// Records that the disk lives in `folder`, and refuses a copy of a disk that is still at its old path: the copy
+    /// of a running disk is inconsistent, and two disks that commit as one would each take the other's versions for
+    /// its own. A moved disk is accepted.
     ///
     /// # Errors
-    /// `Refused` if it is one; `Io`.
+    /// `Refused` if it is a copy; `Io`.
     pub fn claim(&mut self, folder: &Path) -> Result<()> {
         if let (Some(id), Some(was)) = (&self.id, &self.folder)
             && !is_same(was, folder)
@@ -203,7 +205,7 @@ impl Settings {
             && other.id.as_ref() == Some(id)
         {
             let (copy, was) = (folder.display(), was.display());
-            let text = format!("the disk in `{copy}` is a copy of the one in `{was}`, which is there still");
+            let text = format!("the disk in `{copy}` is a copy of the one in `{was}`, which still exists");
             return Err(Error::new(ErrorKind::Refused, text));
         }
         if self.id.is_none() {
@@ -216,7 +218,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Keeps them in `folder`, all of them or none, durably.
+    /// Writes the settings to `folder`, atomically and durably.
     ///
     /// # Errors
     /// `Io`.
@@ -233,13 +235,13 @@ impl Settings {
     }
 }
 
-/// Whether two paths lead to one folder.
+/// Whether two paths lead to the same folder, also by links.
 fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     one == other || place(one).is_some_and(|found| place(other) == Some(found))
 }
 
-/// Adds the name of a disk to an error of it.
+/// Adds the name of the disk to an error.
 pub(super) fn of_disk(name: &str) -> impl Fn(Error) -> Error {
     move |error| error.within(format!("disk `{name}`"))
 }
@@ -254,7 +256,7 @@ mod tests {
         let [one, two, copy] = ["vm1", "vm2", "copy"].map(|name| all.path().join(name));
         std::fs::create_dir(&one).unwrap();
         std::fs::write(one.join("journal"), "").unwrap();
-        // As a program before this one left it.
+        // As older programs wrote it.
         let mut settings = Settings { nbd: one.join("nbd.sock"), ..Settings::new("vm1", "web") };
         settings.keep(&one).unwrap();
         settings = Settings::load(&one).unwrap().unwrap();
@@ -268,7 +270,7 @@ mod tests {
         moved.keep(&two).unwrap();
         assert_eq!((moved.name.as_str(), &moved.id), ("vm2", &settings.id));
         assert_eq!(moved.nbd_socket(&two), two.join("nbd.sock"), "where the folder is now");
-        // By another name it is the same folder.
+        // A link leads to the same folder.
         std::os::unix::fs::symlink(&two, all.path().join("link")).unwrap();
         Settings::load(&two).unwrap().unwrap().claim(&all.path().join("link")).unwrap();
 
@@ -279,7 +281,7 @@ mod tests {
         let mut copied = Settings::load(&copy).unwrap().unwrap();
         let refused = copied.claim(&copy).unwrap_err();
         assert!(refused.kind() == ErrorKind::Refused && refused.to_string().contains("vm2"), "{refused}");
-        // It was moved to another file system: the first is gone.
+        // The disk was moved to another file system: the original is gone.
         std::fs::remove_dir_all(&two).unwrap();
         copied.claim(&copy).unwrap();
         assert_eq!(copied.id, settings.id);

@@ -1,4 +1,5 @@
-//! Unix sockets with a path: a path that a dead process left is taken over, one where somebody answers is not.
+//! Listens on Unix sockets with a path. It replaces a socket that a dead process left, but never one at which a
+//! process answers.
 
 use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::FileTypeExt;
@@ -10,7 +11,7 @@ use base::{Error, ErrorKind, Result};
 /// Listens at `path`.
 ///
 /// # Errors
-/// `Refused` if somebody answers there, or it is something else than a socket; `Io`.
+/// `Refused` if a process answers there, or the path is not a socket; `Io`.
 pub(super) fn listen(path: &Path) -> Result<UnixListener> {
     let failed = |error| Error::from_source(ErrorKind::Io, format!("listen on `{}`", path.display()), error);
     let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", path.display())));

@@ -1,4 +1,4 @@
-//! TLS for NBD by TCP: a certificate and its key from files.
+//! TLS for NBD over TCP, with a certificate and its key from files.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::settings::TlsSettings;
 
-/// What a server needs. Clients are not asked who they are.
+/// The TLS configuration of the NBD server. It does not authenticate clients.
 ///
 /// # Errors
-/// `Invalid` if a file holds no PEM of its kind, or the key is another certificate's.
+/// `Invalid` if a file has no PEM text of its kind, or the key does not belong to the certificate.
 pub(super) fn server(files: &TlsSettings) -> Result<Arc<ServerConfig>> {
     let failed = |path: &std::path::Path| {
         let text = format!("read `{}`", path.display());

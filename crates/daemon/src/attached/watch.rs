@@ -1,5 +1,5 @@
-//! Looks at a running disk every second, and tells what keeps its reads waiting and what its sources have damaged: a
-//! machine that hangs should not be the first to say so.
+//! Checks a running disk every second, and logs reads that wait long and objects that sources have damaged, so that
+//! an operator learns of a problem before the machine hangs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use parking_lot::{Condvar, Mutex};
 
 use super::event::{Event, Log};
 
-/// How often it is looked.
+/// Interval of the checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// A read that waits longer is told of, ...
+/// A read that waits longer is logged, ...
 const SLOW: Duration = Duration::from_secs(3);
-/// ... and again after so long.
+/// ... and again each time it has waited this much longer.
 const REMIND: Duration = Duration::from_secs(600);
-/// Most pieces of damage that were told of and are remembered; of more nothing is told.
+/// Maximum number of remembered damaged objects; further ones are not logged.
 const DAMAGE_MAX: usize = 1024;
 
-/// What was told so far. Time is what reads say that they have waited.
+/// What was logged so far. Times are the waiting times of reads.
 #[derive(Default)]
 struct Watch {
-    /// How long the longest wait was when it was told of, and when it was looked at last.
+    /// The longest wait when it was last logged, and when it was last checked.
     told: Option<(Duration, Duration)>,
     damage: BTreeSet<(String, String)>,
 }
@@ -45,7 +45,7 @@ impl Watch {
             }
             (None, None) => {}
             (Some(Waiting { what, waited, why }), told) => {
-                // The one that waited longest may have been answered, and another be the longest now.
+                // The read that waited longest may have been answered, so that another one is the longest now.
                 let again = told.is_none_or(|(at, _)| waited >= at + REMIND);
                 if again {
                     events.push(Event::ReadsWait { what, seconds: waited.as_secs(), why });
@@ -58,14 +58,14 @@ impl Watch {
     }
 }
 
-/// A thread that looks until this is dropped.
+/// A thread that checks the disk until this is dropped.
 pub(super) struct Watcher {
     ended: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
-    /// Looks at `mirror`, and tells `log`.
+    /// Starts to check `mirror` and to report to `log`.
     pub(super) fn start(mirror: Arc<Mirror>, log: Log) -> Result<Self> {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let ends = Arc::clone(&ended);
@@ -92,7 +92,7 @@ impl Drop for Watcher {
         *self.ended.0.lock() = true;
         self.ended.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }
@@ -117,7 +117,7 @@ mod tests {
         );
         assert!((4..603).all(|seconds| watch.look(waits(seconds), Vec::new()).is_empty()));
         assert_eq!(watch.look(waits(603), Vec::new()).len(), 1);
-        // Another read is the longest now, and has waited for less long.
+        // Another read, which has waited less, is the longest now.
         assert!(watch.look(waits(10), Vec::new()).is_empty());
         assert!(matches!(watch.look(waits(1), Vec::new())[..], [Event::ReadsGoOn { seconds: 10 }]));
         assert!(watch.look(None, Vec::new()).is_empty());
