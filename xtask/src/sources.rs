@@ -22,8 +22,10 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/store/src/maintain/verify.rs", "one walk over everything that a repository holds"),
 ];
 const LONG_FILES_MAX: usize = 8;
-/// Longest line of a comment, in columns.
+/// Longest line of code or comment, in columns.
 const COLUMNS_MAX: usize = 120;
+/// Programs and tools, whose functions nobody else calls.
+const UNDOCUMENTED: &[&str] = &["crates/cli/", "crates/bench/", "crates/sim/", "xtask/", "fuzz/"];
 /// Where `unsafe` may stand: sockets and devices.
 const UNSAFE_HOMES: &[&str] = &["crates/net/src/", "crates/disk/src/"];
 
@@ -71,10 +73,11 @@ fn check_text(path: &str, text: &str) -> Vec<String> {
     if is_excused && !is_long {
         breaches.push(format!("xtask/src/sources.rs: {path} needs no excuse for its length any more"));
     }
-    // rustfmt sees to code; texts in quotes may be as long as they are.
-    let too_long = |line: &str| line.chars().count() > COLUMNS_MAX && line.trim_start().starts_with("//");
-    for (number, _) in text.lines().enumerate().filter(|(_, line)| too_long(line)) {
-        breaches.push(format!("{path}:{}: a comment of more than {COLUMNS_MAX} columns", number + 1));
+    for (number, _) in text.lines().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS_MAX) {
+        breaches.push(format!("{path}:{}: a line of more than {COLUMNS_MAX} columns", number + 1));
+    }
+    if path.contains("/src/") && !UNDOCUMENTED.iter().any(|home| path.starts_with(home)) {
+        breaches.extend(undocumented(path, text));
     }
     let may_be_unsafe = UNSAFE_HOMES.iter().any(|home| path.starts_with(home)) || path.starts_with("xtask/");
     for (number, line) in text.lines().enumerate() {
@@ -110,6 +113,28 @@ fn long_functions(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
+/// Public functions say what they do. rustc's lint sees only those that a crate exports.
+fn undocumented(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let is_public = |line: &str| {
+        let function = line
+            .strip_prefix("pub ")
+            .map(|rest| rest.trim_start_matches("const ").trim_start_matches("async "));
+        function.is_some_and(|rest| rest.starts_with("fn "))
+    };
+    let has_docs = |at: usize| {
+        let mut is_inside = false;
+        // Attributes may take several lines.
+        let above = lines[..at].iter().rev().find(|line| {
+            is_inside = (is_inside || line.ends_with(")]")) && !line.starts_with("#[");
+            !is_inside && !line.starts_with("#[")
+        });
+        above.is_some_and(|line| line.starts_with("///"))
+    };
+    let bare = lines.iter().enumerate().filter(|(at, line)| is_public(line) && !has_docs(*at));
+    bare.map(|(at, _)| format!("{path}:{}: a public function without docs", at + 1)).collect()
+}
+
 /// A module file that no parent declares is dead.
 fn unreached(path: &str, file: &Path) -> Option<String> {
     let stem = file.file_stem()?.to_str()?;
@@ -135,7 +160,8 @@ mod tests {
     fn breaches_are_found() {
         let body = "    step();\n".repeat(FUNCTION_LINES_MAX);
         let text = format!(
-            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn bare(\n    a: u8,\n) -> u8;\n{body}\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
+            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn bare(\n    a: u8,\n) -> u8;\n\
+             {body}\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
         );
         let found = check_text("crates/image/src/x.rs", &text);
         assert_eq!(found.len(), 3, "{found:?}");

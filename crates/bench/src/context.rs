@@ -97,7 +97,8 @@ impl Context {
         if free < ROOM_BYTES {
             let (need, free) = (ROOM_BYTES >> 30, free >> 30);
             return Err(format!(
-                "a full run keeps its folders until it ends and needs {need} GiB below target/bench, {free} GiB are free"
+                "a full run keeps its folders until it ends and needs {need} GiB below target/bench, {free} GiB \
+                    are free"
             )
             .into());
         }

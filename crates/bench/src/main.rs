@@ -63,7 +63,8 @@ struct Group {
     measure: fn(&Context) -> Result<Vec<Figure>>,
 }
 
-const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERNS | --report | --replay ROUND-TRIP-MS | --garbage SECONDS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
+const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERNS | --report | --replay ROUND-TRIP-MS | \
+    --garbage SECONDS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &again::GROUP, &install::GROUP, &install::ZEROS],

@@ -32,26 +32,7 @@ The network is a lab of namespaces on one machine: server, switch and hosts shar
 /// What the figures of a group are measured against, where a bar needs words.
 const NOTES: &[(&str, &str)] = &[("multicast", MULTICAST_NOTE)];
 
-const MULTICAST_NOTE: &str = "
-### How these are counted, and where the bars come from
-
-**Link time** is that of the image's blocks, each once, with all their headers, on a link that loses nothing. **Images sent** are the
-payload bytes of the server, by multicast and to single hosts, over the image's encoded bytes. Frames are lost one by one: where a
-cell has loss, segmentation offload is off.
-
-**Loss.** A host that loses a share *p* of the packets has a group of *k* blocks once any *k* packets of it have come, so the sender is
-done with it after the greatest of as many negative binomial numbers as there are hosts: E[max] = Σ 1 − F(n)^hosts, F(n) the
-chance that at least *k* of *n* packets come. With the groups that a session has, that is what stands as `least possible`. The
-bars leave 5 % over that for the images, and for the time also the seconds before the first block and after the last: 1.05 and 1.08 at
-1 %, 1.22 and 1.35 at 10 %, where what symbols cannot foresee costs one more round of reports.
-
-**Skew.** 16 hosts start after 0, 1, …, 15 sixteenths of one transfer time. When the stream has gone once through the image, the last host
-has a sixteenth and lacks fifteen, and what the others lack is part of that. It goes once more: 1 + 15/16 = 1.94 images is the least
-for multicast alone, and 2 % more are granted.
-
-**Sharing.** Shares are those of delivered bytes, as the switch's ports count them, from one second after the sessions' start until the
-first host has all; of a session's bytes those count that are not repetitions. The 100 ms rates are those of each receiver's port.
-";
+const MULTICAST_NOTE: &str = include_str!("multicast_note.md");
 
 /// Writes the page and its plots.
 pub(crate) fn write(context: &Context) -> Result<()> {

@@ -36,14 +36,7 @@ struct Row {
     done: bool,
 }
 
-const INTRODUCTION: &str = "
-One file or image to all hosts of a network, by every tool, in the same run: medians of the seconds until the first host, the mean
-host and the last host had it. Tools other than diskcast send as many incompressible bytes as the image has encoded. What can be
-prepared is prepared before the clock starts; diskcast's clock starts with its clients, its server runs. A run that takes four times as
-long as diskcast is ended and counts as that. A tool that takes half again as long as diskcast runs once, and not with the Debian
-image.
-Server bytes are those on its wire, with all headers.
-";
+const INTRODUCTION: &str = include_str!("side_by_side.md");
 
 /// Appends the table, and draws the plot to `file`.
 pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<()> {
@@ -52,7 +45,8 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
     write!(page, "\n![time of the last host by tool](plots/side_by_side.svg)\n\n")?;
     writeln!(
         page,
-        "| hosts and links | workload | tool | first s | mean s | last s | over diskcast | server bytes / file | runs | state |"
+        "| hosts and links | workload | tool | first s | mean s | last s | over diskcast | server bytes / file | \
+            runs | state |"
     )?;
     writeln!(page, "|---|---|---|---|---|---|---|---|---|---|")?;
     let mut flags = BTreeMap::new();
@@ -66,7 +60,8 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
         let bound = if row.done { "" } else { "> " };
         writeln!(
             page,
-            "| {network} | {workload} | {tool} | {first} | {mean} | {bound}{last} | {bound}{over} | {bytes} | {runs} | {state} |"
+            "| {network} | {workload} | {tool} | {first} | {mean} | {bound}{last} | {bound}{over} | {bytes} | \
+                {runs} | {state} |"
         )?;
         flags.insert(tool, &row.flags);
     }
@@ -158,7 +153,8 @@ mod tests {
     fn the_table_and_its_plot_are_made() {
         let row = |network: &str, tool: &str, last: Option<f64>, done| {
             json!({
-                "network": network, "workload": "256 MiB of incompressible data", "tool": tool, "flags": "as it is", "runs": 3,
+                "network": network, "workload": "256 MiB of incompressible data", "tool": tool, "flags": "as it \
+                    is", "runs": 3,
                 "first s": last, "mean s": last, "last s": last, "over diskcast": last, "server bytes / file": 1.0,
                 "state": "ok", "done": done,
             })

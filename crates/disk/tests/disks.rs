@@ -148,7 +148,8 @@ fn mbr_disk(bench: &Bench) -> PathBuf {
     let disk = bench.sparse_file("disk", 200 << 20);
     let script = "label: dos\nlabel-id: 0xcafef00d\nstart=1MiB, size=40MiB, type=6, bootable\n\
                   start=42MiB, size=100MiB, type=5\nstart=150MiB, size=20MiB, type=82\n\n\
-                  start=43MiB, size=32MiB, type=83\nstart=80MiB, size=8MiB, type=83\nstart=90MiB, size=40MiB, type=83\n";
+                  start=43MiB, size=32MiB, type=83\nstart=80MiB, size=8MiB, type=83\n\
+                  start=90MiB, size=40MiB, type=83\n";
     // The fourth slot stays empty, so that logical partitions begin with 5.
     let script = script.replace("type=82\n\n", "type=82\nstart=170MiB, size=1MiB, type=da\n");
     run_with_input("sfdisk -q", &disk, &script);

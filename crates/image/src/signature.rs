@@ -291,7 +291,9 @@ mod tests {
         assert!(text.starts_with("-----BEGIN PRIVATE KEY-----\n"));
         assert_eq!(signing_key_from_text(&text).unwrap().to_bytes(), [1; 32]);
         // Made by `openssl genpkey -algorithm ed25519`.
-        let openssl = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
+        let openssl = "-----BEGIN PRIVATE KEY-----\n\
+            MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+            -----END PRIVATE KEY-----\n";
         let public = PublicKey::from(&signing_key_from_text(openssl).unwrap());
         assert_eq!(
             public.to_string(),

@@ -43,7 +43,9 @@ struct Run {
     #[arg(long, value_parser = |text: &str| parse_bits_per_second(text).ok_or("expected a rate such as 200M"))]
     rate: Option<u64>,
     /// Buffer before each shaped direction of a link.
-    #[arg(long, default_value = "1M", value_parser = |text: &str| parse_bytes(text).ok_or("expected a size such as 512K"))]
+    #[arg(long, default_value = "1M", value_parser = |text: &str| {
+        parse_bytes(text).ok_or("expected a size such as 512K")
+    })]
     buffer: u64,
     /// Another rate for one host, such as 3=40M; may be repeated.
     #[arg(long = "host-rate", value_name = "HOST=RATE", value_parser = parse_host_rate)]

@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn lines_of_devices_are_read() {
-        let text = "Inter-|   Receive\n face |bytes\n port1: 11 2 0 0 0 0 0 0 99 4 0 0 0 0 0 0\nport11:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n";
+        let text = "Inter-|   Receive\n face |bytes\n port1: 11 2 0 0 0 0 0 0 99 4 0 0 0 0 0 0\n\
+            port11:5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n";
         assert_eq!(device_bytes(text, "port1"), Some((11, 99)));
         assert_eq!(device_bytes(text, "port11"), Some((5, 7)));
         assert_eq!(device_bytes(text, "port2"), None);

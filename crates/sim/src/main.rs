@@ -108,7 +108,8 @@ fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
     let outcome = sim::mirror::run(&scenario);
     let (steps, crashes, published) = (outcome.steps, outcome.crashes, outcome.published);
     println!(
-        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions, {} of them merged, {} in doubt",
+        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions, {} of them merged, \
+            {} in doubt",
         outcome.trace, outcome.merged, outcome.recognised
     );
     tell(&outcome.violations)

@@ -26,7 +26,8 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     std::fs::write(
         &configuration,
         format!(
-            "Port {PORT}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\nPermitRootLogin prohibit-password\n\
+            "Port {PORT}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\nPermitRootLogin \
+                prohibit-password\n\
              StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\nUseDNS no\nSubsystem sftp internal-sftp\n"
         ),
     )?;

@@ -37,7 +37,9 @@ struct Arguments {
     #[arg(long, default_value = "target")]
     folder: PathBuf,
     /// Rate of the lab's links.
-    #[arg(long, default_value = "1G", value_parser = |text: &str| parse_bits_per_second(text).ok_or("expected a rate such as 200M"))]
+    #[arg(long, default_value = "1G", value_parser = |text: &str| {
+        parse_bits_per_second(text).ok_or("expected a rate such as 200M")
+    })]
     rate: u64,
     /// Stay on loopback, even as root.
     #[arg(long)]
