@@ -88,7 +88,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 }
 
 fn signers(report: &VerifyReport) -> Vec<serde_json::Value> {
-    let record = |signer: &Signer| json!({ "key": signer.key.to_string(), "name": signer.name, "versions": signer.versions });
+    let record = |signer: &Signer| {
+        let key = signer.key.to_string();
+        json!({ "key": key, "name": signer.name, "versions": signer.versions })
+    };
     report.signers.iter().map(record).collect()
 }
 
