@@ -1,5 +1,5 @@
-//! What must always hold, stated apart from the machines: the checkers see everything that happens in the world, and
-//! believe no machine.
+//! The rules that must always hold. The checkers see everything that happens in the simulated world, and use no state
+//! of the machines that they check.
 
 use base::Instant;
 use proto::multicast::{BlockHeader, Disposition, SessionStatistics};
@@ -9,26 +9,26 @@ use crate::receiver_host::ReceiverHost;
 use crate::scenario::{Event, Fault, Scenario};
 use crate::truth::Truth;
 
-/// Something that must not be.
+/// A broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The rule.
     pub rule: &'static str,
-    /// When and where.
+    /// When, where and how it was broken.
     pub what: String,
 }
 
-/// See the module.
+/// The checkers of one run, with what they have found.
 #[derive(Debug)]
 pub(crate) struct Checkers {
     violations: Vec<Violation>,
     holdings: Vec<Holding>,
-    /// Blocks that went out at least once since the server started.
+    /// One bit per block: sent at least once since the server started.
     sent_once: Vec<u64>,
     sent_first: u64,
-    /// The first row of each object of which no symbol went out since the server started.
+    /// For each object, the first row whose symbol was not sent yet since the server started.
     next_row: Vec<u16>,
-    /// Blocks sent, and those that nobody lacked, over all epochs.
+    /// Blocks sent over all epochs, and in `useless` those that no receiver lacked.
     pub sent: u64,
     /// See `sent`.
     pub useless: u64,
@@ -55,12 +55,12 @@ impl Checkers {
         }
     }
 
-    /// Takes what was found.
+    /// Returns the violations.
     pub(crate) fn into_violations(self) -> Vec<Violation> {
         self.violations
     }
 
-    /// Notes a breach of `rule`; of each rule the first few.
+    /// Records a violation of `rule`; at most three for each rule.
     pub(crate) fn breach(&mut self, rule: &'static str, what: String) {
         if self.violations.iter().filter(|violation| violation.rule == rule).count() < 3 {
             self.violations.push(Violation { rule, what });
@@ -71,7 +71,7 @@ impl Checkers {
         self.lies |= matches!(fault, Fault::Lie { .. });
     }
 
-    /// The server sends a block or a symbol, of which `reaches` says to which hosts it will come.
+    /// The server sends a block or symbol; `reaches` says which hosts will receive it.
     pub(crate) fn block_sent(
         &mut self,
         now: Instant,
@@ -94,8 +94,8 @@ impl Checkers {
             self.sent_first += u64::from(self.sent_once[word] & bit == 0);
             self.sent_once[word] |= bit;
         }
-        // The server can't know yet that somebody who asked is down or gone; and what it planned it sends even if all
-        // are.
+        // The server does not know yet that a receiver that asked has crashed or left; and it sends what it has
+        // planned even if all have.
         let all_left =
             hosts.iter().all(|host| !host.listens()) && hosts.iter().any(|host| host.left_at.is_some());
         let mut useful = all_left || hosts.iter().any(|host| host.is_missed(now));
@@ -108,7 +108,7 @@ impl Checkers {
         self.useless_symbols += u64::from(!useful && symbol.is_some());
     }
 
-    /// A block or a symbol came to a host, which did this with it (`None`: it could not be opened).
+    /// A block or symbol arrived at a host, which treated it as `did` says (`None`: it could not be opened).
     pub(crate) fn block_came(
         &mut self,
         truth: &Truth,
@@ -119,12 +119,12 @@ impl Checkers {
         self.holdings[host].came(truth, header, did);
     }
 
-    /// A host lost all that is not on its disk.
+    /// A host lost everything that is not on its disk.
     pub(crate) fn host_forgot(&mut self, host: usize) {
         self.holdings[host].forget();
     }
 
-    /// The server began anew; `last` is what it said at the end.
+    /// The server restarts; `last` is its final statistics.
     pub(crate) fn server_gone(&mut self, now: Instant, last: Option<&SessionStatistics>) {
         if let Some(last) = last {
             if last.blocks_sent != self.sent_first + last.resent.total() + last.symbols_ahead {
@@ -173,7 +173,8 @@ impl Checkers {
         }
     }
 
-    /// At the end, when everybody had time to be done and to be missed.
+    /// Checks at the end of the run, when every receiver had time to finish, and the server had time to notice those
+    /// that left.
     pub(crate) fn end(&mut self, now: Instant, scenario: &Scenario, hosts: &[ReceiverHost], deserted: bool) {
         for (index, host) in hosts.iter().enumerate() {
             if host.done_at.is_none() {
@@ -188,7 +189,7 @@ impl Checkers {
         self.waste(scenario);
     }
 
-    /// What went out although nobody lacked it.
+    /// Bounds what was sent although no receiver lacked it.
     fn waste(&mut self, scenario: &Scenario) {
         let (symbols, blocks) = (self.useless_symbols, self.useless - self.useless_symbols);
         let most = useless_blocks_max(scenario) + self.sent * scenario.waste_percent / 100;
@@ -196,8 +197,8 @@ impl Checkers {
             let what = format!("{blocks} of {} blocks, at most {most}", self.sent);
             self.breach("nothing is sent that nobody lacks", what);
         }
-        // Half of the symbols may be too much: what goes ahead suits most objects, not each; what is asked for goes out
-        // so that enough of it arrives; and receivers that lose different blocks ask at different times.
+        // Half of the symbols may be useless: the number sent in advance suits most objects, not each; requested
+        // symbols are sent with a margin for losses; and receivers that lose different blocks ask at different times.
         let most = most + self.symbols / 2;
         if symbols > most {
             let what = format!("{symbols} symbols, at most {most}");
@@ -205,8 +206,9 @@ impl Checkers {
         }
     }
 
-    /// Control traffic: some reports at the start and for each fault, some for each filling of the buffer, one for each
-    /// block missed; and for time a hundredth of the rate, of all receivers together, and of each a hundred a second.
+    /// Bounds control traffic. Each receiver may send some reports at the start and for each fault, some for each
+    /// filling of its buffer, one for each missed block, and at most 100 a second. All receivers together may use a
+    /// hundredth of the rate.
     fn reports(&mut self, now: Instant, scenario: &Scenario, hosts: &[ReceiverHost]) {
         let image_bytes: u64 = scenario.object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
         let faults = 8 * scenario.events.len() as u64;
@@ -232,11 +234,11 @@ impl Checkers {
     }
 }
 
-/// What a report has on the wire, at least.
+/// Minimum size of a report on the wire, in bytes.
 const REPORT_BYTES: u64 = 140;
 
-/// Blocks that may go out although nobody lacks them: a few around each fault, more where packets overtake each other
-/// by longer than a receiver waits before it calls a packet lost, or where a liar makes receivers ask too early.
+/// Number of blocks that may be sent although no receiver lacks them: a few for each fault; more if packets arrive
+/// later than a receiver waits before it reports a loss, or if forged blocks make receivers ask too early.
 fn useless_blocks_max(scenario: &Scenario) -> u64 {
     let early = |event: &&Event| matches!(event.fault, Fault::Disorder { .. } | Fault::Lie { .. });
     let early = scenario.events.iter().filter(early).count();

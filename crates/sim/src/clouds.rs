@@ -1,9 +1,9 @@
-//! `diskcast-sim --cloud`: one run of a cloud, told as a line of JSON.
+//! `diskcast-sim --cloud`: runs one simulated cloud and prints the result as a line of JSON.
 
 use base::Duration;
 use sim::cloud::{Boot, Cloud, Way};
 
-/// The cloud that the words behind `--cloud` ask for, and what it boots.
+/// Parses the arguments after `--cloud` into the cloud and the boot of its machines.
 pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Option<(Cloud, Boot)> {
     let machines = words.next()?.parse().ok()?;
     let way = match words.next()?.as_str() {
@@ -40,7 +40,7 @@ pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Option<(Cloud, B
     Some((cloud, boot.scaled(chunk_kib, spread)))
 }
 
-/// Runs it.
+/// Runs the cloud and returns the line of JSON.
 #[must_use]
 pub(crate) fn show(cloud: &Cloud, boot: &Boot) -> String {
     let outcome = cloud.run(boot);

@@ -1,23 +1,22 @@
-//! What one receiver has, or has on its way, told from the packets alone: which blocks, and which symbols in the place
-//! of which blocks.
+//! Tracks which blocks and symbols one receiver has or will receive, computed only from the packets.
 
 use proto::multicast::{BlockHeader, Disposition};
 
 use crate::truth::Truth;
 
-/// See the module.
+/// The blocks and symbols of one receiver.
 #[derive(Debug, Clone)]
 pub(crate) struct Holding {
-    /// A bit for each block of the image.
+    /// One bit for each block of the image.
     blocks: Vec<u64>,
     objects: Vec<Object>,
-    /// How many blocks and symbols were sent that it lacked and that did not reach it or were refused.
+    /// Number of blocks and symbols that were sent while the receiver lacked them, and that it lost or refused.
     pub missed: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Object {
-    /// Number of its blocks here or on their way.
+    /// Number of its blocks that were received or are on their way.
     blocks: u32,
     symbols: Vec<Symbol>,
 }
@@ -25,7 +24,7 @@ struct Object {
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     row: u16,
-    /// The block in whose place it lies, once it is here.
+    /// The block whose place in the buffer it takes, once it has arrived.
     block: Option<u16>,
 }
 
@@ -35,13 +34,13 @@ impl Holding {
         Self { blocks: vec![0; truth.blocks().div_ceil(64)], objects, missed: 0 }
     }
 
-    /// Loses all.
+    /// Forgets everything, as after a crash.
     pub(crate) fn forget(&mut self) {
         self.blocks.fill(0);
         self.objects.fill_with(Object::default);
     }
 
-    /// A block or a symbol is sent that will come here or not: whether it is of use.
+    /// A block or symbol is sent, which this receiver gets if `reached`. Returns whether the receiver lacks it.
     pub(crate) fn sent(&mut self, truth: &Truth, header: &BlockHeader, reached: bool) -> bool {
         let object = &mut self.objects[header.object as usize];
         let lacks = object.blocks + (object.symbols.len() as u32) < truth.object_blocks(header.object);
@@ -67,7 +66,7 @@ impl Holding {
         }
     }
 
-    /// A block or a symbol came, and the receiver did this with it.
+    /// A block or symbol arrived, and the receiver treated it as `did` says.
     pub(crate) fn came(&mut self, truth: &Truth, header: &BlockHeader, did: Option<Disposition>) {
         let object = &mut self.objects[header.object as usize];
         let symbol = header.symbol(&truth.shape);

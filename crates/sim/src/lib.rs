@@ -1,5 +1,6 @@
-//! The simulator: runs the machines of `proto` in virtual time, on a made-up network with made-up disks, under faults
-//! that a seed chooses. Equal seeds give equal runs. [`checkers`] state separately what must always hold.
+//! The simulator. It runs the state machines of `proto` in virtual time, with simulated networks and disks, and with
+//! faults drawn from a seed. Equal seeds give equal runs. [`checkers`] are independent of the machines and check the
+//! rules that must always hold.
 //!
 //! ```text
 //! scenario (from a seed) -> world: clock and queue of events

@@ -1,6 +1,6 @@
-//! Replays one seed, or looks for a failing one: `cargo run --release -p diskcast-sim -- --seed 7`. Or shows how a
-//! transfer grows with the number of receivers: `--room 10000 --loss 10000`. `--until-broken` runs the seeds by which
-//! seeded bugs are found, and tells the first that breaks a rule.
+//! The program `diskcast-sim`. It replays a seed or searches for a failing one: `cargo run --release -p diskcast-sim
+//! -- --seed 7`. With `--room 10000 --loss 10000` it shows how a transfer grows with the number of receivers. With
+//! `--until-broken` it runs the seeds that find seeded bugs, and prints the first that breaks a rule.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -108,8 +108,8 @@ fn replay_mirror(seed: u64, arguments: &Arguments) -> bool {
     let outcome = sim::mirror::run(&scenario);
     let (steps, crashes, published) = (outcome.steps, outcome.crashes, outcome.published);
     println!(
-        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions, {} of them merged, \
-            {} in doubt",
+        "seed {seed}: trace {:016x}, {steps} steps, {crashes} crashes, {published} versions, \
+         {} of them merged, {} in doubt",
         outcome.trace, outcome.merged, outcome.recognised
     );
     tell(&outcome.violations)
@@ -124,7 +124,7 @@ fn replay_prunes(seed: u64, _: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
-/// Runs trials until one breaks a rule, which it tells; true if none does.
+/// Runs trials until one breaks a rule, and prints it. Returns true if none does.
 fn search(arguments: &Arguments) -> bool {
     let family = match arguments {
         Arguments { mirror: true, .. } => Family::Mirror,
@@ -194,7 +194,7 @@ fn show_room(receivers: usize, arguments: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
-/// Prints what is broken; true if nothing is.
+/// Prints the violations; returns true if there are none.
 fn tell(violations: &[Violation]) -> bool {
     for violation in violations {
         println!("  BROKEN: {}: {}", violation.rule, violation.what);

@@ -1,36 +1,36 @@
-//! The network: a switch, and one link per receiver with delay, jitter, a rate, a queue, loss, duplication, damage,
-//! and partitions.
+//! The simulated network: a switch, and one link per receiver with delay, jitter, a rate, a queue, loss, duplication,
+//! damage, and partitions.
 
 use base::{Chance, Duration, Instant};
 
 /// One receiver's link.
 #[derive(Debug, Clone)]
 pub struct Link {
-    /// One way.
+    /// Delay in one direction.
     pub delay: Duration,
-    /// Each packet takes up to so much more: packets overtake each other.
+    /// Maximum additional delay of a packet, drawn at random, so that packets overtake each other.
     pub jitter: Duration,
-    /// Of the switch's port towards the receiver.
+    /// Rate of the switch's port towards the receiver.
     pub bits_per_second: u64,
-    /// Room for packets that wait for that port.
+    /// Capacity of that port's queue.
     pub queue_bytes: u64,
-    /// Lost at random, of a million, in each direction.
+    /// Packets lost at random, per million, in each direction.
     pub loss_per_million: u32,
-    /// Delivered twice, of a million.
+    /// Packets delivered twice, per million.
     pub duplicate_per_million: u32,
-    /// Delivered with a flipped bit, of a million.
+    /// Packets delivered with a flipped bit, per million.
     pub damage_per_million: u32,
-    /// No packet passes in either direction.
+    /// Whether all packets are dropped, in both directions.
     pub cut: bool,
     port_free_at: Instant,
 }
 
-/// When copies of a packet arrive, and whether damaged.
+/// When a copy of a packet arrives, and whether it is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Time of arrival.
     pub at: Instant,
-    /// With a flipped bit.
+    /// Whether a bit is flipped.
     pub damaged: bool,
 }
 
@@ -51,7 +51,8 @@ impl Link {
         }
     }
 
-    /// When a packet of `bytes` that the server sends now has left the switch's port; `None` if its queue is full.
+    /// Returns when a packet of `bytes`, sent by the server now, has left the switch's port; `None` if its queue is
+    /// full.
     pub(crate) fn through_port(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let bytes = bytes as u64;
         let waiting = self.port_free_at.since(now).as_nanos() as u64;
@@ -64,7 +65,7 @@ impl Link {
         Some(self.port_free_at)
     }
 
-    /// What becomes of a packet of `bytes` that the server sends now: no, one or two arrivals.
+    /// Returns the arrivals of a packet of `bytes` that the server sends now: none, one or two.
     pub fn down(&mut self, now: Instant, bytes: usize, chance: &mut Chance) -> [Option<Arrival>; 2] {
         if self.cut || chance.hits(self.loss_per_million) || self.through_port(now, bytes).is_none() {
             return [None, None];
@@ -74,7 +75,7 @@ impl Link {
         [Some(first), twice.then(|| self.arrival(self.port_free_at, chance))]
     }
 
-    /// What becomes of a packet that the receiver sends now.
+    /// Returns the arrival of a packet that the receiver sends now; `None` if it is lost.
     pub fn up(&self, now: Instant, chance: &mut Chance) -> Option<Arrival> {
         (!self.cut && !chance.hits(self.loss_per_million)).then(|| self.arrival(now, chance))
     }

@@ -1,4 +1,4 @@
-//! What happens when: a queue of events in virtual time. Events at the same time come in the order of their entry.
+//! A queue of events in virtual time. Events at the same time are taken in the order in which they were added.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,26 +9,26 @@ use base::Instant;
 use crate::scenario::Fault;
 use crate::server_host::Sent;
 
-/// Something that happens.
+/// An event of a multicast run.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// The server's timer.
+    /// The server's timer fires.
     ServerTimer,
-    /// An object comes from the server's repository.
+    /// The server's repository delivers an object.
     Loaded { epoch: u32, object: u64 },
     /// A datagram reaches the server.
     ToServer(Arc<[u8]>),
-    /// A datagram reaches a receiver; `damaged` is what came if that differs from what was sent.
+    /// A datagram reaches a receiver; `damaged` has its bytes if they were changed on the way.
     ToReceiver { host: usize, sent: Arc<Sent>, damaged: Option<Arc<[u8]>> },
-    /// A receiver's timer.
+    /// A receiver's timer fires.
     ReceiverTimer { host: usize, life: u32 },
-    /// A receiver's disk has written the oldest object given to it.
+    /// A receiver's disk has written the oldest object in its queue.
     Written { host: usize, life: u32 },
     /// A receiver starts.
     Start { host: usize },
     /// A receiver asks the server for a grant over the control connection.
     Regrant { host: usize, life: u32 },
-    /// An object comes over the control connection.
+    /// An object arrives over the control connection.
     Unicast { host: usize, life: u32, object: u64 },
     /// A fault begins.
     Begin(Fault),
@@ -61,7 +61,7 @@ impl<E> Queue<E> {
         self.now
     }
 
-    /// Enters an event at `at`, or now if that has passed.
+    /// Adds an event at `at`, or now if that has passed.
     pub(crate) fn push(&mut self, at: Instant, event: E) {
         let slot = self.unused.pop().unwrap_or_else(|| {
             self.events.push(None);

@@ -1,4 +1,4 @@
-//! A receiver's host: its machine, its buffers, its disk, and how it crashes and comes back.
+//! The host of a receiver: its state machine, its buffers, its disk, and how it crashes and restarts.
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,17 @@ use crate::scenario::Host;
 use crate::server_host::{Packet, Sent, group_key};
 use crate::truth::Truth;
 
-/// An object on its way to the disk.
+/// An object that is being written to the disk.
 #[derive(Debug)]
 struct Job {
     slot: Slot,
     object: u64,
     bytes: u32,
-    /// May be longer, by padding.
+    /// May be longer than `bytes`, because of padding.
     buffer: Vec<u8>,
 }
 
-/// An object of which enough is here.
+/// An object with enough blocks and symbols to be recovered.
 struct Complete {
     object: u64,
     slot: Slot,
@@ -31,55 +31,55 @@ struct Complete {
     held: Box<[Held]>,
 }
 
-/// A place in a session.
+/// The admission to a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
     pub shape: Shape,
     pub receiver: ReceiverId,
-    /// How many had been admitted then, this one included.
+    /// Number of receivers admitted so far, this one included.
     pub receivers: u32,
 }
 
-/// So long the server may go on with what a receiver asked for before it left.
+/// Time for which the server may continue to serve requests of a receiver that has left.
 const MISSED_FOR: Duration = Duration::from_secs(5);
 
-/// What the world has to do for a host.
+/// A request of a host to the simulated world.
 #[derive(Debug)]
 pub(crate) enum Wish {
     /// Send this to the server.
     Send(Vec<u8>),
-    /// Say so when the disk has written what it was given last.
+    /// Report at this time that the disk has written the object that was queued last.
     Written(Instant),
     /// Fetch an object over the control connection.
     Unicast(u64),
-    /// Fetch all that is not installed over the control connection, as fast as the port allows.
+    /// Fetch everything that is not installed over the control connection, as fast as the port allows.
     UnicastRest,
     /// Ask for a grant.
     Regrant,
     /// An object passed or failed verification.
     Judged { object: u64, ok: bool },
-    /// All is installed, or so the machine says.
+    /// The machine reports that everything is installed.
     Done,
 }
 
-/// See the module.
+/// The state of a receiver's host.
 #[derive(Debug)]
 pub(crate) struct ReceiverHost {
     /// `None` while it is down or done.
     pub machine: Option<Receiver>,
     pub shape: Shape,
-    /// Counts starts, so that events of an earlier life can be told.
+    /// Counts starts, so that events of an earlier life can be ignored.
     pub life: u32,
     pub timer: Option<Instant>,
     pub disk_bytes_per_second: u64,
-    /// What the disk holds, by object: survives crashes.
+    /// Which objects are on the disk: survives crashes.
     pub installed: Vec<bool>,
     pub done_at: Option<Instant>,
-    /// When the last of the heads was here.
+    /// When the last head object had arrived.
     pub heads_at: Option<Instant>,
     pub silent: bool,
     pub regrant_pending: bool,
-    /// Since when it has left the group because its port is too slow.
+    /// When it left the group because its port is too slow.
     pub left_at: Option<Instant>,
     pub buffered_bytes: u64,
     pub buffer_bytes: u64,
@@ -120,13 +120,13 @@ impl ReceiverHost {
         }
     }
 
-    /// The number under which the server admits it next.
+    /// The number with which the server admits it next.
     pub(crate) fn next_receiver(&mut self) -> ReceiverId {
         self.grants += 1;
         ReceiverId(self.number | self.grants << 16)
     }
 
-    /// Joins the session that the server has now, for what the disk does not hold. `receivers` had been admitted then.
+    /// Joins the server's current session for the objects that are not on the disk.
     pub(crate) fn join(&mut self, now: Instant, grant: Grant, truth: &Truth, chance: &mut Chance) {
         assert!(self.disk.is_empty(), "joins with an idle disk");
         let Grant { shape, receiver, receivers } = grant;
@@ -152,7 +152,7 @@ impl ReceiverHost {
         self.machine = Some(machine);
     }
 
-    /// Loses all but the disk.
+    /// Crashes: loses everything but the disk.
     pub(crate) fn crash(&mut self) {
         self.life += 1;
         self.machine = None;
@@ -161,24 +161,24 @@ impl ReceiverHost {
         (self.buffered_bytes, self.timer, self.regrant_pending, self.left_at) = (0, None, false, None);
     }
 
-    /// Whether the disk has nothing to do.
+    /// Whether no write is queued.
     pub(crate) fn is_disk_idle(&self) -> bool {
         self.disk.is_empty()
     }
 
-    /// Whether packets to the group reach it.
+    /// Whether it receives packets to the group.
     pub(crate) fn listens(&self) -> bool {
         self.machine.is_some() && self.left_at.is_none()
     }
 
-    /// Whether the server may still believe that it takes part and lacks something.
+    /// Whether the server may still assume that it takes part and lacks something.
     pub(crate) fn is_missed(&self, now: Instant) -> bool {
         let left = self.left_at.is_some_and(|at| now.since(at) < MISSED_FOR);
         self.done_at.is_none()
             && (left || (self.life > 0 && self.machine.is_none() && self.left_at.is_none()))
     }
 
-    /// Takes in a packet.
+    /// Handles a packet of the server.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl ReceiverHost {
         Some(disposition)
     }
 
-    /// Takes in what nobody sent.
+    /// Handles a packet with a damaged or forged content.
     pub(crate) fn receive_rubbish(&mut self, bytes: &[u8]) {
         let Some(machine) = &mut self.machine else { return };
         match open_downstream(&group_key(self.shape.epoch), &self.shape, bytes) {
@@ -213,7 +213,7 @@ impl ReceiverHost {
         }
     }
 
-    /// What happened since the last call.
+    /// Handles all events of the machine since the last call, and returns the resulting requests.
     pub(crate) fn drain(&mut self, now: Instant, truth: &Truth) -> Vec<Wish> {
         let mut wishes = Vec::new();
         while let Some(event) = self.machine.as_mut().and_then(Receiver::poll_event) {
@@ -241,7 +241,7 @@ impl ReceiverHost {
         wishes
     }
 
-    /// The disk has written the oldest object given to it, which is returned with its content.
+    /// The disk has written the oldest object in its queue; returns the object and its content.
     pub(crate) fn written(&mut self) -> (u64, Vec<u8>) {
         let mut job = self.disk.pop_front().expect("the disk writes what it was given");
         self.buffered_bytes -= job.buffer.len() as u64;
@@ -253,7 +253,7 @@ impl ReceiverHost {
         (job.object, job.buffer)
     }
 
-    /// An object came over the control connection.
+    /// An object arrived over the control connection.
     pub(crate) fn satisfied(&mut self, object: u64) {
         self.installed[object as usize] = true;
         if let Some(slot) = self.machine.as_mut().and_then(|machine| machine.satisfied(object)) {
@@ -281,7 +281,7 @@ impl ReceiverHost {
         }
     }
 
-    /// Leaves the group: the rest comes by unicast.
+    /// Leaves the group and fetches the rest by unicast.
     fn go(&mut self, now: Instant, wishes: &mut Vec<Wish>) {
         self.left_at = Some(now);
         self.buffers.clear();

@@ -1,55 +1,55 @@
-//! A scenario: image, network, disks and faults, all chosen by one seed.
+//! A scenario: an image, a network, disks and faults, all drawn from one seed.
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::RateConfig;
 
 use crate::network::Link;
 
-/// Something that goes wrong for a while.
+/// A fault that lasts for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Packets from and to a receiver are lost, so many of a million.
+    /// Packets from and to a receiver are lost at this rate.
     LossBurst {
-        /// Whose.
+        /// The receiver.
         host: usize,
-        /// How many.
+        /// Lost packets per million.
         per_million: u32,
     },
-    /// A receiver is cut off.
+    /// A receiver is disconnected from the network.
     Partition {
-        /// Whose.
+        /// The receiver.
         host: usize,
     },
-    /// A receiver crashes; at the end it starts again, with what its disk holds.
+    /// A receiver crashes; at the end of the fault it restarts with the content of its disk.
     Crash {
-        /// Which.
+        /// The receiver.
         host: usize,
     },
-    /// The server crashes; at the end it starts again, under a new epoch.
+    /// The server crashes; at the end of the fault it restarts with a new epoch.
     ServerCrash,
-    /// A receiver's disk writes only so many bytes a second.
+    /// A receiver's disk becomes slow.
     SlowDisk {
-        /// Whose.
+        /// The receiver.
         host: usize,
-        /// How many.
+        /// Its rate.
         bytes_per_second: u64,
     },
-    /// Packets to a receiver come twice, damaged or out of order.
+    /// Packets to a receiver are duplicated, damaged and reordered.
     Disorder {
-        /// Whose.
+        /// The receiver.
         host: usize,
     },
-    /// A member sends a block with wrong content to all.
+    /// A member of the group sends a forged block, with a valid tag, to all receivers.
     Lie {
-        /// Of which object.
+        /// The object of the block.
         object: u64,
     },
-    /// A stranger sends rubbish to all, and to the server.
+    /// An attacker without keys sends random packets to all receivers and to the server.
     Noise,
 }
 
 impl Fault {
-    /// Whether it is of the kinds that happen without malice: loss, partition, crash and restart, slow disk.
+    /// Whether the fault needs no attacker and no broken network: loss, partition, crash and restart, slow disk.
     #[must_use]
     pub const fn is_plain(self) -> bool {
         !matches!(self, Self::Disorder { .. } | Self::Lie { .. } | Self::Noise)
@@ -59,22 +59,22 @@ impl Fault {
 /// A fault and its time.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
-    /// When it begins.
+    /// When the fault begins.
     pub at: Instant,
     /// How long it lasts.
     pub lasts: Duration,
-    /// What it is.
+    /// The fault.
     pub fault: Fault,
 }
 
 /// One receiver.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// When it starts: receivers start skewed.
+    /// When it starts; receivers start at different times.
     pub starts: Instant,
     /// Its link.
     pub link: Link,
-    /// What its disk writes.
+    /// Rate of its disk.
     pub disk_bytes_per_second: u64,
     /// Its memory for objects.
     pub buffer_bytes: u64,
@@ -83,34 +83,34 @@ pub struct Host {
 /// Everything that a run depends on.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What it was made from.
+    /// The seed that it was drawn from.
     pub seed: u64,
-    /// Payload of a block.
+    /// Payload of a block in bytes.
     pub block_bytes: u16,
-    /// Length of each object.
+    /// Length of each object in bytes.
     pub object_bytes: Vec<u32>,
-    /// The first so many objects go first.
+    /// Number of head objects, which are sent first.
     pub heads: u64,
-    /// Cap of the server's rate, and where it begins to look for the rate that the network bears.
+    /// Maximum rate of the server.
     pub bits_per_second: u64,
-    /// See `bits_per_second`.
+    /// Rate with which the server starts its search for the rate that the network can carry.
     pub initial_bits_per_second: u64,
     /// The server's memory for objects.
     pub cache_bytes: u64,
-    /// What a read from the repository takes at most.
+    /// Maximum time of a read from the repository.
     pub load_time_max: Duration,
     /// The receivers.
     pub hosts: Vec<Host>,
     /// The faults.
     pub events: Vec<Event>,
-    /// Of a hundred blocks, so many may be sent for nothing where that can't be avoided.
+    /// Percentage of blocks that may be sent although no receiver lacks them, if that cannot be avoided.
     pub waste_percent: u64,
-    /// Everybody has to be done by then.
+    /// All receivers must be done by then.
     pub deadline: Instant,
 }
 
 impl Scenario {
-    /// Mixed faults: skew of starts and at least five events.
+    /// A scenario with different start times and at least five faults.
     #[must_use]
     pub fn mixed(seed: u64) -> Self {
         let mut chance = Chance::from_seed(seed);
@@ -136,8 +136,8 @@ impl Scenario {
         scenario
     }
 
-    /// Mixed faults, and besides some of: heavy loss on every link, starts spread evenly over one transfer, ports that
-    /// are a tenth as fast as the server, and objects as long as sessions make them.
+    /// Like [`Self::mixed`], with some of these added: heavy loss on every link, starts spread evenly over one
+    /// transfer, ports with a tenth of the server's rate, and objects as long as real sessions have.
     #[must_use]
     pub fn harsh(seed: u64) -> Self {
         let mut scenario = Self::mixed(seed);
@@ -161,20 +161,21 @@ impl Scenario {
                 host.link.queue_bytes = 8 << 10;
             }
         }
-        // Small buffers refuse long objects, which then come whole again for those who hold the other half.
+        // Small buffers refuse long objects; those are then sent again completely, also to receivers that already
+        // have half of them.
         scenario.waste_percent = 5;
         scenario.deadline = Instant::ZERO + lasts * 80 + Duration::from_secs(60);
         scenario
     }
 
-    /// The same image and receivers without any fault, all starting at once.
+    /// The image and receivers of [`Self::mixed`] without faults; all receivers start at the same time.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
         Self::calm_from(seed, &mut Chance::from_seed(seed))
     }
 
-    /// A fast network without faults: objects as long as encoded chunks are, full Ethernet packets, links twice as fast
-    /// as the server, fast disks.
+    /// A fast network without faults: objects of the usual length of encoded chunks, full Ethernet packets, links
+    /// twice as fast as the server, fast disks.
     #[must_use]
     pub fn plain(image_bytes: u64, hosts: usize, bits_per_second: u64, round_trip: Duration) -> Self {
         const OBJECT_BYTES: u64 = 90_000;
@@ -201,14 +202,14 @@ impl Scenario {
         }
     }
 
-    /// Bounds of the server's rate.
+    /// Limits of the server's rate.
     #[must_use]
     pub const fn rate(&self) -> RateConfig {
         let (initial, ceiling) = (self.initial_bits_per_second, self.bits_per_second);
         RateConfig { initial, floor: ceiling / 10, ceiling }
     }
 
-    /// How long the server needs to send the image once.
+    /// Time in which the server can send the image once.
     #[must_use]
     pub fn transfer_time(&self) -> Duration {
         let headers = 48 + OVERHEAD_BYTES;
@@ -259,7 +260,7 @@ impl Scenario {
         }
     }
 
-    /// Makes a few objects 60 to 256 blocks long, and room for them.
+    /// Makes a few objects 60 to 256 blocks long, and the buffers larger by two to four of these.
     fn lengthen(&mut self, chance: &mut Chance) {
         let longest = 256 * u32::from(self.block_bytes);
         for bytes in self.object_bytes.iter_mut().take(6) {
@@ -286,7 +287,7 @@ impl Scenario {
     }
 }
 
-/// What Ethernet, IP and UDP add to a packet.
+/// Bytes that Ethernet, IP and UDP add to a packet.
 pub(crate) const OVERHEAD_BYTES: u16 = 42;
 
 fn pick<T: Copy>(chance: &mut Chance, from: &[T]) -> T {

@@ -1,4 +1,4 @@
-//! Looks for a run that breaks a rule, among those by which `cargo xtask mutants` shows that the checkers see seeded
+//! Searches for a run that breaks a rule. `cargo xtask mutants` uses these runs to show that the checkers find seeded
 //! bugs.
 
 use std::fmt;
@@ -8,45 +8,45 @@ use base::Duration;
 
 use crate::{Room, Scenario, Violation, mirror, run, run_prunes};
 
-/// Runs of one kind.
+/// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Sessions of multicast, and rooms.
+    /// Multicast sessions and rooms.
     Multicast,
     /// Attached disks.
     Mirror,
-    /// Prunes beside writers.
+    /// Prunes at the same time as writers.
     Prune,
 }
 
 /// One run that may break a rule.
 #[derive(Debug, Clone)]
 pub enum Trial {
-    /// Of [`Scenario::mixed`], by its seed.
+    /// [`Scenario::mixed`] with this seed.
     Mixed(u64),
-    /// Of [`Scenario::harsh`], by its seed.
+    /// [`Scenario::harsh`] with this seed.
     Harsh(u64),
-    /// A room, with a name for people.
+    /// A room and its name.
     Room(&'static str, Box<Room>),
-    /// Of [`mirror::MirrorScenario::mixed`], by its seed.
+    /// [`mirror::MirrorScenario::mixed`] with this seed.
     Mirror(u64),
-    /// Of [`run_prunes`], by its seed.
+    /// [`run_prunes`] with this seed.
     Prune(u64),
 }
 
-/// A rule that was broken, and by which trial of its family.
+/// The first trial that broke a rule.
 #[derive(Debug)]
 pub struct Broken {
-    /// How many trials came before it.
+    /// Number of trials before it.
     pub number: usize,
     /// The trial.
     pub trial: Trial,
-    /// The first of its breaches.
+    /// Its first violation.
     pub violation: Violation,
 }
 
 impl Family {
-    /// All trials, those first that show most.
+    /// All trials of the family; those that find the most bugs are first.
     #[must_use]
     pub fn trials(self) -> Vec<Trial> {
         match self {
@@ -60,7 +60,7 @@ impl Family {
     }
 }
 
-/// Near and many; far and few.
+/// A room with many receivers and a short round trip, and one with few receivers and a long round trip.
 fn rooms() -> [Trial; 2] {
     let near = Room::new(300, 8 << 20, 100_000_000, 10_000);
     let far = Room { round_trip: Duration::from_millis(60), ..Room::new(30, 8 << 20, 100_000_000, 50_000) };
@@ -68,7 +68,7 @@ fn rooms() -> [Trial; 2] {
 }
 
 impl Trial {
-    /// What it breaks.
+    /// Runs the trial and returns its violations.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         match self {
@@ -93,7 +93,7 @@ impl fmt::Display for Trial {
     }
 }
 
-/// The first trial of `family` that breaks a rule, of those with the numbers `numbers`.
+/// Runs the trials of `family` with these numbers, and returns the first that breaks a rule.
 #[must_use]
 pub fn until_broken(family: Family, numbers: Range<usize>) -> Option<Broken> {
     let mut trials = family.trials().into_iter().enumerate().skip(numbers.start).take(numbers.len());

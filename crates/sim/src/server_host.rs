@@ -1,4 +1,4 @@
-//! The server's host: its machine, its memory of objects, and how it restarts.
+//! The host of the server: its state machine, its memory for objects, and how it restarts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::receiver_host::Grant;
 use crate::scenario::{OVERHEAD_BYTES, Scenario};
 use crate::truth::Truth;
 
-/// Receivers that are not heard for so long are gone.
+/// A receiver without a report for this time counts as gone.
 pub(crate) const RECEIVER_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// A packet to the group, opened once for all receivers.
+/// A packet to the group, parsed once for all receivers.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub epoch: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Sent {
     pub packet: Packet,
 }
 
-/// What is in it.
+/// The parsed content of a packet.
 #[derive(Debug)]
 pub(crate) enum Packet {
     Block(BlockHeader),
@@ -33,7 +33,7 @@ pub(crate) enum Packet {
 }
 
 impl Sent {
-    /// Opens what was sealed; a block keeps its payload in `bytes`.
+    /// Parses a sealed packet; the payload of a block stays in `bytes`.
     pub(crate) fn new(key: &Key, shape: &Shape, bytes: Vec<u8>) -> Self {
         let packet = match open_downstream(key, shape, &bytes).expect("packets of the server can be opened") {
             Downstream::Block(header, _) => Packet::Block(header),
@@ -49,7 +49,7 @@ impl Sent {
     }
 }
 
-/// The key of the group under an epoch.
+/// The group key of an epoch.
 pub(crate) fn group_key(epoch: u32) -> Key {
     let mut key = [7; 16];
     key[..4].copy_from_slice(&epoch.to_le_bytes());
@@ -63,13 +63,13 @@ pub(crate) fn receiver_key(receiver: ReceiverId) -> Key {
     Key(key)
 }
 
-/// See the module.
+/// The state of the server's host.
 #[derive(Debug)]
 pub(crate) struct ServerHost {
     /// `None` while it is down.
     pub machine: Option<Server>,
     pub shape: Shape,
-    /// When its timer was set to fire last.
+    /// The earliest time for which its timer is set.
     pub timer: Option<Instant>,
     pub in_memory: BTreeSet<u64>,
     pub deserted: bool,
@@ -114,14 +114,14 @@ impl ServerHost {
         ));
     }
 
-    /// Gives a receiver a place over the control connection. The server is up.
+    /// Admits a receiver, which has asked over the control connection. The server must be up.
     pub(crate) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> Grant {
         self.admitted += 1;
         self.machine.as_mut().expect("a server that grants is up").admit(now, receiver);
         Grant { shape: self.shape, receiver, receivers: self.admitted }
     }
 
-    /// Takes in a datagram.
+    /// Handles a datagram of a receiver.
     pub(crate) fn receive(&mut self, now: Instant, datagram: &[u8]) {
         let Some(machine) = &mut self.machine else { return };
         let key = peek_receiver(datagram).map(receiver_key).unwrap_or(Key([0; 16]));
@@ -131,7 +131,7 @@ impl ServerHost {
         }
     }
 
-    /// Sealed packets of what the machine sends now.
+    /// The sealed packets for what the machine sends now.
     pub(crate) fn packets(&self, transmit: Transmit, truth: &Truth) -> Vec<Sent> {
         let key = group_key(self.shape.epoch);
         let sealed = |mut bytes: Vec<u8>| {
@@ -151,7 +151,7 @@ impl ServerHost {
         }
     }
 
-    /// What is in the blocks or symbols of a run.
+    /// The payloads of the blocks or symbols of a run.
     fn payloads(&self, run: Run, truth: &Truth) -> Vec<Vec<u8>> {
         let BlockHeader { object, object_bytes, .. } = run.first;
         let content = &truth.objects[object as usize];
@@ -165,7 +165,7 @@ impl ServerHost {
         symbols.chunks(block_bytes).map(<[u8]>::to_vec).collect()
     }
 
-    /// What happened; returns the objects to load.
+    /// Handles all events of the machine, and returns the objects to load.
     pub(crate) fn events(&mut self) -> Vec<u64> {
         let mut loads = Vec::new();
         while let Some(event) = self.machine.as_mut().and_then(Server::poll_event) {

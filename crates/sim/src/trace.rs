@@ -1,4 +1,4 @@
-//! The trace of a run, folded into one number: equal runs have equal traces.
+//! A hash of everything that happens in a run: equal runs have equal traces.
 
 /// FNV-1a over 64-bit words.
 #[derive(Debug, Clone, Copy)]
@@ -9,7 +9,7 @@ impl Trace {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Adds a happening.
+    /// Adds an event to the hash.
     pub(crate) fn note(&mut self, words: &[u64]) {
         for word in words {
             self.0 = (self.0 ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(17);

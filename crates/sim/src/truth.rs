@@ -1,23 +1,23 @@
-//! The image that everybody should end with.
+//! The image that every receiver should have at the end.
 
 use std::sync::Arc;
 
 use base::{Chance, Digest};
 use proto::multicast::Shape;
 
-/// Objects and their digests.
+/// The objects of the image and their digests.
 #[derive(Debug)]
 pub(crate) struct Truth {
     pub shape: Shape,
     pub objects: Vec<Vec<u8>>,
     pub digests: Vec<Digest>,
     pub object_bytes: Arc<[u32]>,
-    /// Number of the first block of each object, counted through the image; and the total at the end.
+    /// Number of the first block of each object, counted through the image; the last entry is the total.
     pub first_block: Vec<usize>,
 }
 
 impl Truth {
-    /// An image of objects of the given lengths, filled by chance.
+    /// An image of random objects with the given lengths.
     pub(crate) fn new(shape: Shape, object_bytes: &[u32], chance: &mut Chance) -> Self {
         let fill = |&bytes: &u32| {
             let mut object = vec![0; bytes as usize];
@@ -33,7 +33,7 @@ impl Truth {
         Self { shape, objects, digests, object_bytes: object_bytes.into(), first_block }
     }
 
-    /// What an object has on average, in bytes.
+    /// Mean length of an object in bytes.
     pub(crate) fn object_bytes_mean(&self) -> u32 {
         let sum: u64 = self.object_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
         (sum / self.object_bytes.len() as u64) as u32
@@ -49,7 +49,7 @@ impl Truth {
         (self.first_block[object as usize + 1] - self.first_block[object as usize]) as u32
     }
 
-    /// Number of a block, counted through the image.
+    /// Number of a block, counted through the whole image.
     pub(crate) fn block(&self, object: u64, block: u16) -> usize {
         self.first_block[object as usize] + usize::from(block)
     }

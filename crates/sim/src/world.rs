@@ -1,4 +1,5 @@
-//! The world of one run: takes events from the queue, lets the hosts act, and shows everything to the checkers.
+//! The simulated world of one multicast run: takes events from the queue, lets the hosts act, and shows everything to
+//! the checkers.
 
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ use crate::server_host::{Packet, RECEIVER_TIMEOUT, Sent, ServerHost, group_key, 
 use crate::trace::Trace;
 use crate::truth::Truth;
 
-/// A request over the control connection takes so long.
+/// Time of a request over the control connection.
 const CONTROL: Duration = Duration::from_millis(2);
-/// Who can't reach the server tries again after this.
+/// Time after which a receiver that cannot reach the server retries.
 const CONTROL_RETRY: Duration = Duration::from_millis(100);
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Folded from all that happened.
+    /// Hash of everything that happened.
     pub trace: u64,
-    /// What must not be.
+    /// The broken rules.
     pub violations: Vec<Violation>,
     /// When each receiver was done.
     pub done_at: Vec<Option<Instant>>,
@@ -32,11 +33,11 @@ pub struct Outcome {
     pub heads_at: Vec<Option<Instant>>,
     /// Reports of each receiver, and their bytes with tags.
     pub reports: Vec<(u64, u64)>,
-    /// BLOCKs sent over all epochs, and those of them that nobody lacked.
+    /// BLOCK packets sent over all epochs.
     pub blocks_sent: u64,
-    /// See `blocks_sent`.
+    /// BLOCK packets that no receiver lacked.
     pub blocks_useless: u64,
-    /// What the last server counted.
+    /// Statistics of the last server.
     pub statistics: Option<SessionStatistics>,
     /// Events handled.
     pub steps: u64,
@@ -103,7 +104,7 @@ impl<'a> World<'a> {
             self.steps += 1;
             self.trace.note(&[now.0, self.steps]);
             self.handle(now, event);
-            // Afterwards time goes on, so that the server misses those who left without a word.
+            // The run continues for some time, so that the server notices receivers that left silently.
             if done.is_none() && self.is_quiet() {
                 done = Some(now + RECEIVER_TIMEOUT * 2);
             }
@@ -128,7 +129,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Everybody is done, and no fault is to come.
+    /// Whether all receivers are done and all faults are over.
     fn is_quiet(&self) -> bool {
         let last = self.scenario.events.iter().map(|event| event.at + event.lasts).max();
         self.server.machine.is_some()
@@ -214,7 +215,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends a packet to all.
+    /// Sends a packet to all receivers.
     fn multicast(&mut self, now: Instant, sent: Arc<Sent>) {
         if let Packet::Block(header) = &sent.packet {
             self.last_sequence = header.sequence;
@@ -311,7 +312,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A host asks for a grant, and joins if it is a new one.
+    /// A host requests a grant, and joins if it is for a new session.
     fn regrant(&mut self, now: Instant, host: usize) {
         let shape = self.server.shape;
         let reachable = self.server.machine.is_some() && !self.links[host].cut;
@@ -345,7 +346,7 @@ impl<'a> World<'a> {
         self.drive_receiver(now, host);
     }
 
-    /// One object after the other, as fast as the port allows.
+    /// Fetches one object after the other by unicast, as fast as the port allows.
     fn unicast_rest(&mut self, now: Instant, host: usize) {
         let life = self.hosts[host].life;
         let mut at = now + CONTROL;
@@ -415,7 +416,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A member of the group sends a block that is not the image's, properly tagged.
+    /// A member of the group sends a forged block with a valid tag.
     fn lie(&mut self, now: Instant, object: u64) {
         let shape = self.server.shape;
         let mut object_bytes = self.truth.object_bytes[object as usize];
@@ -447,12 +448,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A stranger sends rubbish.
+    /// An attacker sends random packets.
     fn noise(&mut self, now: Instant) {
         for _ in 0..50 {
             let mut rubbish = vec![0; self.chance.below(600) as usize];
             self.chance.fill(&mut rubbish);
-            // Half of it looks like the session's own.
+            // Half of the packets have a valid header of the session.
             if rubbish.len() > 16 && self.chance.hits(500_000) {
                 rubbish[0] = 1;
                 rubbish[4..8].copy_from_slice(&self.server.shape.epoch.to_le_bytes());

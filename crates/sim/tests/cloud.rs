@@ -1,4 +1,4 @@
-//! The simulated cloud: what must hold whatever its numbers are.
+//! Tests of the simulated cloud: properties that hold for any parameters.
 
 use base::Duration;
 use sim::cloud::{Boot, Cloud, Way};

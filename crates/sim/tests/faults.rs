@@ -1,11 +1,11 @@
-//! Mixed and harsh faults: many seeds pass, and equal seeds give equal runs.
+//! Tests mixed and harsh faults: many seeds pass, and equal seeds give equal runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Duration;
 use sim::{Room, Scenario, run};
 
-/// A part of the 2000 that `diskcast-sim --count 2000` runs, and `--harsh` besides.
+/// A part of the 2000 seeds of `diskcast-sim --count 2000`, and seeds of `--harsh`.
 const SEEDS: u64 = 1000;
 const HARSH_SEEDS: u64 = 300;
 

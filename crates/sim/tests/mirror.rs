@@ -1,8 +1,8 @@
-//! The mirror under seeded faults.
+//! Tests the mirror under faults drawn from seeds.
 
 use sim::mirror::{MirrorOutcome, MirrorScenario, run};
 
-/// Seeds of the test; `diskcast-sim --mirror --count N` tries more.
+/// Number of seeds; `diskcast-sim --mirror --count N` tries more.
 const SEEDS: u64 = 300;
 
 #[test]

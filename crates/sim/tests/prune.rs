@@ -1,4 +1,4 @@
-//! Prunes beside writers: many seeds pass, and equal seeds give equal runs.
+//! Tests prunes at the same time as writers: many seeds pass, and equal seeds give equal runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,7 +39,7 @@ fn nothing_live_is_deleted_and_all_garbage_goes() {
             outcome.violations
         );
     });
-    // It was not quiet.
+    // The runs were busy enough to be meaningful.
     let (published, deleted, revoked) = (published.into_inner(), deleted.into_inner(), revoked.into_inner());
     assert!(
         published > 5 * SEEDS && deleted > 4 * SEEDS && revoked > SEEDS / 2,

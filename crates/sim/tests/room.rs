@@ -1,11 +1,11 @@
-//! Large rooms: what a transfer costs when there are many receivers. Times are virtual.
+//! Tests large rooms: the cost of a transfer to many receivers. Times are virtual.
 
 use base::Duration;
 use sim::{Room, RoomOutcome};
 
 const MEBIBYTE: u64 = 1 << 20;
 const RATE: u64 = 100_000_000;
-/// Gathering, the first report, and the last losses.
+/// Time for gathering receivers, the first report, and the last losses.
 const START: Duration = Duration::from_millis(60);
 
 fn run(room: &Room) -> RoomOutcome {
@@ -37,7 +37,8 @@ fn the_loss_is_what_was_asked_for() {
 fn equal_rooms_run_equally() {
     let room =
         Room { starts_over: Duration::from_millis(200), slow: 3, ..Room::new(30, MEBIBYTE, RATE, 10_000) };
-    // Of so small an image, what slow ports ask for in vain is a larger part than the rules of rooms allow.
+    // The image is so small that useless requests of slow ports exceed what the rules of rooms allow, so violations
+    // are not checked here.
     let (one, two) = (room.run(), room.run());
     assert_eq!((one.took, one.steps, one.data_bytes), (two.took, two.steps, two.data_bytes));
     let other = Room { seed: 2, ..room }.run();

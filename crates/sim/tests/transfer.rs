@@ -1,5 +1,6 @@
-//! What a transfer costs on a fast network with 20 ms of round trip: time against what the link needs, blocks against
-//! those of the image, reports. Times are virtual, so these bounds hold on any machine.
+//! Tests the cost of a transfer on a fast network with a round trip of 20 ms: its time compared with the link time,
+//! its blocks compared with those of the image, and its reports. Times are virtual, so these bounds hold on any
+//! machine.
 
 use base::{Duration, Instant};
 use sim::{Outcome, Scenario, run};
@@ -7,14 +8,14 @@ use sim::{Outcome, Scenario, run};
 const GIGABIT: u64 = 1_000_000_000;
 const IMAGE_BYTES: u64 = 16 << 20;
 const ROUND_TRIP: Duration = Duration::from_millis(20);
-/// Join, answer, report, first block; and the last losses.
+/// Time for join, answer, report and first block, and for the last losses.
 const START: Duration = Duration::from_millis(45);
 
 fn plain(hosts: usize) -> Scenario {
     Scenario::plain(IMAGE_BYTES, hosts, GIGABIT, ROUND_TRIP)
 }
 
-/// Runs it, and how long each host took.
+/// Runs the scenario; returns the outcome and the time of each host.
 fn transfer(scenario: &Scenario) -> (Outcome, Vec<Duration>) {
     let outcome = run(scenario);
     assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
@@ -44,7 +45,7 @@ fn without_loss_each_block_goes_out_once_and_control_is_tiny() {
 
 #[test]
 fn receivers_with_small_buffers_keep_the_server_busy() {
-    // Two and a half megabytes are on their way in one round trip.
+    // 2.5 MB are in flight in one round trip.
     for buffer_bytes in [6 << 20, 12 << 20] {
         let mut scenario = Scenario::plain(4 * IMAGE_BYTES, 4, GIGABIT, ROUND_TRIP);
         scenario.hosts.iter_mut().for_each(|host| host.buffer_bytes = buffer_bytes);
@@ -62,10 +63,10 @@ fn losses_are_repaired_once_each_and_at_once() {
         scenario.hosts.iter_mut().for_each(|host| host.link.loss_per_million = loss_per_million);
         let (outcome, took) = transfer(&scenario);
         let name = format!("{hosts} hosts, loss {loss_per_million}");
-        // Less goes out for nothing than what a few hosts lose.
+        // Fewer blocks are useless than a few hosts lose.
         let most = outcome.blocks_sent * u64::from(loss_per_million) * 3 / 2_000_000;
         assert!(outcome.blocks_useless <= most, "{name}: {} useless, at most {most}", outcome.blocks_useless);
-        // The time that the blocks sent need, and a few rounds for the last of them: more where they get lost again.
+        // The time of the blocks sent, and a few rounds for the last of them; more rounds if repairs get lost again.
         let stretch = outcome.blocks_sent as f64 / image_blocks(&scenario) as f64;
         let rounds = if loss_per_million > 10_000 { 8 } else { 4 };
         let most = scenario.transfer_time().mul_f64(stretch) + START + (ROUND_TRIP + START / 4) * rounds;
@@ -82,7 +83,7 @@ fn a_late_joiner_rides_the_stream_and_gets_what_it_missed() {
     let (outcome, took) = transfer(&scenario);
     let missed = (image_blocks(&scenario) * 6).div_ceil(10);
     assert!(outcome.blocks_sent <= image_blocks(&scenario) + missed, "{} blocks", outcome.blocks_sent);
-    // It lets the others speak first when it asks for what went by.
+    // It lets the other receivers report first before it requests what it missed.
     assert!(took[4] <= scenario.transfer_time() + START + ROUND_TRIP, "{:?}", took[4]);
     assert!(took[0] <= alone[0] + Duration::from_millis(5), "{:?} instead of {:?}", took[0], alone[0]);
     let statistics = outcome.statistics.expect("the server is up");
@@ -96,7 +97,7 @@ fn heads_go_first_wherever_the_stream_is() {
     scenario.hosts[1].starts = Instant::ZERO + half;
     let took = run(&scenario).heads_at[1].expect("heads came").since(scenario.hosts[1].starts);
     assert!(took <= ROUND_TRIP + START, "{took:?}");
-    // In their turn they would come after the other half.
+    // In the normal order they would come after the other half.
     assert!(took < half, "{took:?}, {half:?}");
 }
 

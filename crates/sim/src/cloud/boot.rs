@@ -1,5 +1,4 @@
-//! What a boot reads: chunks in the order of their first touch, as they were recorded, and as they would be in chunks
-//! of other sizes.
+//! The chunks that a boot reads, in the order of their first reads: as recorded, and scaled to other chunk sizes.
 
 use std::collections::HashSet;
 
@@ -7,11 +6,11 @@ use base::Chance;
 
 /// `chunk bytes-of-its-object` in the order of first touch, recorded by the bench (`golden/boot`).
 const RECORDED: &str = include_str!("../../../../golden/boot/debian12.txt");
-/// Size of a chunk there.
+/// Chunk size of the recording, in bytes.
 const RECORDED_CHUNK_BYTES: u64 = 256 << 10;
-/// Size of the disk there.
+/// Disk size of the recording, in bytes.
 const RECORDED_DISK_BYTES: u64 = 4 << 30;
-/// What a boot touches in chunks of 64 KiB to 4 MiB, in MiB (`facts/on-demand.md`, section 4).
+/// For chunks of 64 KiB to 4 MiB (in KiB): how much a boot touches, in MiB, as measured.
 const TOUCHED_MIB: [(u64, u64); 7] =
     [(64, 101), (128, 115), (256, 136), (512, 167), (1024, 222), (2048, 296), (4096, 384)];
 
@@ -24,19 +23,19 @@ pub struct Touch {
     pub bytes: u32,
 }
 
-/// See the module.
+/// The reads of a boot.
 #[derive(Debug, Clone)]
 pub struct Boot {
-    /// Size of a chunk.
+    /// Size of a chunk in bytes.
     pub chunk_bytes: u64,
-    /// Size of the disk.
+    /// Size of the disk in bytes.
     pub disk_bytes: u64,
-    /// In the order of first touch.
+    /// The chunks in the order of their first reads.
     pub touches: Vec<Touch>,
 }
 
 impl Boot {
-    /// As it was recorded: a boot and a small job of Debian 12 on 4 GiB, in chunks of 256 KiB.
+    /// The recording: a boot and a small job of Debian 12 on a disk of 4 GiB, in chunks of 256 KiB.
     #[must_use]
     pub fn recorded() -> Self {
         let lines = RECORDED.lines().filter(|line| !line.starts_with('#'));
@@ -48,14 +47,14 @@ impl Boot {
         Self { chunk_bytes: RECORDED_CHUNK_BYTES, disk_bytes: RECORDED_DISK_BYTES, touches }
     }
 
-    /// Bytes of all objects.
+    /// Bytes of all objects together.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
         self.touches.iter().map(|touch| u64::from(touch.bytes)).sum()
     }
 
-    /// The same boot of a disk `spread` times as large, in chunks of `chunk_kib` KiB: 64, 128, … 4096. Smaller chunks
-    /// are those that a boot was found to touch on average; objects are in proportion.
+    /// The same boot of a disk `spread` times as large, in chunks of `chunk_kib` KiB (64, 128, … 4096). With smaller
+    /// chunks, a random part is touched, as much as was measured on average. The lengths of objects are proportional.
     #[must_use]
     pub fn scaled(&self, chunk_kib: u64, spread: u64) -> Self {
         let chunk_bytes = chunk_kib << 10;
@@ -65,7 +64,8 @@ impl Boot {
             let first = touch.chunk * self.chunk_bytes / chunk_bytes;
             if chunk_bytes >= self.chunk_bytes {
                 if seen.insert(first) {
-                    // Of what is not touched of it, it is only known how it is on average.
+                    // The recording lacks the untouched parts of a larger chunk, so their length is assumed to be
+                    // average.
                     let bytes = u64::from(touch.bytes) * (chunk_bytes / self.chunk_bytes);
                     touches.push(Touch { chunk: first * spread, bytes: bytes as u32 });
                 }

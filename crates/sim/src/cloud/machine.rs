@@ -1,4 +1,4 @@
-//! One machine of the cloud: its core, what its guest does, and how far its commit is.
+//! One machine of the cloud: its core, its guest, and the state of its commit.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,11 +7,11 @@ use mirror::machine::{Config, Core, Cut, Held, Io, OpId, Sectors};
 
 use super::{Boot, Cloud, Way};
 
-/// Reads of a chunk that a guest touches: as many as were recorded, on average.
+/// Number of reads of each chunk that a guest touches: the mean of the recording.
 pub(super) const READS_OF_CHUNK: u64 = 4;
-/// Objects of a commit on their way at once, as `mirror` has it.
+/// Maximum number of objects of a commit in flight, as in `mirror`.
 pub(super) const SENDS_MAX: usize = 16;
-/// Requests of a machine in flight.
+/// Maximum number of fetches of a machine in flight.
 const FETCHES_MAX: usize = 16;
 
 /// What an operation is for.
@@ -26,12 +26,12 @@ pub(super) enum Job {
     Own,
 }
 
-/// A commit under way.
+/// A running commit.
 pub(super) struct Commit {
-    /// Chunks that wait to be composed, and the lengths of their objects.
+    /// Chunks that are not composed yet, and the lengths of their objects.
     pub waiting: VecDeque<(u64, u64)>,
     pub flying: usize,
-    /// Nodes that are still to be sent.
+    /// Number of nodes that are not sent yet.
     pub nodes: u64,
     pub began: Instant,
 }
@@ -40,17 +40,17 @@ pub(super) struct Machine {
     pub core: Core,
     pub ops: HashMap<OpId, (Job, Option<Io>)>,
     pub timer: Option<Instant>,
-    /// Reads that are over.
+    /// Number of finished reads.
     pub reads: u64,
     pub started: Instant,
     pub booted: Option<Instant>,
-    /// When its processor is free to compose.
+    /// When its processor is free to compose the next chunk.
     pub composes: Instant,
     pub commit: Option<Commit>,
     pub committed: Option<Duration>,
-    /// What is to be written before it is committed.
+    /// Sectors that it writes before the commit.
     pub writes: Vec<Sectors>,
-    /// What it will send: chunks, and the lengths of their objects.
+    /// The chunks that its commit sends, and the lengths of their objects.
     pub dirty: Vec<(u64, u64)>,
 }
 
@@ -75,7 +75,7 @@ impl Machine {
             core.expect_reads(&order);
         }
         let (mut writes, mut dirty) = (Vec::new(), Vec::new());
-        // Spread over what was read, and a file behind all that.
+        // The writes are spread over the chunks that were read; a new file follows near the end of the disk.
         let step = (boot.touches.len() / cloud.dirty_chunks.max(1)).max(1);
         for touch in boot.touches.iter().step_by(step).take(cloud.dirty_chunks) {
             let chunk = cut.chunk(touch.chunk);
@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// Leaf nodes that a commit changes, and those above them.
+    /// Number of nodes that a commit changes: leaf nodes and those above them.
     pub(super) fn changed_nodes(&self, height: u8) -> u64 {
         let mut leaves: Vec<u64> =
             self.dirty.iter().map(|(chunk, _)| chunk / base::limits::TREE_FANOUT).collect();

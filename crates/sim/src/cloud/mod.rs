@@ -1,10 +1,10 @@
-//! A cloud in virtual time: machines that all start from one image at once, each with the real `mirror::machine`, and
-//! are committed all at once, over ports of a switch. The experiments of seed 003: boot, checkpoint, suspend and
-//! resume.
+//! Simulates a cloud in virtual time: machines that all start from one image at the same time and are then all
+//! committed at the same time, each with the real `mirror::machine`, over the ports of a switch. It repeats the
+//! experiments of the system that docs/measurements.md calls seed 003: boot, checkpoint, suspend and resume.
 //!
-//! What is assumed, and not simulated: the switch bears all its ports at once; a port sends one thing after the other,
-//! at its rate, and so it receives; nothing is lost. Objects lie on storage nodes by their digest, spread evenly. Local
-//! media take a fixed time for each request. A guest computes for the same time between any two reads.
+//! Assumptions: the switch can serve all ports at full rate; a port sends and receives one object after the other at
+//! its rate; nothing is lost. Objects are spread evenly over the storage nodes by their digest. Local media take a
+//! fixed time for each request. A guest computes for the same time between any two reads.
 
 mod boot;
 mod machine;
@@ -15,52 +15,51 @@ use base::Duration;
 
 pub use boot::{Boot, Touch};
 
-/// How a machine comes by what it reads.
+/// How a machine gets the content that it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// As it reads it.
+    /// On demand, when it reads it.
     Demand,
-    /// As it reads it, and what others read first ahead of that.
+    /// On demand, with prefetch from the boot profile.
     Profile,
-    /// What others read first comes by one multicast for all.
+    /// The content of the boot profile is multicast once to all machines.
     Multicast,
-    /// All of it is here before it starts.
+    /// Everything is local before it starts.
     Here,
 }
 
-/// What is simulated.
+/// The parameters of a cloud.
 #[derive(Debug, Clone)]
 pub struct Cloud {
-    /// For all chance in it.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Machines that start within [`Self::starts_over`].
+    /// Number of machines, which start within [`Self::starts_over`].
     pub machines: usize,
-    /// Nodes that objects lie on, each with a port of its own. One is a single server.
+    /// Number of storage nodes, each with a port of its own. One stands for a single server.
     pub storage: usize,
-    /// What each node keeps copies of: 1 for none but the first.
+    /// Number of copies of each object: 1 for no further copies.
     pub replicas: usize,
-    /// Of every port, each way.
+    /// Rate of every port, in each direction.
     pub bits_per_second: u64,
-    /// From port to port and back.
+    /// Round trip between two ports.
     pub round_trip: Duration,
-    /// How it comes.
+    /// How machines get their content.
     pub way: Way,
-    /// What a guest computes while it boots, all in all.
+    /// Total time that a guest computes during its boot.
     pub computes: Duration,
-    /// Over which time machines start.
+    /// Time over which the starts are spread.
     pub starts_over: Duration,
-    /// Chunks that each machine has written when it is committed, of those that it read, in part.
+    /// Number of chunks that each machine has read and partly overwritten before it is committed.
     pub dirty_chunks: usize,
-    /// Bytes of their objects.
+    /// Length of the object of each of these chunks.
     pub dirty_object_bytes: u64,
-    /// Further chunks that it wrote as a whole, of random bytes.
+    /// Number of further chunks that it has written completely, with random bytes.
     pub random_chunks: usize,
 }
 
 impl Cloud {
-    /// The network of seed 003: 1 Gbit/s, 50 storage nodes, 0.2 ms. A boot computes for 10 s. What is written by then
-    /// is what `facts/on-demand.md` measured after a boot and a small job (8 MiB in chunks of 256 KiB), and a file of 1
-    /// MiB.
+    /// The network of seed 003: 1 Gbit/s, 50 storage nodes, 0.2 ms. A boot computes for 10 s. The written data is as
+    /// measured after a boot and a small job (8 MiB in chunks of 256 KiB), and a file of 1 MiB.
     #[must_use]
     pub fn new(machines: usize, way: Way) -> Self {
         Self {
@@ -79,47 +78,47 @@ impl Cloud {
         }
     }
 
-    /// Runs it on what a boot reads.
+    /// Runs the cloud with machines that read `boot`.
     #[must_use]
     pub fn run(&self, boot: &Boot) -> CloudOutcome {
         world::World::new(self, boot).run()
     }
 
-    /// How long `bytes` are on a link, with their headers.
+    /// Time that `bytes` take on a link, with their headers.
     #[must_use]
     pub fn link_time(&self, bytes: u64) -> Duration {
         network::wire_time(bytes, self.bits_per_second)
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct CloudOutcome {
-    /// How long each machine took to boot.
+    /// Boot time of each machine.
     pub booted: Vec<Duration>,
-    /// From the first start to the last machine's end.
+    /// Time from the first start to the end of the last boot.
     pub all_booted: Duration,
-    /// Bytes that storage and servers sent while machines booted, by multicast counted once.
+    /// Bytes that the storage sent during the boots; multicast counts once.
     pub boot_bytes: u64,
-    /// How long each machine's commit took, all of which begin at once.
+    /// Time of each machine's commit; all begin at the same time.
     pub committed: Vec<Duration>,
-    /// Bytes that machines sent to storage, copies included.
+    /// Bytes sent to storage for the commits, including copies.
     pub commit_bytes: u64,
     /// The longest time that a guest's write waited for a commit to freeze.
     pub frozen: Duration,
-    /// Events.
+    /// Number of events.
     pub steps: u64,
 }
 
 impl CloudOutcome {
-    /// The mean of the times to boot.
+    /// Mean boot time.
     #[must_use]
     pub fn mean_boot(&self) -> Duration {
         let count = u32::try_from(self.booted.len()).expect("few machines").max(1);
         self.booted.iter().sum::<Duration>() / count
     }
 
-    /// When the last commit was over, from when all began.
+    /// Time from the begin of all commits to the end of the last one.
     #[must_use]
     pub fn all_committed(&self) -> Duration {
         self.committed.iter().max().copied().unwrap_or_default()

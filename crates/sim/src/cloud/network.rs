@@ -1,33 +1,34 @@
-//! Ports of a switch that bears them all: each sends one thing after the other at its rate, and so it receives.
+//! The network of a cloud: ports of a switch that can serve all of them at full rate. Each port sends and receives
+//! one object after the other at its rate.
 
 use base::{Duration, Instant};
 
-/// Bytes of a frame that carry something, and all of it on the wire: TCP over IPv4, with its gap.
+/// Payload of a full frame, and its size on the wire: TCP over IPv4 with the inter-frame gap.
 const PAYLOAD_BYTES: u64 = 1448;
 const FRAME_BYTES: u64 = 1538;
 
-/// How long `bytes` take on a link of this rate.
+/// Time that `bytes` take on a link of this rate.
 pub(super) fn wire_time(bytes: u64, bits_per_second: u64) -> Duration {
     let wire = bytes.div_ceil(PAYLOAD_BYTES) * (FRAME_BYTES - PAYLOAD_BYTES) + bytes;
     Duration::from_nanos(wire * 8 * 1_000_000_000 / bits_per_second)
 }
 
-/// When a port is free again, each way.
+/// When a port is free again, in each direction.
 #[derive(Debug, Clone, Copy)]
 struct Port {
     sends: Instant,
     receives: Instant,
 }
 
-/// See the module.
+/// The ports.
 #[derive(Debug)]
 pub(super) struct Network {
     bits_per_second: u64,
     one_way: Duration,
     ports: Vec<Port>,
-    /// Until when a multicast has a part of each receiving port.
+    /// Until when a multicast uses a part of each receiving port.
     shared_until: Instant,
-    /// Bytes that were sent.
+    /// Total bytes sent.
     pub bytes: u64,
 }
 
@@ -43,7 +44,7 @@ impl Network {
         }
     }
 
-    /// A port sends `bytes`, behind what it sends already: when the first of them reaches another port.
+    /// A port sends `bytes` after everything queued before. Returns when the first of them reaches another port.
     pub(super) fn depart(&mut self, now: Instant, from: usize, bytes: u64) -> Instant {
         self.bytes += bytes;
         let begins = now.max(self.ports[from].sends);
@@ -51,21 +52,22 @@ impl Network {
         begins + self.one_way
     }
 
-    /// `bytes` reach a port, the first of them now: when the last is through.
+    /// `bytes` start to arrive at a port now. Returns when the last of them has arrived.
     pub(super) fn arrive(&mut self, now: Instant, to: usize, bytes: u64) -> Instant {
-        // A multicast has half of the port.
+        // A multicast uses half of the port.
         let share = if now < self.shared_until { 2 } else { 1 };
         let there = now.max(self.ports[to].receives) + wire_time(bytes, self.bits_per_second) * share;
         self.ports[to].receives = there;
         there
     }
 
-    /// A word without weight.
+    /// Arrival of a small message, whose length is ignored.
     pub(super) fn word(&self, now: Instant) -> Instant {
         now + self.one_way
     }
 
-    /// Multicasts things of these lengths from `from` to all, at half the rate: when each of them is there.
+    /// Multicasts objects of these lengths from `from` to all ports, at half the rate. Returns when each of them has
+    /// arrived.
     pub(super) fn multicast(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The world of a cloud: machines start, read their way through a boot, and are committed once all have booted.
+//! The simulated world of a cloud: machines start, read the chunks of a boot, and are committed once all have booted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,39 +12,39 @@ use super::network::Network;
 use super::{Boot, Cloud, CloudOutcome, Way};
 use crate::queue::Queue;
 
-/// What a local medium takes: to read or write some sectors, to append to a journal, to sync.
+/// Times of a local medium: to read or write sectors, to append to a journal, to sync.
 const LOCAL: Duration = Duration::from_micros(100);
 const APPEND: Duration = Duration::from_micros(20);
 const SYNC: Duration = Duration::from_millis(5);
-/// A storage node finds an object, or takes one in.
+/// Time of a storage node to find or store an object.
 const SERVE: Duration = Duration::from_micros(300);
-/// A version appears: what it needs is durable, and its record is created.
+/// Time to publish a version: to make its objects durable and create its record.
 const PUBLISH: Duration = Duration::from_millis(20);
-/// Bytes of a chunk that a machine composes and encodes in a second.
+/// Bytes of chunks that a machine composes and encodes per second.
 const ENCODE_BYTES_PER_SECOND: u64 = 200_000_000;
-/// Length of a node of leaves, as the bench's images have them.
+/// Length of a leaf node, as in the images of the bench.
 const NODE_BYTES: u64 = 20_000;
-/// A chunk that came before its node is looked at again after this.
+/// Time after which a chunk that arrived before its node is tried again.
 const TAKEN_IN: Duration = Duration::from_millis(1);
-/// A multicast of a profile begins so long after the first machine asked for it.
+/// Time between the first machine's request and the start of the multicast.
 const GATHER: Duration = Duration::from_millis(20);
-/// What is relied on to come by itself is asked for after so long.
+/// Time after which a chunk that was expected by multicast is fetched.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
 enum Event {
     Start(usize),
-    /// A guest goes on.
+    /// A guest continues.
     Guest(usize),
     Done(usize, OpId),
     Timer(usize),
-    /// Object `index` of a multicast has come.
+    /// Object `index` of a multicast has arrived.
     Multicast(usize, usize),
-    /// A port is asked to send.
+    /// A port starts to send.
     Depart(Parcel),
-    /// The first byte is there.
+    /// The first byte has arrived.
     Arrive(Parcel),
-    /// The last is.
+    /// The last byte has arrived.
     There(Parcel),
     /// An object of a commit is in storage.
     Sent(usize),
@@ -65,11 +65,11 @@ struct Parcel {
 enum Errand {
     /// For a machine that reads.
     Fetch(OpId),
-    /// For storage; so many copies are still to be made.
+    /// For storage, with the number of copies that are still to be made.
     Put { copies: usize },
 }
 
-/// See the module.
+/// The state of a run.
 pub(super) struct World<'a> {
     cloud: &'a Cloud,
     boot: &'a Boot,
@@ -78,7 +78,7 @@ pub(super) struct World<'a> {
     queue: Queue<Event>,
     machines: Vec<Machine>,
     lengths: HashMap<u64, u64>,
-    /// What a multicast brings.
+    /// The items of a multicast.
     multicast: Vec<Item>,
     empties: HashMap<NodePlace, Vec<bool>>,
     outcome: CloudOutcome,
@@ -129,7 +129,7 @@ impl<'a> World<'a> {
         self.outcome
     }
 
-    /// Nodes and chunks of the profile go out once, in the order of first reads.
+    /// Multicasts the nodes and chunks of the profile once, in the order of first reads.
     fn begin_cast(&mut self) {
         let first = self.machines.iter().map(|machine| machine.started).min().unwrap_or(Instant::ZERO);
         let items = self.cast_items();
@@ -214,7 +214,7 @@ impl<'a> World<'a> {
         if let Item::Chunk(chunk) = item
             && !self.machines[machine].core.knows(NodePlace { level: 0, number: chunk / TREE_FANOUT })
         {
-            // Its node is still being taken in; a session's member keeps chunks until then.
+            // Its node is still being processed; a member of a real session keeps the chunk until then.
             return self.queue.push(self.queue.now() + TAKEN_IN, Event::Multicast(machine, index));
         }
         let came = self.fetched(item);
@@ -225,7 +225,7 @@ impl<'a> World<'a> {
         self.pump(machine);
     }
 
-    /// Lets everything go on that can, and sets the timer.
+    /// Runs all operations that can continue, and sets the timer.
     fn pump(&mut self, machine: usize) {
         let now = self.queue.now();
         loop {
@@ -272,7 +272,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Something is done from now on.
+    /// Starts an input or output, and schedules its end.
     fn begins(&mut self, machine: usize, op: OpId, io: &Io) {
         let now = self.queue.now();
         let takes = match io {
@@ -312,7 +312,7 @@ impl<'a> World<'a> {
         self.lengths.get(&chunk).copied().unwrap_or(0)
     }
 
-    /// The storage node that an object lies on: digests are even.
+    /// The storage node of an object; digests spread them evenly.
     fn place(&self, object: u64) -> usize {
         let mut chance = Chance::from_seed(object);
         chance.below(self.cloud.storage as u64) as usize
@@ -327,7 +327,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All that a boot does not touch counts as empty: nothing is read ahead into it.
+    /// The fetched item. Chunks that a boot does not touch count as empty, so that nothing is read ahead into them.
     fn fetched(&mut self, item: Item) -> Done {
         match item {
             Item::Chunk(chunk) => Done::Chunk(self.length(chunk) as u32),
@@ -339,7 +339,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The next read of a guest, until its boot is over.
+    /// Submits the next read of a guest, until its boot is over.
     fn guest(&mut self, machine: usize) {
         let reads = self.machines[machine].reads;
         let touch = usize::try_from(reads / READS_OF_CHUNK).expect("a boot is short");
@@ -355,7 +355,7 @@ impl<'a> World<'a> {
         let at = &mut self.machines[machine];
         at.booted = Some(now);
         self.outcome.booted.push(now.since(at.started));
-        // What it wrote by then.
+        // The writes of the boot.
         for range in std::mem::take(&mut self.machines[machine].writes) {
             let durable = false;
             self.submit(machine, Request::Write { range, durable }, Job::Write);
@@ -401,7 +401,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Chunks are read as they were frozen, as many at once as may be on their way.
+    /// Reads frozen chunks, at most `SENDS_MAX` at a time.
     fn compose(&mut self, machine: usize) {
         loop {
             let commit = self.machines[machine].commit.as_mut().expect("it is under way");
@@ -417,14 +417,14 @@ impl<'a> World<'a> {
         self.finish(machine);
     }
 
-    /// A chunk is composed, asked for, and sent with its copies.
+    /// Composes a chunk, asks the storage whether it exists, and sends it with its copies.
     fn send(&mut self, machine: usize, chunk: u64) {
         let dirty = &self.machines[machine].dirty;
         let bytes = dirty.iter().find(|(dirty, _)| *dirty == chunk).map_or(0, |(_, bytes)| *bytes);
         let encodes = Duration::from_nanos(self.boot.chunk_bytes * 1_000_000_000 / ENCODE_BYTES_PER_SECOND);
         let ready = self.queue.now().max(self.machines[machine].composes) + encodes;
         self.machines[machine].composes = ready;
-        // Whether it is there already.
+        // The request whether the object exists already.
         let asked = self.network.word(self.network.word(ready) + SERVE);
         let unique = (machine as u64) << 32 | chunk;
         self.put(machine, asked, unique, bytes);
@@ -442,7 +442,7 @@ impl<'a> World<'a> {
         self.pump(machine);
     }
 
-    /// When all chunks are there nodes go out, then the version appears.
+    /// When all chunks are stored, sends the nodes, then publishes the version.
     fn finish(&mut self, machine: usize) {
         let now = self.queue.now();
         let commit = self.machines[machine].commit.as_mut().expect("it is under way");
@@ -461,7 +461,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Which entries of a node hold nothing that a boot touches.
+/// For each entry of a node, whether the boot touches nothing below it.
 fn empties(place: NodePlace, chunks: u64, touched: &HashMap<u64, u64>) -> Vec<bool> {
     let each = TREE_FANOUT.pow(u32::from(place.level));
     let first = place.number * TREE_FANOUT * each;

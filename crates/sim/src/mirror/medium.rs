@@ -1,27 +1,28 @@
-//! A local disk and a journal that lose what was not synced. A sector holds a number instead of bytes: 0 for zeros.
+//! A simulated local disk with a journal, which lose data that was not synced. The content of a sector is a number
+//! instead of bytes; 0 stands for zeros.
 
 use std::collections::BTreeMap;
 
 use base::Chance;
 use mirror::machine::Sectors;
 
-/// What a sector holds.
+/// The content of a sector.
 pub(super) type Value = u64;
 
-/// See the module.
+/// The disk and the journal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Medium {
-    /// As a process sees it.
+    /// The content that the process sees.
     now: Vec<Value>,
-    /// As it is on the platter.
+    /// The content that survives a power cut.
     stable: Vec<Value>,
-    /// What was written over what is on the platter, in order.
+    /// Values written since the last sync, by sector, in order.
     pending: BTreeMap<u64, Vec<Value>>,
     journal: Vec<u8>,
     journal_stable: usize,
 }
 
-/// What a sync that began at some moment covers.
+/// The writes that a sync covers: for each sector, the number of pending values when the sync began.
 pub(super) type Mark = Vec<(u64, usize)>;
 
 impl Medium {
@@ -42,12 +43,12 @@ impl Medium {
         }
     }
 
-    /// What a sync covers that begins now.
+    /// The writes that a sync covers if it begins now.
     pub(super) fn mark(&self) -> Mark {
         self.pending.iter().map(|(&sector, values)| (sector, values.len())).collect()
     }
 
-    /// A sync that began at `mark` is over.
+    /// Ends a sync that began at `mark`.
     pub(super) fn synced(&mut self, mark: &Mark) {
         for &(sector, count) in mark {
             let Some(values) = self.pending.get_mut(&sector) else { continue };
@@ -75,14 +76,14 @@ impl Medium {
         self.journal_stable = self.journal_stable.max(bytes as usize);
     }
 
-    /// Puts another journal, synced, in the place of this one.
+    /// Replaces the journal by another one, which is synced.
     pub(super) fn replace_journal(&mut self, journal: Vec<u8>) {
         self.journal_stable = journal.len();
         self.journal = journal;
     }
 
-    /// The power fails: of what was not synced some is there, some is not; the journal ends anywhere behind what was
-    /// synced, perhaps in something that nobody wrote.
+    /// Cuts the power: of the unsynced writes to a sector, a random prefix survives; the journal ends anywhere after
+    /// its synced part, perhaps with random bytes.
     pub(super) fn cut(&mut self, chance: &mut Chance) {
         for (sector, values) in std::mem::take(&mut self.pending) {
             let kept = chance.below(values.len() as u64 + 1) as usize;

@@ -1,6 +1,6 @@
-//! Drives `mirror::machine` in virtual time: guests that read, write, zero and flush; commits while they do; sources
-//! that die, lie and lack; kills of the daemon and power cuts at any moment. A plain disk ([`model`]) says what may be
-//! found.
+//! Runs `mirror::machine` in virtual time: guests that read, write, zero and flush; commits at the same time; sources
+//! that are unreachable, damaged or incomplete; kills of the process and power cuts at any moment. A plain disk
+//! ([`model`]) says which content is allowed.
 
 mod medium;
 mod model;
@@ -13,41 +13,41 @@ use mirror::machine::{Config, Counters, Cut};
 
 use crate::Violation;
 
-/// What is simulated, all of it drawn from a seed.
+/// The parameters of a run, all drawn from a seed.
 #[derive(Debug, Clone)]
 pub struct MirrorScenario {
     /// The seed.
     pub seed: u64,
-    /// How the disk is cut.
+    /// Size, chunks and tree of the disk.
     pub cut: Cut,
-    /// How the core works.
+    /// Configuration of the core.
     pub config: Config,
-    /// Requests of guests until the end.
+    /// Total number of requests by guests.
     pub requests: u32,
-    /// Guests that each have one request in flight.
+    /// Number of guests; each has one request in flight.
     pub guests: u32,
-    /// Kills, power cuts and orderly ends, spread over the requests.
+    /// Number of kills, power cuts and orderly ends, spread over the requests.
     pub crashes: u32,
-    /// Commits, spread over the requests.
+    /// Number of commits, spread over the requests.
     pub commits: u32,
-    /// How often, per million events, a source changes its ways.
+    /// Changes of a source's behaviour, per million events.
     pub source_faults_per_million: u32,
-    /// How often, per million writes to the local file, one fails half way.
+    /// Failures of writes to the local file, per million.
     pub local_faults_per_million: u32,
-    /// How often, per million events, a session that brings chunks by itself comes or goes.
+    /// Starts and ends of a multicast session, per million events.
     pub casts_per_million: u32,
-    /// What it is told that others read.
+    /// What the mirror is told about other machines' reads.
     pub told: Told,
-    /// Guests go to chunks below this one.
+    /// Guests access only chunks below this one.
     pub reach_chunks: u64,
 }
 
-/// What a mirror is told that other machines read.
+/// What a mirror is told about other machines' reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
     /// Nothing.
     Nothing,
-    /// Anything, in batches now and then.
+    /// Random chunks, in batches from time to time.
     Batches,
     /// These chunks, when it starts.
     Profile(std::ops::Range<u64>),
@@ -89,8 +89,8 @@ impl MirrorScenario {
         }
     }
 
-    /// Guests in the lower half of a disk of 2000 chunks, which are told that others read the lower half, if that is
-    /// `right`, or the upper one. Nothing fails.
+    /// Guests use the lower half of a disk of 2000 chunks, and the mirror is told that other machines read the lower
+    /// half (`right`) or the upper half. There are no faults.
     #[must_use]
     pub fn told(seed: u64, right: bool) -> Self {
         let chunk_sectors = 16;
@@ -120,26 +120,26 @@ impl MirrorScenario {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct MirrorOutcome {
-    /// What must not be.
+    /// The broken rules.
     pub violations: Vec<Violation>,
-    /// A digest of everything that happened: equal seeds give equal traces.
+    /// Hash of everything that happened: equal seeds give equal traces.
     pub trace: u64,
-    /// Events.
+    /// Number of events.
     pub steps: u64,
-    /// Commits that were published.
+    /// Number of published commits.
     pub published: u32,
-    /// Of these, those that went onto what others wrote.
+    /// Of these, the ones merged onto versions of other writers.
     pub merged: u32,
-    /// Commits of which it was found out later that they were published.
+    /// Commits in doubt that were later found to be published.
     pub recognised: u32,
-    /// Kills and power cuts.
+    /// Kills, power cuts and orderly ends.
     pub crashes: u32,
-    /// What the core counted since the last crash, before the whole disk is read at the end.
+    /// Counters of the core since the last crash, before the whole disk is read at the end.
     pub counters: Counters,
-    /// Whether it still listens then to what others read.
+    /// Whether the core then still prefetches what other machines read.
     pub expects: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What a disk is allowed to hold, stated apart from the mirror: a plain disk that remembers what was acknowledged,
-//! what was in flight, and what was flushed.
+//! The allowed content of a disk, independent of the mirror: a plain disk that remembers which writes were
+//! acknowledged, in flight and flushed.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use super::medium::Value;
 struct Written {
     value: Value,
     write: u64,
-    /// When it was acknowledged, as a number of the model's clock.
+    /// Time of its acknowledgement on the model's clock; `None` while it is in flight.
     acknowledged: Option<u64>,
 }
 
-/// See the module.
+/// The model of a disk.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// What a read finds where nothing is in flight.
+    /// The content without the writes in flight.
     stable: Vec<Value>,
-    /// What is on the platter for certain.
+    /// The content that certainly survives a power cut.
     durable: Vec<Value>,
-    /// Writes that are not durable for certain, in the order in which they were acknowledged, those in flight last.
+    /// Writes that are not certainly durable, in the order of their acknowledgement; those in flight are last.
     since: BTreeMap<u64, Vec<Written>>,
     clock: u64,
     reads: BTreeMap<u64, (Sectors, Vec<Vec<Value>>)>,
@@ -40,12 +40,12 @@ impl Model {
         since.iter().filter(|written| written.acknowledged.is_none()).map(|written| written.value)
     }
 
-    /// What a sector may hold for a reader now.
+    /// The values that a read of the sector may return now.
     pub(super) fn visible(&self, sector: u64) -> Vec<Value> {
         std::iter::once(self.stable[sector as usize]).chain(self.flying(sector)).collect()
     }
 
-    /// What a sector may hold after a power cut.
+    /// The values that the sector may have after a power cut.
     fn after_cut(&self, sector: u64) -> Vec<Value> {
         let since = self.since.get(&sector).map_or(&[][..], |since| since.as_slice());
         std::iter::once(self.durable[sector as usize])
@@ -77,12 +77,12 @@ impl Model {
         }
     }
 
-    /// The moment that a flush which begins now speaks of.
+    /// The time of a flush that begins now: it covers writes acknowledged until then.
     pub(super) fn flush_begins(&self) -> u64 {
         self.clock
     }
 
-    /// A flush that began at `moment` is over: of `range`, or of all sectors.
+    /// Ends a flush of `range`, or of all sectors, that began at `moment`.
     pub(super) fn flush_ends(&mut self, moment: u64, range: Option<&Sectors>) {
         let durable = &mut self.durable;
         self.since.retain(|&sector, since| {
@@ -104,7 +104,7 @@ impl Model {
         self.reads.insert(read, (range.clone(), allowed));
     }
 
-    /// What a read found; the first sector that it should not have found, if there is one.
+    /// Ends a read. Returns a description of the first sector whose value was not allowed.
     pub(super) fn read_ends(&mut self, read: u64, values: &[Value]) -> Option<String> {
         let (range, allowed) = self.reads.remove(&read).expect("it began");
         let wrong = range.clone().zip(values).zip(&allowed);
@@ -120,8 +120,8 @@ impl Model {
         self.reads.remove(&read);
     }
 
-    /// The process or the power went, and the disk holds `content` now. The first sector that it should not hold, if
-    /// there is one. From here on the disk is what it is.
+    /// Restarts after the end of the process or a power cut, when the disk has `content`. Returns a description of
+    /// the first sector whose value is not allowed. From here on the model has this content.
     pub(super) fn restarts(&mut self, content: &[Value], power: bool) -> Option<String> {
         let mut wrong = None;
         for (sector, &value) in (0..).zip(content) {

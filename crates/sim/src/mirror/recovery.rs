@@ -1,4 +1,4 @@
-//! What a daemon does when it starts over what another one left, and what must hold then.
+//! Recovery: what a process does when it opens the disk that another process left, and the rules that must hold then.
 
 use base::Chance;
 use mirror::machine::{Core, Cut, Held};
@@ -6,29 +6,29 @@ use mirror::state::{self, BootId, InDoubt, Lineage};
 
 use super::medium::{Medium, Value};
 
-/// How a life ends.
+/// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// kill -9: what was written stays written.
+    /// kill -9: all writes survive.
     Kill,
     /// The power fails.
     Cut,
-    /// Everything is made durable, and the machine is started anew.
+    /// An orderly end: everything is made durable, then the machine restarts.
     Close,
 }
 
-/// What was found.
+/// The result of recovery.
 pub(super) struct Found {
-    /// What the disk is of.
+    /// The lineage of the disk.
     pub of: Of,
-    /// What is in the local file.
+    /// Which sectors are in the local file.
     pub held: Held,
     pub journal_end: u64,
-    /// What every sector holds.
+    /// The content of every sector.
     pub content: Vec<Value>,
 }
 
-/// What a disk is of: versions by their index, a commit in doubt by its number.
+/// The lineage of a disk, with indices of versions and the number of a commit in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Of {
     pub base: usize,
@@ -52,12 +52,12 @@ impl Of {
     }
 }
 
-/// A version as records name it.
+/// The name of a version in records.
 pub(super) fn named(version: usize) -> Vec<u8> {
     (version as u64).to_le_bytes().to_vec()
 }
 
-/// A commit in doubt.
+/// A commit in doubt, by its number.
 pub(super) fn in_doubt(number: u64) -> InDoubt {
     let mut token = [0; state::TOKEN_BYTES];
     token[..8].copy_from_slice(&number.to_le_bytes());
@@ -70,7 +70,7 @@ pub(super) fn boot_id(boot: u64) -> BootId {
     id
 }
 
-/// Ends a life in good order.
+/// Ends a process in good order.
 pub(super) fn close(medium: &mut Medium) {
     let mark = medium.mark();
     medium.synced(&mark);
@@ -81,7 +81,7 @@ pub(super) fn close(medium: &mut Medium) {
     medium.journal_synced(end);
 }
 
-/// Starts over what `medium` holds. It may be ended again half way.
+/// Recovers the state from `medium`. The recovery may be interrupted and start again.
 pub(super) fn recover(
     medium: &mut Medium,
     (boot, power): (u64, bool),
@@ -101,7 +101,7 @@ pub(super) fn recover(
             }
         }
         if chance.hits(100_000) {
-            // It happens again, half way.
+            // A crash during the recovery.
             if power {
                 medium.cut(chance);
             }
@@ -117,7 +117,7 @@ pub(super) fn recover(
     }
 }
 
-/// What a reader finds in every sector: what is here, else what the version has.
+/// The content that a reader finds: local sectors, else those of the version.
 fn content(medium: &Medium, held: &Held, cut: &Cut, base: &[Value]) -> Vec<Value> {
     let mut content = medium.read(&(0..cut.size_sectors));
     for run in held.missing(cut, &(0..cut.size_sectors)).iter() {
@@ -127,7 +127,7 @@ fn content(medium: &Medium, held: &Held, cut: &Cut, base: &[Value]) -> Vec<Value
     content
 }
 
-/// The first sector that counts as equal to the version and is not.
+/// Describes the first sector that should equal the version and does not.
 pub(super) fn differs(medium: &Medium, core: &Core, base: &[Value]) -> Option<String> {
     let (held, cut) = (core.held(), core.cut());
     let now = medium.read(&(0..cut.size_sectors));

@@ -1,4 +1,4 @@
-//! The sources of a mirror, each in its own way good or bad, and what they answered.
+//! The simulated sources of a mirror, with their faults and their last answers.
 
 use std::collections::BTreeMap;
 
@@ -13,32 +13,32 @@ enum Ways {
     Lacks,
 }
 
-/// See the module.
+/// The sources of a mirror.
 pub(super) struct Sources {
     ways: Vec<Ways>,
-    /// How each was when it was asked for an item last.
+    /// The state of each source when it was last asked for an item.
     answers: BTreeMap<(Item, usize), Ways>,
 }
 
 impl Sources {
-    /// So many, all of them good.
+    /// `count` sources without faults.
     pub(super) fn new(count: usize) -> Self {
         Self { ways: vec![Ways::Good; count], answers: BTreeMap::new() }
     }
 
-    /// One of them is otherwise from now on.
+    /// Changes the state of a random source.
     pub(super) fn turn(&mut self, chance: &mut Chance) {
         let at = chance.below(self.ways.len() as u64) as usize;
         let ways = [Ways::Good, Ways::Good, Ways::Dead, Ways::Damaged, Ways::Lacks];
         self.ways[at] = ways[chance.below(5) as usize];
     }
 
-    /// All are good again.
+    /// Ends the faults of all sources.
     pub(super) fn heal(&mut self) {
         self.ways.fill(Ways::Good);
     }
 
-    /// Asks one for an item: how that fails, if it does.
+    /// Requests an item from a source. An error says how that failed.
     pub(super) fn ask(&mut self, item: Item, source: usize) -> Result<(), Failure> {
         self.answers.insert((item, source), self.ways[source]);
         match self.ways[source] {
@@ -49,8 +49,8 @@ impl Sources {
         }
     }
 
-    /// Whether a read may have failed so although it waits for sources that are away: there is an item that every
-    /// source had damaged, or lacked, when it was asked last.
+    /// Whether a read may fail with `failure` although reads wait for unreachable sources: there is an item that
+    /// every source had damaged, or lacked, when it was last asked.
     pub(super) fn is_spoilt(&self, failure: Failure) -> bool {
         let bad = |item: Item, source| {
             matches!(self.answers.get(&(item, source)), Some(Ways::Damaged | Ways::Lacks))

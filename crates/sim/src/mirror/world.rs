@@ -1,4 +1,4 @@
-//! The world of one mirror: guests, the daemon's threads, the local medium, the sources, and the end of it all.
+//! The simulated world of one mirror: its guests, the process's threads, the local medium, the sources, and crashes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,17 +22,17 @@ const STEPS_MAX: u64 = 400_000;
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// A guest asks for something.
+    /// A guest sends a request.
     Guest,
-    /// What an operation was told to do is done.
+    /// An operation's input or output is done.
     Done { life: u32, op: OpId },
-    /// The core's time has come.
+    /// The core's timer fires.
     Timer { life: u32 },
-    /// The commit goes on.
+    /// The commit continues.
     Commit { life: u32 },
-    /// An item comes by itself.
+    /// An item arrives by multicast.
     Arrival { life: u32, item: Item },
-    /// A guest, a source, or the end.
+    /// A kill, a power cut or an orderly end.
     Crash,
 }
 
@@ -54,13 +54,13 @@ enum Job {
 struct Running {
     job: Job,
     waits: bool,
-    /// What it is doing, how far that has come, and when it ends.
+    /// Its current input or output, and the result if that is already known.
     io: Option<(Io, Option<Done>)>,
     mark: Mark,
-    /// Sectors that were read, or the chunk that was fetched.
+    /// The sectors that were read, or the chunk that was fetched.
     values: Vec<Value>,
     written: usize,
-    /// The version that a fetch is of.
+    /// The version that its fetches read.
     tree: usize,
 }
 
@@ -72,18 +72,18 @@ impl Running {
 
 struct Commit {
     pieces: Vec<Sectors>,
-    /// What is frozen, as it was read.
+    /// The frozen content that was read so far.
     content: BTreeMap<u64, Value>,
-    /// What each sector may be in the version.
+    /// The allowed values of each sector in the version.
     moment: Vec<Vec<Value>>,
     freed: Vec<Sectors>,
 }
 
-/// A version of the image that the disk is committed to.
+/// A version of the image to which the disk is committed.
 struct Version {
-    /// The one that it was made from.
+    /// The version that it follows.
     parent: usize,
-    /// The commit that it is of; none if somebody else wrote it.
+    /// The commit that made it; `None` for a version of another writer.
     in_doubt: Option<u64>,
 }
 
@@ -93,11 +93,11 @@ pub(super) struct World<'a> {
     queue: Queue<Event>,
     medium: Medium,
     side: HashMap<u64, Value>,
-    /// What each version holds, and where it comes from.
+    /// The content of each version.
     versions: Vec<Vec<Value>>,
     line: Vec<Version>,
     of: Of,
-    /// The version that is about to be the base, or to be remembered.
+    /// The version that is about to become the base, or to be remembered as published.
     added: usize,
     core: Core,
     life: u32,
@@ -115,7 +115,7 @@ pub(super) struct World<'a> {
     commit_at: BTreeSet<u32>,
     timer: Option<Instant>,
     local_faults: u32,
-    /// Whether a session brings what is wished for, most of it.
+    /// Whether a multicast session delivers most of the chunks that the core wishes for.
     casts: bool,
     cast_chance: Chance,
     outcome: MirrorOutcome,
@@ -221,7 +221,7 @@ impl<'a> World<'a> {
         self.pump();
     }
 
-    /// Lets everything go on that can, and sets the timer.
+    /// Runs all operations that can continue, and sets the timer.
     fn pump(&mut self) {
         let now = self.queue.now();
         loop {
@@ -310,7 +310,7 @@ impl<'a> World<'a> {
         self.drive(id);
     }
 
-    /// Does what an operation was told to do: at its begin (`early`, perhaps in part), or at its end.
+    /// Performs the input or output of an operation: at its begin (`early`, perhaps only a part), or at its end.
     fn apply(&mut self, id: OpId, early: bool) {
         let mut running = self.ops.remove(&id).expect("it is under way");
         let (io, done) = running.io.take().expect("it is under way");
@@ -407,7 +407,7 @@ impl<'a> World<'a> {
         running.values = values;
     }
 
-    /// The local file fails now and then: no room is left.
+    /// Sometimes lets the local file fail, as if no space were left.
     fn perhaps(&mut self, done: Done) -> Done {
         if !self.chance.hits(self.scenario.local_faults_per_million) {
             return done;
@@ -437,7 +437,7 @@ impl<'a> World<'a> {
         self.bring(running, item)
     }
 
-    /// A session comes, or goes.
+    /// A multicast session starts or ends.
     fn turn_cast(&mut self) {
         let patience = Duration::from_micros(self.cast_chance.below(100_000));
         let expectation = match self.cast_chance.below(4) {
@@ -447,12 +447,12 @@ impl<'a> World<'a> {
         };
         self.casts = matches!(expectation, Expectation::Everything(_));
         self.core.expect_multicast(expectation);
-        // It brings what nobody asked for as well.
+        // It also delivers a chunk that the core did not wish for.
         let chunk = self.cast_chance.below(self.scenario.cut.chunks());
         self.answer_wish(chunk);
     }
 
-    /// The session brings a chunk, or one of the nodes above it, or not.
+    /// The session delivers the chunk or its leaf node, or nothing.
     fn answer_wish(&mut self, chunk: u64) {
         if self.casts && self.cast_chance.hits(800_000) {
             let item = match self.cast_chance.below(4) {
@@ -466,7 +466,7 @@ impl<'a> World<'a> {
 
     fn arrive(&mut self, item: Item) {
         let mut running = Running::new(Job::Own, self.of.base);
-        // A driver knows which chunks are empty: they have no object that could come.
+        // Empty chunks have no object, so none can arrive.
         let is_empty = matches!(item, Item::Chunk(chunk) if self.is_empty(self.of.base, chunk..chunk + 1));
         if is_empty {
             return;
@@ -483,7 +483,7 @@ impl<'a> World<'a> {
         self.versions[version][sectors.start as usize..sectors.end as usize].iter().all(|&value| value == 0)
     }
 
-    /// An item of the version that `running` is about.
+    /// The item of the version that `running` reads.
     fn bring(&mut self, running: &mut Running, item: Item) -> Done {
         let cut = *self.core.cut();
         let is_empty = |chunks: std::ops::Range<u64>| self.is_empty(running.tree, chunks);
@@ -533,7 +533,7 @@ impl<'a> World<'a> {
                 }
                 self.guest_rests();
             }
-            // Old or new in each sector from here on: as if it were in flight for ever.
+            // A failed write leaves each sector old or new, as if it were in flight for ever.
             (Job::Write { .. }, Err(Failure::Local)) if self.local_faults > 0 => self.guest_rests(),
             (Job::Flush { moment }, Ok(())) => {
                 self.model.flush_ends(moment, None);
@@ -572,7 +572,7 @@ impl<'a> World<'a> {
         }
         if self.scenario.told == Told::Batches && self.chance.hits(30_000) {
             let count = self.chance.below(20);
-            // Some of them on no disk.
+            // Some of the chunks are beyond the end of the disk.
             let chunks = self.scenario.cut.chunks() + 2;
             let batch: Vec<u64> = (0..count).map(|_| self.chance.below(chunks)).collect();
             self.core.expect_reads(&batch);
@@ -599,7 +599,8 @@ impl<'a> World<'a> {
 
     fn write(&mut self, number: u64, range: Sectors, zeros: Option<Zeros>) {
         let durable = self.chance.hits(150_000);
-        // Of two writes of one sector in flight nobody knows which comes last, if one of them is longer on its way.
+        // The order of two concurrent writes to a sector is unknown if one of them is durable and therefore takes
+        // longer.
         let meets = self.ops.values().any(|other| match &other.job {
             Job::Write { range: flying, durable: long, .. } => {
                 (durable || *long) && flying.start < range.end && range.start < flying.end
@@ -619,7 +620,7 @@ impl<'a> World<'a> {
         self.submit(request, Job::Write { write: number, range, values, durable });
     }
 
-    /// Where a guest goes: along a stream, around a hot place, or anywhere.
+    /// The range of the next request: in a stream, in a hot area, or anywhere.
     fn range(&mut self) -> Sectors {
         let size = self.scenario.cut.sectors_of(0..self.scenario.reach_chunks).end;
         let chunk = self.scenario.cut.chunk_sectors;
@@ -638,7 +639,7 @@ impl<'a> World<'a> {
         start..(start + count).min(size)
     }
 
-    /// A commit begins: is one in doubt, and was it published? Then its version is the base.
+    /// Begins a commit. If an earlier commit is in doubt and was published, its version becomes the base first.
     fn resolve_in_doubt(&mut self) {
         let known = self
             .of
@@ -703,9 +704,9 @@ impl<'a> World<'a> {
             self.breach("a disk knows its own versions", format!("version {newest} is of this disk"));
         }
         let ending = match self.chance.below(8) {
-            // The way there is broken.
+            // The request was lost: nothing is published.
             0 => Ending::Abandoned,
-            // The way back is.
+            // The answer was lost.
             1 => {
                 self.publish(newest, is_child);
                 Ending::Abandoned
@@ -719,7 +720,7 @@ impl<'a> World<'a> {
         self.submit(Request::Thaw(ending), Job::Thaw);
     }
 
-    /// A version of the image that this disk knows nothing of.
+    /// Another writer publishes a version of the image.
     fn others_write(&mut self) {
         let mut content = self.versions.last().expect("there is a first").clone();
         let number = self.versions.len() as u64;
@@ -732,7 +733,7 @@ impl<'a> World<'a> {
         self.line.push(Version { parent, in_doubt: None });
     }
 
-    /// What was frozen is a version over version `onto`, as a depot makes it: the rest is that version's.
+    /// Publishes the frozen content over version `onto`, like a repository: the rest is that version's.
     fn publish(&mut self, onto: usize, is_child: bool) {
         let commit = self.commit.as_ref().expect("it is under way");
         let mut content = self.versions[onto].clone();
@@ -807,13 +808,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// At the end all sources are good, everything ends, and all of the disk is as it should be.
+    /// At the end, all sources work, all operations finish, and the whole disk is checked.
     fn end(&mut self) {
         if !self.outcome.violations.is_empty() {
             return;
         }
-        // Nobody asks for more, and no source turns bad again: a read of what all sources lack fails, it does not wait
-        // for that.
+        // No further requests and no further faults of sources: a read of an item that all sources lack fails instead
+        // of waiting.
         self.issued = self.scenario.requests;
         self.sources.heal();
         self.finish_all();
@@ -834,7 +835,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Until nothing is under way.
+    /// Handles events until no operation is running.
     fn finish_all(&mut self) {
         self.pump();
         while !self.is_quiet() && self.outcome.violations.is_empty() {
@@ -850,7 +851,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// The core at the beginning of a life.
+/// The core of a new process.
 fn start(scenario: &MirrorScenario, held: Held, journal_end: u64) -> Core {
     let mut core = Core::new(scenario.cut, scenario.config.clone(), held, journal_end);
     if let Told::Profile(chunks) = &scenario.told {
@@ -859,7 +860,7 @@ fn start(scenario: &MirrorScenario, held: Held, journal_end: u64) -> Core {
     core
 }
 
-/// What version 0 holds: chunks that are empty, full, and full in part.
+/// The content of version 0: some chunks are empty, some full, some partly filled.
 fn image(chance: &mut Chance, scenario: &MirrorScenario) -> Vec<Value> {
     let cut = scenario.cut;
     let mut content = vec![0; cut.size_sectors as usize];

@@ -1,4 +1,5 @@
-//! Who acts: writers that reuse what they find, those who clone, remove and read versions, and prunes.
+//! The actors of a prune run: writers that reuse existing objects, actors that clone, remove and read versions, and
+//! prunes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +16,24 @@ use store::{ImageName, Overseer, Process, PruneEvent, PruneOptions, Reference, R
 use crate::prune::store::ActorStore;
 use crate::prune::world::{Operation, Stage, World};
 
-/// Distinct chunks that there can be: few, so that writers meet.
+/// Number of distinct chunks: few, so that writers often need the same ones.
 const CHUNKS: u64 = 10;
-/// Chunks of an image: three nodes of leaves under one root.
+/// Number of chunks of an image: three leaf nodes under one root.
 const INDICES: u64 = 700;
-/// How often an actor that was revoked starts again.
+/// Maximum number of attempts per round; an actor retries after an error, such as a revoked lease.
 const TRIES: u32 = 4;
 
-/// An actor, and what it does by chance.
+/// An actor: its role, and the seed of its random choices.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub role: Role,
     pub seed: u64,
 }
 
-/// What an actor does.
+/// The role of an actor.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Role {
-    /// Makes versions of chunks, of which some are there already.
+    /// Publishes versions, of whose chunks some exist already.
     Write { rounds: u32 },
     /// Publishes the trees of other versions again.
     Clone { rounds: u32 },
@@ -40,14 +41,14 @@ pub(super) enum Role {
     Remove { rounds: u32 },
     /// Reads versions from end to end.
     Read { rounds: u32 },
-    /// Prunes, and takes those for dead that it has looked at so often.
+    /// Prunes, and considers an owner dead after this number of checks without a heartbeat.
     Prune { rounds: u32, looks: u32 },
 }
 
-/// What an actor does in one round.
+/// The action of one round.
 type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> Result<()>;
 
-/// The actors of a run.
+/// Draws the actors of a run.
 pub(super) fn multicast(chance: &mut Chance) -> Vec<Actor> {
     let rounds = |chance: &mut Chance, most| 1 + u32::try_from(chance.below(most)).expect("few");
     let mut actors = Vec::new();
@@ -65,7 +66,7 @@ pub(super) fn multicast(chance: &mut Chance) -> Vec<Actor> {
     actors.into_iter().map(|role| Actor { role, seed: chance.u64() }).collect()
 }
 
-/// Makes the repository, with some versions of which some are removed.
+/// Creates the repository with some versions.
 pub(super) fn found(world: &Arc<World>) {
     world.multicast(1);
     let stage = world.stage(0);
@@ -98,7 +99,7 @@ fn image(chance: &mut Chance) -> ImageName {
 }
 
 impl Actor {
-    /// Does what it does until it is done, or dead.
+    /// Runs the actor until it has done all rounds, or is dead.
     pub(super) fn act(&self, stage: &Stage) {
         let mut chance = Chance::from_seed(self.seed);
         let (rounds, act): (u32, &Act) = match self.role {
@@ -146,7 +147,7 @@ fn write(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<
     Ok(())
 }
 
-/// Stores an image of some chunks, of which those that are there are left.
+/// Stores the tree of a random image; chunks that exist already are not stored again.
 fn fill(writer: &Writer, chance: &mut Chance) -> Result<Manifest> {
     let sink = Sparing(writer);
     let stored = || -> Result<Manifest> {
@@ -174,7 +175,7 @@ fn fill(writer: &Writer, chance: &mut Chance) -> Result<Manifest> {
     })
 }
 
-/// A sink that stores only what is not there.
+/// A sink that stores only missing objects.
 struct Sparing<'a>(&'a Writer);
 
 impl ObjectSink for Sparing<'_> {
@@ -214,7 +215,7 @@ fn draft(size: ChunkSize, root: image::Root) -> Manifest {
     }
 }
 
-/// A version that is there, by chance; none if there are none.
+/// A random existing version; `None` if there are none.
 fn any_version(repository: &Repository, chance: &mut Chance) -> Result<Option<Reference>> {
     let image = image(chance);
     match repository.versions(&image) {
@@ -237,13 +238,13 @@ fn clone(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<
     for _ in 0..chance.below(20) {
         stage.ask(Operation::Nap);
     }
-    // The root alone is looked for: all below comes with the version.
+    // Publishing checks only the root: everything below it is needed by the source version, too.
     match writer.publish(&image(chance), found) {
         Ok(published) => {
             stage.tell(|checker, _| checker.reported(&published.image, published.number, &published.nonce));
             Ok(())
         }
-        // A root that may be deleted is not counted on, whoever else keeps it.
+        // `Refused`: a prune may delete the root, so the clone cannot rely on it.
         Err(error) if error.kind() == ErrorKind::Refused => Ok(()),
         Err(error) => Err(error),
     }

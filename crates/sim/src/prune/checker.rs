@@ -1,5 +1,6 @@
-//! What must always hold, told from the records alone: a version that is not removed finds a copy of every object it
-//! needs, at every moment; what was reported as published is there; in the end there is nothing else.
+//! The rules of prunes, checked only with the records of the store: at every moment, each version that is not removed
+//! has a copy of every object that it needs; every version that was reported as published exists; and at the end
+//! there is no garbage.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,24 +12,24 @@ use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, SignedManifest};
 use crate::Violation;
 use crate::prune::world::Copies;
 
-/// Records of prunes that may be there in the end: the begins and ends of the newest two.
+/// Maximum number of prune records at the end: the begins and ends of the newest two prunes.
 const PRUNE_RECORDS_MAX: usize = 4;
 
-/// See the module.
+/// The checker, with what it knows about the records.
 #[derive(Debug, Default)]
 pub(super) struct Checker {
     pub violations: Vec<Violation>,
     pub published: u64,
     pub deleted: u64,
     pub revoked: u64,
-    /// The objects of versions that are not removed, by the paths of their first slots.
+    /// The objects of each version that is not removed, by the paths of their first slots.
     live: BTreeMap<(String, u64), HashSet<String>>,
     removed: HashSet<(String, u64)>,
-    /// How many prunes have begun.
+    /// Number of prunes that have begun.
     prunes: usize,
-    /// Up to which number all versions of an image are removed.
+    /// The floor of each image: all versions up to this number are removed.
     floors: HashMap<String, u64>,
-    /// Nonces of what was reported.
+    /// Nonces of the versions that were reported as published.
     reported: HashMap<(String, u64), String>,
     manifests: HashMap<(String, u64), String>,
 }
@@ -65,7 +66,7 @@ impl Checker {
         let size = ChunkSize::from_bytes(manifest.chunk_bytes).expect("a good size");
         let mut needs = HashSet::new();
         gather(manifest.root.child, manifest.root.height - 1, size, copies, &mut needs);
-        // What is removed may come back as a record alone, by somebody who slept.
+        // A removed version may appear again as a mere record, written by an actor that had slept.
         if !self.removed.contains(&name)
             && let Some(missing) = copies.missing(&needs)
         {
@@ -95,7 +96,7 @@ impl Checker {
         }
     }
 
-    /// A writer was told that its version is published.
+    /// A writer got the answer that its version is published.
     pub(super) fn reported(&mut self, image: &str, number: u64, nonce: &str) {
         self.reported.insert((image.to_owned(), number), nonce.to_owned());
     }
@@ -107,7 +108,7 @@ impl Checker {
         }
     }
 
-    /// An actor gave up for an error, which is that of a store that fails, or of somebody who was taken for dead.
+    /// An actor got an error, which must come from a failing store or a revoked lease.
     pub(super) fn failed(&mut self, step: u64, error: &Error) {
         if ![ErrorKind::Io, ErrorKind::Revoked].contains(&error.kind()) {
             let text = format!("at step {step}: {}", base::chain(error));
@@ -115,12 +116,12 @@ impl Checker {
         }
     }
 
-    /// Everybody has ended, and prunes went over it.
+    /// Checks at the end, when all actors have ended and undisturbed prunes have run.
     pub(super) fn end(&mut self, records: &BTreeMap<&str, &Bytes>, deaths_show: bool) {
         let mut needed: HashSet<&str> = self.live.values().flatten().map(String::as_str).collect();
         let mut found = Vec::new();
         for path in records.keys() {
-            // The first copy of what is needed may stay; whatever else is there is garbage.
+            // One copy of each needed object may stay; every other copy is garbage.
             if let Some(object) = object_at(path)
                 && !needed.remove(object)
             {
@@ -157,7 +158,7 @@ fn version_at(path: &str, folder: &str) -> Option<(String, u64)> {
     Some((image.to_owned(), number.parse().ok()?))
 }
 
-/// The path of the first slot of the object whose copy lies at `path`.
+/// The path of the first slot of the object that has a copy at `path`.
 fn object_at(path: &str) -> Option<&str> {
     let is_object = path.starts_with("chunks/") || path.starts_with("nodes/");
     is_object.then(|| path.split_once('.').map_or(path, |(object, _)| object))

@@ -1,6 +1,7 @@
-//! Prunes beside writers: the repository's own code, in threads of which one runs at a time, on a store that stops each
-//! of them at every operation. A seed decides who goes on, who sleeps for long, who dies, whose request takes effect
-//! later or not at all, whose reply is lost, and what lists do not show yet.
+//! Simulates prunes that run at the same time as writers. The real code of the repository runs in threads, of which
+//! only one runs at a time, on a store that stops a thread at every operation. A seed decides which actor continues,
+//! sleeps for long or dies, whose request takes effect later or not at all, whose reply is lost, and which changes
+//! lists do not show yet.
 //!
 //! ```text
 //! actors (threads)  writers, those who clone and remove, readers, prunes: crates/store as it is
@@ -23,10 +24,10 @@ use crate::Violation;
 use actors::{Actor, Role};
 use world::{Faults, World};
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct PruneOutcome {
-    /// What must not be and was.
+    /// The broken rules.
     pub violations: Vec<Violation>,
     /// Equal runs have equal traces.
     pub trace: u64,
@@ -40,7 +41,7 @@ pub struct PruneOutcome {
     pub revoked: u64,
 }
 
-/// Runs writers and prunes as `seed` says, then two prunes that nothing disturbs.
+/// Runs writers and prunes with faults drawn from `seed`, then two undisturbed prunes.
 #[must_use]
 pub fn run_prunes(seed: u64) -> PruneOutcome {
     let mut chance = Chance::from_seed(seed);
@@ -50,7 +51,8 @@ pub fn run_prunes(seed: u64) -> PruneOutcome {
     world.trouble(faults);
     let actors = actors::multicast(&mut chance);
     play(&world, &actors);
-    // What the dead had asked for arrives when others have cleared up behind them, and stored it anew.
+    // Late requests of dead actors may arrive after another prune has deleted the object and a writer has stored it
+    // again.
     world.trouble(Faults { deaths_show: faults.deaths_show, ..Faults::NONE });
     for role in [Role::Prune { rounds: 1, looks: 1 }, Role::Write { rounds: 3 }] {
         play(&world, &[Actor { role, seed: chance.u64() }]);
@@ -62,7 +64,7 @@ pub fn run_prunes(seed: u64) -> PruneOutcome {
     world.outcome()
 }
 
-/// Lets `actors` act until all have ended.
+/// Runs `actors` until all have ended.
 fn play(world: &Arc<World>, actors: &[Actor]) {
     world.multicast(actors.len());
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! An actor's store: every operation goes to the world and comes back when it is its turn.
+//! The store of an actor: each operation is passed to the simulated world, and returns when it is the actor's turn.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use object_store::{
 
 use crate::prune::world::{Answer, Operation, Stage};
 
-/// See the module.
+/// An object store that asks the world.
 #[derive(Debug)]
 pub(super) struct ActorStore {
     stage: Stage,
-    /// Of a record of one byte, with which answers are built.
+    /// Metadata of a record of one byte, a template for answers, since the type has no constructor.
     meta: ObjectMeta,
 }
 

@@ -1,4 +1,4 @@
-//! The store that all actors share, and the order in which they get at it.
+//! The store that all actors share, and the order in which their operations are performed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,30 +12,31 @@ use crate::prune::PruneOutcome;
 use crate::prune::checker::Checker;
 use crate::trace::Trace;
 
-/// Most actors of a run.
+/// Maximum number of actors.
 const ACTORS_MAX: usize = 16;
-/// Operations after which a run is taken for one that never ends.
+/// Number of operations after which a run is considered endless.
 const OPERATIONS_MAX: u64 = 100_000;
 
-/// How much more often who is about to delete sleeps or dies.
+/// Factor of the probability to sleep or die for an actor that is about to delete, since that is the most dangerous
+/// moment.
 const DELETES_WORSE: u32 = 8;
 
-/// What a store is asked for.
+/// An operation of the store.
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
-    /// The record at a path.
+    /// Gets the record at a path.
     Get(String),
-    /// A record, only if there is none if `create`.
+    /// Stores a record; with `create` only if there is none.
     Put { path: String, bytes: Bytes, create: bool },
-    /// Everything below a path.
+    /// Lists all records below a path.
     List(String),
-    /// The record at a path goes.
+    /// Deletes the record at a path.
     Delete(String),
-    /// Nothing: the actor waits for others.
+    /// No operation: the actor gives other actors a turn.
     Nap,
 }
 
-/// What a store answers.
+/// An answer of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
@@ -46,7 +47,7 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// How often what goes wrong, in millionths of all operations.
+/// Probabilities of faults, per million operations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Faults {
     /// An actor sleeps for up to `sleep_steps`.
@@ -54,14 +55,14 @@ pub(super) struct Faults {
     pub sleep_steps: u64,
     /// An actor dies.
     pub death: u32,
-    /// What was asked for is not done, and an error comes back.
+    /// The operation is not performed, and an error is returned.
     pub failure: u32,
-    /// It is done, and an error comes back.
+    /// The operation is performed, and an error is returned.
     pub lost_reply: u32,
-    /// A change shows in lists up to so many operations late.
+    /// A change appears in lists up to this number of operations later.
     pub lag_steps: u64,
-    /// Others on the same machine see who is dead, and a request of the dead that somebody repeats takes no effect any
-    /// more.
+    /// Whether other actors see that an actor is dead, as on the same machine. A late delete of a dead actor then
+    /// takes no effect once another actor repeats it.
     pub deaths_show: bool,
 }
 
@@ -92,13 +93,13 @@ impl Faults {
 #[derive(Debug)]
 struct Record {
     bytes: Bytes,
-    /// When lists show it.
+    /// The step from which lists show it.
     shown_at: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
-    /// Computes, or has not asked for anything yet.
+    /// Computes, or has not started yet.
     Busy,
     /// Waits for its turn.
     Waits,
@@ -109,17 +110,17 @@ enum Mood {
 #[derive(Debug)]
 struct Soul {
     mood: Mood,
-    /// Whether it waits to delete something, when to sleep and to die is worst.
+    /// Whether it waits to delete a record, when sleep and death are most dangerous.
     deletes: bool,
     sleeps_until: u64,
     is_dead: bool,
 }
 
-/// Everything there is.
+/// The store, the actors' states, and the checker.
 #[derive(Debug)]
 pub(super) struct World {
     state: Mutex<State>,
-    /// One for each actor, so that nobody is woken in vain.
+    /// One condition variable for each actor, so that only the chosen one wakes up.
     turns: [Condvar; ACTORS_MAX],
 }
 
@@ -127,24 +128,24 @@ pub(super) struct World {
 struct State {
     chance: Chance,
     faults: Faults,
-    /// Goes on by one with each operation, and by as much as is slept when all sleep.
+    /// Virtual time: increases by one with each operation, and jumps when all actors sleep.
     step: u64,
     operations: u64,
     trace: Trace,
     souls: Vec<Soul>,
-    /// Number of the first of them among all that there ever were.
+    /// Number of the first of them, counted over all actors so far.
     first_soul: usize,
     chosen: Option<usize>,
     records: BTreeMap<String, Record>,
-    /// Deleted, and still in lists until then.
+    /// Deleted records that lists still show: until which step, and their length.
     ghosts: BTreeMap<String, (u64, u64)>,
-    /// Requests of the dead that are still on their way, and when they arrive.
+    /// Late requests of dead actors, and the step of their arrival.
     late: Vec<(u64, Operation)>,
     checker: Checker,
 }
 
 impl World {
-    /// An empty store where nothing goes wrong.
+    /// An empty store without faults.
     pub(super) fn new(chance: Chance) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
@@ -165,12 +166,12 @@ impl World {
         })
     }
 
-    /// From now on `faults` happen.
+    /// Sets the faults from now on.
     pub(super) fn trouble(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// From now on nothing goes wrong, and what is on its way arrives.
+    /// Stops all faults, and lets all late requests and list changes arrive.
     pub(super) fn calm(&self) {
         let mut state = self.state();
         state.faults = Faults { deaths_show: state.faults.deaths_show, ..Faults::NONE };
@@ -179,7 +180,7 @@ impl World {
         state.records.values_mut().for_each(|record| record.shown_at = 0);
     }
 
-    /// Makes room for so many actors, who all begin at once.
+    /// Replaces the actors by this number of new ones.
     pub(super) fn multicast(&self, actors: usize) {
         let soul = || Soul { mood: Mood::Busy, deletes: false, sleeps_until: 0, is_dead: false };
         let mut state = self.state();
@@ -206,7 +207,7 @@ impl World {
         }
     }
 
-    /// Lets somebody else go on.
+    /// Chooses the next actor and wakes it.
     fn pass_on(&self, state: &mut State) {
         state.choose();
         if let Some(chosen) = state.chosen {
@@ -219,7 +220,7 @@ impl World {
     }
 }
 
-/// An actor's way to the world.
+/// An actor's handle to the world.
 #[derive(Debug, Clone)]
 pub(super) struct Stage {
     world: Arc<World>,
@@ -227,7 +228,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Waits for this actor's turn, then does what it asks for.
+    /// Waits for this actor's turn, then performs the operation.
     pub(super) fn ask(&self, operation: Operation) -> Answer {
         let mut state = self.world.state();
         if state.souls[self.actor].is_dead {
@@ -245,12 +246,12 @@ impl Stage {
         state.suffer(self.actor, operation)
     }
 
-    /// Its number among all that there ever were.
+    /// Its number, counted over all actors so far.
     pub(super) fn number(&self) -> usize {
         self.world.state().first_soul + self.actor
     }
 
-    /// Whether it can see that the actor of this number is no more.
+    /// Whether it can see that the actor with this number has died or ended.
     pub(super) fn sees_dead(&self, number: usize) -> bool {
         let state = self.world.state();
         let soul = number.checked_sub(state.first_soul).map(|at| &state.souls[at]);
@@ -269,7 +270,7 @@ impl Stage {
         self.world.pass_on(&mut state);
     }
 
-    /// What an actor is told, for the checker.
+    /// Reports a result of an actor to the checker.
     pub(super) fn tell(&self, tell: impl FnOnce(&mut Checker, u64)) {
         let mut state = self.world.state();
         let step = state.step;
@@ -278,7 +279,7 @@ impl Stage {
 }
 
 impl State {
-    /// Chooses who goes on, once everybody waits.
+    /// Chooses the next actor, once all are waiting.
     fn choose(&mut self) {
         if self.chosen.is_some() || self.souls.iter().any(|soul| soul.mood == Mood::Busy) {
             return;
@@ -308,7 +309,7 @@ impl State {
         }
     }
 
-    /// Does what `actor` asks for, or what becomes of it.
+    /// Performs the operation of `actor`, or lets a fault happen instead.
     fn suffer(&mut self, actor: usize, operation: Operation) -> Answer {
         self.step += 1;
         self.operations += 1;
@@ -351,7 +352,7 @@ impl State {
         if is_lost { Answer::Failed } else { answer }
     }
 
-    /// Lets arrive what is due.
+    /// Performs the late requests that are due.
     fn arrive(&mut self, now: u64) {
         let (due, rest) = std::mem::take(&mut self.late).into_iter().partition(|(when, _)| *when <= now);
         self.late = rest;
@@ -402,17 +403,17 @@ impl State {
     }
 }
 
-/// The objects that there are.
+/// The copies of objects in the store.
 pub(super) struct Copies<'a>(&'a BTreeMap<String, Record>);
 
 impl Copies<'_> {
-    /// The bytes of any copy of the object at `path`, which is that of its first slot.
+    /// The bytes of some copy of the object whose first slot is at `path`.
     pub(super) fn find(&self, path: &str) -> Option<&Bytes> {
         let copies = self.0.range(path.to_owned()..);
         copies.take_while(|(found, _)| found.starts_with(path)).map(|(_, record)| &record.bytes).next()
     }
 
-    /// The paths of `wanted` that have no copy.
+    /// The first path of `wanted` that has no copy.
     pub(super) fn missing<'a>(&self, wanted: &'a HashSet<String>) -> Option<&'a String> {
         wanted.iter().find(|path| self.find(path).is_none())
     }
@@ -431,7 +432,7 @@ impl Operation {
 }
 
 impl Checker {
-    /// Notes that a rule is broken.
+    /// Records a violation.
     pub(super) fn violate(&mut self, rule: &'static str, what: String) {
         self.violations.push(Violation { rule, what });
     }

@@ -1,5 +1,5 @@
-//! Receivers with equal links and equal starts see the same packets at the same times but for what each loses: their
-//! link is worked out once.
+//! Classes of receivers with equal links. They see the same packets at the same times, except for random losses, so
+//! that their link is computed once.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -17,13 +17,13 @@ pub(super) struct Class {
     pub link: Link,
 }
 
-/// Packets that the server sent at one time.
+/// The packets that the server sent at one time.
 #[derive(Debug)]
 pub(super) struct Burst {
     pub packets: Vec<Downstream<'static>>,
-    /// What each has on the wire, in bytes.
+    /// Size of each packet on the wire, in bytes.
     pub wire_bytes: Vec<usize>,
-    /// A bit for each that somebody has or had a use for.
+    /// One bit for each packet that some receiver has or had a use for.
     pub used: Cell<u64>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Flight {
 }
 
 impl Class {
-    /// When the packets of a burst arrive, if they are not lost at random.
+    /// When the packets of a burst arrive, apart from random losses.
     pub(super) fn arrivals(&mut self, now: Instant, burst: &Burst) -> Vec<Option<Instant>> {
         let delay = self.link.delay;
         let mut arrival = |bytes| self.link.through_port(now, bytes).map(|at| at + delay);

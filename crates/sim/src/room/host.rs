@@ -1,5 +1,5 @@
-//! A receiver in a room: its machine, what it loses next, and what it is owed. Its disk is fast and every block is
-//! right.
+//! A receiver in a room: its state machine, its random losses, and the blocks that it has. Its disk takes no time,
+//! and every object passes verification.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use proto::multicast::{Disposition, Downstream, ObjectRange, Receiver, ReceiverC
 
 use crate::network::Link;
 
-/// See the module.
+/// The state of a receiver in a room.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// `None` before it starts and when it is gone.
+    /// `None` before it starts and after it has left.
     pub machine: Option<Receiver>,
-    /// When its timer was set to fire first.
+    /// The earliest time for which its timer is set.
     pub timer: Option<Instant>,
     pub started_at: Instant,
     pub done_at: Option<Instant>,
-    /// So many packets come before the next is lost.
+    /// Number of packets that arrive before the next loss.
     until_loss: u64,
-    /// Blocks that were placed, by object, while it is not complete.
+    /// Number of placed blocks by object, while the object is incomplete.
     placed: Box<[u16]>,
     chance: Chance,
     loss_per_million: u32,
     port_bits_per_second: u64,
 }
 
-/// What is to be moved.
+/// The image to transfer.
 #[derive(Debug)]
 pub(super) struct Image {
     pub object_bytes: Arc<[u32]>,
@@ -34,18 +34,18 @@ pub(super) struct Image {
     pub blocks: Vec<u32>,
 }
 
-/// What all hosts of a room share while one of them acts.
+/// Output of the hosts of a room, collected while one of them acts.
 #[derive(Debug, Default)]
 pub(super) struct Acts {
-    /// Reports that it sends, and when.
+    /// Reports that the host sends, and their times.
     pub reports: Vec<(Instant, Vec<u8>)>,
-    /// What must not be.
+    /// Broken rules.
     pub breaches: Vec<(&'static str, String)>,
-    /// Packets handed to machines.
+    /// Packets passed to machines.
     pub deliveries: u64,
-    /// Packets that did not reach them.
+    /// Packets that were lost on the way.
     pub losses: u64,
-    /// Bytes that they fetch by unicast.
+    /// Bytes fetched by unicast.
     pub unicast_bytes: u64,
 }
 
@@ -75,7 +75,8 @@ impl Host {
         self.drain(now, image, acts);
     }
 
-    /// Takes in those packets of a burst that reach it. A bit for each that it had a use for, or would have had.
+    /// Handles those packets of a burst that are not lost. Returns one bit for each packet that the receiver had a
+    /// use for, lost ones included.
     pub(super) fn receive(
         &mut self,
         packets: &[Downstream<'static>],
@@ -109,7 +110,7 @@ impl Host {
         u32::from(self.placed[header.object as usize]) < image.blocks[header.object as usize]
     }
 
-    /// Lets its timer fire as often as it should have by `now`.
+    /// Fires its timer as often as it is due up to `now`.
     pub(super) fn tick(&mut self, now: Instant, image: &Image, acts: &mut Acts) {
         while let Some(at) = self.due().filter(|&at| at <= now) {
             let machine = self.machine.as_mut().expect("who has a timer is there");
@@ -118,7 +119,7 @@ impl Host {
         }
     }
 
-    /// Whether packets to the group reach it.
+    /// Whether it receives packets to the group.
     pub(super) const fn listens(&self) -> bool {
         self.machine.is_some() && self.done_at.is_none()
     }
@@ -133,7 +134,7 @@ impl Host {
         self.chance.hits(self.loss_per_million)
     }
 
-    /// Does what the machine asks for.
+    /// Handles the events and output of the machine.
     fn drain(&mut self, now: Instant, image: &Image, acts: &mut Acts) {
         let Some(machine) = &mut self.machine else { return };
         while let Some(event) = machine.poll_event() {
@@ -186,7 +187,7 @@ impl Host {
         lost
     }
 
-    /// How many packets come before the next loss: geometric.
+    /// Number of packets before the next loss: geometrically distributed.
     fn skip(&mut self) -> u64 {
         if self.loss_per_million == 0 {
             return u64::MAX;
@@ -198,5 +199,5 @@ impl Host {
     }
 }
 
-/// Time without a packet after which a receiver in a room says that it hears nothing.
+/// Time without a packet after which a receiver in a room reports silence.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
-//! A large room: thousands of receivers with equal links, random loss and nothing else that goes wrong, to see how time
-//! and control traffic grow. The machines are those of [`crate::run`]; only what is around them is thinner: blocks have
-//! no payload, a run of blocks is one event for all receivers, and what a receiver loses is drawn by skipping ahead.
+//! A large room: thousands of receivers with equal links and random loss, but no other faults, to see how time and
+//! control traffic grow. The state machines are the real ones, as in [`crate::run`]; the rest is simplified for
+//! speed: blocks have no payload, a run of blocks is one event for all receivers, and the number of packets up to the
+//! next loss is drawn at once.
 
 mod class;
 mod host;
@@ -13,64 +14,64 @@ use proto::multicast::SessionStatistics;
 use crate::checkers::Violation;
 use crate::scenario::OVERHEAD_BYTES;
 
-/// What a run of a room depends on.
+/// The parameters of a room.
 #[derive(Debug, Clone)]
 pub struct Room {
-    /// For all chance in it.
+    /// Seed of everything random.
     pub seed: u64,
     /// Number of receivers.
     pub receivers: usize,
     /// Payload of the image in bytes.
     pub image_bytes: u64,
-    /// The server's rate at most, and that of each receiver's port, on the wire.
+    /// Maximum rate of the server, and rate of each receiver's port, on the wire.
     pub bits_per_second: u64,
-    /// Where the server begins to look for its rate.
+    /// Rate with which the server starts.
     pub initial_bits_per_second: u64,
-    /// Lost at random, of a million, on each receiver's link, in each direction.
+    /// Packets lost at random on each receiver's link in each direction, per million.
     pub loss_per_million: u32,
-    /// From the server to a receiver and back.
+    /// Round trip between the server and a receiver.
     pub round_trip: Duration,
-    /// Starts are spread evenly over this time.
+    /// Time over which the starts are spread evenly.
     pub starts_over: Duration,
-    /// The last so many receivers have a port that is a tenth as fast.
+    /// Number of receivers (the last ones) whose port has a tenth of the rate.
     pub slow: usize,
-    /// A receiver's memory for objects.
+    /// Memory of a receiver for objects, in bytes.
     pub buffer_bytes: u64,
-    /// Everybody has to be done by then.
+    /// All receivers must be done by then.
     pub deadline: Instant,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct RoomOutcome {
-    /// What must not be.
+    /// The broken rules.
     pub violations: Vec<Violation>,
-    /// How long each receiver took from its start; `None` if it was not done.
+    /// Time of each receiver from its start; `None` if it did not finish.
     pub took: Vec<Option<Duration>>,
     /// Reports that reached the server.
     pub control_packets: u64,
-    /// Bytes in them on the wire.
+    /// Bytes of these reports on the wire.
     pub control_bytes: u64,
-    /// Bytes on the wire from the server, STATUS included.
+    /// Bytes that the server sent on the wire, including STATUS packets.
     pub data_bytes: u64,
-    /// BLOCKs that no receiver had a use for, of those that reached any.
+    /// BLOCK packets that reached receivers, of which none had a use for them.
     pub blocks_useless: u64,
-    /// Blocks of the image that went out at least once.
+    /// Blocks of the image that were sent at least once.
     pub blocks_first: u64,
-    /// Payload that receivers had to fetch otherwise.
+    /// Payload bytes that receivers had to fetch by unicast.
     pub unicast_bytes: u64,
-    /// What the server counted.
+    /// Statistics of the server.
     pub statistics: SessionStatistics,
-    /// Packets handed to receivers.
+    /// Packets passed to receivers.
     pub deliveries: u64,
-    /// Packets of the server that were lost on their way to a receiver, at random or in a full queue.
+    /// Packets of the server that were lost on their way to a receiver, at random or because of a full queue.
     pub losses: u64,
     /// Events handled.
     pub steps: u64,
 }
 
 impl Room {
-    /// A room of receivers that all start at once.
+    /// A room whose receivers all start at the same time.
     #[must_use]
     pub const fn new(
         receivers: usize,
@@ -93,7 +94,7 @@ impl Room {
         }
     }
 
-    /// Lengths of objects as sessions have them: a small one with the tree, and bundles of four stored objects.
+    /// Lengths of objects like those of real sessions: a small one with the tree, and bundles of about four chunks.
     #[must_use]
     pub fn object_bytes(&self) -> Vec<u32> {
         const HEAD_BYTES: u64 = 40_000;
@@ -108,7 +109,7 @@ impl Room {
         objects
     }
 
-    /// How long the server needs to send the image once.
+    /// Time in which the server can send the image once.
     #[must_use]
     pub fn transfer_time(&self) -> Duration {
         let headers = u64::from(OVERHEAD_BYTES) + 48;
@@ -116,7 +117,7 @@ impl Room {
         Duration::from_nanos((self.image_bytes + blocks * headers) * 8_000_000_000 / self.bits_per_second)
     }
 
-    /// Runs it to its end.
+    /// Runs the room to its end.
     #[must_use]
     pub fn run(&self) -> RoomOutcome {
         world::World::new(self).run()
@@ -124,26 +125,26 @@ impl Room {
 }
 
 impl RoomOutcome {
-    /// How long the last receiver took.
+    /// Time of the slowest receiver.
     #[must_use]
     pub fn last(&self) -> Option<Duration> {
         self.took.iter().copied().max_by_key(|took| took.unwrap_or(Duration::MAX)).flatten()
     }
 
-    /// How long the first receiver took.
+    /// Time of the fastest receiver.
     #[must_use]
     pub fn first(&self) -> Option<Duration> {
         self.took.iter().copied().flatten().min()
     }
 
-    /// How long a receiver took on average.
+    /// Mean time of the receivers.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         let all: Option<Vec<Duration>> = self.took.iter().copied().collect();
         all.map(|all| all.iter().sum::<Duration>() / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX))
     }
 
-    /// Payload sent, in images.
+    /// Payload sent, as a multiple of the image.
     #[must_use]
     pub fn images(&self) -> f64 {
         self.statistics.bytes_sent as f64 / self.statistics.image_bytes as f64

@@ -1,15 +1,15 @@
-//! What must hold at the end of a room's run, told from what was on the wire.
+//! The rules that must hold at the end of a room's run, checked with what was on the wire.
 
 use super::RoomOutcome;
 
-/// What may go into the server whatever the image, in bytes on the wire: in all, and of each receiver to join and to
-/// leave.
+/// Bytes on the wire that receivers may send to the server for any image: in total, and for each receiver to join and
+/// to leave.
 const CONTROL_BYTES_MIN: u64 = 16 << 10;
 const CONTROL_BYTES_EACH: u64 = 400;
-/// So many blocks may go out for nothing, whatever the losses.
+/// Number of useless blocks that are allowed in any case.
 const USELESS_MIN: u64 = 16;
 
-/// Rules that are broken, and how.
+/// Returns the broken rules, and how each was broken.
 pub(super) fn breaches(outcome: &RoomOutcome) -> Vec<(&'static str, String)> {
     let mut breaches = Vec::new();
     let mut check = |rule, holds: bool, what: String| {

@@ -1,4 +1,4 @@
-//! The world of a room: server, classes of receivers, and the queue.
+//! The simulated world of a room: the server, the classes of receivers, and the queue of events.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,19 +19,19 @@ use crate::queue::Queue;
 use crate::scenario::OVERHEAD_BYTES;
 use crate::server_host::{RECEIVER_TIMEOUT, group_key, receiver_key};
 
-/// Full packets on Ethernet.
+/// Payload of a full Ethernet packet.
 const BLOCK_BYTES: u16 = 1424;
-/// What a read from the repository takes.
+/// Time of a read from the repository.
 const LOAD: Duration = Duration::from_micros(200);
-/// Room for packets at a switch's port.
+/// Capacity of the queue of a switch's port, in bytes.
 const QUEUE_BYTES: u64 = 256 << 10;
-/// As the server's driver has it.
+/// The same values as in the server's driver.
 const GATHERING: Gathering = Gathering {
     quiet_heads: Duration::from_millis(4),
     quiet: Duration::from_millis(12),
     most: Duration::from_millis(200),
 };
-/// Most breaches that are told.
+/// Maximum number of reported violations.
 const BREACHES_MAX: usize = 10;
 
 #[derive(Debug)]
@@ -51,16 +51,16 @@ pub(super) struct World<'a> {
     queue: Queue<Event>,
     server: Server,
     server_timer: Option<Instant>,
-    /// Blocks that went out at least once, by object.
+    /// Which blocks were sent at least once, by object.
     sent_once: Vec<Box<[bool]>>,
     classes: Vec<Class>,
     hosts: Vec<Host>,
     chance: Chance,
     acts: Acts,
     outcome: RoomOutcome,
-    /// How many have been admitted, and how many have a machine or will have one.
+    /// Number of receivers admitted so far.
     admitted: u32,
-    /// See `admitted`.
+    /// Number of receivers that have not left yet, including those that have not started.
     here: usize,
 }
 
@@ -187,7 +187,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends what the server sends now to all.
+    /// Sends the server's current packets to all receivers.
     fn multicast(&mut self, now: Instant, transmit: Transmit) {
         let burst = Rc::new(self.burst(transmit));
         self.note(&burst);
@@ -234,8 +234,8 @@ impl<'a> World<'a> {
         Burst { packets, wire_bytes, used: Cell::new(0) }
     }
 
-    /// A burst reaches a class. Each host takes in the whole of it at once: until the last of its packets has come,
-    /// nothing but its own timer, which the host sees to, can come in between.
+    /// A burst reaches a class. Each host handles all of it at once: until the last of its packets has arrived, only
+    /// the host's own timer can fire, which the host handles itself.
     fn arrive(&mut self, flight: Flight) {
         let Flight { class, burst, at } = flight;
         let mut used = 0;
@@ -253,7 +253,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Sends what a host wants to send, sets its timer, and notes when it is gone.
+    /// Sends the reports of a host, sets its timer, and notices when it has left.
     fn rearm(&mut self, host: usize) {
         let World { hosts, queue, room, acts, .. } = self;
         let state = &mut hosts[host];
@@ -320,7 +320,7 @@ fn hosts(classes: &[Class], objects: usize, chance: &mut Chance) -> Vec<Host> {
     links.map(|link| Host::new(objects, link, chance.fork())).collect()
 }
 
-/// Those with a fast port, and those with a slow one.
+/// The class of receivers with a fast port, and the class with a slow one.
 fn classes(room: &Room) -> Vec<Class> {
     let fast = room.receivers - room.slow;
     let class = |hosts, rate| {
