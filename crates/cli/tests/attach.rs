@@ -111,7 +111,7 @@ fn what_was_written_survives_kills_of_the_process() {
     let second = bench.see("attach vm1");
     assert!(second.contains("another process has the disk") && second.ends_with("exit: 11\n"), "{second}");
     let other = bench.see("attach web@1 --name vm1");
-    assert!(other.contains("is there already") && other.ends_with("exit: 11\n"), "{other}");
+    assert!(other.contains("exists already") && other.ends_with("exit: 11\n"), "{other}");
     assert!(qemu_io(&attached.uri, &["read 0 512"]), "the first goes on");
 }
 
