@@ -162,7 +162,7 @@ fn a_chunk_that_is_damaged_at_its_only_source_is_an_error_that_is_told_of() {
     assert_eq!(damaged["what"], "chunk 0", "{now}");
     assert!(damaged["source"].as_str().unwrap().contains("repository"), "{now}");
     let said = bench.see("disks vm1");
-    assert!(said.contains("damaged") && said.contains("no good chunk 0"), "{said}");
+    assert!(said.contains("damaged") && said.contains("no undamaged chunk 0"), "{said}");
     let events = attached.events_until(|event| event["type"] == "damaged");
     assert!(types(&events).contains(&"request_failed"), "{events:?}");
 }
