@@ -135,7 +135,8 @@ mod tests {
     fn breaches_are_found() {
         let body = "    step();\n".repeat(FUNCTION_LINES_MAX);
         let text = format!(
-            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn bare(\n    a: u8,\n) -> u8;\n{body}\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
+            "fn long() {{\n{body}}}\n\nfn short() {{}}\n\nfn bare(\n    a: u8,\n) -> u8;\n\
+             {body}\nfn loose() {{\n    unsafe {{ go() }}\n}}\n"
         );
         let found = check_text("crates/image/src/x.rs", &text);
         assert_eq!(found.len(), 3, "{found:?}");

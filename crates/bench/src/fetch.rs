@@ -91,7 +91,9 @@ fn measure_installed(context: &Context) -> Result<Vec<Figure>> {
         let fetched = room.fetch("debian", target, |_| Duration::ZERO)?;
         room.close()?;
         let last = |of: fn(&Fetched) -> f64| fetched.iter().map(of).fold(0.0, f64::max);
-        rows.push(json!({ "last received s": last(|host| host.received), "last installed s": last(|host| host.ended) }));
+        rows.push(json!({
+            "last received s": last(|host| host.received), "last installed s": last(|host| host.ended),
+        }));
         times.push(last(|host| host.ended));
     }
     let sink = "sparse files on one local disk, synced and read back";

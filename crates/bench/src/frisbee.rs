@@ -121,7 +121,8 @@ fn table_5(context: &Context) -> Result<Vec<Figure>> {
         most = most.max(ratio);
         rows.push(json!({
             "starts": words, "client mean s": own.iter().sum::<f64>() / f64::from(HOSTS),
-            "client last s": own.iter().copied().fold(0.0, f64::max), "server CPU %": 100.0 * served.cpu_seconds / runtime,
+            "client last s": own.iter().copied().fold(0.0, f64::max),
+            "server CPU %": 100.0 * served.cpu_seconds / runtime,
             "server read MB": mega(&json!(served.read_bytes)), "sent MB": mega(&served.statistics["payload_bytes"]),
             "sent over image": ratio,
         }));

@@ -24,7 +24,8 @@ use crate::{Group, Result, load};
 pub(crate) const GROUP: Group = Group {
     figures: &[(
         "mirror.warm_fuse",
-        "warm reads and writes by FUSE over libfuse's passthrough example, the worst cell of clone and version; at least 0.8",
+        "warm reads and writes by FUSE over libfuse's passthrough example, the worst cell of clone and version; \
+         at least 0.8",
     )],
     measure,
 };

@@ -22,8 +22,9 @@ pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "versions.garbage",
-            "chunks and nodes, each copy counted, beyond those of a fresh copy, after ten processes were killed at random for \
-             five minutes and two prunes ran, in a folder, one without unnamed files, and versitygw; at most 0",
+            "chunks and nodes, each copy counted, beyond those of a fresh copy, after ten processes were killed \
+             at random for five minutes and two prunes ran, in a folder, one without unnamed files, and \
+             versitygw; at most 0",
         ),
         ("versions.garbage_records", "records of leases, appends and prunes that are left then; at most 10"),
         ("versions.garbage_prunes", "seconds that these two prunes take; at most 60"),
@@ -247,7 +248,9 @@ fn measure_for(context: &Context, seconds: u64) -> Result<Vec<Figure>> {
         garbage.push(left.garbage as f64);
         records.push(left.records as f64);
         prunes.push(left.seconds);
-        details.push(json!({ "place": place.name, "garbage": left.garbage, "records": left.records, "deeds": left.ends }));
+        details.push(json!({
+            "place": place.name, "garbage": left.garbage, "records": left.records, "deeds": left.ends,
+        }));
     }
     // The worst of the three counts.
     let worst = |runs: &[f64]| runs.iter().copied().fold(0.0, f64::max);

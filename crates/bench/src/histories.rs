@@ -10,8 +10,8 @@ use crate::{Group, Result};
 pub(crate) const GROUP: Group = Group {
     figures: &[(
         "versions.linearizable",
-        "histories of 32 writers and their readers that one order explains, over all: threads, handles and processes, on a \
-         folder, in memory and in versitygw; at least 1",
+        "histories of 32 writers and their readers that one order explains, over all: threads, handles and \
+         processes, on a folder, in memory and in versitygw; at least 1",
     )],
     measure,
 };

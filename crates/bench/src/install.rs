@@ -28,7 +28,8 @@ pub(crate) const ZEROS: Group = Group {
     figures: &[
         (
             "install.zero_runs",
-            "time to install a million runs of 1 KiB of zeros onto a new file, over dd with fdatasync of the same bytes; at most 3",
+            "time to install a million runs of 1 KiB of zeros onto a new file, over dd with fdatasync of the \
+             same bytes; at most 3",
         ),
         (
             "install.zero_runs_over",

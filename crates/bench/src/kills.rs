@@ -207,7 +207,10 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::new("mirror.kills", &[sums.lost as f64], "writes", Bar::AtMost(0.0))
             .on(
-                &format!("{ROUNDS} kills under {WRITERS} writers of 2 KiB by NBD, each disk killed {ROUNDS_PER_DISK} times"),
+                &format!(
+                    "{ROUNDS} kills under {WRITERS} writers of 2 KiB by NBD, each disk killed \
+                     {ROUNDS_PER_DISK} times"
+                ),
                 "a disk of 16 MiB that is on its way from a repository",
             )
             .with(json!({

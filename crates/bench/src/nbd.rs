@@ -27,11 +27,13 @@ pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "mirror.warm_nbd",
-            "warm reads and writes by NBD over qemu-nbd on the raw file, the worst cell of sequential and random; at least 0.8",
+            "warm reads and writes by NBD over qemu-nbd on the raw file, the worst cell of sequential and \
+             random; at least 0.8",
         ),
         (
             "mirror.write_back",
-            "write, write over, read back and random on a disk that was not read before, over qemu-nbd with an overlay, the worst; shown",
+            "write, write over, read back and random on a disk that was not read before, over qemu-nbd with an \
+             overlay, the worst; shown",
         ),
     ],
     measure,

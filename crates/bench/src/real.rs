@@ -256,7 +256,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         boot = boot.peer(&start.name(), start.flags(), median(logins), "s");
     }
     let work = format!(
-        "Debian 12 in QEMU's software emulation, one processor, kernel and initrd given to it; a boot and a job read {} chunks",
+        "Debian 12 in QEMU's software emulation, one processor, kernel and initrd given to it; a boot and a job \
+         read {} chunks",
         found.chunks
     );
     let sink = "1 Gbit/s, the server's page cache warm, nothing on the host";

@@ -1,4 +1,4 @@
-//! `docs/measurements.md` and its plots, made from the newest entry of every figure in the notebook.
+//! Writes `docs/measurements.md` and its plots from the newest entry of each figure in the notebook.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,28 +29,38 @@ bar; what other programs reached on the same workload stands beside it, from the
 The network is a lab of namespaces on one machine: server, switch and hosts share its cores.
 ";
 
-/// What the figures of a group are measured against, where a bar needs words.
+/// Explanations that follow the tables of a group.
 const NOTES: &[(&str, &str)] = &[("multicast", MULTICAST_NOTE)];
 
 const MULTICAST_NOTE: &str = "
 ### How these are counted, and where the bars come from
 
-**Link time** is that of the image's blocks, each once, with all their headers, on a link that loses nothing. **Images sent** are the
-payload bytes of the server, by multicast and to single hosts, over the image's encoded bytes. Frames are lost one by one: where a
+**Link time** is that of the image's blocks, each once, with all their headers, on a link that loses nothing. \
+**Images sent** are the
+payload bytes of the server, by multicast and to single hosts, over the image's encoded bytes. Frames are lost \
+one by one: where a
 cell has loss, segmentation offload is off.
 
-**Loss.** A host that loses a share *p* of the packets has a group of *k* blocks once any *k* packets of it have come, so the sender is
-done with it after the greatest of as many negative binomial numbers as there are hosts: E[max] = Σ 1 − F(n)^hosts, F(n) the
-chance that at least *k* of *n* packets come. With the groups that a session has, that is what stands as `least possible`. The
-bars leave 5 % over that for the images, and for the time also the seconds before the first block and after the last: 1.05 and 1.08 at
+**Loss.** A host that loses a share *p* of the packets has a group of *k* blocks once any *k* packets of it \
+have come, so the sender is
+done with it after the greatest of as many negative binomial numbers as there are hosts: E[max] = Σ 1 − \
+F(n)^hosts, F(n) the
+chance that at least *k* of *n* packets come. With the groups that a session has, that is what stands as `least \
+possible`. The
+bars leave 5 % over that for the images, and for the time also the seconds before the first block and after the \
+last: 1.05 and 1.08 at
 1 %, 1.22 and 1.35 at 10 %, where what symbols cannot foresee costs one more round of reports.
 
-**Skew.** 16 hosts start after 0, 1, …, 15 sixteenths of one transfer time. When the stream has gone once through the image, the last host
-has a sixteenth and lacks fifteen, and what the others lack is part of that. It goes once more: 1 + 15/16 = 1.94 images is the least
+**Skew.** 16 hosts start after 0, 1, …, 15 sixteenths of one transfer time. When the stream has gone once \
+through the image, the last host
+has a sixteenth and lacks fifteen, and what the others lack is part of that. It goes once more: 1 + 15/16 = \
+1.94 images is the least
 for multicast alone, and 2 % more are granted.
 
-**Sharing.** Shares are those of delivered bytes, as the switch's ports count them, from one second after the sessions' start until the
-first host has all; of a session's bytes those count that are not repetitions. The 100 ms rates are those of each receiver's port.
+**Sharing.** Shares are those of delivered bytes, as the switch's ports count them, from one second after the \
+sessions' start until the
+first host has all; of a session's bytes those count that are not repetitions. The 100 ms rates are those of \
+each receiver's port.
 ";
 
 /// Writes the page and its plots.
@@ -116,7 +126,7 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
     Ok(())
 }
 
-/// A figure whose details are a list of rows gets a table of its own.
+/// Writes a table for a figure whose details are a list of rows.
 fn table(page: &mut String, figure: &Figure) -> Result<()> {
     let Some(rows) = figure.details.as_array().filter(|rows| !rows.is_empty()) else { return Ok(()) };
     let Some(columns) = rows[0].as_object().map(|row| row.keys().cloned().collect::<Vec<_>>()) else {
@@ -140,21 +150,21 @@ fn cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// Longer bars are cut: the others could not be told apart beside one that is ten times as good as its bar.
+/// Longer bars are cut off; otherwise the others would be too short to compare.
 const SHARE_MAX: f64 = 2.0;
 
-/// 1 where a figure just holds: value over bar, or bar over value where less is better.
+/// Value divided by bar, or the inverse if less is better: 1 or more if the figure holds.
 fn share(figure: &Figure) -> Option<f64> {
     match figure.bar {
         Bar::AtLeast(bar) => Some(figure.value / bar),
-        // Less than nothing can't be.
+        // The best possible value; avoids a division by zero.
         Bar::AtMost(_) if figure.value == 0.0 => Some(SHARE_MAX),
         Bar::AtMost(bar) => Some(bar / figure.value),
         Bar::Shown => None,
     }
 }
 
-/// A bar for each figure, as long as its [`share`].
+/// Draws a bar for each figure, with its [`share`] as length. False if no figure has one.
 fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     let shares: Vec<(&str, f64)> = entries
         .iter()

@@ -1,4 +1,4 @@
-//! The table and the plot of all tools side by side, made from the details of `multicast.vs_best_peer`.
+//! Writes the table and the plot that compare all tools, from the details of `multicast.vs_best_peer`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::Result;
 use crate::figure::Figure;
 use crate::peer::PEERS;
 
-/// The figure whose rows these are.
+/// The figure that has the rows.
 pub(crate) const FIGURE: &str = "multicast.vs_best_peer";
 
-/// What one tool reached in one cell: a row as the figure keeps it. Seconds are nothing where no host came to its end.
+/// The result of one tool in one cell, as a row of the figure's details. Times are absent if no host finished.
 #[derive(Deserialize)]
 struct Row {
     network: String,
@@ -37,10 +37,14 @@ struct Row {
 }
 
 const INTRODUCTION: &str = "
-One file or image to all hosts of a network, by every tool, in the same run: medians of the seconds until the first host, the mean
-host and the last host had it. Tools other than diskcast send as many incompressible bytes as the image has encoded. What can be
-prepared is prepared before the clock starts; diskcast's clock starts with its clients, its server runs. A run that takes four times as
-long as diskcast is ended and counts as that. A tool that takes half again as long as diskcast runs once, and not with the Debian
+One file or image to all hosts of a network, by every tool, in the same run: medians of the seconds until the \
+first host, the mean
+host and the last host had it. Tools other than diskcast send as many incompressible bytes as the image has \
+encoded. What can be
+prepared is prepared before the clock starts; diskcast's clock starts with its clients, its server runs. A run \
+that takes four times as
+long as diskcast is ended and counts as that. A tool that takes half again as long as diskcast runs once, and \
+not with the Debian
 image.
 Server bytes are those on its wire, with all headers.
 ";
@@ -52,7 +56,8 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
     write!(page, "\n![time of the last host by tool](plots/side_by_side.svg)\n\n")?;
     writeln!(
         page,
-        "| hosts and links | workload | tool | first s | mean s | last s | over diskcast | server bytes / file | runs | state |"
+        "| hosts and links | workload | tool | first s | mean s | last s | over diskcast | server bytes / file \
+         | runs | state |"
     )?;
     writeln!(page, "|---|---|---|---|---|---|---|---|---|---|")?;
     let mut flags = BTreeMap::new();
@@ -66,7 +71,8 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
         let bound = if row.done { "" } else { "> " };
         writeln!(
             page,
-            "| {network} | {workload} | {tool} | {first} | {mean} | {bound}{last} | {bound}{over} | {bytes} | {runs} | {state} |"
+            "| {network} | {workload} | {tool} | {first} | {mean} | {bound}{last} | {bound}{over} | {bytes} | \
+             {runs} | {state} |"
         )?;
         flags.insert(tool, &row.flags);
     }
@@ -77,7 +83,7 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
     plot(file, &rows)
 }
 
-/// A panel for each cell, a bar for each tool.
+/// Draws a panel for each cell, with a bar for each tool.
 fn plot(file: &Path, rows: &[Row]) -> Result<()> {
     let mut cells: Vec<(&str, &str)> = Vec::new();
     for row in rows {
@@ -106,7 +112,7 @@ fn draw_panel(
     bars: &[&Row],
 ) -> Result<()> {
     let longest = bars.iter().filter_map(|row| row.last).fold(0.1, f64::max);
-    // Bars are as thick in a panel with few tools.
+    // All panels have the same thickness of bars, also those with few tools.
     let count = i32::try_from(bars.len().max(PEERS.len() + 1))?;
     let small = ("sans-serif", 11).into_font();
     let workload = workload.replace(" of incompressible data", ", random").replace("a ", "");
@@ -158,7 +164,8 @@ mod tests {
     fn the_table_and_its_plot_are_made() {
         let row = |network: &str, tool: &str, last: Option<f64>, done| {
             json!({
-                "network": network, "workload": "256 MiB of incompressible data", "tool": tool, "flags": "as it is", "runs": 3,
+                "network": network, "workload": "256 MiB of incompressible data", "tool": tool,
+                "flags": "as it is", "runs": 3,
                 "first s": last, "mean s": last, "last s": last, "over diskcast": last, "server bytes / file": 1.0,
                 "state": "ok", "done": done,
             })

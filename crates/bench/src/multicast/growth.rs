@@ -52,7 +52,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
             control.push(share);
         }
         rows.push(json!({
-            "receivers": receivers, "virtual s": number("seconds")?, "over one receiver": number("seconds")? / seconds[0],
+            "receivers": receivers, "virtual s": number("seconds")?,
+            "over one receiver": number("seconds")? / seconds[0],
             "data MiB": number("data_bytes")? / f64::from(1 << 20), "control per mille": share * 1000.0, "wall s": wall,
         }));
     }

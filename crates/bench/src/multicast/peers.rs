@@ -91,7 +91,11 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::new("multicast.vs_best_peer", &[value], "ratio", Bar::AtMost(1.05))
             .peer(&best, "the cell where diskcast is least ahead", seconds, "s")
-            .on("1, 4 and 8 hosts at 1 Gbit/s, 16 at 100 Mbit/s, with no and with 1 % loss, incompressible data and a Debian image", sink)
+            .on(
+                "1, 4 and 8 hosts at 1 Gbit/s, 16 at 100 Mbit/s, with no and with 1 % loss, \
+                 incompressible data and a Debian image",
+                sink,
+            )
             .with(json!(rows)),
     ])
 }
@@ -190,7 +194,8 @@ impl Entry {
 
     fn row(&self, cell: &Cell, ours: f64) -> Value {
         json!({
-            "network": cell.words, "workload": cell.load.words, "tool": self.tool, "flags": self.flags, "runs": self.runs,
+            "network": cell.words, "workload": cell.load.words, "tool": self.tool, "flags": self.flags,
+            "runs": self.runs,
             "first s": self.first, "mean s": self.mean, "last s": self.last, "over diskcast": self.last / ours,
             "server bytes / file": self.bytes, "state": self.state, "done": self.done,
         })

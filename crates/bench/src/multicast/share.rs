@@ -170,7 +170,8 @@ fn four_sessions(context: &Context) -> Result<Vec<Figure>> {
         sums.push(median(&sum_runs));
         variations.push(median(&variation_runs));
     }
-    let workload = "four images of 256 MiB of incompressible data, and four of a Debian disk, one to each of four hosts; the worse";
+    let workload = "four images of 256 MiB of incompressible data, and four of a Debian disk, one to each of \
+                    four hosts; the worse";
     let figure = |name: &str, value: f64, bar| Figure::new(name, &[value], "ratio", bar).on(workload, SINK);
     Ok(vec![
         figure("multicast.four_sessions", least(&jains), Bar::AtLeast(0.95)).with(json!(rows)),
@@ -194,7 +195,8 @@ fn vs_tcp(context: &Context) -> Result<Vec<Figure>> {
                 let (session, tcp) = beside_tcp(context, &repo, load, (from, to))?;
                 runs.push(session.min(tcp));
                 rows.push(json!({
-                    "shared": place, "workload": load.words, "session's share": session, "TCP's share": tcp, "sum": session + tcp,
+                    "shared": place, "workload": load.words, "session's share": session, "TCP's share": tcp,
+                    "sum": session + tcp,
                 }));
             }
             worst.push(median(&runs));
@@ -202,7 +204,11 @@ fn vs_tcp(context: &Context) -> Result<Vec<Figure>> {
     }
     Ok(vec![
         Figure::new("multicast.vs_tcp", &[least(&worst)], "ratio", Bar::AtLeast(0.25))
-            .on("256 MiB of incompressible data, and a Debian image, to one host at 500 Mbit/s; TCP began before; delivered bytes", SINK)
+            .on(
+                "256 MiB of incompressible data, and a Debian image, to one host at 500 Mbit/s; TCP began \
+                 before; delivered bytes",
+                SINK,
+            )
             .with(json!(rows)),
     ])
 }
@@ -246,7 +252,8 @@ fn two_servers(context: &Context) -> Result<Vec<Figure>> {
         jains.push(median(&jain_runs));
         sums.push(median(&sum_runs));
     }
-    let workload = "512 MiB of incompressible data, and a Debian image, from two servers to four hosts that fetch from both; the worse";
+    let workload = "512 MiB of incompressible data, and a Debian image, from two servers to four hosts that \
+                    fetch from both; the worse";
     let figure = |name: &str, value: f64, bar| {
         Figure::new(name, &[value], "ratio", Bar::AtLeast(bar)).on(workload, SINK)
     };

@@ -68,7 +68,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
             }
             rows.push(json!({
                 "workload": load.words, "bottleneck of the 16th": bottleneck.words(), "last of the other 15 s": others,
-                "over without": others / without, "slow host s": slow["seconds"], "its bottleneck needs s": slow["needs"],
+                "over without": others / without, "slow host s": slow["seconds"],
+                "its bottleneck needs s": slow["needs"],
                 "its unicast bytes": slow["unicast"],
             }));
         }

@@ -26,8 +26,9 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     std::fs::write(
         &configuration,
         format!(
-            "Port {PORT}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\nPermitRootLogin prohibit-password\n\
-             StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\nUseDNS no\nSubsystem sftp internal-sftp\n"
+            "Port {PORT}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n\
+             PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\n\
+             UseDNS no\nSubsystem sftp internal-sftp\n"
         ),
     )?;
     let mut command = job.star.host(0).command("/usr/sbin/sshd");
