@@ -1,4 +1,4 @@
-//! What can be checked of source files by reading them: purpose, length, reach, `unsafe`, and words that tell of a
+//! Checks source files by reading them as text: purpose, length, dead modules, `unsafe`, and words that belong to one
 //! machine.
 
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const LONG_FILES: &[(&str, &str)] = &[
 const LONG_FILES_MAX: usize = 8;
 /// Longest line of a comment, in columns.
 const COLUMNS_MAX: usize = 120;
-/// Where `unsafe` may stand: sockets and devices.
+/// Folders where `unsafe` is allowed: for sockets and devices.
 const UNSAFE_HOMES: &[&str] = &["crates/net/src/", "crates/disk/src/"];
 
 pub(crate) fn check(root: &Path) -> Vec<String> {
@@ -71,7 +71,7 @@ fn check_text(path: &str, text: &str) -> Vec<String> {
     if is_excused && !is_long {
         breaches.push(format!("xtask/src/sources.rs: {path} needs no excuse for its length any more"));
     }
-    // rustfmt sees to code; texts in quotes may be as long as they are.
+    // rustfmt breaks lines of code; string literals may be longer.
     let too_long = |line: &str| line.chars().count() > COLUMNS_MAX && line.trim_start().starts_with("//");
     for (number, _) in text.lines().enumerate().filter(|(_, line)| too_long(line)) {
         breaches.push(format!("{path}:{}: a comment of more than {COLUMNS_MAX} columns", number + 1));
@@ -87,7 +87,7 @@ fn check_text(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
-/// Formatted sources close a function at the column where its line opened.
+/// Functions that are too long. In formatted sources a function ends with a brace in the column where it began.
 fn long_functions(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut breaches = Vec::new();
@@ -110,7 +110,7 @@ fn long_functions(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
-/// A module file that no parent declares is dead.
+/// Reports a module file that no parent declares, which is dead code.
 fn unreached(path: &str, file: &Path) -> Option<String> {
     let stem = file.file_stem()?.to_str()?;
     let parent = file.parent()?;
