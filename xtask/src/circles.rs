@@ -1,5 +1,5 @@
-//! Layers inside a crate: imports between its modules point one way. A circle of modules is a breach, unless it is
-//! excused here by name. A list that excuses what is no circle any more is a breach too, so it only gets shorter.
+//! Checks the layers inside a crate: imports between its modules must not form circles, except those listed in
+//! `EXCUSED`. An entry of that list without a circle is a breach too, so the list only gets shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::path::Path;
 use syn::visit::Visit;
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// Crates whose modules are looked at.
+/// Crates whose modules are checked.
 const CRATES: &[&str] = &["base", "disk", "image", "proto", "store", "net", "mirror", "daemon", "cli"];
 
-/// Circles that stand, each with the reason.
+/// Allowed circles, each with the reason.
 const EXCUSED: &[(&str, &[&str], &str)] = &[
     (
         "store",
@@ -32,7 +32,7 @@ const EXCUSED: &[(&str, &[&str], &str)] = &[
     ("disk", &["table", "table::gpt", "table::mbr"], "a type and its readers"),
 ];
 
-/// A module by the names on the way to it; the root has none.
+/// Path of a module as a list of names; empty for the root.
 type Module = Vec<String>;
 
 pub(crate) fn check(root: &Path) -> Vec<String> {
@@ -72,7 +72,7 @@ fn sources_of(folder: &Path) -> BTreeMap<Module, syn::File> {
         if matches!(module.last().map(String::as_str), Some("mod" | "lib" | "main")) {
             module.pop();
         }
-        // Tests look at everything.
+        // Tests may import everything.
         if module.iter().any(|part| part == "tests") {
             continue;
         }
@@ -85,7 +85,7 @@ fn sources_of(folder: &Path) -> BTreeMap<Module, syn::File> {
     sources
 }
 
-/// Which modules each module names, its own children's exports looked through.
+/// The modules that each module imports; a name re-exported from a child counts as the child.
 fn edges(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut exports = BTreeMap::new();
     let mut named = BTreeMap::new();
@@ -108,7 +108,7 @@ fn edges(sources: &BTreeMap<Module, syn::File>) -> BTreeMap<Module, BTreeSet<Mod
     edges
 }
 
-/// The module that `path`, named in `from`, leads to; none if it leads out of the crate.
+/// The module that `path` refers to when used in `from`; `None` if it is outside the crate.
 fn resolve(
     sources: &BTreeMap<Module, syn::File>,
     exports: &BTreeMap<(Module, String), Vec<String>>,
@@ -152,11 +152,11 @@ fn resolve(
     }
 }
 
-/// The paths of a file, those of its tests left out.
+/// The paths used in a file, without those of its tests.
 #[derive(Default)]
 struct Paths {
     imports: Vec<Vec<String>>,
-    /// Of `pub use`.
+    /// The paths of `pub use`.
     exports: Vec<Vec<String>>,
 }
 
@@ -203,7 +203,7 @@ fn flatten(tree: &UseTree, before: &mut Vec<String>, into: &mut Vec<Vec<String>>
     }
 }
 
-/// The sets of modules of which each reaches every other one, ascending.
+/// The sets of modules that all reach each other, sorted.
 fn circles(edges: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     let reach: BTreeMap<&Module, BTreeSet<&Module>> =
         edges.keys().map(|from| (from, reached(edges, from))).collect();
@@ -257,14 +257,14 @@ mod tests {
             found(&[("a", "use crate::{c::C, b::{B, D}};"), ("b", "fn f() { crate::a::go() }"), ("c", "")]),
             ["a b"]
         );
-        // The parent only passes on what the child has.
+        // The parent only re-exports the child's items.
         let parent = "mod child; mod other; pub use child::{Thing, Two};";
         assert!(found(&[("p", parent), ("p::child", ""), ("p::other", "use super::Thing;")]).is_empty());
         assert_eq!(
             found(&[("p", "mod child; fn f() { child::go() }"), ("p::child", "use super::f;")]),
             ["p p::child"]
         );
-        // Tests may look at anything.
+        // Tests may import everything.
         assert!(
             found(&[("a", "use crate::b::B;"), ("b", "#[cfg(test)] mod tests { use crate::a::A; }")])
                 .is_empty()

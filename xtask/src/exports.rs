@@ -1,13 +1,13 @@
-//! Items that a crate exports although nothing outside of it names them. Reads words, not code: an item counts as named
-//! where its name stands anywhere in another crate, or in tests, examples and fuzz targets. A type counts as well where
-//! a public signature of its own crate needs it.
+//! Finds items that a crate exports although no code outside the crate uses them. The check compares words, not
+//! parsed code: an item counts as used if its name occurs anywhere in another crate, or in tests, examples and fuzz
+//! targets, or, for a type, in a public signature of its own crate.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::sources::collect;
 
-/// Exported items that nobody names, each with the reason.
+/// Allowed unused exports, each with the reason.
 const EXCUSED: &[(&str, &str)] = &[
     ("NotADigest", "the error of a digest's `FromStr`"),
     ("IOCTL_CLONE", "for programs that ask a mount (docs/mount.md)"),
@@ -59,7 +59,7 @@ fn unnamed(root: &Path, src: &Path, texts: &BTreeMap<PathBuf, String>) -> Vec<St
     breaches
 }
 
-/// Whether `file` belongs to the library in `src`, and not to a program beside it.
+/// Whether `file` belongs to the library in `src`, and not to a program next to it.
 fn is_library(src: &Path, file: &Path) -> bool {
     let is_program = file.components().any(|part| part.as_os_str() == "bin" || part.as_os_str() == "demo");
     file.starts_with(src) && !is_program && !file.ends_with("main.rs")

@@ -1,8 +1,8 @@
-//! Imports between crates point down only: the house of ARCHITECTURE.md, as a list that this check enforces.
+//! Checks that imports between crates follow the layers of ARCHITECTURE.md, which are repeated here as a list.
 
 use std::path::Path;
 
-/// What each shipped crate may import of the others.
+/// The crates that each shipped crate may import.
 const HOUSE: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("disk", &["base"]),
@@ -15,10 +15,10 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("cli", &["base", "daemon", "disk", "image", "mirror", "net", "store"]),
 ];
 
-/// Never shipped: they may import whatever they measure or drive.
+/// Crates that are not shipped: they may import every crate that they measure or drive.
 const WORKSHOP: &[&str] = &["sim", "lab", "bench"];
 
-/// Their concurrency is threads and bounded queues.
+/// Crates without async code: they use threads and bounded queues.
 const NO_ASYNC: &[&str] = &["base", "disk", "image", "proto"];
 const ASYNC_RUNTIMES: &[&str] = &["tokio", "async-std", "smol", "futures", "async-trait"];
 

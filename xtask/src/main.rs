@@ -1,5 +1,5 @@
-//! The repository's own checks: `cargo xtask tidy` prints what breaks the house rules and fails if anything does.
-//! `cargo xtask mutants` shows that the simulator sees seeded bugs.
+//! The repository's own checks. `cargo xtask tidy` prints every breach of the house rules and fails if there is one.
+//! `cargo xtask mutants` shows that the simulator's checkers find seeded bugs.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -49,7 +49,7 @@ fn report(breaches: &[String]) -> ExitCode {
     }
 }
 
-/// Looks for all seeded bugs.
+/// Searches for all seeded bugs with the simulator.
 fn hunt(root: &Path) -> ExitCode {
     match mutants::hunt(root) {
         Ok(()) => {

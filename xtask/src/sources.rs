@@ -1,4 +1,4 @@
-//! What can be checked of source files by reading them: purpose, length, reach, `unsafe`, and words that tell of a
+//! Checks source files by reading them as text: purpose, length, dead modules, `unsafe`, and words that belong to one
 //! machine.
 
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn check_text(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
-/// Formatted sources close a function at the column where its line opened.
+/// Functions that are too long. In formatted sources a function ends with a brace in the column where it began.
 fn long_functions(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut breaches = Vec::new();

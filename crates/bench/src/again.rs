@@ -1,6 +1,6 @@
-//! The same disk once more, unchanged and with 1 % changed: `diskcast capture` beside restic and borg, and `diskcast
-//! commit` beside the capture. All of them read every byte of one loop device into a folder of the same disk, as
-//! processes of their own; each time ends with a flush of that disk.
+//! Figures of repeated captures of a disk, unchanged and with 1 % changed: `diskcast capture` compared with restic
+//! and borg, and `diskcast commit` compared with the capture. All read every byte of one loop device into a folder of
+//! the same disk, as separate processes; each time includes a flush of that disk.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const ROUNDS: u64 = 5;
 const CHANGES: u64 = 40;
 const CHANGE_BYTES: usize = 256 << 10;
 
-/// A loop device, for as long as it lives.
+/// A loop device, detached when this is dropped.
 struct Loop(PathBuf);
 
 impl Loop {
@@ -46,12 +46,12 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // Left over it harms nobody.
+        // A device that is left does no harm.
         let _ = said(Command::new("losetup").arg("--detach").arg(&self.0));
     }
 }
 
-/// The disk, and a repository of each program that it goes into.
+/// The disk, and a repository for each program.
 struct Rivals<'a> {
     context: &'a Context,
     disk: Loop,
@@ -62,13 +62,13 @@ struct Rivals<'a> {
     borg: PathBuf,
 }
 
-/// What each program took for the same disk, in seconds.
+/// Times of each program for the same disk, in seconds.
 #[derive(Default)]
 struct Times {
     capture: Vec<f64>,
-    /// A commit of the disk that finds out itself what changed: it reads all of it, as a capture does.
+    /// A commit that compares the whole disk, which it reads like a capture.
     compare: Vec<f64>,
-    /// A commit of what is known to have changed, if anything did.
+    /// A commit of the known changes, if there are any.
     commit: Vec<f64>,
     restic: Vec<f64>,
     borg: Vec<f64>,
@@ -97,7 +97,7 @@ impl<'a> Rivals<'a> {
         command
     }
 
-    /// A commit of `offsets`, where the disk changed; of what it finds out to have changed if there are none.
+    /// A commit of the changes at `offsets`; if there are none, a commit that compares the whole disk.
     fn commit(&self, repository: &Path, offsets: &[u64]) -> Command {
         let mut command = self.context.diskcast(repository);
         command.args(["commit", "disk"]).arg(&self.disk.0).stdin(Stdio::null());
@@ -121,7 +121,7 @@ impl<'a> Rivals<'a> {
         command
     }
 
-    /// Seconds until `command` has ended and what it wrote is on the disk.
+    /// Seconds until `command` has ended and its output is durable.
     fn time(&self, command: &mut Command) -> Result<f64> {
         said(Command::new("sync").arg("-f").arg(&self.context.scratch))?;
         let start = Instant::now();
@@ -135,7 +135,7 @@ impl<'a> Rivals<'a> {
         Ok(seconds)
     }
 
-    /// All programs, one after the other, each with the disk as it is now.
+    /// Runs all programs, one after the other, on the present disk.
     fn take(&self, round: &str, changed: &[u64], times: &mut Times) -> Result<()> {
         times.capture.push(self.time(&mut self.capture(&self.captures))?);
         times.compare.push(self.time(&mut self.commit(&self.compares, &[]))?);
@@ -150,7 +150,7 @@ impl<'a> Rivals<'a> {
         Ok(())
     }
 
-    /// Writes other bytes over 1 % of the disk. Returns where.
+    /// Overwrites 1 % of the disk with other bytes; returns the offsets.
     fn change(&self, round: u64) -> Result<Vec<u64>> {
         let device = std::fs::File::options().write(true).open(&self.disk.0)?;
         let (mut chance, mut noise) = (Chance::from_seed(round), vec![0; CHANGE_BYTES]);
@@ -165,7 +165,7 @@ impl<'a> Rivals<'a> {
         Ok(offsets)
     }
 
-    /// Makes sure that the last version of every repository of ours is the disk as it is now.
+    /// Checks that the last version of each of diskcast's repositories equals the disk.
     fn check(&self) -> Result<()> {
         for repository in [&self.captures, &self.compares, &self.commits] {
             let found = said(&mut self.commit(repository, &[]))?;

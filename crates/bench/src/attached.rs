@@ -1,5 +1,5 @@
-//! Figures of an attached disk: a commit while it is written, and the first touch of a chunk from far away. In this
-//! process, by the library's interface, on folders; the way that is far is a source that waits.
+//! Figures of an attached disk: a commit while it is written, and the first read of a chunk from a distant source. In
+//! this process, by the library's interface, on folders; the distance is a source that waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,7 +35,7 @@ pub(crate) const GROUP: Group = Group {
 
 const MIB: usize = 1 << 20;
 const SIZE_BYTES: u64 = 4 << 30;
-/// What the image holds, from its start on.
+/// Bytes of content at the start of the image.
 const CONTENT_BYTES: usize = 128 * MIB;
 const RUNS: usize = 9;
 const WAY: Duration = Duration::from_millis(10);
@@ -46,7 +46,7 @@ fn stamp() -> Stamp {
     Stamp { created: "2026-11-21T22:00:00Z".to_owned(), creator: "bench".to_owned() }
 }
 
-/// A repository that is 10 ms away.
+/// A repository with a delay of 10 ms.
 struct Far(Arc<Repository>);
 
 impl ObjectSource for Far {
@@ -61,7 +61,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let repository = Arc::new(Repository::create(&Location::Folder(folder.join("repository")))?);
     let blob = repository.blob(&"disk".parse()?);
     blob.create(&Shape { size_bytes: SIZE_BYTES, ..Shape::default() }, &stamp())?;
-    // Half of each page is noise: it compresses as system files do.
+    // Half of each page is random, so that it compresses like system files.
     let (mut chance, mut content) = (Chance::from_seed(1), vec![0; CONTENT_BYTES]);
     content.chunks_mut(4096).for_each(|page| chance.fill(&mut page[..2048]));
     blob.write(0, &content, &stamp())?;
@@ -88,7 +88,7 @@ fn commits(mirror: &Mirror, repository: &Repository) -> Result<Vec<Figure>> {
         mirror.write(offset, &bytes, Durability::Durable)?;
         let over = AtomicBool::new(false);
         let pause = std::thread::scope(|scope| -> Result<f64> {
-            // One that writes over what is being committed, again and again.
+            // A writer that repeatedly overwrites what is being committed.
             let writer = scope.spawn(|| {
                 let mut longest = Duration::ZERO;
                 for at in (0..256u64).cycle().take_while(|_| !over.load(Relaxed)) {
@@ -120,7 +120,7 @@ fn commits(mirror: &Mirror, repository: &Repository) -> Result<Vec<Figure>> {
 fn touches(mirror: &Mirror) -> Result<Figure> {
     let mut chance = Chance::from_seed(3);
     let mut times = vec![];
-    // The nodes are known before.
+    // Fetches the nodes before the measurement.
     mirror.status(0, SIZE_BYTES, 1)?;
     for _ in 0..TOUCHES {
         let offset = chance.below(CONTENT_BYTES as u64 / 4096) * 4096;

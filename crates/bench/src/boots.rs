@@ -1,4 +1,4 @@
-//! Many machines that start from one image at the same moment, over one slow link of their server.
+//! Figures of many machines that start from one image at the same moment, over one slow link of their server.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -35,11 +35,11 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const MACHINES: u32 = 16;
-/// Of every machine's link.
+/// Rate of each machine's link.
 const RATE: u64 = 1_000_000_000;
-/// Of the server's.
+/// Rate of the server's link.
 const SERVER_RATE: u64 = 50_000_000;
-/// What the server's link holds back: 42 ms.
+/// Buffer of the server's link: 42 ms.
 const SERVER_BUFFER_BYTES: u64 = 256 << 10;
 const ROUNDS: usize = 3;
 const PORT: u16 = 7717;
@@ -55,9 +55,9 @@ struct Start {
 
 /// Machines that started together.
 struct Started {
-    /// Until each had replayed its reads, the last one last.
+    /// Time until each had replayed its reads, ascending.
     seconds: Vec<f64>,
-    /// What the server sent, each frame with its Ethernet header.
+    /// Bytes that the server sent, with Ethernet headers.
     sent: u64,
     counters: Vec<Counters>,
 }
@@ -101,7 +101,7 @@ fn boot(start: &Start, folder: &Path) -> Result<Counters> {
     Ok(counters)
 }
 
-/// The first `machines` hosts start at the same moment.
+/// Starts the first `machines` hosts at the same moment.
 fn boot_at_once(context: &Context, room: &Room, start: &Arc<Start>, machines: u32) -> Result<Started> {
     let before = room.star.sent_on_wire(0)?;
     let ready = Arc::new(Barrier::new(machines as usize));

@@ -1,5 +1,5 @@
-//! Figures of `diskcast capture` on a disk of system files: rate, size and memory, beside zlib as imagezip uses it and
-//! the limit that zstd and BLAKE3 set.
+//! Figures of `diskcast capture` on a disk of system files: rate, size and memory, compared with zlib as imagezip
+//! uses it, and with the limit of zstd and BLAKE3.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,10 +26,10 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const RUNS: usize = 5;
-/// What Frisbee's imagezip reaches on one core of such a machine, in MB/s: zlib level 4 bounds it.
+/// Rate of Frisbee's imagezip on one core of such a machine, in MB/s: limited by zlib level 4.
 const IMAGEZIP: f64 = 60.0;
 
-/// What one run of `diskcast capture` took, and the bytes of the image.
+/// Runs `diskcast capture`; returns its time and memory, and the bytes of the image.
 fn capture(context: &Context, disk: &Path, repo: &Path) -> Result<(Usage, u64)> {
     said(Command::new("sync").arg("-f").arg(&context.scratch))?;
     let usage = timed(context.diskcast(repo).arg("capture").arg(disk).arg("bench"))?;

@@ -1,5 +1,6 @@
-//! What a cloud would see, in virtual time: seed 003's boots, checkpoints, suspended machines and its future work, on
-//! its network, with the mirror's own core in each machine (`crates/sim/src/cloud`, which says what is assumed).
+//! Figures of a simulated cloud in virtual time: the boots, checkpoints, suspended machines and future work of the
+//! system called seed 003, on its network, with the mirror's own core in each machine (`crates/sim/src/cloud` lists
+//! the assumptions).
 
 use std::path::Path;
 use std::process::Command;
@@ -31,16 +32,16 @@ pub(crate) const GROUP: Group = Group {
     measure,
 };
 
-/// Data of the image that the boot was recorded from, and its encoded bytes (facts of issue 5).
+/// Bytes of data of the image that the boot was recorded from, and its encoded bytes.
 const DATA_BYTES: f64 = 834.0 * 1_048_576.0;
 const ENCODED_BYTES: f64 = 295.0 * 1_048_576.0;
-/// Children of a node of a tree of copies: TakTuk's, where links are alike.
+/// Children of a node in a tree of copies: as TakTuk chooses for equal links.
 const TREE_ARITY: u64 = 2;
-/// What it passes on at once.
+/// Bytes that a node forwards at a time.
 const PIECE_BYTES: f64 = 1_048_576.0;
-/// What multicast sends, in images, with what it takes to begin (`multicast.16_hosts`).
+/// Multicast payload as a multiple of the image, including the start (`multicast.16_hosts`).
 const CAST_SHARE: f64 = 1.05;
-/// The job of the Monte-Carlo run, and how long it is suspended.
+/// Length of the Monte-Carlo job, and of its suspension.
 const JOB_SECONDS: f64 = 300.0;
 const PAUSE_SECONDS: f64 = 300.0;
 /// Seeds of `mirror.sim_seeds`.
@@ -53,7 +54,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![seeds(&program)?, commits(&program)?, boots, speedup, monte_carlo(&program)?, sweep(&program)?])
 }
 
-/// What came of a cloud. Times in seconds.
+/// The result of a cloud. Times are in seconds.
 struct Outcome {
     mean: f64,
     booted: f64,
@@ -63,7 +64,7 @@ struct Outcome {
     frozen: f64,
 }
 
-/// Runs a cloud of `machines`, which boot in this `way`, with further words.
+/// Runs a cloud of `machines` that boot in this `way`, with additional options.
 fn cloud(program: &Path, machines: u64, way: &str, words: &[(&str, u64)]) -> Result<Outcome> {
     let mut command = Command::new(program);
     command.args(["--cloud", &machines.to_string(), way]);
@@ -82,7 +83,7 @@ fn cloud(program: &Path, machines: u64, way: &str, words: &[(&str, u64)]) -> Res
     })
 }
 
-/// How long bytes are on a link of 1 Gbit/s, with the headers of TCP over IPv4.
+/// Time of bytes on a link of 1 Gbit/s, with the headers of TCP over IPv4.
 fn link_seconds(bytes: f64) -> f64 {
     bytes * 1538.0 / 1448.0 * 8.0 / 1e9
 }
@@ -95,7 +96,7 @@ fn milli(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-/// Kills, power cuts, commits and merges at any moment, in virtual time.
+/// Runs the simulator's seeds of kills, power cuts, commits and merges.
 fn seeds(program: &Path) -> Result<Figure> {
     let count = SEEDS.to_string();
     let output = Command::new(program).args(["--mirror", "--seed", "100000", "--count", &count]).output()?;
@@ -124,7 +125,7 @@ fn commits(program: &Path) -> Result<Figure> {
     for (machines, storage, copies) in
         [(1, 50, 1), (16, 50, 1), (100, 50, 1), (150, 50, 1), (150, 50, 3), (16, 1, 1), (150, 1, 1)]
     {
-        // The boot is not what is measured.
+        // The boot is not measured.
         let words = [("--storage", storage), ("--copies", copies), ("--computes-ms", 0)];
         let outcome = cloud(program, machines, "here", &words)?;
         if (machines, storage, copies) == (150, 50, 1) {
@@ -143,7 +144,7 @@ fn commits(program: &Path) -> Result<Figure> {
         .with(rows.into()))
 }
 
-/// How long a full copy takes by a tree, each node of which passes on what it gets: each byte once to each child.
+/// Time of a full copy by a tree whose nodes forward each piece to each child.
 #[expect(clippy::cast_precision_loss, reason = "few machines")]
 fn tree_of_copies(machines: u64) -> f64 {
     let depth = (machines + 1).next_power_of_two().trailing_zeros();
@@ -151,7 +152,7 @@ fn tree_of_copies(machines: u64) -> f64 {
     children * (link_seconds(DATA_BYTES) + link_seconds(PIECE_BYTES) * f64::from(depth))
 }
 
-/// A boot from a full copy, after `first` seconds in which that comes and `bytes` are sent.
+/// A boot from a full copy that took `first` seconds and `bytes` bytes.
 fn copied(machines: u64, name: &str, first: f64, bytes: f64, local: &Outcome) -> Value {
     json!({
         "machines": machines, "storage nodes": 1, "way": name,
@@ -200,7 +201,7 @@ fn boots(program: &Path) -> Result<(Figure, Figure)> {
 /// five minutes more; and after a full copy.
 fn monte_carlo(program: &Path) -> Result<Figure> {
     let first = cloud(program, 100, "profile", &[])?;
-    // A node that never saw the machine fetches what its boot reads, its own changes among it.
+    // A node without data of the machine fetches everything that the boot reads, including the machine's own changes.
     let resumed = cloud(program, 100, "profile", &[("--seed", 2)])?;
     let local = cloud(program, 100, "here", &[])?;
     let uninterrupted = first.booted + JOB_SECONDS;
@@ -219,7 +220,7 @@ fn monte_carlo(program: &Path) -> Result<Figure> {
         .with(rows))
 }
 
-/// The seed's future work: size of chunks, size of the image, distance, copies.
+/// The future work of seed 003: size of chunks, size of the image, distance, copies.
 fn sweep(program: &Path) -> Result<Figure> {
     const MACHINES: u64 = 50;
     let cells = [64, 128, 256, 512, 1024, 4096]

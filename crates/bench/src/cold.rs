@@ -1,4 +1,4 @@
-//! Figures of a whole disk read cold and of random cold reads: over a link of 1 Gbit/s, nothing on the host.
+//! Figures of reading a whole disk and of random reads, both cold: over a link of 1 Gbit/s, with nothing on the host.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn random(context: &Context, setting: &Setting, site: &Site) -> Result<Figure> {
     let latencies = |way: Way| -> Result<[f64; 3]> {
         let had = site.have(context, way)?;
         let mut client = Nbd::connect(socket(&had)?, DISK)?;
-        // Whoever has a tree reads it before; others learn nothing of this.
+        // The first read also fetches the tree, where there is one; it is not counted.
         client.replay(&reads[..1], |_, _| Ok(()))?;
         let replayed = client.replay(&reads[1..], |_, _| Ok(()))?;
         Ok([50, 99, 100].map(|percent| replayed.percentile(percent) - round_trip))
@@ -99,7 +99,7 @@ fn random(context: &Context, setting: &Setting, site: &Site) -> Result<Figure> {
     Ok(figure.on(&work, &sink).with(json!(rows)))
 }
 
-/// A read of the first 4 KiB of each of some chunks with content, at random.
+/// Reads of the first 4 KiB of randomly chosen chunks with content.
 fn scattered(repository: &Path) -> Result<Vec<Event>> {
     let (chunks, chunk_bytes) = chunks(repository)?;
     let places: Vec<u64> = chunks.keys().map(|index| index * chunk_bytes).collect();

@@ -1,5 +1,6 @@
-//! Many attached disks that are committed through one server at the same moment: how much of its link they fill. Every
-//! machine is a host of the lab that runs `diskcast attach`; what it changed is noise, so that nothing is spared.
+//! Figures of many attached disks that are committed through one server at the same moment: the share of its link
+//! that they use. Each machine is a host of the lab that runs `diskcast attach`; its changes are random bytes, so
+//! that nothing can be compressed or shared.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,22 +32,22 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const MACHINES: u32 = 16;
-/// Of every machine's link, and of the server's.
+/// Rate of each machine's link, and of the server's.
 const RATE: u64 = 1_000_000_000;
-/// Of the server's in the second figure: so slow that processors are not the bound.
+/// Rate of the server's link in the second figure: so slow that processors are not the limit.
 const SLOW_RATE: u64 = 200_000_000;
-/// What the server's link holds back.
+/// Buffer of the server's link.
 const SERVER_BUFFER_BYTES: u64 = 1 << 20;
 const ROUNDS: u64 = 3;
 const MIB: usize = 1 << 20;
 const DISK_BYTES: u64 = 4 << 30;
-/// What the image holds, from its start on.
+/// Bytes of content at the start of the image.
 const CONTENT_BYTES: usize = 64 * MIB;
-/// What each machine changes before a commit, from the disk's start on.
+/// Bytes at the start of the disk that each machine changes before a commit.
 const CHANGED_BYTES: usize = 16 * MIB;
 const PORT: u16 = 7717;
 const HTTP_PORT: u16 = 8080;
-/// Commits that take longer hang.
+/// Time limit for a commit.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Machines whose disks are attached.
@@ -58,19 +59,19 @@ struct Machines {
     folder: PathBuf,
 }
 
-/// What was sent to the server by all machines at once.
+/// The result of sending from all machines at the same time.
 struct Sent {
-    /// From the first one's start to the last one's end.
+    /// From the start of the first to the end of the last.
     seconds: f64,
     bytes: u64,
     /// On the server's link, with all headers.
     wire_bytes: u64,
-    /// Of the time of all processors, the part in which they worked.
+    /// Share of the time of all processors in which they worked.
     busy: f64,
 }
 
 impl Sent {
-    /// How much of a link of `rate` bits a second was filled by what was to be sent, headers not counted.
+    /// Share of a link of `rate` bits per second that the payload used, without headers.
     fn share(&self, rate: u64) -> f64 {
         self.bytes as f64 * 8.0 / rate as f64 / self.seconds
     }
@@ -126,7 +127,7 @@ impl Machines {
         self.folder.join(format!("{}.noise", name(machine)))
     }
 
-    /// Every machine changes its disk and flushes it. Nobody has written the same before.
+    /// Each machine changes its disk and flushes it, with content that was never written before.
     fn change(&self, round: u64) -> Result<()> {
         let mut noise = vec![0; CHANGED_BYTES];
         for machine in 1..=MACHINES {
@@ -136,11 +137,11 @@ impl Machines {
             let disk = format!("nbd+unix:///{name}?socket={}", self.socket(machine).display());
             said(Command::new("nbdcopy").arg("--flush").arg(&file).arg(disk))?;
         }
-        // What others write back meanwhile would be measured as well.
+        // Later write-back by other programs would be measured as well.
         said(&mut Command::new("sync")).map(drop)
     }
 
-    /// All machines run what `command` gives them, at the same moment.
+    /// All machines run their `command` at the same moment.
     fn at_once(&self, command: impl Fn(u32) -> Command) -> Result<(Sent, Vec<String>)> {
         let received = || -> Result<u64> { Ok(self.room.star.traffic()?[0].received.bytes) };
         let (before, worked) = (received()?, processors()?);
@@ -173,7 +174,7 @@ impl Machines {
         Ok(sent)
     }
 
-    /// Whether the newest versions begin with what was written.
+    /// Checks that the newest versions begin with the written bytes.
     fn check(&self) -> Result<()> {
         let repository = Repository::open(&Location::Folder(self.repository.clone()))?;
         let mut found = vec![0; CHANGED_BYTES];
@@ -186,7 +187,7 @@ impl Machines {
         Ok(())
     }
 
-    /// The same bytes by as many curls, as files.
+    /// Sends the same bytes as files, with one curl per machine.
     fn upload(&self) -> Result<Sent> {
         let (mut sent, _) = self.at_once(|machine| {
             let url = format!("http://{}:{HTTP_PORT}/{}", self.room.star.host(0).ipv4(), name(machine));
@@ -199,7 +200,7 @@ impl Machines {
     }
 }
 
-/// What a machine, its disk and its image are called.
+/// Name of a machine, its disk and its image.
 fn name(machine: u32) -> String {
     format!("machine-{machine}")
 }
@@ -215,7 +216,7 @@ fn make_image(repository: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One that takes files (Debian's `nginx-light` has WebDAV). It flushes none of them.
+/// A configuration that accepts uploads (Debian's `nginx-light` has WebDAV). nginx does not flush them.
 fn nginx_configuration(folder: &Path) -> Result<PathBuf> {
     let (path, root) = (folder.join("nginx.conf"), folder.join("uploads"));
     std::fs::create_dir(&root)?;

@@ -1,4 +1,5 @@
-//! Where a benchmark runs: the binary under test, a folder for its files, commit and machine, and its notebook.
+//! The environment of a benchmark: the binary under test, a folder for its files, the commit and the machine, and the
+//! notebook of results.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,15 +11,15 @@ use serde::Serialize;
 use crate::Result;
 use crate::figure::Figure;
 
-/// For so long ext4 passes over an inode that was freed: `recently_deleted` in fs/ext4/ialloc.c, if the inode's block
-/// of the inode table is dirty.
+/// Time for which ext4 does not reuse a freed inode: `recently_deleted` in fs/ext4/ialloc.c, if the inode's block of
+/// the inode table is dirty.
 const FORGOTTEN: Duration = Duration::from_secs(6 * 60);
-/// What the folders of a run of all figures take.
+/// Disk space that the folders of a full run need.
 const ROOM_BYTES: u64 = 50 << 30;
-/// A file in the scratch folder: when it was written, the last run had removed its folders.
+/// A file in the scratch folder whose time of change is when the last run removed its folders.
 const ENDED: &str = "ended";
 
-/// The place of a run.
+/// The environment of a run.
 pub(crate) struct Context {
     /// The project's root.
     pub root: PathBuf,
@@ -26,8 +27,8 @@ pub(crate) struct Context {
     pub scratch: PathBuf,
     /// The release binary under test.
     pub diskcast: PathBuf,
-    /// Removed when the run ends, not before: ext4 searches long for a new inode where many were freed lately, and that
-    /// would slow the next measurement.
+    /// Removed only when the run ends: after many files were removed, ext4 searches long for a new inode, which would
+    /// slow down the next measurement.
     folders: Option<tempfile::TempDir>,
     commit: String,
     machine: String,
@@ -38,13 +39,13 @@ impl Drop for Context {
         let is_used = std::fs::read_dir(self.folders()).is_ok_and(|mut entries| entries.next().is_some());
         drop(self.folders.take());
         if is_used {
-            // Without it the next run does not wait.
+            // If this fails, the next run does not wait.
             let _ = std::fs::write(self.scratch.join(ENDED), b"");
         }
     }
 }
 
-/// A figure as the notebook keeps it.
+/// A line of the notebook.
 #[derive(Serialize)]
 struct Entry<'a> {
     #[serde(flatten)]
@@ -54,13 +55,14 @@ struct Entry<'a> {
     date: String,
 }
 
-/// What a finished program took.
+/// The time and memory of a finished program.
 pub(crate) struct Usage {
     /// Wall-clock seconds from start to end.
     pub seconds: f64,
-    /// Peak resident memory in bytes, as its own `VmHWM` last said; what `wait4` tells counts the parent's as well.
+    /// Peak resident memory in bytes, from the last read of its own `VmHWM`; the value of `wait4` would include the
+    /// parent's memory.
     pub peak_bytes: u64,
-    /// What it printed to standard output.
+    /// Its standard output.
     pub output: String,
 }
 
@@ -90,7 +92,7 @@ impl Context {
         self.folders.as_ref().expect("they are removed when this is dropped").path()
     }
 
-    /// Fails unless the disk has room for a run of all figures.
+    /// An error unless the disk has enough space for a full run.
     pub(crate) fn check_room(&self) -> Result<()> {
         let line = said(Command::new("df").args(["--output=avail", "-B1"]).arg(&self.scratch))?;
         let free: u64 = line.lines().last().unwrap_or_default().trim().parse()?;
@@ -105,7 +107,7 @@ impl Context {
         Ok(())
     }
 
-    /// Waits until ext4 has forgotten what the run before removed. For figures that write many files.
+    /// Waits until ext4 reuses the inodes that the last run freed. For figures that write many files.
     pub(crate) fn calm(&self) -> Result<()> {
         let Ok(ended) = std::fs::metadata(self.scratch.join(ENDED)) else { return Ok(()) };
         let rest = FORGOTTEN.saturating_sub(ended.modified()?.elapsed().unwrap_or_default());
@@ -142,7 +144,7 @@ impl Context {
     }
 }
 
-/// The commit that is checked out, with `-dirty` if any file differs from it but those that a benchmark writes itself.
+/// The current commit, with `-dirty` if any file differs from it, except those that a benchmark writes itself.
 fn commit(root: &Path) -> Result<String> {
     let git = |words: &[&str]| said(Command::new("git").args(words).current_dir(root));
     let own = [":!bench/results.jsonl", ":!docs/measurements.md", ":!docs/plots"];
@@ -161,7 +163,7 @@ fn machine() -> Result<String> {
     Ok(format!("{cores} x {}, {} GiB, Linux {kernel}", model.trim_start_matches([':', ' ', '\t']), kib >> 20))
 }
 
-/// What `command` printed, trimmed; an error with its words if it failed.
+/// Runs `command` and returns its output, trimmed; an error with its message if it failed.
 pub(crate) fn said(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
@@ -171,7 +173,7 @@ pub(crate) fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs `command` to its end and tells what it took; an error with its words if it failed.
+/// Runs `command` and returns its time and memory; an error with its message if it failed.
 pub(crate) fn timed(command: &mut Command) -> Result<Usage> {
     let start = Instant::now();
     let mut child = command
@@ -195,7 +197,7 @@ pub(crate) fn timed(command: &mut Command) -> Result<Usage> {
     Ok(Usage { seconds, peak_bytes: watcher.join().unwrap_or_default(), output })
 }
 
-/// The last `VmHWM` in bytes that a process told before it ended, looked at every 10 ms.
+/// The last `VmHWM` of a process before it ended, in bytes, read every 10 ms.
 fn last_peak(status: &Path) -> u64 {
     let mut peak = 0;
     while let Ok(text) = std::fs::read_to_string(status) {

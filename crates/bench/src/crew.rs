@@ -1,5 +1,5 @@
-//! Programs that run at the same time: each is started, watched until it ends, and ended by its process id at the
-//! latest when the crew is dropped.
+//! Programs that run at the same time. A crew starts them, notices when each ends, and kills those that still run
+//! when it is dropped.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Result;
 
-/// The place of a program in its crew, counted from 0 as they are started.
+/// Index of a program in its crew, in the order of their starts.
 pub(crate) type Member = usize;
 
 /// How a program ended.
@@ -22,14 +22,14 @@ pub(crate) struct Ended {
     /// Seconds on the crew's clock when it had ended.
     pub ended: f64,
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub output: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub errors: String,
 }
 
 impl Ended {
-    /// An error with the program's own words if it failed.
+    /// An error with the program's own message if it failed.
     pub(crate) fn check(&self) -> Result<()> {
         if self.status.success() {
             return Ok(());
@@ -42,13 +42,13 @@ impl Ended {
 /// Programs that run at the same time.
 pub(crate) struct Crew {
     start: Instant,
-    /// Those that run, by their process id.
+    /// Process ids of the running programs; `None` for those that have ended.
     running: Vec<Option<Pid>>,
     ended: Receiver<Watched>,
     teller: Sender<Watched>,
 }
 
-/// What the thread that waits for a program tells.
+/// The message of the thread that waits for a program.
 struct Watched {
     member: Member,
     began: Instant,
@@ -65,7 +65,7 @@ impl Crew {
         Self { start: Instant::now(), running: Vec::new(), ended, teller }
     }
 
-    /// Lets the crew's clock start now.
+    /// Restarts the crew's clock.
     pub(crate) fn restart_clock(&mut self) {
         self.start = Instant::now();
     }
@@ -82,7 +82,7 @@ impl Crew {
         }
     }
 
-    /// Starts a program. What it says goes to files, so that a child that it leaves behind keeps no pipe open.
+    /// Starts a program. Its output goes to files, since a child process that it leaves behind would keep pipes open.
     pub(crate) fn start(&mut self, command: &mut Command) -> Result<Member> {
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let child = command
@@ -98,7 +98,7 @@ impl Crew {
         Ok(member)
     }
 
-    /// Whoever ends next, or nobody until the crew's clock shows `until`.
+    /// The program that ends next; `None` if none ends until the crew's clock shows `until`.
     pub(crate) fn next(&mut self, until: Duration) -> Option<Ended> {
         let left = until.saturating_sub(self.start.elapsed());
         let told = self.ended.recv_timeout(left).ok()?;
@@ -114,9 +114,8 @@ impl Crew {
         })
     }
 
-    /// The ends of `members`, in the order of their ends; those that still run when the crew's clock shows `until` are
-    /// missing. A program that ends meanwhile without being one of them is looked at as well: if it failed, nobody
-    /// waits longer.
+    /// The ends of `members`, in their order in time; those that still run when the crew's clock shows `until` are
+    /// missing. If another program of the crew fails meanwhile, that is an error at once.
     pub(crate) fn wait(&mut self, members: &[Member], until: Duration) -> Result<Vec<Ended>> {
         let mut ended = Vec::new();
         while ended.len() < members.len() {
@@ -133,8 +132,8 @@ impl Crew {
     /// Ends a program at once.
     pub(crate) fn kill(&self, member: Member) {
         if let Some(pid) = self.running[member] {
-            // One that ended by itself meanwhile is what is wanted: its number is not free before it was waited for,
-            // a moment before its end is told.
+            // An error means that it has just ended by itself. The id cannot belong to another process yet: it
+            // becomes free only when the program was waited for, just before its end is reported here.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
@@ -153,7 +152,7 @@ impl Drop for Crew {
 fn watch(mut child: Child, member: Member, began: Instant, files: (File, File), teller: &Sender<Watched>) {
     let Ok(status) = child.wait() else { return };
     let (output, errors) = files;
-    // A crew that is gone does not listen any more.
+    // The crew may have been dropped.
     let _ = teller.send(Watched { member, began, ended: Instant::now(), status, output, errors });
 }
 

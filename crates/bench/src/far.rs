@@ -1,5 +1,4 @@
-//! Distance in user space: whatever goes through here arrives a while later, in both directions, in order and at full
-//! rate.
+//! A TCP proxy that adds delay in user space: data arrives later in both directions, in order and at full rate.
 //!
 //! Run as a program of its own in a host of the lab, in front of a server there (`diskcast-bench --far`).
 
@@ -14,11 +13,12 @@ use lab::Host;
 use crate::Result;
 use crate::programs::Program;
 
-/// Most pieces on their way in one direction of a connection: at 64 KiB each more than 1 Gbit/s needs for 10 ms.
+/// Maximum number of pieces in flight in one direction of a connection: at 64 KiB each, more than 1 Gbit/s needs for
+/// 10 ms.
 const PIECES_MAX: usize = 256;
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Puts distance between `to` and whoever connects to `listen`, both in `host`, until the program is dropped.
+/// Adds delay between `to` and the clients of `listen`, both in `host`, until the program is dropped.
 pub(crate) fn between(host: &Host, listen: SocketAddr, to: SocketAddr, one_way: Duration) -> Result<Program> {
     let program = std::env::current_exe()?;
     let mut command: Command = host.command(&program.to_string_lossy());
@@ -26,13 +26,13 @@ pub(crate) fn between(host: &Host, listen: SocketAddr, to: SocketAddr, one_way: 
     Program::start(&mut command)?.until_port(host, listen)
 }
 
-/// What the program does.
+/// Runs the proxy.
 pub(crate) fn run(listen: &str, to: &str, micros: &str) -> Result<()> {
     let (listener, to) = (TcpListener::bind(listen)?, to.parse::<SocketAddr>()?);
     let one_way = Duration::from_micros(micros.parse()?);
     for near in listener.incoming() {
         let near = near?;
-        // Who only looks whether somebody listens is gone already.
+        // A client that only tested the port has already disconnected.
         let Ok(far) = TcpStream::connect(to) else { continue };
         near.set_nodelay(true)?;
         far.set_nodelay(true)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(listen: &str, to: &str, micros: &str) -> Result<()> {
     Ok(())
 }
 
-/// Carries one direction of a connection, to its end.
+/// Forwards one direction of a connection until its end.
 fn carry(mut from: TcpStream, into: TcpStream, one_way: Duration) {
     let (sender, receiver): (SyncSender<(Instant, Vec<u8>)>, _) = sync_channel(PIECES_MAX);
     std::thread::spawn(move || deliver(&receiver, into));

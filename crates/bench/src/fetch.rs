@@ -1,5 +1,5 @@
-//! Figures of `diskcast fetch` in the lab: time of the last host over the time that the link needs, and what the server
-//! sent.
+//! Figures of `diskcast fetch` in the lab: the time of the last host divided by the link time, and the bytes that the
+//! server sent.
 
 use std::time::Duration;
 

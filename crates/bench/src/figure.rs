@@ -1,16 +1,17 @@
-//! A named figure: one number that diskcast promises, with its bar, and what peers reached in the same run.
+//! A named figure: one measured number of diskcast, its bar (the limit that it must keep), and the results of other
+//! programs in the same run.
 
 use serde::{Deserialize, Serialize};
 
-/// What a value is held against.
+/// The limit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bar {
-    /// The value is to be this or more.
+    /// The value must be at least this.
     AtLeast(f64),
-    /// The value is to be this or less.
+    /// The value must be at most this.
     AtMost(f64),
-    /// Shown, not judged.
+    /// No limit: the value is only shown.
     Shown,
 }
 
@@ -24,14 +25,14 @@ impl Bar {
     }
 }
 
-/// What another program, or a computed limit, reached on the same workload in the same run.
+/// The result of another program, or a computed limit, for the same workload in the same run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Peer {
-    /// Program and version, or what the limit is made of.
+    /// Program and version, or the basis of the limit.
     pub name: String,
-    /// How it was called.
+    /// Its options.
     pub flags: String,
-    /// What it reached.
+    /// Its result.
     pub value: f64,
     /// Unit of `value`.
     pub unit: String,
@@ -40,31 +41,31 @@ pub(crate) struct Peer {
 /// One measured number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Dotted name, as issues and documents call it.
+    /// Dotted name, as documents call it.
     pub name: String,
-    /// The measured value; the median where there were several runs.
+    /// The measured value; the median if there were several runs.
     pub value: f64,
     /// Unit of `value`: `MB/s` (10^6 bytes), `MiB`, `s`, `ratio`.
     pub unit: String,
-    /// What it is held against.
+    /// Its limit.
     pub bar: Bar,
-    /// Whether it holds; nothing where it is only shown.
+    /// Whether the limit is kept; `None` if there is none.
     pub holds: Option<bool>,
-    /// Peers' values from the same run.
+    /// Results of other programs in the same run.
     pub peers: Vec<Peer>,
-    /// On what it was measured.
+    /// The workload.
     pub workload: String,
-    /// Where the bytes went.
+    /// Where the bytes were written to.
     pub sink: String,
-    /// Values of the single runs, in the order they were taken.
+    /// Values of the single runs, in their order.
     pub runs: Vec<f64>,
-    /// Further numbers of the same run, for tables and plots.
+    /// Other numbers of the same run, for tables and plots.
     #[serde(default)]
     pub details: serde_json::Value,
 }
 
 impl Figure {
-    /// A figure of the median of `runs`.
+    /// A figure whose value is the median of `runs`.
     pub(crate) fn new(name: &str, runs: &[f64], unit: &str, bar: Bar) -> Self {
         let value = median(runs);
         Self {
@@ -81,27 +82,27 @@ impl Figure {
         }
     }
 
-    /// Adds a peer's value.
+    /// Adds the result of another program.
     pub(crate) fn peer(mut self, name: &str, flags: &str, value: f64, unit: &str) -> Self {
         let peer = Peer { name: name.to_owned(), flags: flags.to_owned(), value, unit: unit.to_owned() };
         self.peers.push(peer);
         self
     }
 
-    /// Says on what it was measured, and where the bytes went.
+    /// Sets the workload and the sink.
     pub(crate) fn on(mut self, workload: &str, sink: &str) -> Self {
         workload.clone_into(&mut self.workload);
         sink.clone_into(&mut self.sink);
         self
     }
 
-    /// Adds further numbers of the same run.
+    /// Sets other numbers of the same run.
     pub(crate) fn with(mut self, details: serde_json::Value) -> Self {
         self.details = details;
         self
     }
 
-    /// The line that people read.
+    /// The figure as a line of text.
     pub(crate) fn line(&self) -> String {
         let bar = match self.bar {
             Bar::AtLeast(bar) => format!(">= {}", show(bar)),
@@ -123,7 +124,7 @@ impl Figure {
     }
 }
 
-/// The middle one; the mean of the middle two where they are even in number; NaN of none.
+/// The middle value; the mean of the middle two if their number is even; NaN if there are none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

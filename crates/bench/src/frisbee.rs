@@ -1,5 +1,5 @@
-//! The tables of Hibler et al. (2003) again: 1 (capture naive and filesystem-aware), 2 (install with and without
-//! overlap), 5 (what a server takes when clients start skewed).
+//! Repeats tables of Hibler et al. (2003): 1 (capture, naive and filesystem-aware), 2 (install with and without
+//! overlap), 5 (load of a server when clients start at different times).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn mega(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN) / 1e6
 }
 
-/// The disk of system files with its free space as a real disk has it: capture knows holes, and would not read them.
+/// The disk of system files without holes, like a real disk: a capture would not read holes.
 fn without_holes(context: &Context) -> Result<PathBuf> {
     let disk = context.folder()?.join("disk.img");
     said(Command::new("cp").arg("--sparse=never").arg(load::system_disk(context)?).arg(&disk))?;

@@ -1,5 +1,6 @@
-//! Figure of disks through FUSE under fio, warm: a writable clone and a complete version, beside the passthrough
-//! example of libfuse (`passthrough_ll.c` of package libfuse3-dev, compiled here) on a file of the same bytes.
+//! Figure of warm disks through FUSE under fio: a writable clone and a complete version, compared with the
+//! passthrough example of libfuse (`passthrough_ll.c` of package libfuse3-dev, compiled here) on a file of the same
+//! bytes.
 //!
 //! Every request is to reach the file systems, and none a disk: the clone is opened with O_DIRECT; the example is
 //! mounted with `cache=never`, since it hands O_DIRECT on to the file beneath, as the kernel does with the version that
@@ -32,7 +33,7 @@ pub(crate) const GROUP: Group = Group {
 
 const ROUNDS: usize = 3;
 const SECONDS: u32 = 2;
-/// How long the example may take to mount.
+/// Time limit for the example to mount.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 /// A file in its source, which shows that it is mounted.
 const MARKER: &str = "mounted";
@@ -56,14 +57,14 @@ struct Candidate {
     writes: bool,
 }
 
-/// Rates of each candidate in MB/s, round by round; none where it is read-only.
+/// Rates of each candidate in MB/s, by round; empty if it is read-only.
 struct Cell {
     pattern: (&'static str, &'static str, u32),
     rates: Vec<Vec<f64>>,
 }
 
 impl Cell {
-    /// Each round's rate over the last candidate's, of the candidate that is worst.
+    /// The rates of the slowest candidate, divided by those of the last one, by round.
     fn worst(&self) -> Vec<f64> {
         let (peer, ours) = self.rates.split_last().expect("there is a peer");
         let ratios = ours.iter().filter(|rates| !rates.is_empty());
@@ -184,13 +185,13 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        // It ends when it is unmounted, as soon as the last file is closed; that fails where it has ended already.
+        // The example ends when it is unmounted and the last file is closed; fails if it has already ended.
         let _ = Command::new("fusermount3").arg("-uz").arg(&self.at).status();
         let clock = std::time::Instant::now();
         while clock.elapsed() < START_TIME_MAX && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        // Now and then one of its threads misses the end of the mount, and the process stays.
+        // Sometimes one of its threads misses the end of the mount, and the process stays.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

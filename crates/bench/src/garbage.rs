@@ -1,6 +1,6 @@
-//! What many processes leave behind that are killed at random: ten of them capture, commit, tag, remove and prune in
-//! one repository for five minutes; then nobody is left, and two plain prunes run. What is there beyond a fresh copy of
-//! all versions is garbage.
+//! Figures of the garbage that killed processes leave: ten processes capture, commit, tag, remove and prune in one
+//! repository for five minutes and are killed at random; then two plain prunes run alone. Everything beyond a fresh
+//! copy of all versions is garbage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,11 +36,11 @@ const SECONDS: u64 = 300;
 const PROCESSES: u64 = 10;
 const IMAGES: [&str; 3] = ["a", "b", "c"];
 const DISK_BYTES: usize = 1 << 20;
-/// Bytes that each deed changes before it.
+/// Bytes of the disk that change before each command.
 const CHANGED_BYTES: usize = 16 << 10;
-/// Of a million deeds so many are killed.
+/// Killed commands per million.
 const KILLED_PER_MILLION: u32 = 400_000;
-/// Microseconds that a deed lives which is to be killed, at most.
+/// Maximum microseconds until a command is killed.
 const LIVES_MICROS_MAX: u64 = 150_000;
 
 /// A repository, and how the programs and this one reach it.
@@ -50,7 +50,7 @@ struct Place<'a> {
     repository: String,
     variables: Vec<(&'static str, String)>,
     setting: Setting,
-    /// Where its records lie as files.
+    /// Folder of its records as files.
     files: PathBuf,
 }
 
@@ -59,7 +59,7 @@ struct Left {
     garbage: i64,
     records: usize,
     seconds: f64,
-    /// Deeds by how they ended.
+    /// Number of commands by how they ended.
     ends: BTreeMap<String, u64>,
 }
 
@@ -103,7 +103,7 @@ impl Place<'_> {
         Ok(Left { garbage: self.garbage()?, records, seconds, ends })
     }
 
-    /// Does one thing after the other until it is time, and counts how that ended.
+    /// Runs one command after the other until `until`; counts how they ended.
     fn act(&self, seed: u64, until: Instant) -> Result<BTreeMap<String, u64>> {
         let mut chance = Chance::from_seed(seed);
         let folder = self.context.folder()?;
@@ -113,7 +113,7 @@ impl Place<'_> {
         let mut ends = BTreeMap::new();
         while Instant::now() < until {
             let at = usize::try_from(chance.below((DISK_BYTES - CHANGED_BYTES) as u64))?;
-            // Few contents, so that what went comes again.
+            // Few different contents, so that deleted objects are stored again.
             Chance::from_seed(chance.below(8)).fill(&mut content[at / 65_536 * 65_536..][..CHANGED_BYTES]);
             std::fs::write(&disk, &content)?;
             let words = self.deed(&mut chance, path(&disk)?)?;
@@ -125,7 +125,7 @@ impl Place<'_> {
         Ok(ends)
     }
 
-    /// What to do next.
+    /// The next command.
     fn deed(&self, chance: &mut Chance, disk: &str) -> Result<Vec<String>> {
         let image = IMAGES[usize::try_from(chance.below(IMAGES.len() as u64))?];
         let version = |back: u64| -> Result<String> {
@@ -143,7 +143,7 @@ impl Place<'_> {
         Ok(words)
     }
 
-    /// Copies of objects that are there, less those that a copy of all versions has.
+    /// Number of copies of objects, minus those that a copy of all versions has.
     fn garbage(&self) -> Result<i64> {
         let from = self.open()?;
         let mut damaged = from.verify(&Scope::All, &NoProgress)?.damaged;
@@ -209,7 +209,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     measure_for(context, SECONDS)
 }
 
-/// The same for so many seconds, to try it.
+/// Runs the measurement for this number of seconds, for developers.
 pub(crate) fn explore(context: &Context, seconds: &str) -> Result<()> {
     measure_for(context, seconds.parse()?)?
         .iter()

@@ -1,5 +1,5 @@
-//! `diskcast attach` killed with no warning, again and again, under writers that remember what was acknowledged: what
-//! of it is there when the disk is attached again. In some rounds it dies in a commit as well.
+//! Figures of `diskcast attach` killed repeatedly while writers remember what was acknowledged: whether all of it is
+//! there when the disk is attached again. In some rounds it is killed during a commit.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -29,9 +29,9 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const ROUNDS: u64 = 500;
-/// Then another disk begins, of which nothing is here.
+/// Rounds before a new, empty disk begins.
 const ROUNDS_PER_DISK: u64 = 25;
-/// One round in so many has a commit under way.
+/// One of this number of rounds has a running commit.
 const ROUNDS_PER_COMMIT: u64 = 4;
 const DISK_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 2048;
@@ -40,12 +40,12 @@ const SECTOR_BYTES: usize = 512;
 const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 const BLOCKS: u64 = (DISK_BYTES / BLOCK_BYTES) as u64;
 const WRITERS: u64 = 4;
-/// Acknowledged writes before a kill: none to as many.
+/// Maximum number of acknowledged writes before a kill.
 const WRITES_MAX: u64 = 800;
-/// Of a million writes so many have to be durable when they are acknowledged.
+/// Writes per million that must be durable when they are acknowledged.
 const DURABLE_PER_MILLION: u32 = 50_000;
 
-/// A disk, and what is known of it for certain.
+/// A disk, and its known content.
 struct Disk {
     name: String,
     folder: PathBuf,
@@ -65,7 +65,8 @@ impl Drop for Daemon {
     }
 }
 
-/// What a writer knows when its connection is gone: what was acknowledged, and what it had in flight, block and number.
+/// What a writer knows when its connection is lost: the acknowledged writes and the one in flight, as block and
+/// number.
 #[derive(Default)]
 struct Wrote {
     acknowledged: Vec<(u64, u64)>,
@@ -77,7 +78,7 @@ struct Wrote {
 struct Sums {
     acknowledged: u64,
     in_flight: u64,
-    /// Of those in flight, how many had been carried out at least in part.
+    /// Writes in flight that were at least partly performed.
     landed: u64,
     lost: u64,
     commits_cut_short: u64,
@@ -105,12 +106,12 @@ impl Disk {
         let mut daemon = Daemon(self.command(context, &words).stdout(Stdio::piped()).spawn()?);
         let mut log = BufReader::new(daemon.0.stdout.take().expect("piped"));
         line_of(&mut log, "attached")?;
-        // It may say more, and must not wait for a reader.
+        // Reads the rest of its output, so that it never blocks on the pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Ok(daemon)
     }
 
-    /// Lets writers run until `count` writes are acknowledged, and kills the daemon.
+    /// Runs writers until `count` writes are acknowledged, then kills the process.
     fn write_and_kill(&self, mut daemon: Daemon, round: u64, count: usize) -> Result<Vec<Wrote>> {
         let (tell, told) = channel();
         std::thread::scope(|scope| {
@@ -131,7 +132,7 @@ impl Disk {
         })
     }
 
-    /// Holds what the disk serves against what is known, and knows it then. `whole`: also what was never written.
+    /// Compares the disk with the known content, and updates that. With `whole`, also blocks that were never written.
     fn check(&mut self, wrote: &[Wrote], whole: bool, sums: &mut Sums) -> Result<()> {
         for &(block, number) in wrote.iter().flat_map(|wrote| &wrote.acknowledged) {
             self.known.insert(block, [Some(number); SECTORS]);
@@ -183,7 +184,7 @@ fn write_until_killed(socket: &Path, name: &str, round: u64, writer: u64, tell: 
             break;
         }
         wrote.acknowledged.extend(wrote.in_flight.take());
-        // Whoever counts may have enough.
+        // The counting thread may have stopped listening.
         let _ = tell.send(());
     }
     wrote

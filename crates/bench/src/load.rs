@@ -1,4 +1,4 @@
-//! Workloads: disks of system files, a Debian disk that boots, and incompressible bytes, made once and kept below
+//! Workloads: a disk of system files, a bootable Debian disk and incompressible bytes, made once and kept below
 //! `target/bench`; and runs of fio.
 
 use std::collections::{BTreeMap, HashSet};
@@ -15,10 +15,11 @@ use crate::context::{Context, said};
 use crate::site::DISK;
 use crate::trace::Event;
 
-/// How much of `/usr` goes onto the disk of system files, in bytes.
+/// Bytes of `/usr` that are copied onto the disk of system files.
 const SYSTEM_BYTES: u64 = 1400 << 20;
 
-/// A 4 GiB GPT disk with one ext4 filesystem as mkfs makes it today, holding about 1.4 GiB of this machine's `/usr`.
+/// A GPT disk of 4 GiB with one ext4 filesystem, made with mkfs's defaults, with about 1.4 GiB of this machine's
+/// `/usr`.
 pub(crate) fn system_disk(context: &Context) -> Result<PathBuf> {
     let disk = context.scratch.join("system.img");
     if disk.exists() {
@@ -86,7 +87,7 @@ pub(crate) fn debian_disk(context: &Context) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// A raw file of `bytes` bytes that no compressor makes smaller.
+/// A raw file of `bytes` incompressible bytes, kept between runs.
 pub(crate) fn random_disk(context: &Context, bytes: u64) -> Result<PathBuf> {
     let disk = context.scratch.join(format!("random-{}M.img", bytes >> 20));
     if disk.metadata().is_ok_and(|found| found.len() == bytes) {
@@ -103,8 +104,8 @@ pub(crate) fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The chunks of the only image in a repository of [`DISK`]s: bytes of the object of each that has content, and how
-/// many bytes of the disk a chunk covers.
+/// The chunks with content of the only image in a repository of [`DISK`]s, with the length of their objects; and the
+/// bytes of the disk that a chunk covers.
 pub(crate) fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
     let repository = Repository::open(&Location::Folder(repository.to_owned()))?;
     let catalogue = Catalogue::load(&repository.resolve(&DISK.parse()?)?, &repository)?;
@@ -118,7 +119,7 @@ pub(crate) fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
     Ok((chunks, u64::from(catalogue.layout().chunk.bytes())))
 }
 
-/// The chunks with content that `reads` touch, in the order in which they do, and the bytes of their objects.
+/// The chunks with content that `reads` touch, in the order of first touch, with the length of their objects.
 pub(crate) fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u32)>> {
     let (chunks, chunk_bytes) = chunks(repository)?;
     let (mut seen, mut touched) = (HashSet::new(), Vec::new());
@@ -130,8 +131,8 @@ pub(crate) fn touched(repository: &Path, reads: &[Event]) -> Result<Vec<(u64, u3
     Ok(touched)
 }
 
-/// Runs fio for a time, with random offsets that are the same each time, and the rest as `words` say: 10^6 bytes read
-/// and written in a second.
+/// Runs fio for some time, with the same random offsets in each run, and the options `words`. Returns the rate of
+/// reads and writes in MB/s (10^6 bytes).
 pub(crate) fn fio(words: &[String]) -> Result<f64> {
     let common = ["--name=load", "--output-format=json", "--time_based", "--randrepeat=1", "--norandommap"];
     let output = said(Command::new("fio").args(common).args(words))?;

@@ -1,5 +1,5 @@
-//! A Debian machine with a small job to do: its disk, made once, and boots of it by software emulation until the job is
-//! done, over whatever serves its disk.
+//! A Debian machine in QEMU's software emulation: its disk, which is built once, and boots of it followed by a small
+//! job, with its disk served in various ways.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -18,7 +18,7 @@ use crate::site::DISK;
 use crate::trace::{Recorder, Trace};
 use crate::way::Place;
 
-/// In MiB.
+/// Size of its disk in MiB.
 const DISK_MEBIBYTES: &str = "4096";
 const PACKAGES: &str = "openssh-server nginx rsyslog python3 gcc g++ libc6-dev git vim";
 /// The root filesystem, as `tools/debian-disk.sh` names it.
@@ -28,11 +28,11 @@ const JOB: &str = "printf '#include <stdio.h>\\nint main(void){puts(\"hello\");}
     python3 -c 'import json, ssl, email, http.server, unittest, asyncio, sqlite3' && \
     dd if=/dev/urandom of=blob bs=1M count=64 status=none && sync; echo done-$((1+1))";
 const JOB_DONE: &str = "done-2";
-/// What the job writes that nothing can compress.
+/// Incompressible bytes that the job writes.
 pub(crate) const BLOB_BYTES: u64 = 64 << 20;
-/// How long a boot and the job may take each.
+/// Time limit for a boot, and for the job.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Most that is kept of what the console says.
+/// Maximum bytes of console output that are kept.
 const CONSOLE_BYTES_MAX: usize = 1 << 16;
 
 /// The machine's disk and what starts it.
@@ -41,12 +41,12 @@ pub(crate) struct Machine {
     pub disk: PathBuf,
     kernel: PathBuf,
     initrd: PathBuf,
-    /// What the disk was made from.
+    /// Describes what the disk was built from.
     made_from: String,
 }
 
 impl Machine {
-    /// The machine, whose disk is made if it is not there.
+    /// The machine; builds its disk if it is missing.
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let disk = context.scratch.join("machine.img");
         said(
@@ -63,7 +63,7 @@ impl Machine {
         Ok(Self { disk, kernel, initrd, made_from })
     }
 
-    /// What a boot and the job ask of the disk, recorded on this machine if it was not yet.
+    /// The disk requests of a boot and the job; recorded on this machine if that was not done yet.
     pub(crate) fn trace(&self, context: &Context) -> Result<Trace> {
         let path = context.scratch.join("machine.trace");
         let of = format!("{} {JOB}", self.made_from.trim()).replace('\n', " ");
@@ -86,18 +86,18 @@ impl Machine {
         Ok(trace)
     }
 
-    /// A copy of its disk, to be written.
+    /// A writable copy of its disk.
     pub(crate) fn copy(&self, context: &Context) -> Result<PathBuf> {
         let copy = context.folder()?.join("machine.img");
         said(Command::new("cp").args(["--sparse=always", "--reflink=auto"]).args([&self.disk, &copy]))?;
         Ok(copy)
     }
 
-    /// Switches it on with the disk at `place`, which it writes to.
+    /// Starts it with the disk at `place`, which it may write.
     pub(crate) fn start(&self, place: &Place) -> Result<Running> {
         let began = Instant::now();
         let mut command = Command::new("qemu-system-x86_64");
-        // In software, as everywhere here: one processor, so that runs are alike.
+        // Software emulation of one processor, so that runs are comparable.
         command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max", "-m", "1G", "-smp", "1"]);
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initrd);
@@ -126,14 +126,14 @@ impl Machine {
     }
 }
 
-/// A machine that is on until this is dropped. Seconds count from its start.
+/// A running machine, switched off when this is dropped. Times are in seconds since its start.
 pub(crate) struct Running {
     console: Console,
     began: Instant,
 }
 
 impl Running {
-    /// Waits for the login prompt. When that came.
+    /// Waits for the login prompt and logs in; returns the time of the prompt.
     pub(crate) fn log_in(&mut self) -> Result<f64> {
         self.console.until("login:")?;
         let seconds = self.began.elapsed().as_secs_f64();
@@ -142,14 +142,14 @@ impl Running {
         Ok(seconds)
     }
 
-    /// Lets it do its job. When that was done, and all that was written was on the disk.
+    /// Runs the job; returns the time when it was done and everything was on the disk.
     pub(crate) fn work(&mut self) -> Result<f64> {
         self.console.say(&format!("{JOB}\n"))?;
         self.console.until(JOB_DONE)?;
         Ok(self.began.elapsed().as_secs_f64())
     }
 
-    /// The checksum of what the job wrote, as the machine reads it.
+    /// The checksum of the job's output, as the machine reads it.
     pub(crate) fn sum(&mut self) -> Result<String> {
         self.console.say("cksum <blob; echo done-$((1+1))\n")?;
         self.console.until(JOB_DONE)?;
@@ -173,7 +173,7 @@ impl Console {
         Ok(self.input.write_all(words.as_bytes())?)
     }
 
-    /// Reads until the machine says `words`.
+    /// Reads the console until `words` appear.
     fn until(&mut self, words: &str) -> Result<()> {
         let begin = Instant::now();
         while !self.text.windows(words.len()).any(|window| window == words.as_bytes()) {

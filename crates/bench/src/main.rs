@@ -1,6 +1,6 @@
-//! `make bench`: measures the named figures beside the tools that users have today, prints a line for each and appends
-//! a JSON line to `bench/results.jsonl`. After a full run `docs/measurements.md` and its plots are made from that file;
-//! `--report` makes them again.
+//! The program of `make bench`. It measures the named figures and compares them with the tools that users have today,
+//! prints a line for each figure, and appends a JSON line to `bench/results.jsonl`. After a full run it writes
+//! `docs/measurements.md` and the plots from that file; `--report` writes them again.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -53,12 +53,12 @@ use std::process::ExitCode;
 use context::Context;
 use figure::Figure;
 
-/// What fails a measurement: said to the developer as it comes.
+/// Any error of a measurement, shown to the developer as it is.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Figures that are measured together, in one run, on one workload.
+/// Figures that are measured together in one run, on one workload.
 struct Group {
-    /// What it measures, with the bar in words.
+    /// Names of the figures, each with a description that includes its bar.
     figures: &'static [(&'static str, &'static str)],
     measure: fn(&Context) -> Result<Vec<Figure>>,
 }
@@ -71,7 +71,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
-    // The last two remove many files, after which ext4 is slow at new ones.
+    // The last two remove many files; after that, ext4 creates new files slowly.
     &[&puts::GROUP, &s3::GROUP, &prune::GROUP, &garbage::GROUP],
     &[&cloud::GROUP, &boots::GROUP],
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
@@ -99,9 +99,9 @@ fn main() -> ExitCode {
         }
         ["--garbage", seconds] => Context::new().and_then(|context| garbage::explore(&context, seconds)),
         ["--boot-order", path] => Context::new().and_then(|context| replay::write_order(&context, path)),
-        // Run by `mirror.replay_wan` in the lab's server.
+        // `mirror.replay_wan` runs this in the lab's server.
         ["--far", listen, to, micros] => far::run(listen, to, micros),
-        // Run by `multicast.unshaped` in the lab's hosts.
+        // `multicast.unshaped` runs this in the lab's hosts.
         ["--bare-send", rate] => multicast::bare_send(rate),
         ["--bare-receive", threads] => multicast::bare_receive(threads),
         _ => Err(USAGE.into()),
@@ -123,7 +123,7 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-/// Measures the groups of all figures that `patterns` choose, and writes the report if those are all.
+/// Measures the groups of all figures that `patterns` select, and writes the report if these are all.
 fn measure(patterns: &str) -> Result<()> {
     let wanted = |group: &&Group| {
         let is_chosen = |pattern: &str| group.figures.iter().any(|(name, _)| matches(pattern, name));
@@ -159,15 +159,15 @@ fn measure(patterns: &str) -> Result<()> {
     if missed.is_empty() { Ok(()) } else { Err(format!("{} figures were not measured", missed.len()).into()) }
 }
 
-/// Whether what `fits` tells of each pattern chooses a group. Patterns are separated by spaces; one that begins with
-/// `!` leaves out what fits it.
+/// Whether `patterns` select a group; `fits` says whether one pattern matches it. Patterns are separated by spaces;
+/// one that begins with `!` excludes what it matches.
 fn choose(patterns: &str, fits: impl Fn(&str) -> bool) -> bool {
     let (without, with): (Vec<_>, Vec<_>) =
         patterns.split_whitespace().partition(|word| word.starts_with('!'));
     with.iter().any(|pattern| fits(pattern)) && !without.iter().any(|pattern| fits(&pattern[1..]))
 }
 
-/// Whether `name` fits `pattern`, in which `*` stands for anything.
+/// Whether `name` matches `pattern`, in which `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

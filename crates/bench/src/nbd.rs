@@ -1,9 +1,9 @@
-//! Figures of a disk through NBD, by Unix socket under fio: a warm one, as a raw file and as an attached disk that has
-//! all of it, beside qemu-nbd on the raw file; and what bonnie++ does, write and read back, on a disk of which nothing
-//! is here, beside an overlay.
+//! Figures of disks through NBD, on a Unix socket under fio: a warm disk, as a raw file and as a complete attached
+//! disk, compared with qemu-nbd on the raw file; and the pattern of bonnie++ (write, read back) on a disk without
+//! local content, compared with an overlay.
 //!
-//! Rounds alternate, so that a busy machine is busy for all. Files lie in the page cache: what is measured is the
-//! way of requests, not a disk.
+//! Rounds alternate, so that other load affects all alike. Files are in the page cache: the figures measure the
+//! handling of requests, not a disk.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -59,7 +59,7 @@ const CELLS: [(&str, &str, u32); 7] = [
 const BONNIE: [(&str, &str, u32); 5] =
     [("write", "1m", 1), ("write", "1m", 4), ("read", "1m", 1), ("randrw", "4k", 1), ("randread", "4k", 4)];
 
-/// Who serves a disk.
+/// A server of a disk.
 enum Candidate {
     Diskcast(Arc<dyn Served>),
     Qemu(&'static str, PathBuf),

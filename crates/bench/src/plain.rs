@@ -1,4 +1,4 @@
-//! The allocated bytes of a disk in memory, and what bare codecs and digests make of them on the same cores.
+//! The allocated bytes of a disk in memory, and the rates of bare compression and hashing of them on the same cores.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -50,8 +50,8 @@ impl Plain {
         Ok(front)
     }
 
-    /// What zstd at `level` and two BLAKE3 digests (of the plain and of the encoded bytes) reach on all cores, with
-    /// everything in memory: bytes per second in, and the encoded chunks.
+    /// The rate of zstd at `level` and two BLAKE3 digests (of the plain and of the encoded bytes) on all cores, with
+    /// everything in memory: plain bytes per second, and the encoded chunks.
     pub(crate) fn encode_limit(&self, level: i32) -> Result<(f64, Encoded)> {
         let encoded = parking_lot::Mutex::new(Vec::with_capacity(self.pieces.len()));
         let next = AtomicUsize::new(0);
@@ -71,8 +71,8 @@ impl Plain {
         Ok((rate, Encoded { frames: encoded.into_inner() }))
     }
 
-    /// What one core reaches with zlib at level 4 in pieces of 1 MiB, as Frisbee's imagezip does: bytes per second in,
-    /// and the bytes that come out.
+    /// The rate of zlib at level 4 on one core in pieces of 1 MiB, like Frisbee's imagezip: plain bytes per second,
+    /// and the total of encoded bytes.
     pub(crate) fn zlib4(&self) -> (f64, u64) {
         let all = self.pieces.concat();
         let start = Instant::now();
@@ -93,7 +93,7 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// What two BLAKE3 digests and zstd's decoder reach on all cores: plain bytes per second out.
+    /// The rate of two BLAKE3 digests and zstd's decoder on all cores: plain bytes per second.
     pub(crate) fn decode_limit(&self) -> Result<f64> {
         let next = AtomicUsize::new(0);
         let total = AtomicU64::new(0);

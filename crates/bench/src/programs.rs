@@ -1,4 +1,4 @@
-//! Programs of others that serve while something is measured, in a host of the lab or here, and end with it.
+//! Other servers that run during a measurement, on a host of the lab or locally, and end with it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -9,7 +9,7 @@ use lab::Host;
 
 use crate::Result;
 
-/// How long one may take until it listens.
+/// Time limit for a program to listen.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -55,7 +55,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It fails where the program has ended already.
+        // Fails if the program has already ended.
         let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }

@@ -1,4 +1,5 @@
-//! How long `diskcast prune` takes on a repository of a million objects in a folder, of which nine in ten are garbage.
+//! Figure of the time of `diskcast prune` on a repository of a million objects in a folder, nine in ten of which are
+//! garbage.
 
 use base::Chance;
 use bytes::Bytes;

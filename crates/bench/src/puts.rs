@@ -1,7 +1,8 @@
-//! The figure of durable puts into a folder: the repository beside `object_store` alone with a flush for each object.
+//! The figure of durable puts into a folder: the repository compared with plain `object_store`, which flushes each
+//! object.
 //!
-//! Rounds alternate, so that a busy machine is busy for both, and what others have written to the disk is flushed
-//! before, since one `syncfs` waits for all of it.
+//! The rounds of both alternate, so that other load affects both alike. Before each round the disk is flushed, since
+//! one `syncfs` waits for the writes of all processes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -30,7 +31,7 @@ pub(crate) const GROUP: Group = Group {
 
 const THREADS: usize = 8;
 const ROUNDS: u64 = 5;
-/// Sizes of objects in bytes, and how many of them make a round. 90 KB is what a chunk of system files has.
+/// Sizes of objects in bytes, and the number of objects in a round. 90 KB is the mean of chunks of system files.
 const SIZES: [(usize, usize); 3] = [(4 << 10, 2000), (90_000, 2000), (1 << 20, 200)];
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
@@ -71,13 +72,13 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A new folder on a disk that owes nothing to anybody.
+/// A new folder, after all writes of other programs were flushed.
 fn fresh(context: &Context) -> Result<std::path::PathBuf> {
     said(&mut std::process::Command::new("sync"))?;
     context.folder()
 }
 
-/// Objects that no disk shrinks and no other round repeats.
+/// Incompressible objects, different in each round.
 fn objects(round: u64, count: usize, object_bytes: usize) -> Vec<(ObjectRef, Bytes)> {
     let mut chance = Chance::from_seed(round);
     let make = |_| {
@@ -88,7 +89,7 @@ fn objects(round: u64, count: usize, object_bytes: usize) -> Vec<(ObjectRef, Byt
     (0..count).map(make).collect()
 }
 
-/// Seconds until all are durable.
+/// Seconds until all objects are durable.
 fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
     let start = Instant::now();
@@ -100,7 +101,7 @@ fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64>
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds until all are durable.
+/// Seconds until all objects are durable.
 fn by_repository(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let repository = Repository::create(&Location::Folder(folder.to_owned()))?;
     let start = Instant::now();

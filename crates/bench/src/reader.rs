@@ -1,5 +1,5 @@
-//! The reader of a replay: the same reads, with as many in flight as there were, of a file or of whatever speaks NBD
-//! (newstyle, `EXPORT_NAME`, simple replies), and how long each took.
+//! The reader of a replay: repeats recorded reads, with the recorded number in flight, from a file or an NBD server
+//! (newstyle, `EXPORT_NAME`, simple replies), and measures the latency of each.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,20 +17,20 @@ const MAGIC: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const CLIENT_FLAGS: u32 = 3;
 const EXPORT_NAME: u32 = 1;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// The type of a request that writes; one that reads is 0.
+/// The type of a write request; that of a read is 0.
 const WRITE: u32 = 1;
-/// A flag of it, in the half above the type.
+/// A flag of a write, in the 16 bits above the type.
 const FORCE_UNIT_ACCESS: u32 = 1 << 16;
 const REPLY_MAGIC: u32 = 0x6744_6698;
-/// Bytes of size and flags that end the handshake.
+/// Bytes of size and flags at the end of the handshake.
 const EXPORT_BYTES: usize = 10;
-/// More than a guest's largest request.
+/// Larger than any request of a guest.
 const READ_BYTES_MAX: usize = 32 << 20;
 
-/// What a replay took.
+/// The result of a replay.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Replayed {
-    /// Of each read, ascending, in milliseconds.
+    /// Latencies of the reads in milliseconds, ascending.
     pub latencies_ms: Vec<f64>,
 }
 
@@ -40,7 +40,7 @@ impl Replayed {
         Self { latencies_ms }
     }
 
-    /// The latency that `percent` of all reads did not exceed.
+    /// The latency in milliseconds that `percent` of all reads did not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let last = self.latencies_ms.len().saturating_sub(1);
         self.latencies_ms.get(last * percent / 100).copied().unwrap_or(f64::NAN)
@@ -51,7 +51,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Reads of a local file, one after the other.
+/// Replays the reads from a local file, one after the other.
 pub(crate) fn of_file(path: &Path, reads: &[Event]) -> Result<Replayed> {
     let file = File::open(path)?;
     let mut buffer = vec![0; READ_BYTES_MAX];
@@ -68,7 +68,7 @@ pub(crate) fn of_file(path: &Path, reads: &[Event]) -> Result<Replayed> {
 pub(crate) struct Nbd {
     stream: UnixStream,
     buffer: Vec<u8>,
-    /// By its handle, which is the place among the reads: when it was asked for.
+    /// Start times of the reads in flight, by handle, which is the index of the read.
     in_flight: HashMap<u64, Instant>,
 }
 
@@ -92,7 +92,7 @@ impl Nbd {
         Ok(Self { stream, buffer: vec![0; READ_BYTES_MAX], in_flight: HashMap::new() })
     }
 
-    /// Carries out `reads`: each is asked for when fewer are in flight than were with it. `see` is shown each with its
+    /// Replays `reads`: each is sent when fewer are in flight than in the recording. `see` gets each read with its
     /// bytes.
     pub(crate) fn replay(
         &mut self,
@@ -112,7 +112,7 @@ impl Nbd {
         Ok(Replayed::new(latencies))
     }
 
-    /// Writes `bytes` at `offset`, durably if `is_durable`, and returns when that is acknowledged. Nothing may be in
+    /// Writes `bytes` at `offset`, durably if `is_durable`, and waits for the acknowledgement. No read may be in
     /// flight.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], is_durable: bool) -> Result<()> {
         let command = WRITE | if is_durable { FORCE_UNIT_ACCESS } else { 0 };
@@ -125,7 +125,7 @@ impl Nbd {
         Ok(self.stream.write_all(&request(0, handle, read.offset, read.bytes)?)?)
     }
 
-    /// Takes the head of an answer, which says that the request of a handle was carried out.
+    /// Receives the head of an answer and returns its handle; an error if the request failed.
     fn head(&mut self) -> Result<u64> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;
@@ -136,7 +136,7 @@ impl Nbd {
         Ok(u64::from_be_bytes(head[8..].try_into().expect("eight bytes")))
     }
 
-    /// Takes one answer, and tells how long it took in milliseconds.
+    /// Receives one answer, and returns its latency in milliseconds.
     fn answer(&mut self, reads: &[Event], see: &mut impl FnMut(&Event, &[u8]) -> Result<()>) -> Result<f64> {
         let handle = self.head()?;
         let since = self.in_flight.remove(&handle).ok_or("an answer that nobody asked for")?;

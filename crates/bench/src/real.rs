@@ -1,5 +1,5 @@
-//! Figures of real machines: in software emulation they boot from a disk that has not arrived, do a small job, and are
-//! committed. diskcast is here what its users have: `diskcast serve` at the other end of the link, `diskcast attach`
+//! Figures of real machines in software emulation, which boot from a disk that has not arrived, do a small job, and
+//! are committed. They use the programs as users do: `diskcast serve` at the other end of the link, `diskcast attach`
 //! and `diskcast commit` on the machine's host.
 
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ impl<'a> Stage<'a> {
     }
 
     fn boot(&self, start: Start, is_first: bool) -> Result<Booted> {
-        // What the one before wrote is not this one's to bear.
+        // Flushes the writes of the machine before, which would slow down this one.
         said(&mut Command::new("sync"))?;
         let before = self.site.sent()?;
         let disk = self.have(start, is_first)?;

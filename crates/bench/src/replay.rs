@@ -1,5 +1,6 @@
-//! Figures of disks that are used before they have arrived: the reads of a boot and a small job, replayed cold over a
-//! link of 1 Gbit/s, near and 10 ms away, beside a local file, full copies, and what people serve disks with today.
+//! Figures of disks in use before they have arrived: the reads of a boot and a small job, replayed cold over a link
+//! of 1 Gbit/s, near and with a round trip of 10 ms, compared with a local file, full copies, and other programs that
+//! serve disks.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -129,7 +130,7 @@ fn replay(
     profile: Option<&[u64]>,
     check: bool,
 ) -> Result<Run> {
-    // What the one before wrote is not this one's to bear.
+    // Flushes the writes of the run before, which would slow down this one.
     said(&mut Command::new("sync"))?;
     let before = site.sent()?;
     let had = site.have(context, way)?;
@@ -212,7 +213,7 @@ fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]
             cell.runs.push(replay(context, setting, &site, way, profile, false)?);
         }
         for (cell, way) in cells[OURS..].iter_mut().zip(others) {
-            // What takes long is not more exact by being repeated.
+            // Slow cells are not repeated: repetition would not make them more exact.
             let slow = cell.runs.last().is_some_and(|run| run.seconds > 2.0);
             if round == 0 || !slow {
                 cell.runs.push(replay(context, setting, &site, *way, None, false)?);
@@ -267,7 +268,7 @@ fn measure_far(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// For whoever tunes: diskcast alone at a round trip of so many milliseconds, with all that is counted.
+/// For tuning: replays with diskcast alone at a round trip of this number of milliseconds, with all counters.
 #[expect(clippy::print_stdout, reason = "a developer's tool talks to its developer")]
 pub(crate) fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
     let setting = Setting::new(context)?;

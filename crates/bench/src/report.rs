@@ -1,4 +1,4 @@
-//! `docs/measurements.md` and its plots, made from the newest entry of every figure in the notebook.
+//! Writes `docs/measurements.md` and its plots from the newest entry of each figure in the notebook.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ bar; what other programs reached on the same workload stands beside it, from the
 The network is a lab of namespaces on one machine: server, switch and hosts share its cores.
 ";
 
-/// What the figures of a group are measured against, where a bar needs words.
+/// Explanations that follow the tables of a group.
 const NOTES: &[(&str, &str)] = &[("multicast", MULTICAST_NOTE)];
 
 const MULTICAST_NOTE: &str = include_str!("multicast_note.md");
@@ -97,7 +97,7 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
     Ok(())
 }
 
-/// A figure whose details are a list of rows gets a table of its own.
+/// Writes a table for a figure whose details are a list of rows.
 fn table(page: &mut String, figure: &Figure) -> Result<()> {
     let Some(rows) = figure.details.as_array().filter(|rows| !rows.is_empty()) else { return Ok(()) };
     let Some(columns) = rows[0].as_object().map(|row| row.keys().cloned().collect::<Vec<_>>()) else {
@@ -121,21 +121,21 @@ fn cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// Longer bars are cut: the others could not be told apart beside one that is ten times as good as its bar.
+/// Longer bars are cut off; otherwise the others would be too short to compare.
 const SHARE_MAX: f64 = 2.0;
 
-/// 1 where a figure just holds: value over bar, or bar over value where less is better.
+/// Value divided by bar, or the inverse if less is better: 1 or more if the figure holds.
 fn share(figure: &Figure) -> Option<f64> {
     match figure.bar {
         Bar::AtLeast(bar) => Some(figure.value / bar),
-        // Less than nothing can't be.
+        // The best possible value; avoids a division by zero.
         Bar::AtMost(_) if figure.value == 0.0 => Some(SHARE_MAX),
         Bar::AtMost(bar) => Some(bar / figure.value),
         Bar::Shown => None,
     }
 }
 
-/// A bar for each figure, as long as its [`share`].
+/// Draws a bar for each figure, with its [`share`] as length. False if no figure has one.
 fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
     let shares: Vec<(&str, f64)> = entries
         .iter()

@@ -1,5 +1,4 @@
-//! Figures of writers that know nothing of each other: several handles of one repository, as several processes have
-//! them.
+//! Figures of independent writers of one image: several handles of one repository, as separate processes would have.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
@@ -24,7 +23,7 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const WRITERS: u64 = 32;
-/// Each writer writes once, all at the same moment; or again and again.
+/// Number of writes of each writer: once, all at the same moment; or repeatedly.
 const WRITES: [u64; 2] = [1, 8];
 const HANDLES: [u64; 3] = [1, 4, 32];
 const ROUNDS: usize = 3;
@@ -70,7 +69,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// What all writers took in seconds, and how many races they lost.
+/// Runs all writers; returns the seconds that they took and the number of lost races.
 fn write_all(location: &Location, setting: &Setting, handles: u64, writes: u64) -> Result<(f64, u32)> {
     let name: ImageName = "shared".parse()?;
     let first = Repository::create_with(location, setting)?;

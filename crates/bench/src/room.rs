@@ -13,7 +13,7 @@ use crate::context::{Context, json_line, said};
 use crate::crew::{Crew, Ended, Member};
 
 const PORT: u16 = 7717;
-/// A fetch that takes longer than this hangs.
+/// Time limit for a fetch.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A lab with running servers on its first hosts.
@@ -179,8 +179,8 @@ impl Room {
         self.ended_session(0)
     }
 
-    /// What a session of server `index` took. The first call ends the server, and with it its sessions, which would
-    /// else wait a while for others to join; each call takes the next of them.
+    /// The cost of a session of server `index`. The first call ends the server and with it its sessions, which would
+    /// otherwise wait for more receivers; each call returns the next session.
     pub(crate) fn ended_session(&mut self, index: usize) -> Result<Served> {
         let overflowed = self.star.traffic()?.iter().map(|link| link.overflowed).sum();
         let server = &mut self.servers[index];

@@ -1,5 +1,5 @@
-//! Figures of a large image with a long history, on a folder and on S3: what opening, listing, reading and committing
-//! take as versions become more, and how much memory.
+//! Figures of a large image with many versions, in a folder and on S3: time and memory of opening, listing, reading
+//! and committing as the number of versions grows.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,13 +32,13 @@ pub(crate) const GROUP: Group = Group {
     measure,
 };
 
-/// Numbers of versions at which it is measured.
+/// Numbers of versions at which the times are measured.
 const STAGES: [u64; 3] = [10, 1_000, 10_000];
 const RUNS: usize = 5;
-/// What is measured at each stage, as in [`GROUP`].
+/// The operations measured at each stage, as in [`GROUP`].
 const WORK: [&str; 4] = ["recent", "list", "read", "commit"];
 
-/// Where the image is.
+/// Where the repository is.
 struct Place<'a> {
     name: &'a str,
     location: Location,
@@ -86,8 +86,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Makes the image, and measures at each stage: a row each. Leaves in `last` the runs of the last stage where they are
-/// slower than those that are there.
+/// Makes the image and measures at each stage; returns a row for each. Replaces runs in `last` by those of the last
+/// stage if these are slower.
 fn grow(place: &Place<'_>, last: &mut [Vec<f64>; WORK.len()]) -> Result<Vec<Value>> {
     let name: ImageName = "large".parse()?;
     let made = Repository::create_with(&place.location, &place.setting)?;
@@ -113,14 +113,14 @@ fn grow(place: &Place<'_>, last: &mut [Vec<f64>; WORK.len()]) -> Result<Vec<Valu
     Ok(rows)
 }
 
-/// What each work takes in milliseconds, by a handle of its own each time. Makes [`RUNS`] versions.
+/// Measures each operation in milliseconds, with a new handle each time. Makes [`RUNS`] versions.
 fn times(place: &Place<'_>, name: &ImageName, seed: u64) -> Result<[Vec<f64>; WORK.len()]> {
     let mut taken = [const { Vec::new() }; WORK.len()];
     let mut chance = Chance::from_seed(seed);
     let mut bytes = vec![0; 1 << 20];
     for _ in 0..RUNS {
         for (work, runs) in WORK.iter().zip(&mut taken) {
-            // The first of the ten runs of a million chunks.
+            // Within the first of the ten runs of a million chunks.
             let offset = chance.below(SIZE_BYTES >> 10) / 4096 * 4096;
             let start = Instant::now();
             let repository = Repository::open_with(&place.location, &place.setting)?;
@@ -136,7 +136,7 @@ fn times(place: &Place<'_>, name: &ImageName, seed: u64) -> Result<[Vec<f64>; WO
     Ok(taken)
 }
 
-/// The peak memory of processes that work on the image: a row each.
+/// The peak memory of processes that work on the image, a row for each.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn memory(context: &Context, place: &Place<'_>) -> Result<Vec<Value>> {
     let piece = context.folder()?.join("piece");

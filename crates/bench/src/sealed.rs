@@ -1,4 +1,4 @@
-//! Figures of an encrypted repository: capture into it and install from it, beside one that is not encrypted.
+//! Figures of an encrypted repository: capture into it and install from it, compared with an unencrypted one.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +25,7 @@ pub(crate) const GROUP: Group = Group {
 
 const RUNS: usize = 5;
 
-/// A repository, and the options with which it is used.
+/// Whether a repository is encrypted, and its key.
 struct Kind<'a> {
     encrypted: bool,
     key: &'a Path,
@@ -40,10 +40,10 @@ impl Kind<'_> {
         command
     }
 
-    /// Seconds that a capture of `disk` into a new repository takes, and an install from it into nothing.
+    /// Seconds of a capture of `disk` into a new repository, and of an install from it to `null:`.
     fn run(&self, context: &Context, disk: &Path) -> Result<[f64; 2]> {
         let repo = context.folder()?;
-        // Where the repository is to be; the folder is there and empty.
+        // The folder exists and is empty, so the repository must be initialised.
         said(self.command(context, &repo).arg("init"))?;
         said(Command::new("sync").arg("-f").arg(&context.scratch))?;
         let captured = timed(self.command(context, &repo).arg("capture").arg(disk).arg("bench"))?;

@@ -1,4 +1,4 @@
-//! The table and the plot of all tools side by side, made from the details of `multicast.vs_best_peer`.
+//! Writes the table and the plot that compare all tools, from the details of `multicast.vs_best_peer`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use crate::Result;
 use crate::figure::Figure;
 use crate::peer::PEERS;
 
-/// The figure whose rows these are.
+/// The figure that has the rows.
 pub(crate) const FIGURE: &str = "multicast.vs_best_peer";
 
-/// What one tool reached in one cell: a row as the figure keeps it. Seconds are nothing where no host came to its end.
+/// The result of one tool in one cell, as a row of the figure's details. Times are absent if no host finished.
 #[derive(Deserialize)]
 struct Row {
     network: String,
@@ -72,7 +72,7 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
     plot(file, &rows)
 }
 
-/// A panel for each cell, a bar for each tool.
+/// Draws a panel for each cell, with a bar for each tool.
 fn plot(file: &Path, rows: &[Row]) -> Result<()> {
     let mut cells: Vec<(&str, &str)> = Vec::new();
     for row in rows {
@@ -101,7 +101,7 @@ fn draw_panel(
     bars: &[&Row],
 ) -> Result<()> {
     let longest = bars.iter().filter_map(|row| row.last).fold(0.1, f64::max);
-    // Bars are as thick in a panel with few tools.
+    // All panels have the same thickness of bars, also those with few tools.
     let count = i32::try_from(bars.len().max(PEERS.len() + 1))?;
     let small = ("sans-serif", 11).into_font();
     let workload = workload.replace(" of incompressible data", ", random").replace("a ", "");

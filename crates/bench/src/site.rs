@@ -1,5 +1,5 @@
-//! A machine's disk on a server, and a host that wants it: a lab of two with shaped links, on the server diskcast and
-//! the programs that people serve disks with today, and how the host comes to the disk.
+//! A site: a lab of a server and a host with shaped links. The server offers a machine's disk by diskcast and by
+//! other programs that serve disks; the host uses the disk in various ways.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -22,19 +22,19 @@ use crate::programs::Program;
 use crate::room::{Room, star};
 use crate::way::{Had, Way};
 
-/// As the image and every export are called.
+/// Name of the image and of every export.
 pub(crate) const DISK: &str = "disk";
 const RATE: u64 = 1_000_000_000;
 const DISKCAST_PORT: u16 = 7717;
 const QEMU_PORT: u16 = 10809;
 const NBDKIT_PORT: u16 = 10810;
 const HTTP_PORT: u16 = 8080;
-/// Added to a port: the same service from far away.
+/// Added to the port of a service: the same service with additional delay.
 const FAR_PORTS: u16 = 1000;
-/// Connections by which the round trip is measured.
+/// Number of connections that measure the round trip.
 const CONNECTIONS: usize = 50;
 
-/// See the module.
+/// The lab with its servers.
 pub(crate) struct Site {
     room: Room,
     machine: Arc<Machine>,
@@ -50,7 +50,8 @@ pub(crate) fn repository(context: &Context, machine: &Machine) -> Result<PathBuf
 }
 
 impl Site {
-    /// A site whose host is `one_way` away from every service; what the others serve is served too if `others`.
+    /// Opens a site with the delay `one_way` between the host and every service. With `others`, the other programs
+    /// serve the disk too.
     pub(crate) fn open(
         context: &Context,
         machine: &Arc<Machine>,
@@ -93,12 +94,12 @@ impl Site {
         self.room.star.host(1)
     }
 
-    /// What the server sent so far, in bytes with Ethernet headers; a super-frame counts one.
+    /// Bytes that the server has sent so far, with Ethernet headers; a segmented super-frame counts one header.
     pub(crate) fn sent(&self) -> Result<u64> {
         Ok(self.room.star.traffic()?[0].sent.bytes)
     }
 
-    /// The round trip between host and server, in milliseconds: the median time in which a connection stands.
+    /// The round trip between host and server in milliseconds: the median time to open a connection.
     pub(crate) fn round_trip_ms(&self) -> Result<f64> {
         let server = SocketAddr::from((self.room.star.host(0).ipv4(), DISKCAST_PORT));
         let connect = move || -> std::io::Result<Vec<f64>> {
@@ -112,18 +113,18 @@ impl Site {
         Ok(median(&times) + 2e3 * self.one_way.as_secs_f64())
     }
 
-    /// `host:port` of a service as the host reaches it.
+    /// Address of a service for the host, as `host:port`.
     fn address(&self, port: u16) -> String {
         let port = if self.one_way.is_zero() { port } else { port + FAR_PORTS };
         format!("{}:{port}", self.room.star.host(0).ipv4())
     }
 
-    /// Where the host reaches diskcast's server.
+    /// URL of diskcast's server for the host.
     fn url(&self) -> String {
         format!("https://{}", self.address(DISKCAST_PORT))
     }
 
-    /// The disk in one of the ways, fresh.
+    /// Makes the disk available to the host in the given way, with nothing cached on the host.
     pub(crate) fn have(&self, context: &Context, way: Way) -> Result<Had> {
         let folder = context.folder()?;
         match way {
@@ -157,7 +158,7 @@ impl Site {
                 let token = self.room.token(0).to_string_lossy().into_owned();
                 let mut words = vec![DISK, "--token-file", &token];
                 if !self.one_way.is_zero() {
-                    // What belongs to sessions would not take the long way.
+                    // Multicast packets would bypass the added delay.
                     words.push("--no-multicast");
                 }
                 self.run(context, &folder, &words)
@@ -176,7 +177,7 @@ impl Site {
         Ok(Had::served(&socket, Program::start(&mut qemu)?.until_socket(&socket)?))
     }
 
-    /// In a thread of the host, which its workers and its client's threads inherit.
+    /// Attaches the disk in a thread of the host's network namespace, which its other threads inherit.
     fn attach(&self, folder: &Path) -> Result<Had> {
         let url = self.url();
         let token = std::fs::read_to_string(self.room.token(0))?.trim().parse()?;
@@ -195,7 +196,7 @@ impl Site {
         Had::attached(folder.join("socket"), mirror)
     }
 
-    /// The disk as `diskcast attach` runs it by these words, in a folder of its own in `disks`.
+    /// Runs `diskcast attach` with these options, in a folder of its own in `disks`.
     pub(crate) fn run(&self, context: &Context, disks: &Path, words: &[&str]) -> Result<Had> {
         let mut attach = self.command(&context.diskcast.to_string_lossy());
         attach.args(["--quiet", "attach", "--name", DISK, "--from", &self.url()]).args(words);
@@ -210,7 +211,7 @@ impl Site {
     }
 }
 
-/// One file, as fast as nginx serves it.
+/// Writes a configuration with which nginx serves one file at its best rate.
 fn nginx_configuration(folder: &Path, disk: &Path) -> Result<PathBuf> {
     let path = folder.join("nginx.conf");
     let text = format!(

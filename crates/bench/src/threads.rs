@@ -1,9 +1,9 @@
-//! Work that several threads share.
+//! Distributes work to several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Does `work` on all items by `threads` threads, each taking the next item when it is done with one. The first error
-/// of a thread ends that thread; one of them is returned when all have ended.
+/// Calls `work` for all items in `threads` threads; each thread takes the next item when it has finished one. An
+/// error ends its thread; one of the errors is returned when all threads have ended.
 pub(crate) fn each<T: Sync, E: Send>(
     items: &[T],
     threads: usize,

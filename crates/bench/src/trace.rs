@@ -1,4 +1,5 @@
-//! What a machine asked of its disk: recorded in front of any disk that is served, kept as text, a line each.
+//! A trace of the requests of a machine to its disk, recorded in front of any served disk, and stored as text with a
+//! line for each request.
 //!
 //! ```text
 //! r 1048576 4096 1      read, offset, bytes, requests in flight when it came, itself among them
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::Result;
 
-/// What was asked for.
+/// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -28,10 +29,10 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     pub kind: Kind,
-    /// Byte of the disk.
+    /// Offset on the disk in bytes.
     pub offset: u64,
     pub bytes: u64,
-    /// Requests of its kind in flight when it came, itself among them: at least 1.
+    /// Requests of its kind in flight when it arrived, including itself.
     pub in_flight: usize,
 }
 
@@ -39,17 +40,17 @@ impl Kind {
     const ALL: [(Self, &'static str); 3] = [(Self::Read, "r"), (Self::Write, "w"), (Self::Flush, "f")];
 }
 
-/// Requests in the order in which they came.
+/// Requests in the order of their arrival.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Trace(pub Vec<Event>);
 
 impl Trace {
-    /// Those that read.
+    /// Only the reads.
     pub(crate) fn reads(&self) -> Vec<Event> {
         self.0.iter().filter(|event| event.kind == Kind::Read).copied().collect()
     }
 
-    /// Keeps it at `path`; `of` is what it was recorded on.
+    /// Writes it to `path`; `of` describes what it was recorded on.
     pub(crate) fn save(&self, path: &Path, of: &str) -> Result<()> {
         let mut text = format!("# {}\n", of.trim());
         for Event { kind, offset, bytes, in_flight } in &self.0 {
@@ -59,7 +60,7 @@ impl Trace {
         Ok(std::fs::write(path, text)?)
     }
 
-    /// The one that was kept at `path`, if it was recorded on `of`.
+    /// Reads the trace at `path`; `None` if it is missing or was not recorded on `of`.
     pub(crate) fn load(path: &Path, of: &str) -> Result<Option<Self>> {
         let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
         let mut lines = text.lines();
@@ -78,7 +79,7 @@ fn parse(line: &str) -> Result<Event> {
     Ok(Event { kind, offset: offset.parse()?, bytes: bytes.parse()?, in_flight: in_flight.parse()? })
 }
 
-/// A disk that remembers what it was asked for.
+/// A disk that records its requests.
 pub(crate) struct Recorder {
     disk: Arc<dyn Served>,
     seen: Mutex<Seen>,
@@ -95,7 +96,7 @@ impl Recorder {
         Self { disk, seen: Mutex::default() }
     }
 
-    /// What was asked for so far.
+    /// The requests so far.
     pub(crate) fn trace(&self) -> Trace {
         Trace(self.seen.lock().events.clone())
     }

@@ -1,4 +1,5 @@
-//! One image on its way to many hosts: repositories to serve, and what a transfer took beside what the link needs.
+//! Transfers of one image to many hosts: repositories to serve, and the cost of a transfer compared with the link's
+//! own limit.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use crate::context::{Context, timed};
 use crate::load;
 use crate::room::{Fetched, Room, Served, last};
 
-/// Bytes that a block's packet has besides its payload: header and tag, UDP, IPv4, Ethernet without preamble (as the
+/// Bytes of a block's packet besides its payload: header and tag, UDP, IPv4, and Ethernet without preamble (as the
 /// lab's shaper counts).
 pub(crate) const PACKET_OVERHEAD: u64 = BLOCK_HEADER_BYTES as u64 + TAG_BYTES as u64 + 8 + 20 + 14;
 
@@ -22,7 +23,7 @@ pub(crate) struct Load {
     pub words: String,
 }
 
-/// A new repository that holds an incompressible disk of each of these sizes, and a Debian disk if asked for.
+/// A new repository with an incompressible disk of each of these sizes, and a Debian disk if `debian`.
 pub(crate) fn library(
     context: &Context,
     random_mebibytes: &[u64],
@@ -53,18 +54,18 @@ pub(crate) fn add_debian(context: &Context, repo: &Path, name: &str) -> Result<L
     Ok(Load { name: name.to_owned(), words: "a Debian image".to_owned() })
 }
 
-/// One transfer that has ended.
+/// A finished transfer.
 pub(crate) struct Transfer {
     pub fetched: Vec<Fetched>,
     pub served: Served,
     pub image_bytes: u64,
     /// Bytes that left the server, with Ethernet headers.
     pub wire_bytes: u64,
-    /// Seconds that the bytes of the image need on the link with all their headers, each once.
+    /// Seconds that the image's bytes take on the link, each once, with all headers.
     pub link_seconds: f64,
 }
 
-/// All hosts of a new lab fetch `name` at once; nothing is kept.
+/// All hosts of a new lab fetch `name` at the same time, and drop the data.
 pub(crate) fn transfer(
     context: &Context,
     repo: &Path,
@@ -77,7 +78,7 @@ pub(crate) fn transfer(
 }
 
 impl Transfer {
-    /// What a room's only session took, once it has ended.
+    /// The cost of the only session of a room, after its end.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     pub(crate) fn of(mut room: Room, fetched: Vec<Fetched>, options: &StarOptions) -> Result<Self> {
         let served = room.ended_session(0)?;
@@ -91,24 +92,24 @@ impl Transfer {
         Ok(Self { fetched, served, image_bytes, wire_bytes, link_seconds: on_wire as f64 * 8.0 / rate })
     }
 
-    /// When the last host had received all.
+    /// When the last host had received everything, in seconds.
     pub(crate) fn last(&self) -> f64 {
         last(&self.fetched)
     }
 
-    /// The same over what the link needs.
+    /// [`Self::last`] divided by the link time.
     pub(crate) fn ratio(&self) -> f64 {
         self.last() / self.link_seconds
     }
 
-    /// Payload that the server sent, by multicast and to single hosts, over the image's encoded bytes.
+    /// Payload that the server sent, by multicast and unicast, divided by the image's encoded bytes.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     pub(crate) fn images_sent(&self) -> Result<f64> {
         let payload = self.served.number("payload_bytes")? + self.unicast_bytes();
         Ok(payload as f64 / self.image_bytes as f64)
     }
 
-    /// What left the server with all headers and control, over the payload.
+    /// Bytes that left the server, with all headers and control packets, divided by the payload.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     pub(crate) fn overhead(&self) -> Result<f64> {
         Ok(self.wire_bytes as f64 / self.image_bytes as f64 / self.images_sent()?)
@@ -118,7 +119,7 @@ impl Transfer {
         self.fetched.iter().map(Fetched::unicast_bytes).sum()
     }
 
-    /// A row of a table.
+    /// The transfer as a row of a table.
     pub(crate) fn row(&self, load: &Load) -> Result<Value> {
         let of = |name: &str| self.served.statistics[name].clone();
         Ok(json!({

@@ -1,5 +1,6 @@
-//! Figures of images as blobs: clone and commit in a large image with a long history, and many writers of one image
-//! beside `object_store` alone with the same objects. In this process, by the library's interface, on a folder.
+//! Figures of images in place: clone and commit in a large image with many versions, and many writers of one image
+//! compared with plain `object_store` with the same objects. In this process, by the library's interface, on a
+//! folder.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The ways in which a host can have a machine's disk, and the disk as it has it.
+//! The ways in which a host can use a machine's disk that is on a server.
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::site::DISK;
 
 const CLIENTS_MAX: usize = 16;
 
-/// How the host comes to the disk.
+/// How the host gets the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It is there already.
+    /// The disk is a local file.
     Local,
-    /// All of it is copied by `nbdcopy`.
+    /// `nbdcopy` copies all of it first.
     Copied,
-    /// All of it is fetched by `diskcast fetch`.
+    /// `diskcast fetch` fetches all of it first.
     Fetched,
     /// An overlay over `qemu-nbd`.
     Qemu,
@@ -31,14 +31,14 @@ pub(crate) enum Way {
     Nbdkit,
     /// `nbdkit curl` with these filters, from nginx.
     Curl(&'static [&'static str]),
-    /// A disk attached in this process, whose figures can be asked for.
+    /// A disk attached in this process, which has access to its counters.
     Attached,
-    /// A disk that `diskcast attach` runs.
+    /// A disk run by `diskcast attach`.
     Program,
 }
 
 impl Way {
-    /// All but diskcast's own.
+    /// All ways without diskcast's attached disks.
     pub(crate) const OTHERS: [Self; 7] = [
         Self::Local,
         Self::Copied,
@@ -75,12 +75,12 @@ impl Way {
     }
 }
 
-/// A disk as the host has it.
+/// A disk that the host can use.
 pub(crate) struct Had {
     pub place: Place,
-    /// Seconds that it took until the first byte could be read, if that belongs to the whole.
+    /// Seconds until the first byte could be read, if they count.
     pub before: f64,
-    /// The attached disk, if it is one.
+    /// The disk, if it is attached in this process.
     pub mirror: Option<Arc<Mirror>>,
     _server: Option<Server>,
     _program: Option<Program>,
@@ -95,12 +95,12 @@ pub(crate) enum Place {
 }
 
 impl Had {
-    /// A file that is there after so many seconds.
+    /// A file that was complete after `before` seconds.
     pub(crate) fn file(path: PathBuf, before: f64) -> Self {
         Self { place: Place::File(path), before, mirror: None, _server: None, _program: None }
     }
 
-    /// What a program serves.
+    /// A disk that a program serves.
     pub(crate) fn served(socket: &Path, program: Program) -> Self {
         let place = Place::Socket(socket.to_owned());
         Self { place, before: 0.0, mirror: None, _server: None, _program: Some(program) }
@@ -116,7 +116,7 @@ impl Had {
         Ok(Self { place, before: 0.0, mirror: Some(mirror), _server: Some(server), _program: None })
     }
 
-    /// What `diskcast WORDS` says of a disk that `diskcast attach` runs: its line of type `kind`.
+    /// Runs `diskcast WORDS` for a disk of `diskcast attach`, and returns its JSON line of type `kind`.
     pub(crate) fn ask(&self, context: &Context, words: &[&str], kind: &str) -> Result<Value> {
         let Place::Socket(socket) = &self.place else { return Err("a file is not attached".into()) };
         let disks = socket.ancestors().nth(2).ok_or("a socket is in its disk's folder")?;
@@ -124,8 +124,8 @@ impl Had {
         json_line(&said(ask.arg("--json").args(words).arg("--folder").arg(disks))?, kind)
     }
 
-    /// Ends what `diskcast attach` runs, so that its server knows: from one that is killed it expects to hear for a
-    /// while.
+    /// Detaches a disk of `diskcast attach`, so that its server knows: the server would wait a while for a killed
+    /// client.
     pub(crate) fn detach(&self, context: &Context) -> Result<()> {
         self.ask(context, &["detach", DISK, "--discard", "--force"], "detached").map(drop)
     }

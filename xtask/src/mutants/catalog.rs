@@ -1,4 +1,4 @@
-//! The seeded bugs as they are written down: changes of the sources, in `crates/sim/mutants/*.toml`.
+//! Reads the seeded bugs: changes of the sources, written in `crates/sim/mutants/*.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Where the bugs are written down.
+/// Folder of the files with bugs.
 pub(super) const FOLDER: &str = "crates/sim/mutants";
-/// What stands in `new` for the question whether the bug is on.
+/// Placeholder in `new` for the question whether the bug is switched on.
 const SWITCH: &str = "SWITCH";
 
 /// A file of bugs.
@@ -25,13 +25,13 @@ struct File {
 pub(super) struct Mutant {
     pub name: String,
     what: String,
-    /// Some run of the simulator shows it.
+    /// Whether some run of the simulator shows it.
     #[serde(default = "yes")]
     pub seen: bool,
-    /// The number of a run that shows it, if the search would take long. It is only tried first.
+    /// Number of a run that shows it, for bugs that take long to find. That run is only tried first.
     pub seen_by: Option<usize>,
     change: Vec<Change>,
-    /// Which runs of the simulator look for it: the name of its file.
+    /// The kind of runs that search for it: the name of its file.
     #[serde(skip)]
     pub family: String,
 }
@@ -46,7 +46,7 @@ struct Change {
 }
 
 impl Mutant {
-    /// Where it is written down.
+    /// Path of the file that has it.
     fn home(&self) -> String {
         format!("{FOLDER}/{}.toml", self.family)
     }

@@ -1,14 +1,14 @@
-//! The copy of the workspace that holds the seeded bugs. Only files that differ are written, so that cargo builds only
-//! what changed since the last time.
+//! Writes the copy of the workspace that has the seeded bugs. Only files that differ are written, so that cargo
+//! rebuilds only what has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// What cargo needs to build a program of the workspace.
+/// The parts of the workspace that cargo needs.
 const PARTS: &[&str] = &["Cargo.toml", "Cargo.lock", "crates", "fuzz", "golden", "xtask"];
 
-/// Makes `to` a copy of the workspace `root`, but with the texts of `changed` in place of those files.
+/// Makes `to` a copy of the workspace `root`, in which the files of `changed` have other texts.
 pub(super) fn update(root: &Path, to: &Path, changed: &BTreeMap<String, String>) -> io::Result<()> {
     let (mut wanted, mut there) = (BTreeSet::new(), BTreeSet::new());
     for part in PARTS {

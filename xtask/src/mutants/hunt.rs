@@ -1,4 +1,5 @@
-//! Runs the simulator with each bug until a rule breaks, and that run without the bug, which must break none.
+//! Runs the simulator with each bug until a rule breaks, and then the same run without the bug, which must break
+//! none.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::catalog::Mutant;
 
-/// Chooses the bug of a process.
+/// Environment variable that switches on one bug of a process.
 pub(super) const SWITCH_VARIABLE: &str = "DISKCAST_MUTANT";
 
-/// What came of a search.
+/// The result of a search.
 enum Verdict {
-    /// This run broke a rule, and breaks none without the bug.
+    /// This run broke a rule with the bug, and none without it.
     Caught(String),
     /// No run broke a rule.
     Missed,
@@ -23,8 +24,8 @@ enum Verdict {
     Failed(String),
 }
 
-/// Looks for all bugs of `mutants` by the program `simulator`, as many at once as there are cores. What is wrong, line
-/// by line.
+/// Searches for all `mutants` with the program `simulator`, as many at a time as there are cores. Returns the
+/// problems, one per line.
 pub(super) fn all(simulator: &Path, mutants: &[Mutant]) -> Vec<String> {
     for mutant in mutants.iter().filter(|mutant| !mutant.seen) {
         show(&mutant.name, "no run is known to show it", Duration::ZERO);
@@ -67,7 +68,8 @@ fn complaint(mutant: &Mutant, verdict: &Verdict) -> Option<String> {
     }
 }
 
-/// Looks for one bug, first where it was found before. Then runs what broke a rule once more without it.
+/// Searches for one bug, first in the run that found it before. Then repeats the run that broke a rule without the
+/// bug.
 fn one(simulator: &Path, mutant: &Mutant) -> Result<Verdict, String> {
     let name = mutant.name.as_str();
     let known =
@@ -95,10 +97,10 @@ fn search(simulator: &Path, words: &[String], name: &str) -> Result<Option<(usiz
     }
 }
 
-/// The words that make the simulator search the runs of the bug's family, or do only the run with number `alone`.
+/// The arguments with which the simulator searches the runs of the bug's family, or does only the run number `alone`.
 fn words(mutant: &Mutant, alone: Option<usize>) -> Vec<String> {
     let mut words = vec!["--until-broken".to_owned()];
-    // It does multicast if nothing else is said.
+    // Multicast is the simulator's default.
     words.extend((mutant.family != "multicast").then(|| format!("--{}", mutant.family)));
     if let Some(number) = alone {
         words.extend(["--first", &number.to_string(), "--count", "1"].map(str::to_owned));
@@ -106,7 +108,7 @@ fn words(mutant: &Mutant, alone: Option<usize>) -> Vec<String> {
     words
 }
 
-/// Number and name of the run, if `line` tells of one that broke a rule.
+/// Number and name of the run, if `line` reports one that broke a rule.
 fn broken_run(line: &str) -> Option<(usize, String)> {
     let (number, rest) = line.strip_prefix("BROKEN: run ")?.split_once(", ")?;
     let (run, _) = rest.split_once(": ")?;

@@ -1,5 +1,5 @@
-//! Seeded bugs: `cargo xtask mutants` shows that the simulator's checkers see each of them. The bugs are changes of the
-//! sources, which only a copy of the workspace gets: the programs that are shipped and measured hold none.
+//! Seeded bugs: `cargo xtask mutants` shows that the simulator's checkers find each of them. The bugs are changes of
+//! the sources, made only in a copy of the workspace: programs that are shipped or measured have none.
 //!
 //! ```text
 //! crates/sim/mutants/*.toml --+
@@ -18,16 +18,16 @@ use std::{env, fs};
 
 use hunt::SWITCH_VARIABLE;
 
-/// The module that the copy's `base` gets, and where.
+/// Source of the module that is added to the copy's `base`.
 const SWITCH_SOURCE: &str = "crates/sim/mutants/switch.rs";
 const SWITCH_PLACE: &str = "crates/base/src/mutant.rs";
 const SWITCH_PARENT: &str = "crates/base/src/lib.rs";
 
-/// By what a program that holds the switch is known: the variable, and the mangled name of the function.
+/// How to recognise a program with the switch: the variable, and the mangled name of the function.
 const MARKS: [&str; 2] = [SWITCH_VARIABLE, "6mutant2is"];
 
-/// What breaks the rules of seeded bugs below `root`: a text that a bug changes must be there once, and no source but
-/// the simulator's and these checks' own may speak of them.
+/// Checks the rules of seeded bugs below `root`: a text that a bug changes must occur exactly once, and only the
+/// simulator's sources and these checks may mention them. Returns the breaches.
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut breaches = match catalog::read(root) {
         Ok(mutants) => catalog::changed(root, &mutants).err().unwrap_or_default(),
@@ -54,7 +54,7 @@ fn mentions(path: &str, text: &str) -> Vec<String> {
     lines.map(|(at, _)| format!("{path}:{}: seeded bugs stay in {}", at + 1, catalog::FOLDER)).collect()
 }
 
-/// Builds the simulator with all bugs in it and looks for each. What is wrong, line by line.
+/// Builds the simulator with all bugs and searches for each. Returns the problems, one per line.
 pub(crate) fn hunt(root: &Path) -> Result<(), Vec<String>> {
     let mutants = catalog::read(root).map_err(|error| vec![error])?;
     let mut changed = catalog::changed(root, &mutants)?;
@@ -70,15 +70,15 @@ pub(crate) fn hunt(root: &Path) -> Result<(), Vec<String>> {
     let mut wrong = hunt::all(&simulator, &mutants);
     let program = shipped(root).map_err(|error| vec![error])?;
     wrong.extend(holds_switch(&program, false));
-    // Shows that the switch would be found.
+    // Proves that the search for the switch works.
     wrong.extend(holds_switch(&simulator, true));
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Builds the simulator of the copy, as tests are built.
+/// Builds the simulator of the copy with the profile of tests.
 fn build_copy(place: &Path) -> Result<PathBuf, String> {
     let target = place.join("target");
-    // Nobody reads the faulty code: its warnings are no news.
+    // Warnings about the faulty code are of no interest.
     let quiet = ("RUSTFLAGS", "--cap-lints=allow");
     build("diskcast-sim", &place.join("src"), |cargo| {
         cargo.arg("--target-dir").arg(&target).env(quiet.0, quiet.1)
@@ -86,7 +86,7 @@ fn build_copy(place: &Path) -> Result<PathBuf, String> {
     Ok(target.join("debug/diskcast-sim"))
 }
 
-/// The program that is shipped, beside this one. `cargo test --workspace` has built it; if nobody has, it is now.
+/// The shipped program, next to this one. `cargo test --workspace` has usually built it; otherwise it is built now.
 fn shipped(root: &Path) -> Result<PathBuf, String> {
     let program =
         env::current_exe().map_err(|error| format!("find diskcast: {error}"))?.with_file_name("diskcast");
@@ -103,7 +103,7 @@ fn build(package: &str, folder: &Path, more: impl Fn(&mut Command) -> &mut Comma
     if status.success() { Ok(()) } else { Err(format!("{package} does not build in {}", folder.display())) }
 }
 
-/// What is wrong if `program` holds something of the switch; or, if that is `expected`, if it does not hold all of it.
+/// A problem if `program` contains any mark of the switch, or, with `expected`, if it lacks one.
 fn holds_switch(program: &Path, expected: bool) -> Option<String> {
     match fs::read(program) {
         Ok(bytes) if marks_in(&bytes) == if expected { MARKS.len() } else { 0 } => None,
@@ -113,7 +113,7 @@ fn holds_switch(program: &Path, expected: bool) -> Option<String> {
     }
 }
 
-/// How many of [`MARKS`] are in a program.
+/// Number of [`MARKS`] that a program contains.
 fn marks_in(bytes: &[u8]) -> usize {
     let holds = |mark: &str| bytes.windows(mark.len()).any(|window| window == mark.as_bytes());
     MARKS.iter().filter(|mark| holds(mark)).count()

@@ -1,10 +1,10 @@
-//! What no multicast of coded repair can go below: the worst of many hosts sets how many packets a group of blocks
-//! takes.
+//! The theoretical minimum of multicast with coded repair: the worst of many hosts determines how many packets a
+//! group of blocks needs.
 //!
-//! A host that loses a share `p` of the packets has a group of `k` blocks once `k` packets of it have come, whichever
-//! they are. The sender is done with the group when the last host has it: after the greatest of as many negative
-//! binomial numbers as there are hosts, `E[max] = sum over n of 1 - F(n)^hosts`, where `F(n)` is the chance that of `n`
-//! packets at least `k` come to one host.
+//! A host that loses a share `p` of the packets can decode a group of `k` blocks once any `k` packets of it have
+//! arrived. The sender is done with the group when the last host has it: after the maximum of as many negative
+//! binomial numbers as there are hosts, `E[max] = sum over n of 1 - F(n)^hosts`, where `F(n)` is the probability that
+//! at least `k` of `n` packets arrive at one host.
 
 /// Packets over blocks that a group of `blocks` takes on average until the last of `hosts` hosts has it.
 pub(super) fn images_needed(hosts: u32, blocks: u32, loss: f64) -> f64 {

@@ -1,5 +1,5 @@
-//! Several senders on one link: four sessions of one server, a session beside a TCP flow, two servers that know nothing
-//! of each other.
+//! Figures of several senders on one link: four sessions of one server, a session and a TCP flow, two independent
+//! servers.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! One host that cannot keep up, by its port or by its disk, and the others, who are not to notice.
+//! Figures of one host that cannot keep up, because of its port or its disk, and of the other hosts, which it must
+//! not slow down.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! No link to limit anything: what is reached on the processors alone, beside a bare sender on the same ones.
+//! Figures without a shaped link: the rate that the processors allow, compared with a bare sender on the same
+//! machine.
 
 use lab::StarOptions;
 use serde_json::json;

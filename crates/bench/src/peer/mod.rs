@@ -1,7 +1,7 @@
-//! The tools that people bring one file to many machines with today, each in its best known settings, in the lab.
+//! Other tools that send one file to many machines, each with its best known settings, in the lab.
 //!
-//! What can be prepared is prepared before the clock starts: servers listen, receivers wait. A host is done when its
-//! tool says so. Whatever a tool started is in the lab's namespaces and ends with the lab.
+//! Everything that can be prepared is done before the clock starts: servers listen, receivers wait. A host is done
+//! when its tool says so. All processes of a tool are in the lab's namespaces and end with the lab.
 
 mod aria2;
 mod chain;
@@ -107,7 +107,7 @@ impl Peer {
 }
 
 impl Trial {
-    /// A tool that says it is done while a host's link has carried less than the file is not done.
+    /// A tool that reports success although a host's link has carried less than the file has failed.
     fn checked(mut self, star: &Star, file: &Path) -> Result<Self> {
         let bytes = file.metadata()?.len();
         let traffic = star.traffic()?;
