@@ -49,7 +49,7 @@ pub(super) enum Role {
 type Act = dyn Fn(&Repository, &Stage, &mut Chance) -> Result<()>;
 
 /// Draws the actors of a run.
-pub(super) fn multicast(chance: &mut Chance) -> Vec<Actor> {
+pub(super) fn draw(chance: &mut Chance) -> Vec<Actor> {
     let rounds = |chance: &mut Chance, most| 1 + u32::try_from(chance.below(most)).expect("few");
     let mut actors = Vec::new();
     for _ in 0..1 + chance.below(3) {
@@ -68,7 +68,7 @@ pub(super) fn multicast(chance: &mut Chance) -> Vec<Actor> {
 
 /// Creates the repository with some versions.
 pub(super) fn found(world: &Arc<World>) {
-    world.multicast(1);
+    world.begin(1);
     let stage = world.stage(0);
     let repository = open(&stage).expect("nothing goes wrong yet");
     let mut chance = Chance::from_seed(0);

@@ -49,7 +49,7 @@ pub fn run_prunes(seed: u64) -> PruneOutcome {
     actors::found(&world);
     let faults = Faults::draw(&mut chance);
     world.trouble(faults);
-    let actors = actors::multicast(&mut chance);
+    let actors = actors::draw(&mut chance);
     play(&world, &actors);
     // Late requests of dead actors may arrive after another prune has deleted the object and a writer has stored it
     // again.
@@ -66,7 +66,7 @@ pub fn run_prunes(seed: u64) -> PruneOutcome {
 
 /// Runs `actors` until all have ended.
 fn play(world: &Arc<World>, actors: &[Actor]) {
-    world.multicast(actors.len());
+    world.begin(actors.len());
     std::thread::scope(|scope| {
         for (index, actor) in actors.iter().enumerate() {
             let stage = world.stage(index);

@@ -181,7 +181,7 @@ impl World {
     }
 
     /// Replaces the actors by this number of new ones.
-    pub(super) fn multicast(&self, actors: usize) {
+    pub(super) fn begin(&self, actors: usize) {
         let soul = || Soul { mood: Mood::Busy, deletes: false, sleeps_until: 0, is_dead: false };
         let mut state = self.state();
         state.first_soul += state.souls.len();
