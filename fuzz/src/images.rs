@@ -63,7 +63,7 @@ fn tree() -> (Root, MemoryObjects) {
 
 fn tree_in(objects: &dyn ObjectSink) -> Root {
     let mut chance = Chance::from_seed(2);
-    let mut builder = TreeBuilder::new(size(), 600, objects);
+    let mut builder = TreeBuilder::new(size(), 600, objects, &image::Cipher::None);
     for index in [0, 3, 4, 5, 255, 256, 599] {
         builder.push(index, &chunk(&mut chance, 64).0).expect("ascending");
     }

@@ -70,8 +70,12 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         Mirror::create(&folder.join(name), &manifest, vec![source], &MirrorOptions::default())
     };
     let mut figures = commits(&attach("near", Source::repository(Arc::clone(&repository)))?, &repository)?;
-    let far =
-        || Source { name: "far".to_owned(), objects: Arc::new(Far(Arc::clone(&repository))), at_once: 16 };
+    let far = || Source {
+        name: "far".to_owned(),
+        objects: Arc::new(Far(Arc::clone(&repository))),
+        cipher: image::Cipher::None,
+        at_once: 16,
+    };
     figures.push(touches(&attach("touched", far())?)?);
     figures.push(stream(&attach("streamed", far())?)?);
     Ok(figures)

@@ -108,7 +108,7 @@ pub(crate) fn random_file(context: &Context, bytes: u64) -> Result<PathBuf> {
 /// bytes of the disk that a chunk covers.
 pub(crate) fn chunks(repository: &Path) -> Result<(BTreeMap<u64, u32>, u64)> {
     let repository = Repository::open(&Location::Folder(repository.to_owned()))?;
-    let catalogue = Catalogue::load(&repository.resolve(&DISK.parse()?)?, &repository)?;
+    let catalogue = Catalogue::load(&repository.resolve(&DISK.parse()?)?, &repository, repository.cipher())?;
     let mut chunks = BTreeMap::new();
     for run in catalogue.leaves() {
         let run = run?;

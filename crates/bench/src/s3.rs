@@ -68,7 +68,7 @@ fn captured(context: &Context, disk: &Path, command: &mut Command) -> Result<(Us
 fn read(gateway: &Gateway) -> Result<Figure> {
     let repository = open(gateway)?;
     let manifest = repository.resolve(&"bench".parse()?)?;
-    let catalogue = Catalogue::load(&manifest, &repository)?;
+    let catalogue = Catalogue::load(&manifest, &repository, repository.cipher())?;
     let megabytes = catalogue.bytes() as f64 / 1e6;
     let (mut shares, mut own, mut peer) = (vec![], vec![], vec![]);
     for _ in 0..RUNS {

@@ -84,7 +84,7 @@ pub(crate) fn begin_large(repository: &Repository, name: &ImageName) -> Result<(
     sink.put(&reference.object(), object)?;
     let leaf = Leaf::Data(extents, reference);
     let (count, step) = (draft.root.chunk_count, draft.root.chunk_count / 10);
-    let mut tree = TreeBuilder::new(chunk, count, &sink);
+    let mut tree = TreeBuilder::new(chunk, count, &sink, repository.cipher());
     for run in 0..10 {
         (run * step..run * step + CHUNKS / 10).try_for_each(|index| tree.push(index, &leaf))?;
     }

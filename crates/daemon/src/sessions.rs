@@ -153,7 +153,7 @@ impl Sessions {
         options: &MulticastOptions,
         interface: Interface,
     ) -> Result<SessionServer, Failure> {
-        let catalogue = Catalogue::load(&version.manifest, &*self.repository)?;
+        let catalogue = Catalogue::load(&version.manifest, &*self.repository, self.repository.cipher())?;
         let (objects, order) = match key.attached {
             true => self.attached_order(&version.manifest, &catalogue)?,
             false => (catalogue.objects().to_vec(), None),

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use daemon::{ServeOptions, Server, serve};
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, TableKind};
-use image::{CaptureOptions, Manifest, NoProgress, ObjectKind, ObjectRef, ObjectSink};
+use image::{CaptureOptions, Cipher, Manifest, NoProgress, ObjectKind, ObjectRef, ObjectSink};
 use net::api::CreateRequest;
 use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
@@ -176,7 +176,7 @@ fn a_prune_waits_for_an_upload_and_harms_no_reader() {
         }
         // A reader finds the published version complete during the prune.
         let manifest = Manifest::decode(&first.manifest("web@1").unwrap()).unwrap();
-        assert!(image::Catalogue::load(&manifest, &first).is_ok(), "{event:?}");
+        assert!(image::Catalogue::load(&manifest, &first, &Cipher::None).is_ok(), "{event:?}");
     });
     assert!(published.into_inner(), "the upload was waited for");
     // The second upload was never published.

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use disk::device::{MemoryDisk, NullTarget};
 use disk::{DiskMap, ReadAt, SurveyOptions};
 use image::{
-    CaptureOptions, Catalogue, Decoder, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
-    ObjectRef, ObjectSink, capture,
+    CaptureOptions, Catalogue, Cipher, Decoder, InstallOptions, Installer, Manifest, MemoryObjects,
+    NoProgress, ObjectRef, ObjectSink, capture,
 };
 
 const CHUNK: usize = 256 << 10;
@@ -46,7 +46,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", captured.statistics);
     let mut manifest = Manifest::draft("rates", &map, &captured, "2026-01-01T00:00:00Z");
     manifest.number = 1;
-    let catalogue = Arc::new(Catalogue::load(&manifest, &objects)?);
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None)?);
     for _ in 0..rounds {
         let limit = encode_limit(&plain, CaptureOptions::default().level);
         let rate = timed(plain.len(), || {
@@ -78,7 +78,7 @@ fn memory(disk: &dyn ReadAt, map: &DiskMap) -> std::result::Result<(), Box<dyn s
     let captured = capture(disk, map, &objects, &CaptureOptions::default(), &NoProgress)?;
     let mut manifest = Manifest::draft("rates", map, &captured, "2026-01-01T00:00:00Z");
     manifest.number = 1;
-    let catalogue = Arc::new(Catalogue::load(&manifest, &objects)?);
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None)?);
     push(&catalogue, &objects, map.geometry)?;
     println!("install: peak memory {} MiB beside {} MiB of objects", peak_mib(), objects.bytes() >> 20);
     Ok(())

@@ -34,9 +34,9 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The catalogue of the version of `manifest`, whose nodes come from `source`.
-    pub fn load(manifest: &Manifest, source: &dyn ObjectSource) -> Result<Self> {
-        let mut builder = CatalogueBuilder::from_manifest(manifest, source.cipher())?;
+    /// Reads the catalogue of the version of `manifest`: its nodes come from `source` and are decrypted with `cipher`.
+    pub fn load(manifest: &Manifest, source: &dyn ObjectSource, cipher: &Cipher) -> Result<Self> {
+        let mut builder = CatalogueBuilder::from_manifest(manifest, cipher.clone())?;
         loop {
             let needed: Vec<u64> = builder.needed().collect();
             if needed.is_empty() {

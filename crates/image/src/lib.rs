@@ -33,9 +33,7 @@ pub use chunk::{ChunkRef, Decoder, Encoder};
 pub use cipher::{Cipher, EncryptionKey};
 pub use envelope::SignedManifest;
 pub use extents::{ChunkExtents, ChunkSize, Run};
-pub use install::{
-    FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, install, old_signatures,
-};
+pub use install::{FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, old_signatures};
 pub use layout::Layout;
 pub use leaf::Leaf;
 pub use manifest::Manifest;
@@ -45,7 +43,7 @@ pub use objects::{MemoryObjects, ObjectSink, ObjectSource};
 pub use progress::{NoProgress, Progress, Stage};
 pub use signature::{PublicKey, Signature, Signed, Trust};
 pub use source_record::SourceRecord;
-pub use tree::{Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
+pub use tree::{DecryptedNodes, Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 
 /// Keys that sign manifests and records; a [`PublicKey`] checks what they signed.
 pub use ed25519_dalek::SigningKey;

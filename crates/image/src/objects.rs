@@ -6,7 +6,6 @@ use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use crate::cipher::Cipher;
 use crate::object::{ObjectRef, Verified};
 
 /// Where objects come from: a repository, a server, memory. Called by many threads at once.
@@ -20,12 +19,6 @@ pub trait ObjectSource: Send + Sync {
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         object.verified(self.fetch(object)?)
     }
-
-    /// How its objects are kept. What it fetches is opened with that, and not by itself: who passes objects on needs no
-    /// key.
-    fn cipher(&self) -> Cipher {
-        Cipher::None
-    }
 }
 
 /// Where objects go. Called by many threads at once.
@@ -35,11 +28,6 @@ pub trait ObjectSink: Send + Sync {
 
     /// Keeps `bytes`, which are what `object` names. Putting an object twice is no error and costs little.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()>;
-
-    /// How its objects are to be kept: whoever makes one seals it with that before it gets its name.
-    fn cipher(&self) -> Cipher {
-        Cipher::None
-    }
 }
 
 /// Objects in memory: a source and a sink for tests and measurements.

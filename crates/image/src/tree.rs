@@ -8,6 +8,7 @@ use std::ops::Range;
 use base::limits::{TREE_FANOUT, TREE_HEIGHT_MAX};
 use base::{Error, Result};
 
+use crate::cipher::Cipher;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node, NodeBuilder};
@@ -47,6 +48,7 @@ fn span(height: u8) -> u64 {
 /// Builds a tree from leaves in ascending order. Chunks that are passed over are free.
 pub struct TreeBuilder<'a> {
     sink: &'a dyn ObjectSink,
+    cipher: Cipher,
     levels: Vec<Level>,
     chunk_count: u64,
     next: u64,
@@ -59,13 +61,13 @@ struct Level {
 }
 
 impl<'a> TreeBuilder<'a> {
-    /// A tree of `chunk_count` chunks of `size`, whose nodes go to `sink`.
+    /// A tree of `chunk_count` chunks of `size`, whose nodes are encrypted with `cipher` and put into `sink`.
     #[must_use]
-    pub fn new(size: ChunkSize, chunk_count: u64, sink: &'a dyn ObjectSink) -> Self {
+    pub fn new(size: ChunkSize, chunk_count: u64, sink: &'a dyn ObjectSink, cipher: &Cipher) -> Self {
         let levels = (0..Root::height_of(chunk_count))
             .map(|level| Level { number: 0, node: NodeBuilder::new(level, size) })
             .collect();
-        Self { sink, levels, chunk_count, next: 0 }
+        Self { sink, cipher: cipher.clone(), levels, chunk_count, next: 0 }
     }
 
     /// Adds chunk `index`, which is higher than all before. Errors are those of the sink.
@@ -137,7 +139,7 @@ impl<'a> TreeBuilder<'a> {
     }
 
     fn put_node(&mut self, level: usize) -> Result<Child> {
-        let (child, bytes) = self.levels[level].node.close(&self.sink.cipher())?;
+        let (child, bytes) = self.levels[level].node.close(&self.cipher)?;
         if let (Some(bytes), Some(object)) = (bytes, child.object()) {
             self.sink.put(&object, bytes)?;
         }
@@ -162,9 +164,18 @@ pub trait NodeSource {
     fn node(&self, object: &ObjectRef) -> Result<Verified>;
 }
 
-impl<S: ObjectSource + ?Sized> NodeSource for &S {
+/// The nodes of an object source, decrypted with its key.
+#[derive(Clone, Copy)]
+pub struct DecryptedNodes<'a> {
+    /// Where the stored nodes come from.
+    pub source: &'a dyn ObjectSource,
+    /// How they are encrypted.
+    pub cipher: &'a Cipher,
+}
+
+impl NodeSource for DecryptedNodes<'_> {
     fn node(&self, object: &ObjectRef) -> Result<Verified> {
-        self.cipher().decrypt_object(object.kind, &self.verified(object)?)
+        self.cipher.decrypt_object(object.kind, &self.source.verified(object)?)
     }
 }
 

@@ -8,12 +8,12 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Chance, ErrorKind, Result};
-use common::{build, flatten, random_leaf, small};
+use common::{build, flatten, plain, random_leaf, small};
 use image::manifest::Statistics;
 use image::tree::NodeSource;
 use image::{
-    ChunkExtents, Differences, Leaf, Leaves, MemoryObjects, ObjectRef, ObjectSource, Root, TreeEditor,
-    Verified,
+    ChunkExtents, Cipher, Differences, Leaf, Leaves, MemoryObjects, ObjectRef, ObjectSource, Root,
+    TreeEditor, Verified,
 };
 
 type Map = BTreeMap<u64, Leaf>;
@@ -67,7 +67,8 @@ fn edited(
     grown: u64,
     changes: &Map,
 ) -> (Root, Statistics) {
-    let mut editor = TreeEditor::new(objects, made, small(), root, count(root.chunk_count, map));
+    let mut editor =
+        TreeEditor::new((objects, made), &Cipher::None, small(), root, count(root.chunk_count, map));
     editor.grow(grown);
     for (index, leaf) in changes {
         assert_eq!(editor.get(*index).unwrap(), map.get(index).cloned().unwrap_or(Leaf::Free));
@@ -116,7 +117,7 @@ fn freed_ranges_are_free_and_what_is_allocated_is_found() {
         let root = tree(chunk_count, &map, &objects);
         let statistics = count(chunk_count, &map);
         let made = MemoryObjects::new();
-        let mut editor = TreeEditor::new(&objects, &made, small(), &root, statistics);
+        let mut editor = TreeEditor::new((&objects, &made), &Cipher::None, small(), &root, statistics);
         let mut at = 0;
         while at < chunk_count {
             let first = at + below(&mut chance, chunk_count - at);
@@ -143,7 +144,7 @@ fn what_is_free_already_keeps_the_changed_node_open() {
     let (objects, made, mut chance) = (MemoryObjects::new(), MemoryObjects::new(), Chance::from_seed(5));
     let map = Map::from([(800, random_leaf(&mut chance, small()))]);
     let root = tree(1024, &map, &objects);
-    let mut editor = TreeEditor::new(&objects, &made, small(), &root, count(1024, &map));
+    let mut editor = TreeEditor::new((&objects, &made), &Cipher::None, small(), &root, count(1024, &map));
     let leaf = random_leaf(&mut chance, small());
     editor.set(4, leaf.clone()).unwrap();
     editor.free(8..12).unwrap();
@@ -160,7 +161,8 @@ fn a_large_image_is_freed_by_the_nodes_that_hold_something() {
     let far = 1 << 40;
     let map: Map = [3, far].into_iter().map(|index| (index, random_leaf(&mut chance, small()))).collect();
     let root = tree(far + 1, &map, &objects);
-    let mut editor = TreeEditor::new(&objects, &objects, small(), &root, count(far + 1, &map));
+    let mut editor =
+        TreeEditor::new((&objects, &objects), &Cipher::None, small(), &root, count(far + 1, &map));
     editor.free(0..far + 1).unwrap();
     assert_eq!(editor.finish().unwrap(), (tree(far + 1, &Map::new(), &objects), count(far + 1, &Map::new())));
 }
@@ -204,7 +206,7 @@ fn differences_are_those_of_the_leaves() {
         apply(&mut new, &random_changes(&mut chance, chunks[1]));
         new.retain(|&index, _| index < chunks[1]);
         let roots = [tree(chunks[0], &old, &objects), tree(chunks[1], &new, &objects)];
-        let source = &objects as &dyn ObjectSource;
+        let source = plain(&objects);
         let mut found = Vec::new();
         for difference in Differences::new(small(), (source, &roots[0]), (source, &roots[1])) {
             let difference = difference.unwrap();
@@ -232,7 +234,7 @@ fn a_range_of_a_tree_holds_the_leaves_in_it() {
         let root = tree(chunk_count, &map, &objects);
         let first = chance.below(chunk_count);
         let range = first..(first + chance.below(chunk_count)).min(chunk_count);
-        let leaves = Leaves::within(&objects as &dyn ObjectSource, small(), &root, range.clone());
+        let leaves = Leaves::within(plain(&objects), small(), &root, range.clone());
         let expected: Vec<_> = map.range(range).map(|(index, leaf)| (*index, leaf.clone())).collect();
         assert!(flatten(leaves).unwrap() == expected, "seed {seed}");
     }
@@ -247,12 +249,14 @@ fn a_damaged_node_stops_an_edit_and_a_comparison() {
     let changes = Map::from([(5, Leaf::Free)]);
     let (after, _) = edited((&objects, &objects), &root, &map, 1000, &changes);
     objects.tamper(&after.child.object().unwrap(), Some(bytes::Bytes::from_static(b"no node")));
-    let source = &objects as &dyn ObjectSource;
+    let source = plain(&objects);
     let found: Vec<_> = Differences::new(small(), (source, &root), (source, &after)).collect();
     assert!(matches!(&found[..], [Err(error)] if error.kind() == ErrorKind::Corrupt));
-    let mut editor = TreeEditor::new(&objects, &objects, small(), &after, Statistics::default());
+    let mut editor =
+        TreeEditor::new((&objects, &objects), &Cipher::None, small(), &after, Statistics::default());
     assert_eq!(editor.get(0).unwrap_err().kind(), ErrorKind::Corrupt);
     objects.tamper(&root.child.object().unwrap(), None);
-    let mut editor = TreeEditor::new(&objects, &objects, small(), &root, Statistics::default());
+    let mut editor =
+        TreeEditor::new((&objects, &objects), &Cipher::None, small(), &root, Statistics::default());
     assert_eq!(editor.set(0, Leaf::Free).unwrap_err().kind(), ErrorKind::NotFound);
 }

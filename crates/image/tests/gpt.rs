@@ -11,11 +11,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::small;
+use common::{install, small};
 use disk::{SurveyOptions, TargetOptions, WriteAt, open_source, open_target, survey};
 use image::{
-    CaptureOptions, Catalogue, InstallOptions, InstallReport, Installer, Manifest, MemoryObjects, NoProgress,
-    capture, install,
+    CaptureOptions, Catalogue, Cipher, InstallOptions, InstallReport, Installer, Manifest, MemoryObjects,
+    NoProgress, capture,
 };
 use tools::{Bench, have, output, run};
 
@@ -39,7 +39,7 @@ fn installed(
     path: &Path,
     options: InstallOptions,
 ) -> InstallReport {
-    install(manifest, objects, target(path), options, Arc::new(NoProgress)).unwrap()
+    install(manifest, (objects, &Cipher::None), target(path), options).unwrap()
 }
 
 fn disk(bench: &Bench) -> std::path::PathBuf {
@@ -93,7 +93,7 @@ fn going_on_spares_the_backup_that_was_moved() {
     installed(&manifest, &objects, &copy, InstallOptions::default());
     let done = fs::read(&copy).unwrap();
     let options = InstallOptions { resume: true, ..InstallOptions::default() };
-    let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     let begun = Installer::begin(catalogue, target(&copy), options, Arc::new(NoProgress)).unwrap();
     drop(begun);
     assert!(fs::read(&copy).unwrap() == done, "it erased what was moved");

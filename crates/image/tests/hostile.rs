@@ -6,10 +6,10 @@ mod common;
 use std::sync::Arc;
 
 use base::{Digest, ErrorKind};
-use common::{Sealing, build, manifest, small};
+use common::{build, key, manifest, plain, small};
 use disk::device::MemoryDisk;
 use image::{
-    Catalogue, Child, ChunkExtents, ChunkRef, InstallOptions, Installer, Leaf, Leaves, Manifest,
+    Catalogue, Child, ChunkExtents, ChunkRef, Cipher, InstallOptions, Installer, Leaf, Leaves, Manifest,
     MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run, TreeBuilder,
 };
 
@@ -33,7 +33,7 @@ fn tree(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> (Memory
 
 fn refused(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> String {
     let (objects, manifest) = tree(leaves, size_sectors, sector_bytes);
-    let error = Catalogue::load(&manifest, &objects).unwrap_err();
+    let error = Catalogue::load(&manifest, &objects, &Cipher::None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
     base::chain(&error)
 }
@@ -43,18 +43,21 @@ fn leaves_lie_inside_the_image_in_whole_sectors() {
     let full = || Leaf::Zero(ChunkExtents::full(small()));
     assert!(refused(&[(0, full()), (3, full())], 3 * 128, 512).contains("behind the end"));
     let (objects, manifest) = tree(&[(0, full()), (3, full())], 3 * 128, 512);
-    assert!(Leaves::new(&objects, small(), &manifest.root).any(|run| run.is_err()), "a walk sees it, too");
+    assert!(
+        Leaves::new(plain(&objects), small(), &manifest.root).any(|run| run.is_err()),
+        "a walk sees it, too"
+    );
     assert!(refused(&[(2, full())], 3 * 128 - 8, 512).contains("chunk 2"));
     assert!(refused(&[(1, Leaf::Zero(runs(&[(8, 4)])))], 3 * 128, 4096).contains("4096"));
     let (objects, manifest) = tree(&[(1, Leaf::Zero(runs(&[(8, 16)]))), (2, full())], 3 * 128, 4096);
-    assert_eq!(Catalogue::load(&manifest, &objects).unwrap().leaves().count(), 2);
+    assert_eq!(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap().leaves().count(), 2);
 }
 
 #[test]
 fn a_subtree_of_zeros_lies_inside_the_image() {
     let objects = MemoryObjects::new();
     let root = Root { child: Child::Zero, height: 1, chunk_count: 255 };
-    let error = Catalogue::load(&manifest(root, small(), 255 * 128), &objects).unwrap_err();
+    let error = Catalogue::load(&manifest(root, small(), 255 * 128), &objects, &Cipher::None).unwrap_err();
     assert!(error.to_string().contains("zeros"), "{error}");
 }
 
@@ -66,18 +69,22 @@ fn objects_are_as_long_as_a_chunk_can_be() {
     {
         let (objects, manifest) =
             tree(&[(0, Leaf::Data(ChunkExtents::full(small()), chunk(len, 1, 2)))], 1280, 512);
-        assert_eq!(Catalogue::load(&manifest, &objects).is_ok(), good, "an object of {len} bytes");
+        assert_eq!(
+            Catalogue::load(&manifest, &objects, &Cipher::None).is_ok(),
+            good,
+            "an object of {len} bytes"
+        );
     }
 }
 
 #[test]
 fn objects_of_a_sealed_tree_are_longer_by_what_sealing_adds() {
     for (len, good) in [(17 + 36, false), (18 + 36, true), (65_553 + 36, true), (65_554 + 36, false)] {
-        let objects = Sealing::default();
-        let mut builder = TreeBuilder::new(small(), 10, &objects);
+        let objects = MemoryObjects::new();
+        let mut builder = TreeBuilder::new(small(), 10, &objects, &key());
         builder.push(0, &Leaf::Data(ChunkExtents::full(small()), chunk(len, 1, 2))).unwrap();
         let manifest = manifest(builder.finish().unwrap(), small(), 1280);
-        assert_eq!(Catalogue::load(&manifest, &objects).is_ok(), good, "an object of {len} bytes");
+        assert_eq!(Catalogue::load(&manifest, &objects, &key()).is_ok(), good, "an object of {len} bytes");
     }
 }
 
@@ -88,7 +95,7 @@ fn one_object_has_one_length_and_one_content() {
     let other_extents = Leaf::Data(runs(&[(0, 64)]), chunk(100, 1, 2));
     for second in [data(100, 3), other_extents] {
         let (objects, manifest) = tree(&[(0, data(100, 2)), (1, second)], 1280, 512);
-        let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+        let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
         let target = Arc::new(MemoryDisk::new(vec![0; 1280 * 512]));
         let begun = Installer::begin(catalogue, target, InstallOptions::default(), Arc::new(NoProgress));
         assert_eq!(begun.err().unwrap().kind(), ErrorKind::Corrupt);
@@ -112,11 +119,13 @@ fn a_node_is_no_chunk_and_stands_at_one_level() {
     objects.put(&top, bytes.into()).unwrap();
     let child = Child::Node { len: top.len, digest: top.digest };
     let root = Root { child, height: 2, chunk_count: 512 };
-    let error = Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects).unwrap_err();
+    let error =
+        Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects, &Cipher::None).unwrap_err();
     assert!(error.to_string().contains("two ways"), "{error}");
     // The same node as its own grandparent's height claims it: at the wrong level.
     let child = Child::Node { len: node.len, digest: node.digest };
     let root = Root { child, height: 2, chunk_count: 512 };
-    let error = Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects).unwrap_err();
+    let error =
+        Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects, &Cipher::None).unwrap_err();
     assert!(error.to_string().contains("level"), "{error}");
 }

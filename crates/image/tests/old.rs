@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use base::{ErrorKind, Extent, ExtentSet, Result};
 use common::disks::{Fault, FaultyDisk, map};
-use common::small;
+use common::{install, small};
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, Partition, ReadAt, TableKind, WriteAt};
 use image::{
-    CaptureOptions, Catalogue, FreeSpace, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
-    capture, install, old_signatures,
+    CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, Installer, Manifest, MemoryObjects,
+    NoProgress, capture, old_signatures,
 };
 use parking_lot::Mutex;
 
@@ -91,13 +91,13 @@ fn old_signatures_are_erased_where_the_image_leaves_space_free() {
         for keep_signatures in [false, true] {
             let options = InstallOptions { keep_signatures, free, ..InstallOptions::default() };
             let target = Arc::new(MemoryDisk::new(before.clone()));
-            let catalogue = Catalogue::load(&manifest, &objects).unwrap();
+            let catalogue = Catalogue::load(&manifest, &objects, &Cipher::None).unwrap();
             let old = old_signatures(&catalogue, &*target, size).unwrap();
             let listed: Vec<_> =
                 old.iter().map(|one| (one.kind, one.partition, one.offset, one.len)).collect();
             assert_eq!(listed, expected);
             assert!(target.contents() == before, "to list changes nothing");
-            let report = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap();
+            let report = install(&manifest, (&objects, &Cipher::None), target.clone(), options).unwrap();
             assert_eq!(report.erased_signatures, if keep_signatures { 0 } else { 3 });
             if free == FreeSpace::Discard {
                 continue;
@@ -169,7 +169,7 @@ fn signatures_are_gone_for_good_before_the_first_chunk_is_written() {
     let at = 2048 * 512 + BTRFS.0;
     put(&mut before, at, BTRFS.1);
     let target = Arc::new(Noting { disk: MemoryDisk::new(before), log: Mutex::new(Vec::new()) });
-    install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress)).unwrap();
+    install(&manifest, (&objects, &Cipher::None), target.clone(), InstallOptions::default()).unwrap();
     let log = target.log.lock();
     assert_eq!(log[..2], [(at / 512 * 512, 512), SYNC]);
     let free = |offset: u64| offset >= 2112 * 512;
@@ -186,7 +186,7 @@ fn an_install_that_goes_on_erases_nothing_that_it_wrote() {
         put(&mut bytes, 2048 * 512 + offset, magic);
     }
     let (manifest, objects) = captured(&two_partitions(), bytes);
-    let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     for broken_after in [0, 1, 5, 100] {
         let target = Arc::new(MemoryDisk::new(vec![0x22; usize::try_from(SECTORS * 512).unwrap()]));
         let begin = |resume| {
@@ -217,7 +217,7 @@ fn a_target_that_keeps_what_was_erased_fails_verification() {
     let run = |fault, verify| {
         let target = Arc::new(FaultyDisk::new(before.clone(), 512, fault));
         let options = InstallOptions { verify, ..InstallOptions::default() };
-        install(&manifest, &objects, target, options, Arc::new(NoProgress))
+        install(&manifest, (&objects, &Cipher::None), target, options)
     };
     let error = run(Fault::LosesWritesOf(at), true).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Verification);
@@ -240,7 +240,7 @@ fn the_end_that_counts_is_that_of_the_target() {
     put(&mut before, 4096 * 512 - 65_536, b"\xFC\x4E\x2B\xA9");
     put(&mut before, size - 65_536, b"\xFC\x4E\x2B\xA9");
     let target = Arc::new(MemoryDisk::new(before.clone()));
-    install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress)).unwrap();
+    install(&manifest, (&objects, &Cipher::None), target.clone(), InstallOptions::default()).unwrap();
     let after = target.contents();
     assert_eq!(changed(&before[64 * 512..], &after[64 * 512..]).len(), 1);
 }

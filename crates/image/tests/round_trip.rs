@@ -9,12 +9,12 @@ use std::sync::Arc;
 use base::{Chance, ErrorKind, Extent, ExtentSet};
 use bytes::Bytes;
 use common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
-use common::{Sealing, small};
+use common::{install, key, small};
 use disk::ReadAt;
 use disk::device::MemoryDisk;
 use image::{
-    CaptureOptions, Catalogue, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest, MemoryObjects,
-    NoProgress, ObjectSink, ObjectSource, Offer, capture, install,
+    CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
+    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, capture,
 };
 
 fn options() -> CaptureOptions {
@@ -22,8 +22,13 @@ fn options() -> CaptureOptions {
 }
 
 fn captured(sample: &Sample, objects: &dyn ObjectSink) -> Manifest {
+    captured_with(sample, objects, Cipher::None)
+}
+
+fn captured_with(sample: &Sample, objects: &dyn ObjectSink, cipher: Cipher) -> Manifest {
+    let options = CaptureOptions { cipher, ..options() };
     let disk = MemoryDisk::with_sectors(sample.bytes.clone(), sample.map.geometry.logical_sector_bytes);
-    let captured = capture(&disk, &sample.map, objects, &options(), &NoProgress).unwrap();
+    let captured = capture(&disk, &sample.map, objects, &options, &NoProgress).unwrap();
     let mut manifest = Manifest::draft("test", &sample.map, &captured, "2026-11-20T14:00:00Z");
     manifest.number = 1;
     Manifest::decode(&manifest.encode(None).unwrap()).unwrap()
@@ -55,7 +60,7 @@ fn what_is_allocated_comes_back_and_free_space_is_treated_as_asked() {
             let fault = Fault::None;
             let target = Arc::new(FaultyDisk::new(before.clone(), manifest.logical_sector_bytes, fault));
             let options = InstallOptions { free, threads: 3, ..InstallOptions::default() };
-            let report = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap();
+            let report = install(&manifest, (&objects, &Cipher::None), target.clone(), options).unwrap();
             let after = target.disk.contents();
             let whole = Extent::new(0, after.len() as u64 / 512);
             for run in sample.map.allocated.runs() {
@@ -83,26 +88,25 @@ fn what_is_sealed_is_opened_by_an_install_that_has_the_key() {
         let mut chance = Chance::from_seed(seed);
         let sectors = 8 * (1 + chance.below(1500));
         let sample = sample(&mut chance, sectors, 8);
-        let (objects, plain) = (Sealing::default(), MemoryObjects::new());
-        let manifest = captured(&sample, &objects);
+        let (objects, plain) = (MemoryObjects::new(), MemoryObjects::new());
+        let manifest = captured_with(&sample, &objects, key());
         let same = captured(&sample, &plain);
         let fault = Fault::None;
         let target = Arc::new(FaultyDisk::new(vec![0; sample.bytes.len()], 4096, fault));
-        install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress))
-            .unwrap();
+        install(&manifest, (&objects, &key()), target.clone(), InstallOptions::default()).unwrap();
         let after = target.disk.contents();
         for run in sample.map.allocated.runs() {
             assert!(after[range(*run)] == sample.bytes[range(*run)], "seed {seed}: {run:?} differs");
         }
         // Equal chunks are one object, sealed or not, and none has a name that is known without the key.
-        assert_eq!(objects.0.count(), plain.count(), "seed {seed}");
-        let names = |manifest: &Manifest, source: &dyn ObjectSource| {
-            Catalogue::load(manifest, source).unwrap().objects().to_vec()
+        assert_eq!(objects.count(), plain.count(), "seed {seed}");
+        let names = |manifest: &Manifest, source: &dyn ObjectSource, cipher: &Cipher| {
+            Catalogue::load(manifest, source, cipher).unwrap().objects().to_vec()
         };
-        let (sealed, clear) = (names(&manifest, &objects), names(&same, &plain));
+        let (sealed, clear) = (names(&manifest, &objects, &key()), names(&same, &plain, &Cipher::None));
         assert!(sealed.iter().all(|object| clear.iter().all(|other| other.digest != object.digest)));
         // Without the key the tree can't be read, though all that it names is there.
-        let locked = Catalogue::load(&manifest, &objects.0);
+        let locked = Catalogue::load(&manifest, &objects, &Cipher::None);
         assert_eq!(locked.is_ok(), sealed.is_empty(), "seed {seed}");
     }
 }
@@ -116,12 +120,12 @@ fn without_decoding_objects_are_verified_and_nothing_is_written() {
     let before = noise(&mut chance, sample.bytes.len());
     let target = Arc::new(MemoryDisk::with_sectors(before.clone(), 4096));
     let options = InstallOptions { decode: false, free: FreeSpace::Zero, ..InstallOptions::default() };
-    let report = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap();
+    let report = install(&manifest, (&objects, &Cipher::None), target.clone(), options).unwrap();
     assert_eq!((report.written_bytes, report.zeroed_bytes, report.verified_bytes), (0, 0, 0));
     assert!(target.contents() == before, "something was written");
-    let chunk = *Catalogue::load(&manifest, &objects).unwrap().objects().last().unwrap();
+    let chunk = *Catalogue::load(&manifest, &objects, &Cipher::None).unwrap().objects().last().unwrap();
     objects.tamper(&chunk, Some(Bytes::from(vec![0; chunk.len as usize])));
-    let error = install(&manifest, &objects, target, options, Arc::new(NoProgress)).unwrap_err();
+    let error = install(&manifest, (&objects, &Cipher::None), target, options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
@@ -135,7 +139,7 @@ fn capturing_again_gives_the_same_root_and_nothing_new() {
     assert_eq!(captured(&sample, &objects).root, first.root);
     assert_eq!(objects.count(), count);
     // Chunks of a base keep their objects even where the encoder has changed.
-    let known = KnownChunks::of(&Catalogue::load(&first, &objects).unwrap()).unwrap();
+    let known = KnownChunks::of(&Catalogue::load(&first, &objects, &Cipher::None).unwrap()).unwrap();
     let disk = MemoryDisk::with_sectors(sample.bytes.clone(), 4096);
     let other_level = CaptureOptions { level: 9, known, ..options() };
     let again = capture(&disk, &sample.map, &objects, &other_level, &NoProgress).unwrap();
@@ -160,8 +164,7 @@ fn sixty_four_tebibytes_with_little_in_them_are_quick() {
     let mut manifest = Manifest::draft("sparse", &map, &captured, "2026-11-20T14:00:00Z");
     manifest.number = 1;
     let report =
-        install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress))
-            .unwrap();
+        install(&manifest, (&objects, &Cipher::None), target.clone(), InstallOptions::default()).unwrap();
     assert_eq!((report.verified_bytes, report.past_cache), (size, false));
     let zeros = |_: &u64, page: &mut [u8; 4096]| page.iter().any(|&byte| byte != 0);
     target.pages.write().retain(zeros);
@@ -177,7 +180,7 @@ fn one_partition_is_an_image_of_its_own() {
     let manifest = captured(&sample, &objects);
     assert_eq!((manifest.size_sectors, manifest.origin.start_sector), (3000, 1000));
     let target = Arc::new(MemoryDisk::new(vec![7; 3000 * 512]));
-    install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress)).unwrap();
+    install(&manifest, (&objects, &Cipher::None), target.clone(), InstallOptions::default()).unwrap();
     for run in sample.map.allocated.within(sample.map.window) {
         let there = range(Extent::new(run.start - 1000, run.count));
         assert!(target.contents()[there] == sample.bytes[range(run)], "{run:?}");
@@ -192,7 +195,7 @@ fn objects_may_be_offered_in_any_order_twice_and_wrong() {
         let sample = sample(&mut chance, sectors, 8);
         let objects = MemoryObjects::new();
         let manifest = captured(&sample, &objects);
-        let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+        let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
         let target = Arc::new(MemoryDisk::with_sectors(vec![1; sample.bytes.len()], 4096));
         let options = InstallOptions { threads: 2, memory_bytes: 1 << 20, ..InstallOptions::default() };
         let installer =
@@ -242,7 +245,7 @@ fn resuming_fetches_only_what_is_not_right_yet() {
     let sample = sample(&mut chance, 30_000, 8);
     let objects = MemoryObjects::new();
     let manifest = captured(&sample, &objects);
-    let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     let target = Arc::new(MemoryDisk::with_sectors(noise(&mut chance, sample.bytes.len()), 4096));
     let begin = |resume| {
         let options = InstallOptions { resume, ..InstallOptions::default() };
@@ -293,8 +296,8 @@ fn faults_of_the_target_are_errors_that_say_where() {
     ];
     for (fault, kind, word) in cases {
         let target = Arc::new(FaultyDisk::new(vec![1; sample.bytes.len()], 512, fault));
-        let error = install(&manifest, &objects, target, InstallOptions::default(), Arc::new(NoProgress))
-            .unwrap_err();
+        let error =
+            install(&manifest, (&objects, &Cipher::None), target, InstallOptions::default()).unwrap_err();
         let text = base::chain(&error);
         assert_eq!(error.kind(), kind, "{fault:?}: {text}");
         assert!(text.contains(word), "{fault:?}: {text}");
@@ -306,7 +309,7 @@ fn offers_after_a_failure_fail_and_never_hang() {
     let sample = plain_sample();
     let objects = MemoryObjects::new();
     let manifest = captured(&sample, &objects);
-    let catalogue = Arc::new(Catalogue::load(&manifest, &objects).unwrap());
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     let target = Arc::new(FaultyDisk::new(vec![1; sample.bytes.len()], 512, Fault::FullAfter(1 << 18)));
     let options = InstallOptions { threads: 1, memory_bytes: 1 << 17, ..InstallOptions::default() };
     let installer = Installer::begin(catalogue.clone(), target, options, Arc::new(NoProgress)).unwrap();
@@ -339,7 +342,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     ];
     for target in targets.map(Arc::new) {
         let options = InstallOptions::default();
-        let error = install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap_err();
+        let error = install(&manifest, (&objects, &Cipher::None), target.clone(), options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
         assert!(target.contents().iter().all(|&byte| byte == 9));
     }
@@ -357,7 +360,7 @@ fn bad_objects_of_a_source_never_reach_the_target() {
     let sample = plain_sample();
     let objects = MemoryObjects::new();
     let manifest = captured(&sample, &objects);
-    let catalogue = Catalogue::load(&manifest, &objects).unwrap();
+    let catalogue = Catalogue::load(&manifest, &objects, &Cipher::None).unwrap();
     for (id, object) in catalogue.objects().iter().enumerate() {
         let good = objects.fetch(object).unwrap();
         let mut flipped = good.to_vec();
@@ -369,8 +372,7 @@ fn bad_objects_of_a_source_never_reach_the_target() {
             objects.tamper(object, bad);
             let target = Arc::new(MemoryDisk::new(vec![9; sample.bytes.len()]));
             let options = InstallOptions { threads: 2, ..InstallOptions::default() };
-            let error =
-                install(&manifest, &objects, target.clone(), options, Arc::new(NoProgress)).unwrap_err();
+            let error = install(&manifest, (&objects, &Cipher::None), target.clone(), options).unwrap_err();
             assert_eq!(error.kind(), kind, "object {id}: {error}");
             let after = target.contents();
             let right = |at: usize| after[at] == 9 || after[at] == sample.bytes[at];
@@ -395,8 +397,7 @@ fn short_runs_of_zeros_are_made_and_checked_one_by_one() {
     let before = noise(&mut Chance::from_seed(31), sample.bytes.len());
     let run = |fault| {
         let target = Arc::new(FaultyDisk::new(before.clone(), 512, fault));
-        let done =
-            install(&manifest, &objects, target.clone(), InstallOptions::default(), Arc::new(NoProgress));
+        let done = install(&manifest, (&objects, &Cipher::None), target.clone(), InstallOptions::default());
         (done, target.disk.contents())
     };
     let (report, after) = run(Fault::None);

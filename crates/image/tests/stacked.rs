@@ -22,7 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Chance;
 use disk::{SurveyOptions, TargetOptions, open_source, open_target, survey};
-use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, capture, install};
+use image::{
+    CaptureOptions, Catalogue, Cipher, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
+    capture,
+};
 use parking_lot::Mutex;
 use stack::{Stacker, Templates};
 use tools::{Bench, have, is_root, output};
@@ -284,5 +287,8 @@ fn copy(from: &Path, to: &Path, bytes: u64) -> base::Result<()> {
     let options = TargetOptions { create_size: Some(bytes), cut: true, ..TargetOptions::default() };
     let target = Arc::new(open_target(to, &options).unwrap());
     let options = InstallOptions { threads: 1, ..InstallOptions::default() };
-    install(&manifest, &objects, target, options, Arc::new(NoProgress)).map(drop)
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None)?);
+    let installer = Installer::begin(catalogue, target, options, Arc::new(NoProgress))?;
+    installer.pull(&objects)?;
+    installer.finish().map(drop)
 }

@@ -4,7 +4,7 @@ mod common;
 
 use base::{Chance, ErrorKind};
 use bytes::Bytes;
-use common::{build, flatten, manifest, random_leaf, small};
+use common::{build, flatten, manifest, plain, random_leaf, small};
 use image::{
     Catalogue, CatalogueBuilder, Child, ChunkExtents, Cipher, Leaf, LeafRun, Leaves, MemoryObjects,
     ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
@@ -56,10 +56,10 @@ fn leaves_come_back_in_order_and_equal_trees_have_equal_roots() {
         let objects = MemoryObjects::new();
         let root = build(chunk_count, &leaves, &objects).unwrap();
         assert_eq!(root, build(chunk_count, &leaves, &objects).unwrap(), "seed {seed}");
-        let mut builder = TreeBuilder::new(small(), chunk_count, &objects);
+        let mut builder = TreeBuilder::new(small(), chunk_count, &objects, &Cipher::None);
         in_runs(&leaves).iter().try_for_each(|run| builder.push_run(run)).unwrap();
         assert_eq!(root, builder.finish().unwrap(), "seed {seed}: runs of zeros make another tree");
-        let back = flatten(Leaves::new(&objects as &dyn ObjectSource, small(), &root)).unwrap();
+        let back = flatten(Leaves::new(plain(&objects), small(), &root)).unwrap();
         assert!(back == leaves, "seed {seed}: {} leaves of {} came back", back.len(), leaves.len());
     }
 }
@@ -75,7 +75,7 @@ fn nearly_nothing_in_sixteen_exbibytes_costs_nearly_nothing() {
     let root = build(chunk_count, &leaves, &objects).unwrap();
     assert_eq!(root.height, base::limits::TREE_HEIGHT_MAX);
     assert!(objects.count() <= 18, "{} nodes", objects.count());
-    assert_eq!(flatten(Leaves::new(&objects as &dyn ObjectSource, size, &root)).unwrap(), leaves);
+    assert_eq!(flatten(Leaves::new(plain(&objects), size, &root)).unwrap(), leaves);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_catalogue_learned_in_any_order_is_the_one_that_was_loaded() {
         let objects = MemoryObjects::new();
         let root = build(chunk_count, &random_leaves(&mut chance, chunk_count), &objects).unwrap();
         let manifest = manifest(root, small(), chunk_count * 128);
-        let loaded = Catalogue::load(&manifest, &objects).unwrap();
+        let loaded = Catalogue::load(&manifest, &objects, &Cipher::None).unwrap();
         let mut builder = CatalogueBuilder::from_manifest(&manifest, Cipher::None).unwrap();
         loop {
             let needed: Vec<u64> = builder.needed().collect();
@@ -124,7 +124,7 @@ fn nodes_that_arrive_before_their_parents_are_kept_and_damaged_ones_are_named() 
         let objects = MemoryObjects::new();
         let root = build(chunk_count, &random_leaves(&mut chance, chunk_count), &objects).unwrap();
         let manifest = manifest(root, small(), chunk_count * 128);
-        let loaded = Catalogue::load(&manifest, &objects).unwrap();
+        let loaded = Catalogue::load(&manifest, &objects, &Cipher::None).unwrap();
         let mut builder = CatalogueBuilder::from_manifest(&manifest, Cipher::None).unwrap();
         let heads = loaded.heads();
         let spoiled = 1 + chance.below(heads - 1);
@@ -169,6 +169,6 @@ fn a_tree_that_names_itself_without_end_is_refused() {
         child = Child::Node { len: object.len, digest: object.digest };
     }
     let root = Root { child, height: 6, chunk_count: 1 << 48 };
-    let error = Catalogue::load(&manifest(root, small(), 1 << 55), &objects).unwrap_err();
+    let error = Catalogue::load(&manifest(root, small(), 1 << 55), &objects, &Cipher::None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

@@ -23,6 +23,8 @@ pub struct Source {
     pub name: String,
     /// The objects of the source. Calls block, and several threads make them at once.
     pub objects: Arc<dyn ObjectSource>,
+    /// How they are encrypted.
+    pub cipher: Cipher,
     /// Maximum number of requests in flight.
     pub at_once: usize,
 }
@@ -32,14 +34,15 @@ impl Source {
     #[must_use]
     pub fn repository(repository: Arc<Repository>) -> Self {
         let name = format!("repository `{}`", repository.name());
-        Self { name, objects: repository, at_once: AT_ONCE_HERE }
+        Self { name, cipher: repository.cipher().clone(), objects: repository, at_once: AT_ONCE_HERE }
     }
 
     /// A source for the server of `client`. The client should have [`Self::client_options`], so that a dead server
     /// does not delay requests to other sources.
     #[must_use]
     pub fn server(name: &str, client: Arc<Client>) -> Self {
-        Self { name: format!("server `{name}`"), objects: client, at_once: AT_ONCE_FAR }
+        let cipher = client.cipher().clone();
+        Self { name: format!("server `{name}`"), objects: client, cipher, at_once: AT_ONCE_FAR }
     }
 
     /// The same source behind `cache`, which keeps all objects that the source delivers. Useful for several disks on
@@ -77,9 +80,5 @@ impl ObjectSource for Cached {
 
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         self.cache.get_or(object, || self.behind.verified(object))
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.behind.cipher()
     }
 }

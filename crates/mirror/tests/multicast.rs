@@ -12,7 +12,7 @@ use std::thread;
 use base::{Chance, Error, ErrorKind, Result};
 use bytes::Bytes;
 use common::{CHUNK, Place, all};
-use image::{Catalogue, ObjectRef, ObjectSource};
+use image::{Catalogue, Cipher, ObjectRef, ObjectSource};
 use mirror::{Mirror, MirrorOptions, MulticastOptions, Served, Source};
 use net::api::{Key, SessionGrant, SessionRequest, SessionStatistics};
 use net::interface;
@@ -59,7 +59,7 @@ impl Room {
     fn new(group: u16, server_lies: bool) -> Self {
         let place = Place::new(SIZE, u64::from(group));
         let manifest = place.manifest("disk");
-        let catalogue = Catalogue::load(&manifest, &*place.repository).unwrap();
+        let catalogue = Catalogue::load(&manifest, &*place.repository, place.repository.cipher()).unwrap();
         let mut chunks: Vec<u64> = catalogue.leaves().map(|run| run.unwrap().first).collect();
         let mut chance = Chance::from_seed(7);
         for at in (1..chunks.len()).rev() {
@@ -89,7 +89,7 @@ impl Room {
 
     fn machine(&self, name: &str) -> Mirror {
         let objects = Arc::clone(&self.source) as Arc<dyn ObjectSource>;
-        let source = Source { name: "server".to_owned(), objects, at_once: 4 };
+        let source = Source { name: "server".to_owned(), objects, cipher: Cipher::None, at_once: 4 };
         let options = MirrorOptions { ahead_chunks_max: 0, ..MirrorOptions::default() };
         Mirror::create(&self.place.path(name), &self.place.manifest("disk"), vec![source], &options).unwrap()
     }

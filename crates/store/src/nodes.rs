@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use base::{Digest, Result};
 use bytes::Bytes;
 use image::tree::NodeSource;
-use image::{Cipher, ObjectRef, ObjectSource, Verified};
+use image::{ObjectRef, ObjectSource, Verified};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::repository::Repository;
@@ -65,10 +65,6 @@ impl ObjectSource for Nodes<'_> {
         let bytes = self.0.fetch(object)?;
         cache.keep(object.digest, &bytes);
         Ok(bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.0.cipher().clone()
     }
 }
 

@@ -4,7 +4,7 @@
 use base::limits::OBJECT_BYTES_MAX;
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Cipher, ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
+use image::{ObjectKind, ObjectRef, ObjectSink, ObjectSource, Verified};
 
 use crate::layout;
 use crate::repository::Repository;
@@ -23,10 +23,6 @@ impl ObjectSource for Repository {
             None => read(),
         }
     }
-
-    fn cipher(&self) -> Cipher {
-        self.cipher.clone()
-    }
 }
 
 impl ObjectSink for Repository {
@@ -39,10 +35,6 @@ impl ObjectSink for Repository {
     /// the repository is encrypted and the object is not.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.put_in(object, 0, bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.cipher.clone()
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use base::{Chance, ErrorKind, Extent, ExtentSet};
 use common::{Place, image, in_folder, in_memory, reference, stamp};
 use image::manifest::{FilesystemRecord, PartitionRecord, Statistics};
-use image::{ChunkSize, Leaf, Leaves, NoProgress, ObjectSource};
+use image::{ChunkSize, DecryptedNodes, Leaf, Leaves, NoProgress};
 use store::{Changes, Content, Piece, Repository, Scope, Shape};
 
 /// The expected content of an image.
@@ -81,7 +81,7 @@ fn check(repository: &Repository, name: &str, model: &Model, seed: u64) {
     assert_eq!(snapshot.allocated(whole).unwrap(), model.allocated, "seed {seed}: {name}");
     let mut statistics = Statistics::default();
     let mut chunks = 0;
-    let source = repository as &dyn ObjectSource;
+    let source = DecryptedNodes { source: repository, cipher: repository.cipher() };
     for run in Leaves::new(source, layout.chunk, &snapshot.manifest().root) {
         let run = run.unwrap();
         layout.check_run(&run).unwrap();

@@ -132,7 +132,7 @@ fn make_good() {
         [("debian", 1, None), ("debian", 2, None), ("debian", 3, Some(key())), ("alpine", 1, None)]
     {
         repository = repository.with_keys(Keys { sign, ..Keys::default() }).unwrap();
-        let (draft, _) = common::put_little(&repository, seed, 300);
+        let (draft, _) = common::put_little(&repository, repository.cipher(), seed, 300);
         repository.publish(&image(name), draft).unwrap();
     }
     for (tag, version) in [("stable", 3), ("stable", 1), ("gone", 3)] {
@@ -170,7 +170,7 @@ fn make_signed() {
     let location = Location::Folder(golden("signed"));
     let signing = Keys { sign: Some(key()), ..Keys::default() };
     let repository = Repository::create(&location).unwrap().with_keys(signing).unwrap();
-    let (draft, _) = common::put_little(&repository, 20, 7);
+    let (draft, _) = common::put_little(&repository, repository.cipher(), 20, 7);
     repository.publish(&image("debian"), draft).unwrap();
     for tag in ["stable", "forged"] {
         repository.tag(&image("debian"), &tag.parse().unwrap(), 1, &stamp()).unwrap();
@@ -221,7 +221,7 @@ fn the_encrypted_repository_opens_with_its_key_as_it_did() {
 fn make_sealed() {
     let repository = Repository::create_sealed(&Location::Folder(golden("sealed")), &seal_key()).unwrap();
     for seed in [30, 31] {
-        let (draft, _) = common::put_little(&repository, seed, 300);
+        let (draft, _) = common::put_little(&repository, repository.cipher(), seed, 300);
         repository.publish(&image("debian"), draft).unwrap();
     }
     repository.tag(&image("debian"), &"stable".parse().unwrap(), 1, &stamp()).unwrap();
@@ -256,7 +256,7 @@ fn a_prune_that_was_killed_is_ended_as_it_was() {
     assert_eq!(repository.versions(&image("debian")).unwrap(), [1, 4]);
     // A copy that the killed prune may still delete is stored again, in another slot.
     let writer = Writer::begin_without_heartbeat(&repository, &stamp()).unwrap();
-    let (draft, chunks) = common::put_little(&writer, 3, 300);
+    let (draft, chunks) = common::put_little(&writer, writer.cipher(), 3, 300);
     assert_eq!(writer.publish(&image("debian"), draft).unwrap().number, 5);
     let in_slot_1 = |chunk: &&ObjectRef| {
         let hex = chunk.digest.to_hex();
@@ -278,7 +278,7 @@ fn make_pruned() {
     let folder = tempfile::tempdir().unwrap();
     let repository = Repository::create(&Location::Folder(folder.path().to_owned())).unwrap();
     let publish = |seed| {
-        let (draft, _) = common::put_little(&repository, seed, 300);
+        let (draft, _) = common::put_little(&repository, repository.cipher(), seed, 300);
         repository.publish(&image("debian"), draft).unwrap();
     };
     let killed = |to| Killed { from: folder.path(), to };
@@ -311,7 +311,7 @@ fn profiles_are_read_as_they_were() {
 #[ignore = "makes golden files anew"]
 fn make_profiles() {
     let repository = Repository::create(&Location::Folder(golden("profiles"))).unwrap();
-    let (draft, _) = common::put_little(&repository, 1, 300);
+    let (draft, _) = common::put_little(&repository, repository.cipher(), 1, 300);
     repository.publish(&image("debian"), draft).unwrap();
     for boot in [[0, 1, 2, 30, 31, 200], [0, 1, 2, 30, 31, 40]] {
         repository.add_profile(&image("debian"), 1, &boot, &stamp()).unwrap();
@@ -330,11 +330,11 @@ fn make_damaged() {
     let repository = Repository::create(&Location::Folder(folder.clone())).unwrap();
     let mut chunks = Vec::new();
     for seed in 10..17 {
-        let (draft, objects) = common::put_little(&repository, seed, 7);
+        let (draft, objects) = common::put_little(&repository, repository.cipher(), seed, 7);
         repository.publish(&image("debian"), draft).unwrap();
         chunks.push(objects);
     }
-    let (draft, _) = common::put_little(&repository, 17, 7);
+    let (draft, _) = common::put_little(&repository, repository.cipher(), 17, 7);
     repository.publish(&image("good"), draft).unwrap();
     repository.tag(&image("debian"), &"stable".parse().unwrap(), 7, &stamp()).unwrap();
     let unreferenced = ObjectRef::of(ObjectKind::Chunk, b"no version names this");

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::{Chance, Extent};
 use common::{Place, image, in_folder, in_memory, reference, stamp};
-use image::{Child, ChunkSize, Leaf, Leaves, NoProgress, ObjectSource};
+use image::{Child, ChunkSize, DecryptedNodes, Leaf, Leaves, NoProgress, ObjectSource as _};
 use store::{Change, Closeness, Copier, Repository, Scope, Shape};
 
 fn shape(size_bytes: u64, log2: u8) -> Shape {
@@ -187,7 +187,8 @@ fn usage_is_what_each_image_reaches() {
 fn content(repository: &Repository, name: &str) -> (image::Root, Vec<(u64, Leaf)>) {
     let manifest = repository.resolve(&reference(name)).unwrap();
     let chunk = manifest.layout().unwrap().chunk;
-    let leaves = Leaves::new(repository as &dyn ObjectSource, chunk, &manifest.root);
+    let nodes = DecryptedNodes { source: repository, cipher: repository.cipher() };
+    let leaves = Leaves::new(nodes, chunk, &manifest.root);
     (manifest.root, leaves.map(|run| run.map(|run| (run.first, run.leaf)).unwrap()).collect())
 }
 

@@ -56,7 +56,7 @@ fn boots_are_merged_and_versions_share_what_they_tell() {
     assert_eq!(repository.profile(&image("web"), 2).unwrap().unwrap(), second);
     assert_eq!(add(&repository, "web", 2, &[5]).version, 2);
     // A version with another chunk size has no profile.
-    let (mut draft, _) = put_little(&repository, 3, 7);
+    let (mut draft, _) = put_little(&repository, repository.cipher(), 3, 7);
     draft.chunk_bytes *= 2;
     draft.size_sectors *= 2;
     draft.origin.disk_sectors *= 2;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base::ErrorKind;
 use bytes::Bytes;
-use common::{Records, image, kind, publish, put_image, reference, stamp, version};
+use common::{Records, image, kind, publish, put_encrypted, put_image, reference, stamp, version};
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
 use image::{
@@ -86,7 +86,7 @@ fn what_was_sealed_comes_back_with_the_key_and_shows_nothing_without() {
     for name in ["debian", "debian@1", "debian:stable", "web@2"] {
         let manifest = repository.resolve(&reference(name)).unwrap();
         assert_eq!(manifest.cipher, "aes-256-gcm-siv");
-        let catalogue = Catalogue::load(&manifest, &repository).unwrap();
+        let catalogue = Catalogue::load(&manifest, &repository, repository.cipher()).unwrap();
         assert!(
             catalogue.heads() > 0
                 && catalogue.objects().iter().all(|object| repository.contains(object).unwrap())
@@ -108,12 +108,13 @@ fn equal_content_is_stored_once_and_not_under_the_name_that_others_would_give_it
         let location = Location::Folder(folder.path().join(name));
         Repository::create_sealed(&location, &key(seed)).unwrap()
     };
-    let (one, again, other, plain) = (sealed("a", 1), sealed("b", 1), sealed("c", 2), MemoryObjects::new());
-    let names = |sink: &dyn image::ObjectSink| put_image(sink, 7, 7).1;
+    let (one, again, other) = (sealed("a", 1), sealed("b", 1), sealed("c", 2));
+    let names = |repository: &Repository| put_encrypted(repository, repository.cipher(), 7, 7).1;
     assert_eq!(names(&one), names(&one));
     assert_eq!(names(&one), names(&again), "one key is one space of names");
     assert!(names(&one).iter().zip(names(&other)).all(|(one, other)| one.digest != other.digest));
-    assert!(names(&one).iter().zip(names(&plain)).all(|(one, plain)| one.digest != plain.digest));
+    let plain = put_image(&MemoryObjects::new(), 7, 7).1;
+    assert!(names(&one).iter().zip(plain).all(|(one, plain)| one.digest != plain.digest));
 }
 
 #[test]
@@ -313,7 +314,7 @@ fn copies_are_sealed_as_their_repository_is_and_sent_once() {
         let there = to.resolve(&reference("debian@2")).unwrap();
         assert_eq!(there.cipher, to.cipher().name());
         let plain_digests = |repository: &Repository, manifest: &image::Manifest| -> Vec<_> {
-            let catalogue = Catalogue::load(manifest, repository).unwrap();
+            let catalogue = Catalogue::load(manifest, repository, repository.cipher()).unwrap();
             let leaves = catalogue.leaves().map(Result::unwrap);
             leaves
                 .map(|run| {

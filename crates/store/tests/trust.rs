@@ -83,10 +83,6 @@ impl ObjectSink for Asked<'_> {
     fn put(&self, object: &ObjectRef, bytes: bytes::Bytes) -> Result<()> {
         if self.contains(object)? { Ok(()) } else { self.0.put(object, bytes) }
     }
-
-    fn cipher(&self) -> image::Cipher {
-        ObjectSink::cipher(self.0)
-    }
 }
 
 fn capture(repository: &Repository, name: &str, asks: bool) {

@@ -6,7 +6,7 @@ use base::ErrorKind;
 use base::units::{show_bytes, show_bytes_per_second, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
-    CaptureOptions, Captured, Catalogue, ChunkSize, KnownChunks, Manifest, ObjectSink, SourceRecord,
+    CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, SourceRecord,
 };
 use serde_json::json;
 use store::{ImageName, Reference, Repository, Writer};
@@ -132,7 +132,7 @@ impl Job<'_> {
 
     fn write(&self, repository: &Repository, writer: &Writer) -> Result<()> {
         let known = known_chunks(repository, &self.image)?;
-        self.capture(writer, known, |draft| Ok(writer.publish(&self.image, draft)?))
+        self.capture((writer, writer.cipher()), known, |draft| Ok(writer.publish(&self.image, draft)?))
     }
 
     fn to_server(&self, server: &str) -> Result<()> {
@@ -142,7 +142,7 @@ impl Job<'_> {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        self.capture(&client, KnownChunks::default(), |draft| {
+        self.capture((&client, client.cipher()), KnownChunks::default(), |draft| {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(std::io::Error::from)?;
             let key = format!("{:032x}", u128::from_be_bytes(key));
@@ -153,7 +153,7 @@ impl Job<'_> {
 
     fn capture(
         &self,
-        sink: &dyn ObjectSink,
+        (sink, cipher): (&dyn ObjectSink, &Cipher),
         known: KnownChunks,
         publish: impl FnOnce(Manifest) -> Result<Manifest>,
     ) -> Result<()> {
@@ -164,6 +164,7 @@ impl Job<'_> {
             threads: self.args.effort.threads.map_or(0, Into::into),
             memory_bytes: self.args.effort.memory,
             known,
+            cipher: cipher.clone(),
             ..CaptureOptions::default()
         };
         let captured = image::capture(self.source, &self.map, sink, &options, &meter);
@@ -233,7 +234,8 @@ fn describe(name: &str, map: &DiskMap) -> String {
 fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
     match repository.resolve(&Reference::Newest(image.clone())) {
         Ok(newest) if newest.statistics.data_chunks <= KNOWN_CHUNKS_MAX => {
-            let known = Catalogue::load(&newest, repository).and_then(|found| KnownChunks::of(&found));
+            let known = Catalogue::load(&newest, repository, repository.cipher())
+                .and_then(|found| KnownChunks::of(&found));
             Ok(known.unwrap_or_default())
         }
         Ok(_) => Ok(KnownChunks::default()),

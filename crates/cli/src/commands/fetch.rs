@@ -69,7 +69,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let manifest = &version.manifest;
     target::check(&args.target, manifest, args.writing.onto_source)?;
     if context.global.dry_run {
-        let catalogue = Catalogue::load(manifest, &*client)?;
+        let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
         target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
         let record = json!({
             "type": "plan", "image": manifest.image, "number": manifest.number, "target": args.target,

@@ -55,7 +55,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         version.number
     ));
     target::check(&args.target, &version, args.writing.onto_source)?;
-    let catalogue = Arc::new(Catalogue::load(&version, &repository)?);
+    let catalogue = Arc::new(Catalogue::load(&version, &repository, repository.cipher())?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
         let record = json!({

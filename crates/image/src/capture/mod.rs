@@ -44,6 +44,8 @@ pub struct CaptureOptions {
     pub memory_bytes: u64,
     /// Chunks that need not be encoded again.
     pub known: KnownChunks,
+    /// How the sink's objects are encrypted.
+    pub cipher: Cipher,
 }
 
 impl Default for CaptureOptions {
@@ -54,6 +56,7 @@ impl Default for CaptureOptions {
             threads: 0,
             memory_bytes: PIPELINE_BYTES_DEFAULT,
             known: KnownChunks::default(),
+            cipher: Cipher::None,
         }
     }
 }
@@ -104,7 +107,7 @@ pub fn capture(
     let layout = layout_of(source, window, options.chunk)?;
     Encoder::new(options.level)?;
     progress.begin(Stage::Capture, allocated.within(window).map(Extent::len_bytes).sum());
-    let builder = TreeBuilder::new(layout.chunk, layout.chunk_count(), sink);
+    let builder = TreeBuilder::new(layout.chunk, layout.chunk_count(), sink, &options.cipher);
     let job = Job {
         source,
         start_bytes: window.offset_bytes(),
@@ -180,7 +183,7 @@ impl Job<'_> {
     }
 
     fn encode_all(&self) -> Result<()> {
-        let mut worker = Worker::new(self.layout.chunk, self.options.level, self.sink.cipher())?;
+        let mut worker = Worker::new(self.layout.chunk, self.options.level, self.options.cipher.clone())?;
         while !self.group.is_stopped() {
             let next = self.plan.lock().next();
             let Some((ticket, planned)) = next else { break };

@@ -24,7 +24,6 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use disk::WriteAt;
 
 use crate::catalogue::Catalogue;
-use crate::manifest::Manifest;
 use crate::object::Verified;
 use crate::objects::ObjectSource;
 use crate::progress::{Progress, Stage};
@@ -282,20 +281,6 @@ impl Drop for Installer {
 
 /// What waits to be written: the number of an object, and the object.
 type Item = (u64, Verified);
-
-/// Puts the version of `manifest`, whose objects `source` has, on `target`. See [`Installer`] for the errors.
-pub fn install(
-    manifest: &Manifest,
-    source: &dyn ObjectSource,
-    target: Arc<dyn WriteAt>,
-    options: InstallOptions,
-    progress: Arc<dyn Progress>,
-) -> Result<InstallReport> {
-    let catalogue = Arc::new(Catalogue::load(manifest, source)?);
-    let installer = Installer::begin(catalogue, target, options, progress)?;
-    installer.pull(source)?;
-    installer.finish()
-}
 
 /// `Refused` unless the image fits on `target` and its extents can be addressed there.
 fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {

@@ -5,7 +5,8 @@ use std::ops::Range;
 use base::Result;
 use base::limits::TREE_FANOUT;
 
-use super::{Root, entries, span};
+use super::{DecryptedNodes, Root, entries, span};
+use crate::cipher::Cipher;
 use crate::extents::ChunkSize;
 use crate::leaf::Leaf;
 use crate::manifest::Statistics;
@@ -16,10 +17,10 @@ use crate::objects::{ObjectSink, ObjectSource};
 /// not read again, so source and sink may be two places.
 ///
 /// ```
-/// use image::{ChunkExtents, ChunkSize, Child, Leaf, MemoryObjects, Root, TreeEditor};
+/// use image::{ChunkExtents, ChunkSize, Child, Cipher, Leaf, MemoryObjects, Root, TreeEditor};
 /// let (objects, size) = (MemoryObjects::new(), ChunkSize::from_log2(18).unwrap());
 /// let empty = Root { child: Child::Free, height: 4, chunk_count: 1 << 28 };
-/// let mut editor = TreeEditor::new(&objects, &objects, size, &empty, Default::default());
+/// let mut editor = TreeEditor::new((&objects, &objects), &Cipher::None, size, &empty, Default::default());
 /// editor.set(1 << 27, Leaf::Zero(ChunkExtents::full(size)))?;
 /// let (root, statistics) = editor.finish()?;
 /// assert_eq!((objects.count(), statistics.zero_chunks), (4, 1));
@@ -29,6 +30,7 @@ use crate::objects::{ObjectSink, ObjectSource};
 pub struct TreeEditor<'a> {
     source: &'a dyn ObjectSource,
     sink: &'a dyn ObjectSink,
+    cipher: &'a Cipher,
     size: ChunkSize,
     chunk_count: u64,
     /// The whole tree, without what is still open.
@@ -50,18 +52,18 @@ struct Open {
 
 impl<'a> TreeEditor<'a> {
     /// Edits the tree of `root`, whose chunks have `size` and count as `statistics`. Nodes are read from `source`, new
-    /// ones go to `sink`.
+    /// ones are put into `sink`; both are encrypted with `cipher`.
     #[must_use]
     pub fn new(
-        source: &'a dyn ObjectSource,
-        sink: &'a dyn ObjectSink,
+        (source, sink): (&'a dyn ObjectSource, &'a dyn ObjectSink),
+        cipher: &'a Cipher,
         size: ChunkSize,
         root: &Root,
         statistics: Statistics,
     ) -> Self {
         let levels = (0..root.height).map(|_| None).collect();
         let (child, chunk_count) = (root.child, root.chunk_count);
-        Self { source, sink, size, chunk_count, child, levels, next: 0, statistics }
+        Self { source, sink, cipher, size, chunk_count, child, levels, next: 0, statistics }
     }
 
     /// Lets the image reach as far as `chunk_count` chunks, if it does not yet; the new ones are free. Comes first.
@@ -186,7 +188,8 @@ impl<'a> TreeEditor<'a> {
                 false => self.child,
             };
             let first = number * span(level + 1);
-            let node = entries(&self.source, self.size, self.chunk_count, first, level + 1, child)?;
+            let nodes = DecryptedNodes { source: self.source, cipher: self.cipher };
+            let node = entries(&nodes, self.size, self.chunk_count, first, level + 1, child)?;
             self.levels[at] = Some(Open { number, node, changed: false });
         }
         self.next = self.next.max(index / span(1) * span(1));
@@ -213,7 +216,7 @@ impl<'a> TreeEditor<'a> {
     }
 
     fn put(&self, node: &Node, level: u8) -> Result<Child> {
-        let (child, bytes) = node.encode(level, self.size, &self.sink.cipher())?;
+        let (child, bytes) = node.encode(level, self.size, self.cipher)?;
         if let (Some(bytes), Some(object)) = (bytes, child.object()) {
             self.sink.put(&object, bytes)?;
         }

@@ -4,12 +4,15 @@
 
 pub(crate) mod disks;
 
+use std::sync::Arc;
+
 use base::{Chance, Digest, Result};
-use bytes::Bytes;
+use disk::WriteAt;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{
-    ChunkExtents, ChunkRef, ChunkSize, Cipher, EncryptionKey, Leaf, LeafRun, Manifest, MemoryObjects,
-    ObjectRef, ObjectSink, ObjectSource, Root, Run, TreeBuilder,
+    Catalogue, ChunkExtents, ChunkRef, ChunkSize, Cipher, DecryptedNodes, EncryptionKey, InstallOptions,
+    InstallReport, Installer, Leaf, LeafRun, Manifest, NoProgress, ObjectSink, ObjectSource, Root, Run,
+    TreeBuilder,
 };
 
 /// A manifest around a tree.
@@ -39,38 +42,14 @@ pub(crate) fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manif
     }
 }
 
-/// Objects in memory that are sealed.
-#[derive(Default)]
-pub(crate) struct Sealing(pub MemoryObjects);
-
-impl Sealing {
-    fn key() -> Cipher {
-        Cipher::Key(EncryptionKey::from_bytes([5; 32]))
-    }
+/// A key for objects that a test encrypts.
+pub(crate) fn key() -> Cipher {
+    Cipher::Key(EncryptionKey::from_bytes([5; 32]))
 }
 
-impl ObjectSource for Sealing {
-    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
-        self.0.fetch(object)
-    }
-
-    fn cipher(&self) -> Cipher {
-        Self::key()
-    }
-}
-
-impl ObjectSink for Sealing {
-    fn contains(&self, object: &ObjectRef) -> Result<bool> {
-        self.0.contains(object)
-    }
-
-    fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
-        self.0.put(object, bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        Self::key()
-    }
+/// The nodes in `source`, which are not encrypted.
+pub(crate) fn plain(source: &dyn ObjectSource) -> DecryptedNodes<'_> {
+    DecryptedNodes { source, cipher: &Cipher::None }
 }
 
 /// A chunk size that tests can afford.
@@ -108,7 +87,7 @@ pub(crate) fn random_leaf(chance: &mut Chance, size: ChunkSize) -> Leaf {
 
 /// The tree of `leaves` (ascending; the rest is free).
 pub(crate) fn build(chunk_count: u64, leaves: &[(u64, Leaf)], sink: &dyn ObjectSink) -> Result<Root> {
-    let mut builder = TreeBuilder::new(small(), chunk_count, sink);
+    let mut builder = TreeBuilder::new(small(), chunk_count, sink, &Cipher::None);
     for (index, leaf) in leaves {
         builder.push(*index, leaf)?;
     }
@@ -123,4 +102,17 @@ pub(crate) fn flatten(runs: impl Iterator<Item = Result<LeafRun>>) -> Result<Vec
         leaves.extend((run.first..run.first + run.count).map(|index| (index, run.leaf.clone())));
     }
     Ok(leaves)
+}
+
+/// Puts the version of `manifest`, whose objects `source` has, encrypted with `cipher`, on `target`.
+pub(crate) fn install(
+    manifest: &Manifest,
+    (source, cipher): (&dyn ObjectSource, &Cipher),
+    target: Arc<dyn WriteAt>,
+    options: InstallOptions,
+) -> Result<InstallReport> {
+    let catalogue = Arc::new(Catalogue::load(manifest, source, cipher)?);
+    let installer = Installer::begin(catalogue, target, options, Arc::new(NoProgress))?;
+    installer.pull(source)?;
+    installer.finish()
 }

@@ -387,7 +387,8 @@ fn draft(
     changes: &Changes<'_>,
     stamp: &Stamp,
 ) -> Result<store::Draft> {
-    let drafter = Drafter { source: addition, sink: addition, threads: addition.at_once() };
+    let drafter =
+        Drafter { source: addition, sink: addition, cipher: addition.cipher(), threads: addition.at_once() };
     let draft = match over {
         Over::Nothing | Over::Base => drafter.draft(base, changes, stamp),
         Over::Other(newest) => drafter.draft_onto(base, newest, changes, stamp),

@@ -31,7 +31,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self> {
-        let decoder = |source: &crate::Source| Ok(Decoder::new()?.decrypting(source.objects.cipher()));
+        let decoder = |source: &crate::Source| Ok(Decoder::new()?.decrypting(source.cipher.clone()));
         let decoders = shared.sources.iter().map(decoder).collect::<Result<_>>()?;
         Ok(Self { shared, decoders, plain: Vec::new(), whole: Vec::new() })
     }
@@ -182,9 +182,9 @@ impl Worker {
             Found::Empty => return Ok(Done::Node { empty: Vec::new(), bytes: 0 }),
             Found::Unknown => return Ok(Done::Failed(Failure::Missing)),
         };
-        let objects = &self.shared.sources[source].objects;
-        let verified: Verified = objects.verified(&object)?;
-        let opened = objects.cipher().decrypt_object(object.kind, &verified)?;
+        let source = &self.shared.sources[source];
+        let verified: Verified = source.objects.verified(&object)?;
+        let opened = source.cipher.decrypt_object(object.kind, &verified)?;
         let mut state = self.shared.lock();
         let (node, empty) = state.tree.open(place, &opened)?;
         if state.tree.epoch != epoch {

@@ -81,7 +81,7 @@ impl MulticastOptions {
         let asks = Arc::clone(client);
         Ok(Self {
             join: Arc::new(move |request| asks.join_session(request)),
-            cipher: image::ObjectSource::cipher(&**client),
+            cipher: client.cipher().clone(),
             interface,
             name: name.to_owned(),
             tell: Arc::new(|_| {}),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ErrorKind, Result};
-use image::{Manifest, ObjectSink, ObjectSource, SignedManifest};
+use image::{Cipher, Manifest, ObjectSink, ObjectSource, SignedManifest};
 use net::clock::Stop;
 use net::profile::Cursor;
 use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
@@ -87,6 +87,9 @@ pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A version that is being made: its objects are put first, then it is published.
 pub trait Addition: ObjectSource + ObjectSink {
+    /// How the objects of the version are encrypted.
+    fn cipher(&self) -> &Cipher;
+
     /// How many objects should be sent in parallel for the best throughput.
     fn at_once(&self) -> usize;
 

@@ -106,10 +106,6 @@ impl ObjectSource for Here<'_> {
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         self.repository.verified(object)
     }
-
-    fn cipher(&self) -> Cipher {
-        self.repository.cipher().clone()
-    }
 }
 
 impl ObjectSink for Here<'_> {
@@ -120,13 +116,13 @@ impl ObjectSink for Here<'_> {
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.writer.put(object, bytes)
     }
-
-    fn cipher(&self) -> Cipher {
-        self.repository.cipher().clone()
-    }
 }
 
 impl Addition for Here<'_> {
+    fn cipher(&self) -> &Cipher {
+        self.repository.cipher()
+    }
+
     fn at_once(&self) -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
     }

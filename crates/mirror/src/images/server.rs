@@ -127,7 +127,7 @@ impl BootProfiles for Client {
 /// number.
 fn tagged(client: &Client, image: &ImageName, tag: &TagName, trust: &Trust) -> Result<SignedManifest> {
     let record = client.tag(image.as_str(), tag.as_str())?;
-    let (number, digest) = store::read_tag(image, tag, record, &ObjectSource::cipher(client), trust)?;
+    let (number, digest) = store::read_tag(image, tag, record, client.cipher(), trust)?;
     let version = net::fetch::manifest(client, &format!("{image}@{number}"))?;
     if version.digest() == digest {
         return Ok(version);
@@ -152,10 +152,6 @@ impl ObjectSource for There {
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         self.0.fetch(object)
     }
-
-    fn cipher(&self) -> Cipher {
-        ObjectSource::cipher(&self.0)
-    }
 }
 
 impl ObjectSink for There {
@@ -166,13 +162,13 @@ impl ObjectSink for There {
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.0.put(object, bytes)
     }
-
-    fn cipher(&self) -> Cipher {
-        ObjectSink::cipher(&self.0)
-    }
 }
 
 impl Addition for There {
+    fn cipher(&self) -> &Cipher {
+        self.0.cipher()
+    }
+
     fn at_once(&self) -> usize {
         AT_ONCE
     }

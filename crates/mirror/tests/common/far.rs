@@ -119,13 +119,13 @@ impl ObjectSink for Broken<'_> {
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.0.put(object, bytes)
     }
-
-    fn cipher(&self) -> Cipher {
-        Cipher::None
-    }
 }
 
 impl Addition for Broken<'_> {
+    fn cipher(&self) -> &Cipher {
+        self.0.cipher()
+    }
+
     fn at_once(&self) -> usize {
         3
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use base::{Chance, Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{ChunkSize, Manifest, ObjectKind, ObjectRef, ObjectSource};
+use image::{ChunkSize, Cipher, Manifest, ObjectKind, ObjectRef, ObjectSource};
 use mirror::{Mirror, MirrorOptions, Served as _, Source};
 use store::{Location, Repository, Shape, Stamp};
 
@@ -126,5 +126,10 @@ impl ObjectSource for Moody {
 }
 
 pub(crate) fn source(name: &str, moody: &Arc<Moody>) -> Source {
-    Source { name: name.to_owned(), objects: Arc::clone(moody) as Arc<dyn ObjectSource>, at_once: 4 }
+    Source {
+        name: name.to_owned(),
+        objects: Arc::clone(moody) as Arc<dyn ObjectSource>,
+        cipher: Cipher::None,
+        at_once: 4,
+    }
 }

@@ -74,6 +74,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// How the server's objects are encrypted, as [`ClientOptions::cipher`] says.
+    #[must_use]
+    pub fn cipher(&self) -> &Cipher {
+        &self.options.cipher
+    }
+
     /// A client of the server at `server`: `host`, `host:port` or a URL. Sends nothing yet. The client must not be
     /// made or dropped inside an asynchronous task.
     ///
@@ -470,10 +476,6 @@ impl ObjectSource for Client {
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         self.object(object).map_err(|error| error.within(format!("fetch {object}")))
     }
-
-    fn cipher(&self) -> Cipher {
-        self.options.cipher.clone()
-    }
 }
 
 impl ObjectSink for Client {
@@ -483,9 +485,5 @@ impl ObjectSink for Client {
 
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.put_object(object, bytes).map_err(|error| error.within(format!("upload {object}")))
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.options.cipher.clone()
     }
 }

@@ -10,7 +10,8 @@ use base::limits::{CHUNK_OVERHEAD_MAX, NODE_BYTES_MAX};
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{
-    Catalogue, CatalogueBuilder, InstallReport, Installer, ObjectRef, ObjectSource, Offer, SignedManifest,
+    Catalogue, CatalogueBuilder, Cipher, InstallReport, Installer, ObjectRef, ObjectSource, Offer,
+    SignedManifest,
 };
 use parking_lot::Mutex;
 
@@ -65,10 +66,15 @@ enum Stage {
 
 impl Intake {
     /// Takes the version of `sealed`. Objects that arrive damaged by multicast are fetched from `source`.
-    pub(super) fn new(sealed: &SignedManifest, begin: Begin, source: Arc<dyn ObjectSource>) -> Result<Self> {
+    pub(super) fn new(
+        sealed: &SignedManifest,
+        begin: Begin,
+        source: Arc<dyn ObjectSource>,
+        cipher: Cipher,
+    ) -> Result<Self> {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
-        let builder = CatalogueBuilder::from_manifest(manifest, source.cipher())
+        let builder = CatalogueBuilder::from_manifest(manifest, cipher)
             .map_err(|error| error.within(format!("read the manifest of `{name}`")))?;
         let statistics = &manifest.statistics;
         let mean = statistics.encoded_bytes / statistics.data_chunks.max(1);

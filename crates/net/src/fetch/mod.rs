@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, chain, limits};
 use bytes::Bytes;
-use image::{Cipher, InstallReport, Manifest, ObjectRef, ObjectSource, SignedManifest};
+use image::{InstallReport, Manifest, ObjectRef, ObjectSource, SignedManifest};
 use proto::multicast::ReceiverCounters;
 
 use crate::api::{Family, SessionGrant, SessionRequest};
@@ -158,7 +158,12 @@ pub fn fetch(
         client,
         sealed,
         options,
-        intake: Intake::new(sealed, begin, Arc::clone(&source) as Arc<dyn ObjectSource>)?,
+        intake: Intake::new(
+            sealed,
+            begin,
+            Arc::clone(&source) as Arc<dyn ObjectSource>,
+            client.cipher().clone(),
+        )?,
         multicast_bytes: 0,
         spoilt: 0,
         scattered: 0,
@@ -422,9 +427,5 @@ impl ObjectSource for Counted {
         let bytes = self.client.fetch(object)?;
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        ObjectSource::cipher(&*self.client)
     }
 }

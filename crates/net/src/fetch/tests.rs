@@ -9,7 +9,9 @@ use base::{Chance, Extent, ExtentSet};
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, TableKind, WriteAt};
 use image::manifest::{DiskRecord, FORMAT, Origin};
-use image::{CaptureOptions, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, capture};
+use image::{
+    CaptureOptions, Cipher, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, capture,
+};
 use parking_lot::Mutex;
 
 use super::*;
@@ -224,7 +226,8 @@ impl State {
     }
 
     fn new_session(&self) -> SessionServer {
-        let catalogue = Catalogue::load(&self.version.sealed.manifest, &self.version.objects).unwrap();
+        let catalogue =
+            Catalogue::load(&self.version.sealed.manifest, &self.version.objects, &Cipher::None).unwrap();
         let send = SendOptions::on(interface::choose("lo").unwrap());
         let mut epoch = self.epoch.lock();
         *epoch += 1;

@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn what_is_read_first_goes_first_and_everything_goes_once() {
         let (manifest, objects) = noise(5);
-        let catalogue = Catalogue::load(&manifest, &*objects).unwrap();
+        let catalogue = Catalogue::load(&manifest, &*objects, &image::Cipher::None).unwrap();
         let (heads, all) = (catalogue.heads(), catalogue.objects().len() as u64);
         assert!(order(&catalogue, &[]).unwrap().ids.into_iter().eq(0..all));
         let chunks = catalogue.layout().chunk_count();

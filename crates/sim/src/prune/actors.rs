@@ -8,8 +8,8 @@ use base::{Chance, Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{
-    ChunkExtents, ChunkRef, ChunkSize, Leaf, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink,
-    ObjectSource as _, TreeBuilder,
+    ChunkExtents, ChunkRef, ChunkSize, DecryptedNodes, Leaf, Leaves, Manifest, ObjectKind, ObjectRef,
+    ObjectSink, ObjectSource as _, TreeBuilder,
 };
 use store::{ImageName, Overseer, Process, PruneEvent, PruneOptions, Reference, Repository, Stamp, Writer};
 
@@ -152,7 +152,7 @@ fn fill(writer: &Writer, chance: &mut Chance) -> Result<Manifest> {
     let sink = Sparing(writer);
     let stored = || -> Result<Manifest> {
         let size = ChunkSize::from_log2(16).expect("a good size");
-        let mut tree = TreeBuilder::new(size, INDICES, &sink);
+        let mut tree = TreeBuilder::new(size, INDICES, &sink, writer.cipher());
         for index in (0..INDICES).step_by(100) {
             if chance.hits(600_000) {
                 let bytes = Bytes::from(chance.below(CHUNKS).to_le_bytes().repeat(9));
@@ -266,7 +266,8 @@ fn read(repository: &Repository, stage: &Stage, chance: &mut Chance) -> Result<(
     };
     let read = || -> Result<()> {
         let size = found.layout()?.chunk;
-        for run in Leaves::new(repository, size, &found.root) {
+        let nodes = DecryptedNodes { source: repository, cipher: repository.cipher() };
+        for run in Leaves::new(nodes, size, &found.root) {
             if let Leaf::Data(_, chunk) = run?.leaf {
                 chunk.object().verified(repository.fetch(&chunk.object())?)?;
             }

@@ -2,7 +2,7 @@
 
 use base::Result;
 use image::manifest::Statistics;
-use image::{Layout, Leaf, ObjectSink, ObjectSource, Root, TreeEditor};
+use image::{Cipher, Layout, Leaf, ObjectSink, ObjectSource, Root, TreeEditor};
 
 use super::compose::{CodecPool, Content};
 use super::dirty_ranges::{DirtyRanges, Step};
@@ -18,6 +18,8 @@ pub(super) type Through<'a> = (&'a dyn ObjectSource, &'a dyn ObjectSink);
 pub(super) struct Edit<'a> {
     pub(super) nodes: Through<'a>,
     pub(super) chunks: Through<'a>,
+    /// How the objects of all four are encrypted.
+    pub(super) cipher: &'a Cipher,
     pub(super) codecs: &'a CodecPool,
     pub(super) threads: usize,
     pub(super) dirty: &'a DirtyRanges,
@@ -33,10 +35,9 @@ impl Edit<'_> {
         (root, statistics): (&Root, Statistics),
         is_known: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<(Root, Statistics)> {
-        let (from, to) = self.nodes;
-        let mut editor = TreeEditor::new(from, to, layout.chunk, root, statistics);
+        let mut editor = TreeEditor::new(self.nodes, self.cipher, layout.chunk, root, statistics);
         editor.grow(layout.chunk_count());
-        let mut base = Leafs::new(self.nodes, layout, root);
+        let mut base = Leafs::new(self.nodes, self.cipher, layout, root);
         let mut steps = self.dirty.steps(layout).peekable();
         while steps.peek().is_some() {
             let batch: Vec<Step> = steps.by_ref().take(BATCH_CHUNKS_MAX).collect();
@@ -63,11 +64,10 @@ impl Edit<'_> {
         window: &[(u64, Leaf)],
         is_known: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Vec<Leaf>> {
-        let cipher = self.chunks.1.cipher();
         let composed = parallel_by(
             self.threads,
             window,
-            || self.codecs.borrow(&cipher),
+            || self.codecs.borrow(self.cipher),
             |borrowed, (index, base)| {
                 let write = (self.dirty, self.content, is_known(*index));
                 borrowed.codec()?.compose(self.chunks, layout, *index, base, write)
@@ -84,8 +84,8 @@ pub(super) struct Leafs<'a> {
 }
 
 impl<'a> Leafs<'a> {
-    pub(super) fn new((source, sink): Through<'a>, layout: &Layout, root: &Root) -> Self {
-        let cursor = TreeEditor::new(source, sink, layout.chunk, root, Statistics::default());
+    pub(super) fn new(through: Through<'a>, cipher: &'a Cipher, layout: &Layout, root: &Root) -> Self {
+        let cursor = TreeEditor::new(through, cipher, layout.chunk, root, Statistics::default());
         Self { cursor, chunk_count: root.chunk_count }
     }
 

@@ -194,6 +194,7 @@ impl<'a> Job<'a> {
         Edit {
             nodes: (staging, staging),
             chunks: (self.repository, self.upload),
+            cipher: self.repository.cipher(),
             codecs: &self.repository.blobs().codecs,
             threads: cores(),
             dirty: &self.write.dirty,
@@ -215,12 +216,18 @@ impl<'a> Job<'a> {
         let mut merged_chunks = prepared.merged_chunks;
         let made = (|| {
             let manifest = &tip.manifest;
-            let mut onto =
-                TreeEditor::new(&staging, &staging, layout.chunk, &manifest.root, manifest.statistics);
+            let cipher = self.repository.cipher();
+            let mut onto = TreeEditor::new(
+                (&staging, &staging),
+                cipher,
+                layout.chunk,
+                &manifest.root,
+                manifest.statistics,
+            );
             onto.grow(layout.chunk_count());
-            let mut base = Leafs::new((&staging, &staging), &before.layout, &before.manifest.root);
+            let mut base = Leafs::new((&staging, &staging), cipher, &before.layout, &before.manifest.root);
             let through = (&prepared.staging as _, &prepared.staging as _);
-            let mut mine = Leafs::new(through, &prepared.layout, &prepared.root);
+            let mut mine = Leafs::new(through, cipher, &prepared.layout, &prepared.root);
             let dirty = &self.write.dirty;
             for step in dirty.steps(&layout) {
                 let index = match step {

@@ -10,8 +10,8 @@ use base::{Digest, Error, ErrorKind, Result, RunSet};
 use bytes::Bytes;
 use image::manifest::Parent;
 use image::{
-    Cipher, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink, ObjectSource,
-    SignedManifest,
+    Cipher, DecryptedNodes, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink,
+    ObjectSource, SignedManifest,
 };
 use parking_lot::Mutex;
 
@@ -35,6 +35,8 @@ pub struct Drafter<'a> {
     pub source: &'a dyn ObjectSource,
     /// Where the objects of the draft are stored; an object that is stored there already is not sent again.
     pub sink: &'a dyn ObjectSink,
+    /// How the objects of both are encrypted.
+    pub cipher: &'a Cipher,
     /// Chunks that are composed and sent at the same time. Use more than the number of cores if the sink is far away.
     pub threads: usize,
 }
@@ -94,8 +96,15 @@ impl Drafter<'_> {
         }
         let sink = Counted { sink: self.sink, bytes: AtomicU64::new(0) };
         let (codecs, threads, content) = (&CodecPool::default(), self.threads, changes.content);
-        let edit =
-            Edit { nodes: (nodes, nodes), chunks: (self.source, &sink), codecs, threads, dirty, content };
+        let edit = Edit {
+            nodes: (nodes, nodes),
+            chunks: (self.source, &sink),
+            cipher: self.cipher,
+            codecs,
+            threads,
+            dirty,
+            content,
+        };
         let made = edit.over(&layout, (&from.root, from.statistics), is_known);
         let (root, statistics) = made.map_err(failed)?;
         nodes.store().map_err(failed)?;
@@ -125,7 +134,7 @@ impl Drafter<'_> {
                 format!("`{}` cannot be merged with `{}`: their sizes differ", name(newest), name(base));
             return Err(Error::new(ErrorKind::Refused, text));
         }
-        let nodes: &dyn ObjectSource = nodes;
+        let nodes = DecryptedNodes { source: nodes, cipher: self.cipher };
         let differences = Differences::new(layout.chunk, (nodes, &from.root), (nodes, &to.root));
         let mut both = Vec::new();
         for difference in differences {
@@ -150,8 +159,8 @@ impl Drafter<'_> {
         (before, after): (&Leaf, &Leaf),
         dirty: &[Range<u64>],
     ) -> Result<Vec<Range<u64>>> {
-        let (codecs, cipher) = (CodecPool::default(), self.source.cipher());
-        let mut borrowed = codecs.borrow(&cipher);
+        let codecs = CodecPool::default();
+        let mut borrowed = codecs.borrow(self.cipher);
         let codec = borrowed.codec()?;
         let old = codec.open(self.source, layout.chunk, before)?.to_vec();
         let new = codec.open(self.source, layout.chunk, after)?;
@@ -200,10 +209,6 @@ impl ObjectSink for Counted<'_> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         self.sink.put(object, bytes)
     }
-
-    fn cipher(&self) -> Cipher {
-        self.sink.cipher()
-    }
 }
 
 /// The nodes of a draft: recently read ones, and new ones that will be stored together.
@@ -218,7 +223,7 @@ struct Nodes<'a> {
 
 impl<'a> Nodes<'a> {
     fn new(drafter: &Drafter<'a>) -> Self {
-        let Drafter { source, sink, threads } = *drafter;
+        let Drafter { source, sink, threads, .. } = *drafter;
         let (read, made, stored) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
         Self { source, sink, threads, read, made, stored }
     }
@@ -251,10 +256,6 @@ impl ObjectSource for Nodes<'_> {
         read.0.insert(object.digest, bytes.clone());
         Ok(bytes)
     }
-
-    fn cipher(&self) -> Cipher {
-        self.source.cipher()
-    }
 }
 
 impl ObjectSink for Nodes<'_> {
@@ -271,9 +272,5 @@ impl ObjectSink for Nodes<'_> {
         let is_full = made.1 > NODE_BYTES_MAX;
         drop(made);
         if is_full { self.store() } else { Ok(()) }
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.sink.cipher()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use base::{Digest, Result};
 use bytes::Bytes;
-use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
+use image::{ObjectRef, ObjectSink, ObjectSource};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::upload::Upload;
@@ -52,10 +52,6 @@ impl ObjectSource for Staging<'_> {
         let found = self.lock().nodes.get(&object.digest).map(|(_, bytes)| bytes.clone());
         found.map_or_else(|| Nodes(self.repository).fetch(object), Ok)
     }
-
-    fn cipher(&self) -> Cipher {
-        self.repository.cipher().clone()
-    }
 }
 
 impl ObjectSink for Staging<'_> {
@@ -72,9 +68,5 @@ impl ObjectSink for Staging<'_> {
         }
         staged.nodes.insert(object.digest, (*object, bytes));
         Ok(())
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.repository.cipher().clone()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use base::Result;
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink};
+use image::{Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
 use crate::lease::writer::Writer;
@@ -52,9 +52,5 @@ impl ObjectSink for Upload<'_> {
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         self.writer.put(object, bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.repository.cipher().clone()
     }
 }

@@ -74,6 +74,12 @@ impl Good {
 }
 
 impl Writer {
+    /// How the repository's objects are encrypted.
+    #[must_use]
+    pub fn cipher(&self) -> &Cipher {
+        self.repository.cipher()
+    }
+
     /// Begins a writer. `stamp` shows users who writes and when.
     pub fn begin(repository: &Repository, stamp: &Stamp) -> Result<Self> {
         let mut writer = Self::begin_without_heartbeat(repository, stamp)?;
@@ -299,9 +305,5 @@ impl ObjectSink for Writer {
     /// Stores the object; it is durable when a version is published.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.store(object, bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.repository.cipher().clone()
     }
 }

@@ -14,7 +14,7 @@ use futures::TryStreamExt as _;
 use futures::executor::block_on;
 use image::chunk::PlainHasher;
 use image::manifest::{DiskRecord, Origin, Statistics};
-use image::{ChunkExtents, ChunkSize, Encoder, Leaf, Manifest, ObjectRef, ObjectSink, TreeBuilder};
+use image::{ChunkExtents, ChunkSize, Cipher, Encoder, Leaf, Manifest, ObjectRef, ObjectSink, TreeBuilder};
 use lab::{Engine, Gateway};
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -196,25 +196,44 @@ pub(crate) fn chunk_size() -> ChunkSize {
 /// Puts an image of `chunks` chunks into `sink`: one third free, one third zeros, one third data that depends on
 /// `seed`. Equal seeds give equal images. Returns the draft of its manifest, and its chunks.
 pub(crate) fn put_image(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
-    put(sink, seed, chunks, 4096, |_| true)
+    put_encrypted(sink, &Cipher::None, seed, chunks)
+}
+
+/// [`put_image`] into a sink that is encrypted with `cipher`.
+pub(crate) fn put_encrypted(
+    sink: &dyn ObjectSink,
+    cipher: &Cipher,
+    seed: u64,
+    chunks: u64,
+) -> (Manifest, Vec<ObjectRef>) {
+    put(sink, cipher, seed, chunks, 4096, |_| true)
 }
 
 /// [`put_image`] with less data, for files that are kept for ever: same tree height, few and small chunks.
-pub(crate) fn put_little(sink: &dyn ObjectSink, seed: u64, chunks: u64) -> (Manifest, Vec<ObjectRef>) {
-    put(sink, seed, chunks, 64, |index| index < 6 || index % 99 == 0)
+pub(crate) fn put_little(
+    sink: &dyn ObjectSink,
+    cipher: &Cipher,
+    seed: u64,
+    chunks: u64,
+) -> (Manifest, Vec<ObjectRef>) {
+    put(sink, cipher, seed, chunks, 64, |index| index < 6 || index % 99 == 0)
 }
 
 fn put(
     sink: &dyn ObjectSink,
+    cipher: &Cipher,
     seed: u64,
     chunks: u64,
     random_bytes: usize,
     has_data: impl Fn(u64) -> bool,
 ) -> (Manifest, Vec<ObjectRef>) {
     let size = chunk_size();
-    let (mut chance, mut encoder, mut hasher) =
-        (Chance::from_seed(seed), Encoder::new(1).unwrap().encrypting(sink.cipher()), PlainHasher::default());
-    let mut tree = TreeBuilder::new(size, chunks, sink);
+    let (mut chance, mut encoder, mut hasher) = (
+        Chance::from_seed(seed),
+        Encoder::new(1).unwrap().encrypting(cipher.clone()),
+        PlainHasher::default(),
+    );
+    let mut tree = TreeBuilder::new(size, chunks, sink, cipher);
     let mut objects = Vec::new();
     for index in 0..chunks {
         let extents = ChunkExtents::full(size);

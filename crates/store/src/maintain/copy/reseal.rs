@@ -4,7 +4,7 @@
 use base::Result;
 use bytes::Bytes;
 use image::{
-    ChunkRef, Cipher, Leaf, LeafRun, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink, Root, TreeBuilder,
+    ChunkRef, Leaf, LeafRun, Leaves, Manifest, ObjectKind, ObjectRef, ObjectSink, Root, TreeBuilder,
 };
 
 use super::sent::{READERS, Sent, WINDOW_CHUNKS};
@@ -18,7 +18,7 @@ use crate::repository::Repository;
 pub(super) fn send(manifest: &Manifest, from: &Repository, to: &Writer, sent: &Sent) -> Result<(Root, u64)> {
     let layout = manifest.layout()?;
     let arriving = Arriving { to, sent };
-    let mut tree = TreeBuilder::new(layout.chunk, layout.chunk_count(), &arriving);
+    let mut tree = TreeBuilder::new(layout.chunk, layout.chunk_count(), &arriving, to.cipher());
     let mut runs = Leaves::new(Nodes(from), layout.chunk, &manifest.root);
     let mut encoded_bytes = 0;
     loop {
@@ -43,7 +43,7 @@ fn move_leaf(leaf: &Leaf, from: &Repository, arriving: &Arriving<'_>) -> Result<
     let object = chunk.object();
     let stored = image::ObjectSource::verified(from, &object)?;
     let plain = from.cipher().decrypt_object(ObjectKind::Chunk, &stored)?;
-    let sealed = arriving.cipher().encrypt_object(ObjectKind::Chunk, plain.bytes().to_vec())?;
+    let sealed = arriving.to.cipher().encrypt_object(ObjectKind::Chunk, plain.bytes().to_vec())?;
     let name = ObjectRef::of(ObjectKind::Chunk, &sealed);
     arriving.put(&name, sealed)?;
     let chunk = ChunkRef { encoded_len: name.len, encoded: name.digest, plain: chunk.plain };
@@ -67,9 +67,5 @@ impl ObjectSink for Arriving<'_> {
         }
         self.sent.count(object);
         self.to.put(object, bytes)
-    }
-
-    fn cipher(&self) -> Cipher {
-        self.to.cipher()
     }
 }
