@@ -1,36 +1,27 @@
-//! The HTTP/1.1 client for `object_store`: keeps connections open, uses TLS with the machine's certificate
-//! authorities, and limits how long a store may stay silent. `object_store` itself retries; this client tells it the
-//! kind of each error.
+//! The HTTP/1.1 client for `object_store`, on the HTTP library that `net` uses, too: keeps connections open, uses TLS
+//! with the machine's certificate authorities, and limits how long a store may stay silent. `object_store` itself
+//! retries; this client tells it the kind of each error.
 
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
-use bytes::Bytes;
-use futures::FutureExt as _;
-use http::HeaderValue;
-use http::header::USER_AGENT;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector as Tcp;
-use hyper_util::client::legacy::{Client, Error as ClientError};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use http_body_util::BodyExt as _;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
-    HttpResponseBody, HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
 };
+use reqwest::redirect::Policy;
+use reqwest::{Body, Client, Request, Url};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::time::Sleep;
 
 /// Longest time to set up a connection, with TLS.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Longest time from the end of a request to the head of its answer, and between two pieces of an answer.
+/// Longest time from the begin of a request to the head of its answer, and between two pieces of an answer.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Most idle connections that are kept open, and for how long.
 const IDLE_CONNECTIONS_MAX: usize = 64;
@@ -91,44 +82,49 @@ fn authorities(ca_bundle: Option<&Path>) -> Result<Vec<CertificateDer<'static>>>
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        let mut tcp = Tcp::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_MAX));
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(self.tls.clone())
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
+        let client = Client::builder()
+            .use_preconfigured_tls(self.tls.clone())
+            .user_agent(concat!("diskcast/", env!("CARGO_PKG_VERSION")))
+            .no_proxy()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_MAX)
+            .read_timeout(SILENCE_MAX)
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(connector);
-        Ok(HttpClient::new(Service(client)))
+            .build();
+        let failed = |source| object_store::Error::Generic { store: "HTTP", source: Box::new(source) };
+        Ok(HttpClient::new(Service(client.map_err(failed)?)))
     }
 }
 
 #[derive(Debug)]
-struct Service(Client<HttpsConnector<Tcp>, HttpRequestBody>);
+struct Service(Client);
 
 #[async_trait::async_trait]
 impl HttpService for Service {
-    async fn call(&self, mut request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
-        let agent = HeaderValue::from_static(concat!("diskcast/", env!("CARGO_PKG_VERSION")));
-        request.headers_mut().insert(USER_AGENT, agent);
-        // Sending the body takes time too: allow 1 µs per byte, about one second per MiB.
-        let patience = SILENCE_MAX + Duration::from_micros(request.body().content_length() as u64);
-        let answered = tokio::time::timeout(patience, self.0.request(request)).await;
-        let answer = answered.map_err(|silence| HttpError::new(HttpErrorKind::Timeout, silence))?;
-        let (parts, body) =
-            answer.map_err(|error| HttpError::new(kind_of_client(&error), error))?.into_parts();
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(Patient::new(body))))
+    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        let (head, body) = request.into_parts();
+        let url = Url::parse(&head.uri.to_string())
+            .map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let mut request = Request::new(head.method, url);
+        *request.headers_mut() = head.headers;
+        *request.body_mut() = Some(Body::wrap(body));
+        let answer = self.0.execute(request).await;
+        let answer = answer.map_err(|error| HttpError::new(kind(&error), error))?;
+        let (head, body) = http::Response::<Body>::from(answer).into_parts();
+        let body = body.map_err(|error| CutShort::during(kind(&error), error));
+        Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
     }
 }
 
-fn kind_of_client(error: &ClientError) -> HttpErrorKind {
-    if error.is_connect() { HttpErrorKind::Connect } else { kind_beneath(error) }
+fn kind(error: &reqwest::Error) -> HttpErrorKind {
+    if error.is_connect() {
+        HttpErrorKind::Connect
+    } else if error.is_timeout() {
+        HttpErrorKind::Timeout
+    } else {
+        kind_beneath(error)
+    }
 }
 
 /// The kind of the first HTTP or system error in the chain of sources of `error`.
@@ -175,52 +171,5 @@ impl std::fmt::Display for CutShort {
 impl std::error::Error for CutShort {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&*self.0)
-    }
-}
-
-/// The body of an answer. Reading it fails if nothing arrives for [`SILENCE_MAX`].
-struct Patient {
-    body: Incoming,
-    silence: Pin<Box<Sleep>>,
-    heard: bool,
-}
-
-impl Patient {
-    fn new(body: Incoming) -> Self {
-        Self { body, silence: Box::pin(tokio::time::sleep(SILENCE_MAX)), heard: false }
-    }
-}
-
-impl Body for Patient {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            self.heard = true;
-            return Poll::Ready(
-                frame.map(|read| read.map_err(|error| CutShort::during(kind_beneath(&error), error))),
-            );
-        }
-        // The timer is set again only when the body has to wait, not for each frame: frames often come in bursts.
-        if std::mem::take(&mut self.heard) {
-            let until = tokio::time::Instant::now() + SILENCE_MAX;
-            self.silence.as_mut().reset(until);
-        }
-        self.silence.poll_unpin(context).map(|()| {
-            let silence = std::io::Error::new(std::io::ErrorKind::TimedOut, "nothing more came");
-            Some(Err(CutShort::during(HttpErrorKind::Timeout, silence)))
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
