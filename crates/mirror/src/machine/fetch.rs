@@ -218,8 +218,16 @@ impl Core {
 
     /// Ends a fetch whose item is local and recorded: updates the sets and wakes the operations that wait.
     fn landed(&mut self, id: OpId, fetch: &Fetch) {
+        debug_assert!(
+            self.locked.iter().any(|(locked, _)| *locked == id),
+            "a range is locked until it is clean"
+        );
         for run in self.became_clean(fetch) {
             let sectors = self.cut.sectors_of(run.clone());
+            debug_assert!(
+                !self.writing.iter().any(|(_, range)| overlaps(range, &sectors)),
+                "no write is running in a range that becomes clean"
+            );
             self.held.kept.remove(sectors);
             self.held.suspect.remove(run.clone());
             self.held.clean.insert(run);

@@ -50,6 +50,7 @@ impl Core {
             FlushPhase::Barrier { records, .. } => {
                 // `Rounds::appended` counted the barrier as a record, but it is none.
                 self.rounds.records -= 1;
+                debug_assert!(records <= self.rounds.records, "a barrier covers records that were appended");
                 self.rounds.covered = records;
             }
             FlushPhase::Wait => {}
@@ -58,6 +59,7 @@ impl Core {
 
     fn round_over(&mut self) {
         let rounds = &mut self.rounds;
+        debug_assert!(rounds.running && rounds.over < rounds.begun, "a round of syncing ends once");
         rounds.running = false;
         rounds.over = rounds.begun;
         if !self.broken {
@@ -99,6 +101,7 @@ impl Core {
     }
 
     pub(in crate::machine) fn done_freeze(&mut self, _id: OpId, freeze: &mut Freeze, done: &Done) {
+        debug_assert!(self.writing.is_empty(), "no write is half done at the moment of a generation");
         freeze.over = Some(match done {
             Done::Failed(failure) => {
                 self.broken = true;
@@ -184,6 +187,7 @@ impl Core {
         match done {
             Done::Well if !rewrite.synced => rewrite.synced = true,
             Done::Appended(end) => {
+                debug_assert!(self.appending.is_empty(), "no record is on its way into the old journal");
                 // The new journal was synced: all that it says is durable.
                 self.rounds.records -= 1;
                 self.rounds.covered = self.rounds.records;

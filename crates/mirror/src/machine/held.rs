@@ -40,6 +40,7 @@ impl Held {
 
     /// Makes all dirty sectors frozen: a commit begins.
     pub fn freeze(&mut self) {
+        debug_assert!(self.frozen.is_empty(), "one generation ends before the next one begins");
         self.frozen = std::mem::take(&mut self.dirty);
         self.frozen_freed = std::mem::take(&mut self.freed);
     }
@@ -51,6 +52,7 @@ impl Held {
         self.freed.extend(&freed);
         let frozen = std::mem::take(&mut self.frozen);
         self.dirty.extend(&frozen);
+        debug_assert!(self.freed.iter().all(|run| self.dirty.contains(&run)), "freed sectors are dirty");
     }
 
     /// Makes these sectors dirty and not freed.
@@ -95,6 +97,10 @@ impl Held {
         here.into_iter().for_each(|run| self.kept.remove(run));
         let dirty: Vec<Sectors> = self.dirty.iter().collect();
         dirty.into_iter().for_each(|run| self.kept.remove(run));
+        debug_assert!(
+            !self.clean.iter().any(|chunks| self.kept.touches(&cut.sectors_of(chunks))),
+            "kept sectors lie outside clean chunks"
+        );
     }
 
     /// Whether all of `range` is in the local file.

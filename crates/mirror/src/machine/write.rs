@@ -38,6 +38,10 @@ impl Core {
                     }
                 }
                 WritePhase::Data => {
+                    debug_assert!(
+                        self.held.frozen.within(write.range.clone()).all(|run| self.copied.contains(&run)),
+                        "frozen sectors are copied out before they are overwritten"
+                    );
                     let range = write.range.clone();
                     return Step::Do(match write.zeros {
                         None => Io::Write(range),

@@ -187,6 +187,7 @@ impl Repairs {
             None => self.take_symbols(object, blocks, symbols.min(count_max.into()), sequence),
         };
         let pending = self.pending.get_mut(&object).expect("just seen");
+        debug_assert!(count > 0 && count <= count_max, "a run of {count} packets, at most {count_max}");
         pending.symbols -= if first >= blocks { count.into() } else { 0 };
         let (more, done) = (pending.symbols, pending.is_empty());
         if done {

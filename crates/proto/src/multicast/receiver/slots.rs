@@ -108,6 +108,7 @@ impl Slots {
         if self.used_bytes + bytes > self.budget_bytes {
             return None;
         }
+        debug_assert!(!self.by_object.contains_key(&header.object), "an object has one slot");
         self.used_bytes += bytes;
         self.begun += 1;
         self.begun_bytes += bytes;
@@ -180,6 +181,7 @@ impl Slots {
         if entry.complete || entry.lacking() > 0 {
             return None;
         }
+        debug_assert_eq!(entry.missing.len() as usize, entry.held.len(), "each missing block has a symbol");
         entry.complete = true;
         let (bytes, held) = (entry.bytes, std::mem::take(&mut entry.held).into());
         self.stop_filling(slot);
@@ -190,7 +192,8 @@ impl Slots {
     pub(super) fn free(&mut self, slot: Slot) {
         let Some(entry) = self.entries.get_mut(slot.0 as usize).and_then(Option::take) else { return };
         self.used_bytes -= u64::from(entry.padded_bytes);
-        self.by_object.remove(&entry.object);
+        let slot_of = self.by_object.remove(&entry.object);
+        debug_assert_eq!(slot_of, Some(slot), "the map and the slots agree");
         self.last = None;
         self.unused.push(slot.0);
         self.stop_filling(slot);

@@ -85,6 +85,10 @@ impl Stream {
     /// Advances `decided` if `REORDERING` has passed.
     pub(super) fn decide(&mut self, now: Instant) {
         if now.since(self.mark.0) >= REORDERING {
+            debug_assert!(
+                self.mark.1 <= self.sent.unwrap_or(0),
+                "only what was sent can have had time to arrive"
+            );
             self.decided = self.mark.1;
             self.mark = (now, self.sent.unwrap_or(0));
         }

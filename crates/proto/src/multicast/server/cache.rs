@@ -77,6 +77,7 @@ impl Cache {
     /// A plan no longer needs this object.
     pub(super) fn unpin(&mut self, object: u64) {
         let Some(entry) = self.entries.get_mut(&object) else { return };
+        debug_assert!(entry.pins > 0, "an object is unpinned as often as it was pinned");
         entry.pins = entry.pins.saturating_sub(1);
         if entry.pins == 0 {
             self.pinned_bytes -= entry.bytes;
@@ -98,6 +99,7 @@ impl Cache {
     }
 
     fn evict(&mut self, events: &mut VecDeque<ServerEvent>) {
+        debug_assert!(self.pinned_bytes <= self.used_bytes, "pinned objects are in memory, or on their way");
         while self.used_bytes > self.budget_bytes {
             let Some((object, stamp)) = self.idle.pop_front() else { return };
             if self.entries.get(&object).is_some_and(|entry| entry.pins == 0 && entry.stamp == stamp) {

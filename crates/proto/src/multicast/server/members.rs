@@ -78,6 +78,7 @@ impl Members {
             }
             self.tick(now);
             self.total += 1;
+            debug_assert!(self.list.len() as u64 <= self.total, "every receiver was counted when it joined");
             if self.list.is_empty() {
                 self.look_at = now + self.timeout;
             }

@@ -123,7 +123,8 @@ impl Schedule {
         let first = head.or_else(|| self.next_urgent());
         let object = first.or_else(|| self.next_data())?;
         self.wanted.remove(object);
-        self.planned.insert(object);
+        let is_new = self.planned.insert(object);
+        debug_assert!(is_new, "an object is wanted or planned, not both");
         if first.is_some() {
             self.planned_heads.push_back(object);
         } else {
@@ -161,7 +162,8 @@ impl Schedule {
             self.planned_data.pop_front();
             self.cursor = object.max(self.heads);
         }
-        self.planned.remove(object);
+        let was_planned = self.planned.remove(object);
+        debug_assert!(was_planned, "only planned objects are sent in full");
     }
 
     /// A pass over `object` begins with this sequence. Returns why the object is sent again, if it was sent before.

@@ -59,6 +59,7 @@ impl Server {
 
     /// Removes an object from the plan, and begins a pass over it if it is in memory.
     pub(super) fn begin_pass(&mut self, object: u64) {
+        debug_assert!(self.pass.is_none(), "a pass is completed before the next one begins");
         self.repairs_in_row = 0;
         self.schedule.take(object);
         if self.cache.place(object) == Place::Ready {
@@ -123,6 +124,8 @@ impl Server {
     pub(super) fn run(&mut self, now: Instant, piece: Piece) -> Run {
         let shape = self.config.shape;
         let Piece { object, first, count, .. } = piece;
+        debug_assert!((1..=u32::from(self.run_blocks_max())).contains(&count), "a run of {count} packets");
+        debug_assert_eq!(self.cache.place(object), Place::Ready, "only objects in memory are sent");
         let object_bytes = self.config.object_bytes[index(object)];
         let first_header = BlockHeader {
             sequence: self.sequence,
