@@ -146,11 +146,13 @@ struct Course {
     rejected: Option<String>,
     /// Why the last renewal failed.
     failed: Option<String>,
-    told: Told,
+    /// The last of [`News`] that was reported, so that each is reported once.
+    reported: Reported,
 }
 
+/// The kinds of [`News`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Told {
+enum Reported {
     #[default]
     Nothing,
     Ending,
@@ -181,7 +183,7 @@ impl Course {
     /// Sets the token. If it is another one, everything known about the old one is dropped.
     fn holds(&mut self, token: &JoinToken) {
         if self.token.as_ref() != Some(token) {
-            *self = Self { token: Some(token.clone()), told: self.told, ..Self::default() };
+            *self = Self { token: Some(token.clone()), reported: self.reported, ..Self::default() };
         }
     }
 
@@ -197,18 +199,18 @@ impl Course {
     /// The change to report at `now`; each state is reported once.
     fn news(&mut self, now: u64) -> Option<News> {
         let standing = self.term.map(|term| (term.standing(now), clock::rfc3339(term.expires)));
-        let (told, news) = match (&self.rejected, standing) {
-            (_, Some((Standing::Over, at))) => (Told::Expired, News::Expired(at)),
-            (Some(why), _) => (Told::Rejected, News::Rejected(why.clone())),
+        let (reported, news) = match (&self.rejected, standing) {
+            (_, Some((Standing::Over, at))) => (Reported::Expired, News::Expired(at)),
+            (Some(why), _) => (Reported::Rejected, News::Rejected(why.clone())),
             (None, Some((Standing::Ending, at))) => {
                 let why = self.failed.as_ref().map(|why| format!("{at}: {why}"));
-                (Told::Ending, News::Ending(why.unwrap_or(at)))
+                (Reported::Ending, News::Ending(why.unwrap_or(at)))
             }
-            (None, Some((_, at))) => (Told::Nothing, News::Good(at)),
+            (None, Some((_, at))) => (Reported::Nothing, News::Good(at)),
             // The server has not answered yet.
             (None, None) => return None,
         };
-        (std::mem::replace(&mut self.told, told) != told).then_some(news)
+        (std::mem::replace(&mut self.reported, reported) != reported).then_some(news)
     }
 
     /// Time until the next check.

@@ -36,11 +36,11 @@ fn what_others_read_is_prefetched_and_given_up_where_it_does_not_pay() {
     let waits = |outcome: &MirrorOutcome| outcome.counters.demanded_chunks;
     let mut waited = [0, 0];
     for seed in 0..10 {
-        let wrong = run(&MirrorScenario::told(seed, false));
+        let wrong = run(&MirrorScenario::hinted(seed, false));
         let (brought, used) = (wrong.counters.expected_bytes, wrong.counters.expected_used_bytes);
         assert!(wrong.violations.is_empty() && !wrong.expects, "seed {seed}: {:?}", wrong.violations);
         assert!(brought < FORETOLD_BYTES / 2 && used == 0, "seed {seed}: {brought} {used}");
-        let right = run(&MirrorScenario::told(seed, true));
+        let right = run(&MirrorScenario::hinted(seed, true));
         let (brought, used) = (right.counters.expected_bytes, right.counters.expected_used_bytes);
         assert!(right.violations.is_empty() && right.expects, "seed {seed}: {:?}", right.violations);
         assert!(brought > FORETOLD_BYTES / 4 && used > 0, "seed {seed}: {used} of {brought}");

@@ -252,7 +252,8 @@ impl Mirror {
                 Err(error) => return Err(error),
             }
         }
-        let text = format!("commit the disk to `{image}`: too many other writers commit at this moment");
+        let text =
+            format!("commit the disk to `{image}`: too many other writers are committing; try again later");
         Err(Error::new(ErrorKind::Io, text))
     }
 

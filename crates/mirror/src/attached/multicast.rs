@@ -20,7 +20,7 @@ use net::client::Client;
 use net::clock::{Clock, Stop};
 use net::interface::{self, Interface};
 use net::multicast::order::{self, NODES_MAX};
-use net::multicast::receiver::{Accept, Consumer, End, Heard, ReceiveOptions, Wish, receive};
+use net::multicast::receiver::{Accept, Consumer, End, ReceiveOptions, SessionView, Wish, receive};
 use net::waker::Waker;
 
 use super::fetch::Worker;
@@ -293,7 +293,7 @@ struct Intake<'a> {
     /// Objects that the second thread is writing, by number in the session.
     filling: BTreeSet<u64>,
     /// The complete tree, until there is room for it in the queue to the second thread.
-    planting: Option<Arc<Catalogue>>,
+    tree_to_load: Option<Arc<Catalogue>>,
     /// Wanted objects: number in the session, and the chunks that need the object.
     wanted: BTreeMap<u64, Vec<u64>>,
     /// Wishes for chunks whose object is not known yet.
@@ -336,7 +336,7 @@ impl<'a> Intake<'a> {
             jobs,
             filled,
             filling: BTreeSet::new(),
-            planting: None,
+            tree_to_load: None,
             wanted: BTreeMap::new(),
             unnamed: VecDeque::new(),
             wishes: Vec::new(),
@@ -409,7 +409,7 @@ impl<'a> Intake<'a> {
         let order = order::order(&catalogue, &self.first).map_err(wrong)?;
         let mut places = vec![0; order.ids.len()];
         (0..).zip(&order.ids).for_each(|(place, &id)| places[index(id)] = place);
-        self.planting = Some(Arc::clone(&catalogue));
+        self.tree_to_load = Some(Arc::clone(&catalogue));
         let session = Session { catalogue, ids: order.ids, places };
         self.wishes.push(Wish::Lengths(session.lengths()));
         let first = order.first.into_iter().map(|(chunk, id)| (chunk, session.places[index(id)]));
@@ -482,17 +482,17 @@ impl<'a> Intake<'a> {
 
     /// Passes the tree to the second thread, if its queue has room.
     fn load_tree(&mut self) {
-        if let Some(catalogue) = self.planting.take()
+        if let Some(catalogue) = self.tree_to_load.take()
             && let Err(TrySendError::Full(Job::Tree(catalogue))) = self.jobs.try_send(Job::Tree(catalogue))
         {
-            self.planting = Some(catalogue);
+            self.tree_to_load = Some(catalogue);
         }
     }
 
     fn take_chunk(&mut self, place: u64, bytes: &Bytes) -> Accept {
         let Stage::Chunks(session) = &self.stage else { return Accept::Taken };
         let Some(chunks) = self.wanted.get(&place) else { return Accept::Taken };
-        if self.planting.is_some() {
+        if self.tree_to_load.is_some() {
             return Accept::Full;
         }
         let object = session.catalogue.objects()[index(session.ids[index(place)])];
@@ -542,13 +542,13 @@ impl Consumer for Intake<'_> {
         Some(&self.member.waker)
     }
 
-    fn hear(&mut self, heard: Heard) {
-        if heard.blocks > self.blocks {
-            self.blocks = heard.blocks;
+    fn observe(&mut self, view: SessionView) {
+        if view.blocks > self.blocks {
+            self.blocks = view.blocks;
             self.moved();
         }
-        self.members = Some(heard.receivers);
-        if heard.receivers > 1 && !std::mem::replace(&mut self.begun, true) {
+        self.members = Some(view.receivers);
+        if view.receivers > 1 && !std::mem::replace(&mut self.begun, true) {
             self.moved();
             if self.heads > 0 {
                 self.wishes.push(Wish::Want(0..self.heads));

@@ -36,7 +36,7 @@ pub use blobs::{Changes, ReadContent};
 pub use credential::{Again, Credential};
 use failure::{Failure, read_at_most};
 pub use options::ClientOptions;
-use watch::Told;
+use watch::OutageNotice;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
@@ -66,7 +66,7 @@ pub struct Client {
     /// Whether the server has ever answered.
     answered: AtomicBool,
     /// Whether the user was told that the server does not answer.
-    told: Told,
+    outage: OutageNotice,
     /// The session to whose statistics fetched objects are assigned.
     session: Mutex<Option<api::SessionId>>,
     /// The name of this client's upload (see [`api::UPLOAD_HEADER`]).
@@ -121,7 +121,7 @@ impl Client {
             options,
             chance,
             answered,
-            told: Told::default(),
+            outage: OutageNotice::default(),
             session,
             upload,
         })
@@ -139,7 +139,7 @@ impl Client {
             options,
             chance: Mutex::new(clock::jitter()),
             answered: AtomicBool::new(self.answered.load(Ordering::Relaxed)),
-            told: Told::default(),
+            outage: OutageNotice::default(),
             session: Mutex::new(self.beside()),
             upload: upload_name(),
         }
@@ -358,7 +358,7 @@ impl Client {
     ) -> Result<T> {
         let clock = Clock::start();
         let first = !self.answered.load(Ordering::Relaxed);
-        let _watch = first.then(|| self.told.watch(&self.server, &self.options));
+        let _watch = first.then(|| self.outage.watch(&self.server, &self.options));
         let (mut pause, mut reloaded) = (PAUSE_MIN, false);
         loop {
             if self.options.stop.is_stopped() {
@@ -366,7 +366,7 @@ impl Client {
             }
             let failure = match attempt(self.limit(&clock)) {
                 Ok(done) => {
-                    self.told.answered(&self.server, &self.options);
+                    self.outage.answered(&self.server, &self.options);
                     return Ok(done);
                 }
                 Err(failure) => failure,
@@ -384,7 +384,7 @@ impl Client {
             if failure.at_once {
                 continue;
             }
-            self.told.failed(&self.server, &self.options, &failure, left);
+            self.outage.failed(&self.server, &self.options, &failure, left);
             // A random pause between half of `pause` and all of it, so that clients that failed together do not
             // return together.
             let half = u64::try_from(pause.min(left).as_micros() / 2).unwrap_or(u64::MAX);

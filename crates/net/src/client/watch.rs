@@ -15,12 +15,11 @@ use super::options::ClientOptions;
 /// The user is told if the first answer takes longer than this.
 const SOON: Duration = Duration::from_secs(3);
 
-/// Whether the user was told that the server does not answer. Told once for all waiting requests, until one of them
-/// is answered.
+/// Tells the user that the server does not answer: once for all waiting requests, until one of them is answered.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<AtomicBool>);
+pub(super) struct OutageNotice(Arc<AtomicBool>);
 
-impl Told {
+impl OutageNotice {
     /// An attempt failed; further attempts follow for at most `left`.
     pub(super) fn failed(&self, server: &Url, options: &ClientOptions, failure: &Failure, left: Duration) {
         self.tell(server, options, &format!(" ({})", failure.root_cause()), left);

@@ -84,7 +84,7 @@ pub enum Wish {
 
 /// What a receiver knows of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
+pub struct SessionView {
     /// Number of receivers, this one included.
     pub receivers: u32,
     /// Number of wanted blocks that arrived so far.
@@ -112,8 +112,8 @@ pub trait Consumer {
     }
 
     /// Called often, with what is known of the session, once a packet has arrived.
-    fn hear(&mut self, heard: Heard) {
-        let _ = heard;
+    fn observe(&mut self, view: SessionView) {
+        let _ = view;
     }
 
     /// `object` is not requested any more: get it in another way. It had a wrong digest, or unicast is cheaper.

@@ -22,7 +22,7 @@ use proto::multicast::{
 
 use super::buffers::Buffers;
 use super::bundle::{BUNDLE_BLOCKS_MAX, Lacked, Packing};
-pub use super::consumer::{Accept, Consumer, End, Heard, ReceiveOptions, Received, Wish};
+pub use super::consumer::{Accept, Consumer, End, ReceiveOptions, Received, SessionView, Wish};
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
@@ -237,7 +237,7 @@ impl Driver<'_> {
             self.transmit();
             if self.heard {
                 let (receivers, blocks) = (self.machine.receivers(), self.machine.counters().blocks_received);
-                self.consumer.hear(Heard { receivers, blocks });
+                self.consumer.observe(SessionView { receivers, blocks });
             }
             if let Some(end) = self.is_over(now) {
                 return Ok(end);

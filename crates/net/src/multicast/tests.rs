@@ -13,7 +13,7 @@ use image::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource};
 
 use super::budget::Budget;
 use super::bundle::BUNDLE_BLOCKS_ATTACHED;
-use super::receiver::{Accept, Consumer, End, Heard, ReceiveOptions, Received, Wish, receive};
+use super::receiver::{Accept, Consumer, End, ReceiveOptions, Received, SessionView, Wish, receive};
 use super::server::{SessionConfig, SessionServer};
 use crate::api::{Key, SessionGrant, SessionRequest};
 use crate::clock::Stop;
@@ -295,7 +295,7 @@ struct Hurried<'a> {
     came: Vec<u64>,
     asked: bool,
     hurried: bool,
-    heard: Heard,
+    view: SessionView,
 }
 
 impl Consumer for Hurried<'_> {
@@ -317,8 +317,8 @@ impl Consumer for Hurried<'_> {
         Ok(Accept::Taken)
     }
 
-    fn hear(&mut self, heard: Heard) {
-        self.heard = heard;
+    fn observe(&mut self, view: SessionView) {
+        self.view = view;
     }
 
     fn get_otherwise(&mut self, object: u64) {
@@ -341,14 +341,14 @@ fn what_somebody_waits_for_comes_before_the_rest_and_once_for_all() {
     thread::scope(|scope| {
         for grant in &grants {
             scope.spawn(|| {
-                let heard = Heard { receivers: 0, blocks: 0 };
+                let view = SessionView { receivers: 0, blocks: 0 };
                 let (came, asked, hurried) = (Vec::new(), false, false);
-                let mut consumer = Hurried { names: &names, came, asked, hurried, heard };
+                let mut consumer = Hurried { names: &names, came, asked, hurried, view };
                 let received = receive(grant, &options, &mut consumer).unwrap();
                 assert_eq!((received.end, received.objects), (End::Complete, 60), "{received:?}");
                 let place = consumer.came.iter().position(|&object| object == 59).unwrap();
                 assert!(place < 40, "{:?}", consumer.came);
-                assert!(consumer.heard.receivers >= 1 && consumer.heard.blocks >= 60, "{:?}", consumer.heard);
+                assert!(consumer.view.receivers >= 1 && consumer.view.blocks >= 60, "{:?}", consumer.view);
             });
         }
     });

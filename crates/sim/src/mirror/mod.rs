@@ -37,14 +37,14 @@ pub struct MirrorScenario {
     /// Starts and ends of a multicast session, per million events.
     pub casts_per_million: u32,
     /// What the mirror is told about other machines' reads.
-    pub told: Told,
+    pub hints: Hints,
     /// Guests access only chunks below this one.
     pub reach_chunks: u64,
 }
 
 /// What a mirror is told about other machines' reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Hints {
     /// Nothing.
     Nothing,
     /// Random chunks, in batches from time to time.
@@ -84,7 +84,7 @@ impl MirrorScenario {
             source_faults_per_million: [0, 0, 5_000, 30_000][chance.below(4) as usize],
             local_faults_per_million: [0, 0, 0, 30_000][chance.below(4) as usize],
             casts_per_million: [0, 5_000, 50_000][chance.below(3) as usize],
-            told: if chance.hits(500_000) { Told::Batches } else { Told::Nothing },
+            hints: if chance.hits(500_000) { Hints::Batches } else { Hints::Nothing },
             reach_chunks: chunks,
         }
     }
@@ -92,7 +92,7 @@ impl MirrorScenario {
     /// Guests use the lower half of a disk of 2000 chunks, and the mirror is told that other machines read the lower
     /// half (`right`) or the upper half. There are no faults.
     #[must_use]
-    pub fn told(seed: u64, right: bool) -> Self {
+    pub fn hinted(seed: u64, right: bool) -> Self {
         let chunk_sectors = 16;
         let config = Config {
             sources: vec![4],
@@ -113,7 +113,7 @@ impl MirrorScenario {
             source_faults_per_million: 0,
             local_faults_per_million: 0,
             casts_per_million: 0,
-            told: Told::Profile(if right { 0..1000 } else { 1000..2000 }),
+            hints: Hints::Profile(if right { 0..1000 } else { 1000..2000 }),
             reach_chunks: 1000,
             ..Self::mixed(seed)
         }

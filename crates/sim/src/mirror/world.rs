@@ -13,7 +13,7 @@ use super::medium::{Mark, Medium, Value};
 use super::model::Model;
 use super::recovery::{self, End, Of, boot_id};
 use super::sources::Sources;
-use super::{MirrorOutcome, MirrorScenario, Told};
+use super::{Hints, MirrorOutcome, MirrorScenario};
 use crate::Violation;
 use crate::queue::Queue;
 use crate::trace::Trace;
@@ -570,7 +570,7 @@ impl<'a> World<'a> {
             self.freezing = true;
             self.resolve_in_doubt();
         }
-        if self.scenario.told == Told::Batches && self.chance.hits(30_000) {
+        if self.scenario.hints == Hints::Batches && self.chance.hits(30_000) {
             let count = self.chance.below(20);
             // Some of the chunks are beyond the end of the disk.
             let chunks = self.scenario.cut.chunks() + 2;
@@ -854,7 +854,7 @@ impl<'a> World<'a> {
 /// The core of a new process.
 fn start(scenario: &MirrorScenario, held: Held, journal_end: u64) -> Core {
     let mut core = Core::new(scenario.cut, scenario.config.clone(), held, journal_end);
-    if let Told::Profile(chunks) = &scenario.told {
+    if let Hints::Profile(chunks) = &scenario.hints {
         core.expect_reads(&chunks.clone().collect::<Vec<_>>());
     }
     core

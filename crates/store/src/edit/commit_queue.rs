@@ -14,7 +14,7 @@ use crate::names::ImageName;
 use crate::versions::newest::Newest;
 
 /// Most images whose queue is remembered although no writer waits in it.
-const LINES_MAX: usize = 1024;
+const QUEUES_MAX: usize = 1024;
 
 /// The version on which the next one is built.
 #[derive(Debug)]
@@ -29,12 +29,12 @@ pub(super) struct Tip {
 
 /// The queues of all images of a repository.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<ImageName, Arc<CommitQueue>>>);
+pub(crate) struct CommitQueues(Mutex<HashMap<ImageName, Arc<CommitQueue>>>);
 
-impl Lines {
+impl CommitQueues {
     pub(super) fn of(&self, image: &ImageName) -> Arc<CommitQueue> {
         let mut queues = self.0.lock();
-        if queues.len() >= LINES_MAX && !queues.contains_key(image) {
+        if queues.len() >= QUEUES_MAX && !queues.contains_key(image) {
             queues.retain(|_, queue| Arc::strong_count(queue) > 1);
         }
         Arc::clone(queues.entry(image.clone()).or_default())

@@ -60,8 +60,9 @@ impl Mark {
     }
 }
 
+/// What the recent reports of one receiver said.
 #[derive(Debug, Clone, Copy)]
-struct Heard {
+struct ReceiverHistory {
     era: u32,
     older: Mark,
     newer: Mark,
@@ -73,7 +74,7 @@ struct Heard {
     recent: Option<(Loss, f64)>,
 }
 
-impl Heard {
+impl ReceiverHistory {
     /// Takes newer counters. A packet that counted as lost and arrived later was only overtaken.
     fn adopt(&mut self, mark: Mark) {
         self.doubted.lost = self.doubted.lost.min(mark.lost);
@@ -139,7 +140,7 @@ pub(super) struct View {
 /// Reports of the receivers.
 #[derive(Debug, Default)]
 pub(super) struct Sense {
-    heard: HashMap<ReceiverId, Heard>,
+    receivers: HashMap<ReceiverId, ReceiverHistory>,
     samples: VecDeque<Sample>,
     /// Number of the rate's cuts: losses from before a cut say nothing about the rate after it.
     era: u32,
@@ -156,7 +157,7 @@ impl Sense {
     /// Adds a report.
     pub(super) fn feedback(&mut self, now: Instant, report: &Feedback) {
         let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
-        let new = Heard {
+        let new = ReceiverHistory {
             era: self.era,
             older: mark,
             newer: mark,
@@ -165,18 +166,18 @@ impl Sense {
             last: mark,
             recent: None,
         };
-        let heard = self.heard.entry(report.receiver).or_insert(new);
-        if now.since(heard.last.at) >= SPAN_MIN {
-            heard.recent = Some((heard.last.until(mark), heard.last.pace(mark)));
-            heard.last = mark;
+        let history = self.receivers.entry(report.receiver).or_insert(new);
+        if now.since(history.last.at) >= SPAN_MIN {
+            history.recent = Some((history.last.until(mark), history.last.pace(mark)));
+            history.last = mark;
         }
-        if heard.era != self.era && now >= self.era_from {
-            *heard = Heard { recent: heard.recent, ..new };
+        if history.era != self.era && now >= self.era_from {
+            *history = ReceiverHistory { recent: history.recent, ..new };
         }
-        heard.adopt(mark);
-        let loss = if heard.era == self.era { heard.older.until(heard.sure) } else { Loss::default() };
+        history.adopt(mark);
+        let loss = if history.era == self.era { history.older.until(history.sure) } else { Loss::default() };
         // The first report only gives the start values of the counters.
-        let Some((loss_last, pace_last)) = heard.recent else { return };
+        let Some((loss_last, pace_last)) = history.recent else { return };
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }
@@ -186,7 +187,7 @@ impl Sense {
 
     /// Removes a receiver that left.
     pub(super) fn forget(&mut self, receiver: ReceiverId) {
-        self.heard.remove(&receiver);
+        self.receivers.remove(&receiver);
         self.samples.retain(|sample| sample.receiver != receiver);
     }
 
