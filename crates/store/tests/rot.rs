@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Chance, Result};
-use common::{Records, image, put_image, reference, setting, stamp};
+use common::{Records, image, put_encrypted, reference, setting, stamp};
 use futures::executor::block_on;
 use image::{EncryptionKey, Manifest, NoProgress};
 use object_store::ObjectStoreExt as _;
@@ -90,7 +90,7 @@ impl Fixture {
 }
 
 fn publish(repository: &Repository, name: &str, seed: u64) -> Result<Manifest> {
-    let (draft, _) = put_image(repository, seed, 4);
+    let (draft, _) = put_encrypted(repository, repository.cipher(), seed, 4);
     repository.publish(&image(name), draft)
 }
 

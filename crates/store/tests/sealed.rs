@@ -132,7 +132,8 @@ fn the_wrong_key_is_told_at_once_and_no_key_is_no_way_to_write_in_the_clear() {
         let refused = repository.put(&name, object.clone()).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Refused);
     }
-    let (draft, _) = put_image(&bucket.open(), 9, 7);
+    let open = bucket.open();
+    let (draft, _) = put_encrypted(&open, open.cipher(), 9, 7);
     assert_eq!(kind(locked.publish(&image("debian"), draft)), Err(ErrorKind::Refused));
     let tagged = locked.tag(&image("debian"), &"new".parse().unwrap(), 1, &stamp());
     assert_eq!(kind(tagged), Err(ErrorKind::Refused));

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::{ErrorKind, Result};
-use common::{Place, chunk_size, image, in_folder, in_s3, kind, put_image, reference, stamp};
+use common::{Place, chunk_size, image, in_folder, in_s3, kind, put_encrypted, put_image, reference, stamp};
 use image::{EncryptionKey, MemoryObjects, NoProgress, ObjectRef, ObjectSink, ObjectSource as _};
 use lab::Engine;
 use store::{Changes, Copier, Damage, Keys, Location, Piece, Repository, Scope, Shape, Why, Writer};
@@ -89,7 +89,7 @@ fn capture(repository: &Repository, name: &str, asks: bool) {
     let writer = Writer::begin(repository, &stamp()).unwrap();
     let asked = Asked(&writer);
     let sink: &dyn ObjectSink = if asks { &asked } else { &writer };
-    let (draft, _) = put_image(sink, 1, CHUNKS);
+    let (draft, _) = put_encrypted(sink, repository.cipher(), 1, CHUNKS);
     writer.publish(&image(name), draft).unwrap();
 }
 
@@ -105,7 +105,7 @@ fn decays_and_heals(repository: &Repository, folder: &Path, decays: &[Decay]) {
         }
         assert!(!damaged(repository).is_empty());
         let writer = Writer::begin(repository, &stamp()).unwrap();
-        let (draft, chunks) = put_image(&writer, 1, CHUNKS);
+        let (draft, chunks) = put_encrypted(&writer, repository.cipher(), 1, CHUNKS);
         // Also before the objects have their names.
         chunks.iter().for_each(|chunk| drop(repository.verified(chunk).unwrap()));
         writer.check_complete(&draft).unwrap();
@@ -113,7 +113,7 @@ fn decays_and_heals(repository: &Repository, folder: &Path, decays: &[Decay]) {
         assert_eq!(damaged(repository), [], "asked: {asks}");
         assert_eq!(objects(folder), files);
     }
-    let (_, chunks) = put_image(repository, 1, CHUNKS);
+    let (_, chunks) = put_encrypted(repository, repository.cipher(), 1, CHUNKS);
     chunks.iter().for_each(|chunk| drop(repository.verified(chunk).unwrap()));
 }
 

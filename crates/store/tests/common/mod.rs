@@ -282,6 +282,6 @@ fn put(
 
 /// Puts an image and publishes it as a version of the image `name`.
 pub(crate) fn publish(repository: &Repository, name: &str, seed: u64) -> Manifest {
-    let (draft, _) = put_image(repository, seed, 7);
+    let (draft, _) = put_encrypted(repository, repository.cipher(), seed, 7);
     repository.publish(&image(name), draft).unwrap()
 }
