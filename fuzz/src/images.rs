@@ -58,21 +58,21 @@ fn named(kind: ObjectKind, input: &[u8]) -> base::Result<image::Verified> {
 /// A tree of two levels, its nodes in memory.
 fn tree() -> (Root, MemoryObjects) {
     let objects = MemoryObjects::new();
-    (tree_in(&objects), objects)
+    (tree_in(&objects, &Cipher::None), objects)
 }
 
-fn tree_in(objects: &dyn ObjectSink) -> Root {
+fn tree_in(objects: &dyn ObjectSink, cipher: &Cipher) -> Root {
     let mut chance = Chance::from_seed(2);
-    let mut builder = TreeBuilder::new(size(), 600, objects, &image::Cipher::None);
+    let mut builder = TreeBuilder::new(size(), 600, objects, cipher);
     for index in [0, 3, 4, 5, 255, 256, 599] {
         builder.push(index, &chunk(&mut chance, 64).0).expect("ascending");
     }
     builder.finish().expect("grows")
 }
 
-/// A draft whose nodes are in `sink`.
-pub(crate) fn draft(sink: &dyn ObjectSink) -> Manifest {
-    manifest(tree_in(sink))
+/// A draft whose nodes are in `sink`, encrypted with `cipher`.
+pub(crate) fn draft(sink: &dyn ObjectSink, cipher: &Cipher) -> Manifest {
+    manifest(tree_in(sink, cipher))
 }
 
 fn nodes() -> Vec<Vec<u8>> {

@@ -66,7 +66,9 @@ fn base() -> &'static InMemory {
         let repository = open(store.clone()).expect("memory takes it");
         let image = "web".parse().expect("a name");
         for _ in 0..2 {
-            repository.publish(&image, images::draft(&repository)).expect("all of it is there");
+            repository
+                .publish(&image, images::draft(&repository, repository.cipher()))
+                .expect("all of it is there");
         }
         let blob = repository.blob(&image);
         blob.append(&[1; 512], &stamp()).expect("there is room");

@@ -91,7 +91,7 @@ fn tag_record(keys: Keys) -> Vec<u8> {
     };
     let repository = repository.and_then(|repository| repository.with_keys(keys)).expect("memory takes it");
     let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
-    repository.publish(&image, images::draft(&repository)).expect("all of it is there");
+    repository.publish(&image, images::draft(&repository, repository.cipher())).expect("all of it is there");
     let stamp = Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() };
     repository.tag(&image, &tag, 1, &stamp).expect("there is a version 1");
     repository.tag_record(&image, &tag).expect("just made").to_vec()
