@@ -61,12 +61,13 @@ struct Machines {
 
 /// The result of sending from all machines at the same time.
 struct Sent {
-    /// From the start of the first to the end of the last.
+    /// Seconds from the start of the first machine to the end of the last.
     seconds: f64,
+    /// Payload bytes.
     bytes: u64,
-    /// On the server's link, with all headers.
+    /// Bytes on the server's link, with all headers.
     wire_bytes: u64,
-    /// Share of the time of all processors in which they worked.
+    /// Share of the time in which this machine's processors worked.
     busy: f64,
 }
 
@@ -205,7 +206,7 @@ fn name(machine: u32) -> String {
     format!("machine-{machine}")
 }
 
-/// A disk of 4 GiB with some content, half noise.
+/// Makes an image of 4 GiB with [`CONTENT_BYTES`] of content, half of it random.
 fn make_image(repository: &Path) -> Result<()> {
     let repository = Repository::create(&Location::Folder(repository.to_owned()))?;
     let blob = repository.blob(&DISK.parse()?);
@@ -245,7 +246,7 @@ fn processors() -> Result<(f64, f64)> {
     Ok((all - idle, all))
 }
 
-/// Commits and uploads over a link of the server of `rate` bits a second, in turns.
+/// Commits and uploads in turns, with a server's link of `rate` bits per second.
 fn rounds(machines: &Machines, rate: u64) -> Result<(Vec<Sent>, Vec<Sent>)> {
     machines.room.star.shape_host(0, rate, SERVER_BUFFER_BYTES)?;
     let (mut commits, mut uploads) = (vec![], vec![]);

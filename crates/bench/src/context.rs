@@ -67,6 +67,7 @@ pub(crate) struct Usage {
 }
 
 impl Context {
+    /// Makes the folders of a run; an error if the release binary is not built.
     pub(crate) fn new() -> Result<Self> {
         let root =
             Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/bench lies two down");

@@ -2,10 +2,10 @@
 //! passthrough example of libfuse (`passthrough_ll.c` of package libfuse3-dev, compiled here) on a file of the same
 //! bytes.
 //!
-//! Every request is to reach the file systems, and none a disk: the clone is opened with O_DIRECT; the example is
-//! mounted with `cache=never`, since it hands O_DIRECT on to the file beneath, as the kernel does with the version that
-//! it reads alone. All answer from the page cache of their own file. So fio waits for each request in threads of its
-//! own, as many as are to be in flight. Rounds alternate.
+//! Every request must reach the file systems, but none may reach a disk. So the clone is opened with O_DIRECT. The
+//! example is mounted with `cache=never` instead, since it would pass O_DIRECT on to its file; the kernel does the same
+//! with the complete version, which it reads without diskcast. All answer from the page cache of their own file. fio
+//! uses one thread for each request in flight, which waits for its answer. Rounds alternate.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -148,15 +148,15 @@ fn mount_images(folder: &Path, images: &Images) -> Result<(Mounted, PathBuf)> {
     Ok((mount(&at, origin, sources, options)?, at))
 }
 
-/// The example, mounted as long as this lives.
+/// The running example; unmounted when this is dropped.
 pub(crate) struct Example {
     child: Child,
-    /// Where its source appears.
+    /// The mount point, at which the source folder appears.
     pub at: PathBuf,
 }
 
 impl Example {
-    /// Mounts `folder` at a folder in it.
+    /// Compiles the example and mounts `folder` at a new folder inside it.
     pub(crate) fn start(folder: &Path) -> Result<Self> {
         let (program, at) = (folder.join("passthrough_ll"), folder.join("example"));
         let flags = said(Command::new("pkg-config").args(["--cflags", "--libs", "fuse3"]))?;
@@ -191,13 +191,13 @@ impl Drop for Example {
         while clock.elapsed() < START_TIME_MAX && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        // Sometimes one of its threads misses the end of the mount, and the process stays.
+        // Sometimes a thread of the example misses the unmount, and the process does not end.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// 10^6 bytes read and written in a second.
+/// Runs fio on the candidate's file; returns MB/s (10^6 bytes), read and written.
 fn fio(candidate: &Candidate, (pattern, block, depth): (&str, &str, u32)) -> Result<f64> {
     load::fio(&[
         "--ioengine=psync".to_owned(),

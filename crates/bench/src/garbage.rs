@@ -43,7 +43,7 @@ const KILLED_PER_MILLION: u32 = 400_000;
 /// Maximum microseconds until a command is killed.
 const LIVES_MICROS_MAX: u64 = 150_000;
 
-/// A repository, and how the programs and this one reach it.
+/// A repository, and the settings by which diskcast's programs and this process reach it.
 struct Place<'a> {
     context: &'a Context,
     name: &'static str,
@@ -184,19 +184,20 @@ fn count(root: &Path, folders: &[&str]) -> usize {
     count
 }
 
-/// Runs `command`, or kills it after `lives`; in what it ended. An end that nobody can want is an error.
+/// Runs `command`, and kills it after `lives` if that is given; returns how it ended. An unexpected exit code is an
+/// error.
 fn run(mut command: Command, lives: Option<Duration>) -> Result<&'static str> {
     let mut child = command.spawn()?;
     if let Some(lives) = lives {
         std::thread::park_timeout(lives);
-        // It may have ended by then.
+        // Fails if the command has already ended.
         let _ = child.kill();
     }
     let output = child.wait_with_output()?;
     match output.status.code() {
         None => Ok("killed"),
         Some(0) => Ok("done"),
-        // The version is not there any more, or carries a tag.
+        // The version was removed meanwhile, or has a tag.
         Some(10 | 11) => Ok("refused"),
         Some(code) => {
             let words = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,5 +1,5 @@
-//! The figure of concurrent writers and readers: the tests that record what each of them saw, and look for one order
-//! that explains it, run to their end.
+//! The figure of concurrent writers and readers: the share of linearizable histories. It runs the tests that record
+//! what each writer and reader saw, and that search an order of all operations that explains the history.
 
 use std::process::{Command, Stdio};
 
@@ -11,14 +11,13 @@ pub(crate) const GROUP: Group = Group {
     figures: &[(
         "versions.linearizable",
         "histories of 32 writers and their readers that one order explains, over all: threads, handles and \
-            processes, on a \
-         folder, in memory and in versitygw; at least 1",
+            processes, on a folder, in memory and in versitygw; at least 1",
     )],
     measure,
 };
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
-    // With CI set a store that is missing is a failure.
+    // With `CI` set, a test fails if versitygw is missing; without it, it would be skipped.
     let output = Command::new("cargo")
         .args(["test", "--quiet", "--package", "diskcast-store", "--test", "linearizable"])
         .current_dir(&context.root)
@@ -40,7 +39,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// How many tests passed and failed, from what the test runner says last.
+/// The numbers of tests that passed and failed, from the test runner's last summary line; `None` if no test ran.
 fn counts(said: &str) -> Option<(f64, f64)> {
     let line = said.lines().rfind(|line| line.starts_with("test result:"))?;
     let number = |word: &str| {

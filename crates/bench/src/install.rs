@@ -1,4 +1,5 @@
-//! Figures of `diskcast install`: into nothing, beside the decoder's limit and imageunzip, and into a file, beside dd.
+//! Figures of `diskcast install`: into a null target, compared with the decoder's limit and with imageunzip, and into a
+//! file, compared with dd.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -39,11 +40,11 @@ pub(crate) const ZEROS: Group = Group {
     measure: measure_zeros,
 };
 
-/// Runs of zeros, and where they begin in a FAT: two sectors each, behind as many that are free.
+/// Number of runs of zeros. Each is a FAT cluster of two sectors, followed by a free cluster.
 const ZERO_RUNS: usize = 1_000_000;
 
 const RUNS: usize = 5;
-/// What Frisbee's imageunzip reaches on such a machine, in MB/s.
+/// Rate of Frisbee's imageunzip on a machine like this, in MB/s.
 const IMAGEUNZIP: f64 = 210.0;
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -61,6 +62,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let bytes = plain.bytes() as f64;
     drop(plain);
     let (mut null, mut shares, mut file, mut limits, mut dd) = (vec![], vec![], vec![], vec![], vec![]);
+    // All are measured in each round, so that other load on the machine affects all alike.
     for _ in 0..RUNS {
         let limit = encoded.decode_limit()? / 1e6;
         let into_null = timed(context.diskcast(&repo).args(["install", "bench", "null:"]))?;
@@ -91,7 +93,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// How long dd takes to write as many bytes as the disk has allocated, durably, onto a new file.
+/// Seconds that dd takes to write as many bytes as the disk has allocated onto a new file, durably.
 fn dd_seconds(disk: &Path, target: &Path) -> Result<f64> {
     let _ = std::fs::remove_file(target);
     said(Command::new("sync").arg("-f").arg(target.parent().unwrap_or(target)))?;
@@ -112,7 +114,7 @@ fn dd_seconds(disk: &Path, target: &Path) -> Result<f64> {
     Ok(usage.seconds)
 }
 
-/// Onto a new file and onto one of other bytes, each beside dd.
+/// Measures installs of zeros onto a new file and onto a file of random bytes, each compared with dd.
 fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
     let disk = zeros_in_runs(context)?;
     let repo = context.folder()?;
@@ -162,16 +164,19 @@ fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A FAT32 of clusters of 1 KiB, every other of which is in use and holds zeros. FAT, because its map is easily
-/// written.
+/// A disk with a FAT32 filesystem with clusters of 1 KiB, of which every other is in use and all zeros. FAT, because
+/// its allocation map is easy to write.
 fn zeros_in_runs(context: &Context) -> Result<PathBuf> {
     let path = context.folder()?.join("zeros.img");
     let file = std::fs::File::create_new(&path)?;
     file.set_len((2 << 10) * ZERO_RUNS as u64 + (16 << 20))?;
     said(Command::new("mkfs.fat").args(["-F", "32", "-s", "2", "-f", "1"]).arg(&path))?;
     let file = std::fs::File::options().read(true).write(true).open(&path)?;
+    // The FAT begins after the reserved sectors; the boot sector has their number at offset 14.
     let mut reserved = [0; 2];
     file.read_exact_at(&mut reserved, 14)?;
+    // Entries of 4 bytes: the end of a chain, that is, a cluster in use; then a free cluster. Entries 0 and 1 are
+    // reserved and entry 2 is the root directory; these are written from entry 4 (byte 16) on.
     let map = [0xFF, 0xFF, 0xFF, 0x0F, 0, 0, 0, 0].repeat(ZERO_RUNS);
     file.write_all_at(&map, u64::from(u16::from_le_bytes(reserved)) * 512 + 16)?;
     file.sync_all()?;

@@ -36,7 +36,7 @@ const ROUNDS_PER_COMMIT: u64 = 4;
 const DISK_BYTES: usize = 16 << 20;
 const BLOCK_BYTES: usize = 2048;
 const SECTOR_BYTES: usize = 512;
-/// Of a block.
+/// Number of sectors in a block.
 const SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 const BLOCKS: u64 = (DISK_BYTES / BLOCK_BYTES) as u64;
 const WRITERS: u64 = 4;
@@ -50,9 +50,9 @@ struct Disk {
     name: String,
     folder: PathBuf,
     repository: PathBuf,
-    /// What the image holds.
+    /// The image's content.
     image: Vec<u8>,
-    /// By block, the number that each of its sectors was last written with; none as in the image.
+    /// For each written block, the number of the last write of each sector; `None` if the sector is as in the image.
     known: BTreeMap<u64, [Option<u64>; SECTORS]>,
 }
 
@@ -84,7 +84,7 @@ struct Sums {
     commits_cut_short: u64,
 }
 
-/// What block `block` holds when it was written as number `number`: all its sectors are alike.
+/// The content that write `number` gives to block `block`: the same bytes in all its sectors.
 fn content(block: u64, number: u64) -> Vec<u8> {
     [block.to_le_bytes(), number.to_le_bytes()].concat().repeat(BLOCK_BYTES / 16)
 }
@@ -100,7 +100,7 @@ impl Disk {
         command
     }
 
-    /// Runs the disk. It serves when this returns.
+    /// Attaches the disk, and returns when the process serves it.
     fn attach(&self, context: &Context) -> Result<Daemon> {
         let words = ["attach", DISK, "--name", &self.name, "--background", "64M"];
         let mut daemon = Daemon(self.command(context, &words).stdout(Stdio::piped()).spawn()?);
@@ -132,7 +132,8 @@ impl Disk {
         })
     }
 
-    /// Compares the disk with the known content, and updates that. With `whole`, also blocks that were never written.
+    /// Compares the disk with the known content, and adds the writes in flight that were performed to it. With `whole`,
+    /// compares also blocks that were never written.
     fn check(&mut self, wrote: &[Wrote], whole: bool, sums: &mut Sums) -> Result<()> {
         for &(block, number) in wrote.iter().flat_map(|wrote| &wrote.acknowledged) {
             self.known.insert(block, [Some(number); SECTORS]);
@@ -171,7 +172,8 @@ impl Disk {
     }
 }
 
-/// Writes blocks that say their place and their number, one after the other, each at random among those of this writer.
+/// Writes random blocks of this writer, one after the other, until the connection breaks. The content of each names its
+/// block and number.
 fn write_until_killed(socket: &Path, name: &str, round: u64, writer: u64, tell: &Sender<()>) -> Wrote {
     let mut wrote = Wrote::default();
     let Ok(mut disk) = Nbd::connect(socket, name) else { return wrote };

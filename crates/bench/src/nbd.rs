@@ -59,7 +59,7 @@ const CELLS: [(&str, &str, u32); 7] = [
 const BONNIE: [(&str, &str, u32); 5] =
     [("write", "1m", 1), ("write", "1m", 4), ("read", "1m", 1), ("randrw", "4k", 1), ("randread", "4k", 4)];
 
-/// A server of a disk.
+/// A disk, with the program that serves it: this process, or qemu-nbd with a format and a file.
 enum Candidate {
     Diskcast(Arc<dyn Served>),
     Qemu(&'static str, PathBuf),
@@ -192,16 +192,17 @@ fn pass(folder: &Path, candidates: &[Candidate], pattern: (&str, &str, u32)) -> 
 /// An image of the raw file's bytes, in a repository.
 pub(crate) struct Images {
     folder: PathBuf,
-    /// Where it is.
+    /// The repository with the image.
     pub repository: Arc<Repository>,
 }
 
-/// Of what a benchmark writes.
+/// A fixed stamp for versions and profiles that benchmarks make.
 pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-22T00:00:00Z".to_owned(), creator: "bench".to_owned() }
 }
 
 impl Images {
+    /// Creates a repository in `folder` with one image: the first [`DISK_BYTES`] of `file`.
     pub(crate) fn new(folder: &Path, file: &Path) -> Result<Self> {
         let repository = Arc::new(Repository::create(&Location::Folder(folder.join("repository")))?);
         let stamp = stamp();
@@ -215,7 +216,7 @@ impl Images {
         Ok(Self { folder: folder.to_owned(), repository })
     }
 
-    /// A disk of it of which nothing is here.
+    /// Attaches a new disk of the image, without local content.
     fn attach(&self, name: &str) -> Result<Mirror> {
         let manifest = self.repository.resolve(&"disk".parse()?)?;
         let sources = vec![Source::repository(Arc::clone(&self.repository))];
@@ -223,9 +224,9 @@ impl Images {
     }
 }
 
-/// Content that no file system takes for a hole, written in small pieces. Where the page cache got it in large ones, by
-/// readahead for example, ext4 takes some 50 microseconds for a write of 4 KiB, whoever serves, and nothing else would
-/// show.
+/// Fills a new file with [`DISK_BYTES`] random bytes, so that it has no holes, in writes of 4 KiB. If its pages came
+/// into the page cache in larger pieces, for example by readahead, ext4 would need about 50 µs for a write of 4 KiB.
+/// This time would hide the differences between servers.
 pub(crate) fn fill(path: &Path) -> Result<()> {
     let (mut chance, mut file, mut page) = (Chance::from_seed(1), File::create(path)?, [0; 4096]);
     for _ in 0..DISK_BYTES / 4096 {
@@ -236,6 +237,7 @@ pub(crate) fn fill(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The rate of a disk served by this process.
 fn by_diskcast(folder: &Path, disk: Arc<dyn Served>, pattern: (&str, &str, u32)) -> Result<f64> {
     let socket = folder.join("diskcast.socket");
     let table = Arc::new(ExportTable::default());
@@ -247,6 +249,7 @@ fn by_diskcast(folder: &Path, disk: Arc<dyn Served>, pattern: (&str, &str, u32))
     Ok(rate)
 }
 
+/// The rate of a file served by qemu-nbd.
 fn by_qemu(folder: &Path, file: &Path, format: &str, pattern: (&str, &str, u32)) -> Result<f64> {
     let socket = folder.join("qemu.socket");
     let mut command = Command::new("qemu-nbd");
@@ -259,7 +262,7 @@ fn by_qemu(folder: &Path, file: &Path, format: &str, pattern: (&str, &str, u32))
     Ok(rate)
 }
 
-/// 10^6 bytes read and written in a second.
+/// Runs fio on the served disk; returns MB/s (10^6 bytes), read and written.
 fn fio(socket: &Path, (pattern, block, depth): (&str, &str, u32)) -> Result<f64> {
     load::fio(&[
         "--ioengine=nbd".to_owned(),

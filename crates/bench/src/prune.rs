@@ -21,11 +21,12 @@ pub(crate) const GROUP: Group = Group {
     measure,
 };
 
+/// Number of garbage objects.
 const GARBAGE: u64 = 1_000_000;
-/// Bytes of each.
+/// Bytes of each garbage object.
 const OBJECT_BYTES: usize = 96;
 
-/// A repository with one version of the system disk, and garbage as captures leave it that were given up.
+/// Makes a repository with one version of the system disk, and with garbage as interrupted captures leave it.
 fn fill(context: &Context) -> Result<std::path::PathBuf> {
     let (disk, folder) = (load::system_disk(context)?, context.folder()?);
     timed(context.diskcast(&folder).arg("capture").arg(&disk).arg("bench"))?;
@@ -49,7 +50,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let usage = timed(context.diskcast(&folder).arg("prune"))?;
     let pruned = json_line(&usage.output, "pruned")?;
     if pruned["freed_objects"].as_u64().is_none_or(|freed| freed < GARBAGE) {
-        return Err(format!("not all garbage went: {pruned}").into());
+        return Err(format!("the prune left garbage: {pruned}").into());
     }
     timed(context.diskcast(&folder).args(["verify", "bench"]))?;
     let workload = format!("{GARBAGE} objects of no version, one version of the system disk");

@@ -72,7 +72,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A new folder, after all writes of other programs were flushed.
+/// Flushes the writes of all programs, then makes a new folder.
 fn fresh(context: &Context) -> Result<std::path::PathBuf> {
     said(&mut std::process::Command::new("sync"))?;
     context.folder()
@@ -89,7 +89,7 @@ fn objects(round: u64, count: usize, object_bytes: usize) -> Vec<(ObjectRef, Byt
     (0..count).map(make).collect()
 }
 
-/// Seconds until all objects are durable.
+/// Seconds until all objects are durable, with plain `object_store`.
 fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
     let start = Instant::now();
@@ -101,7 +101,7 @@ fn by_object_store(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64>
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds until all objects are durable.
+/// Seconds until all objects are durable, with a repository.
 fn by_repository(folder: &Path, objects: &[(ObjectRef, Bytes)]) -> Result<f64> {
     let repository = Repository::create(&Location::Folder(folder.to_owned()))?;
     let start = Instant::now();

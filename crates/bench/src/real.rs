@@ -1,6 +1,6 @@
-//! Figures of real machines in software emulation, which boot from a disk that has not arrived, do a small job, and
-//! are committed. They use the programs as users do: `diskcast serve` at the other end of the link, `diskcast attach`
-//! and `diskcast commit` on the machine's host.
+//! Figures of complete machines in software emulation. They boot from a disk whose data is still at the server, do a
+//! small job, and are committed. The programs run as users run them: `diskcast serve` at the other end of the link,
+//! `diskcast attach` and `diskcast commit` on the machine's host.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,29 +26,32 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const MIB: f64 = 1048576.0;
-/// Boots by each way. Only in the first round machines do their job.
+/// Number of boots from each kind of disk. Machines do the job only in the first round.
 const ROUNDS: usize = 2;
-/// How long it may take after a boot and a job until the boot's order is kept: a start is over after two minutes at
-/// most.
+/// Time limit after a boot and a job until the boot's profile is stored: `diskcast attach` ends its recording two
+/// minutes after the first read at the latest.
 const PROFILE_TIME_MAX: Duration = Duration::from_secs(150);
+/// How often the profile is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a machine starts from.
+/// The disk from which a machine starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// A copy of its disk.
+    /// A local copy of the machine's disk.
     Copy,
-    /// A new attached disk, when nobody has told what machines read.
+    /// A new attached disk, without a boot profile.
     New,
-    /// One on another host, when it is known what the first machine read.
+    /// A new attached disk, with the profile of the first machine's boot.
     Known,
-    /// One that begins as what the machine before was committed as.
+    /// A new attached disk of the version that the machine before was committed as.
     Commit,
+    /// A disk served by another program.
     Other(Way),
 }
 
 impl Start {
-    /// In the order in which they need each other.
+    /// In the order of their dependencies: `New` records the profile that `Known` uses, `Known` commits what `Commit`
+    /// starts from.
     const ALL: [Self; 6] = [
         Self::Copy,
         Self::New,
@@ -68,6 +71,7 @@ impl Start {
         }
     }
 
+    /// Whether `diskcast attach` serves it.
     fn is_attached(self) -> bool {
         matches!(self, Self::New | Self::Known | Self::Commit)
     }
@@ -83,13 +87,13 @@ impl Start {
     }
 }
 
-/// A server with the machine's disk, and a host.
+/// A server with the machine's disk, and a host on which machines run.
 struct Stage<'a> {
     context: &'a Context,
     machine: Arc<Machine>,
     repository: PathBuf,
     site: Site,
-    /// A file with a token by which the host may also commit.
+    /// A file with a token that permits commits.
     token: PathBuf,
 }
 
@@ -99,7 +103,7 @@ struct Booted {
     disk: Had,
     /// Seconds from the emulator's start.
     login: f64,
-    /// What the server had sent before, and until then.
+    /// Bytes that the server had sent before the start, and at the login prompt.
     sent: [u64; 2],
 }
 
@@ -115,7 +119,7 @@ impl<'a> Stage<'a> {
         Ok(Self { context, machine, repository, site, token })
     }
 
-    /// A disk, of which the host has nothing but what [`Start::Copy`] says.
+    /// Provides the disk for `start`. The host has none of its data, except for [`Start::Copy`].
     fn have(&self, start: Start, is_first: bool) -> Result<Had> {
         let commit = format!("{DISK}@2");
         let image = match start {
@@ -126,12 +130,14 @@ impl<'a> Stage<'a> {
         };
         let token = self.token.to_string_lossy();
         let mut words = vec![image.as_str(), "--token-file", &token];
+        // In later rounds the repository has a profile, which this start must not use.
         if start == Start::New && !is_first {
             words.push("--no-profile");
         }
         self.site.run(self.context, &self.context.folder()?, &words)
     }
 
+    /// Starts a machine and waits for its login prompt.
     fn boot(&self, start: Start, is_first: bool) -> Result<Booted> {
         // Flushes the writes of the machine before, which would slow down this one.
         said(&mut Command::new("sync"))?;
@@ -142,7 +148,7 @@ impl<'a> Stage<'a> {
         Ok(Booted { machine, disk, login, sent: [before, self.site.sent()?] })
     }
 
-    /// Waits until it is known in which order the machine read when it started. How many chunks it read.
+    /// Waits until the profile of the machine's boot is stored; returns the number of its chunks.
     fn until_profile(&self) -> Result<usize> {
         let repository = Repository::open(&Location::Folder(self.repository.clone()))?;
         let (began, image) = (Instant::now(), DISK.parse()?);
@@ -152,10 +158,10 @@ impl<'a> Stage<'a> {
             }
             std::thread::park_timeout(LOOK);
         }
-        Err("a machine started, and its order was not kept".into())
+        Err("a machine booted, but no profile of its boot was stored".into())
     }
 
-    /// A row of the table, of a machine whose job was done after so many seconds.
+    /// A row of the table. `job` is the time in seconds at which the machine had done its job.
     #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
     fn row(&self, start: Start, booted: &Booted, job: Option<f64>) -> Result<Value> {
         let counters = match start.is_attached() {
@@ -175,26 +181,27 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What is found in the first round beside times.
+/// Results of the first round other than login times.
 #[derive(Default)]
 struct Found {
     rows: Vec<Value>,
-    /// Chunks that a machine reads when it starts.
+    /// Number of chunks that a machine reads when it boots.
     chunks: usize,
-    /// Of the job's blob, when it was committed.
+    /// Checksum of the job's blob in the machine that was committed.
     sum: String,
+    /// The JSON line of `diskcast commit`.
     committed: Value,
-    /// Of the qcow2 overlay behind the job.
+    /// Length of qemu-nbd's qcow2 overlay after the job.
     overlay_bytes: u64,
 }
 
 impl Found {
-    /// What a machine does in the first round once it has booted.
+    /// The rest of the first round for a booted machine: its job, and what follows for this kind of disk.
     fn go_on(&mut self, stage: &Stage<'_>, start: Start, booted: &mut Booted) -> Result<()> {
         if start == Start::Commit {
             self.rows.push(stage.row(start, booted, None)?);
             let is_same = booted.machine.sum()? == self.sum;
-            return if is_same { Ok(()) } else { Err("what was committed is not what was written".into()) };
+            return if is_same { Ok(()) } else { Err("the commit differs from what was written".into()) };
         }
         let job = booted.machine.work()?;
         self.rows.push(stage.row(start, booted, Some(job))?);
@@ -212,7 +219,7 @@ impl Found {
         Ok(())
     }
 
-    /// What a commit stored beyond what the job wrote on purpose.
+    /// The figure of the bytes that a commit stored in addition to the job's blob.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     fn commit(&self) -> Result<Figure> {
         let number = |field: &str| {

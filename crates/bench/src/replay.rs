@@ -1,6 +1,6 @@
-//! Figures of disks in use before they have arrived: the reads of a boot and a small job, replayed cold over a link
-//! of 1 Gbit/s, near and with a round trip of 10 ms, compared with a local file, full copies, and other programs that
-//! serve disks.
+//! Figures of attached disks whose data is still at the server: the reads of a boot and a small job, replayed with an
+//! empty cache over a link of 1 Gbit/s, with no added delay and with a round trip of 10 ms. They are compared with a
+//! local file, full copies, and other programs that serve disks.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -46,22 +46,26 @@ pub(crate) const FAR: Group = Group {
     measure: measure_far,
 };
 
-/// A half of the round trip to what is far.
+/// The delay that is added in each direction for the far figures: half of the round trip.
 const ONE_WAY: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 3;
-/// Cells of [`cells`] that are diskcast's.
+/// The first cells of [`cells`], which are diskcast's.
 const OURS: usize = 3;
 
-/// What all replays have in common.
+/// The input of all replays.
 pub(crate) struct Setting {
     pub machine: Arc<Machine>,
+    /// The recorded reads of the boot and the job.
     pub reads: Vec<Event>,
+    /// A repository with the machine's disk.
     pub repository: PathBuf,
-    /// Chunks with content in the order in which the reads touch them, and the bytes of their objects.
+    /// Indices of the chunks with content that the reads touch, in the order of first touch, with the bytes of their
+    /// objects.
     pub touched: Vec<(u64, u32)>,
 }
 
 impl Setting {
+    /// Prepares the machine and its trace, which are kept between runs, and a new repository with its disk.
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let machine = Machine::new(context)?;
         let reads = machine.trace(context)?.reads();
@@ -80,19 +84,20 @@ impl Setting {
     }
 }
 
-/// One replay.
+/// The result of one replay.
 struct Run {
+    /// Seconds until the last answer, with the time of a full copy before it.
     seconds: f64,
-    /// Latencies in ms: median, 99th of a hundred, longest.
+    /// Latencies in ms: median, 99th percentile, longest.
     latency: [f64; 3],
     /// Bytes that the server sent.
     sent: u64,
-    /// Chunks in the order of their first read, of an attached disk.
+    /// The chunks in the order of their first read, if the disk is attached in this process.
     order: Vec<u64>,
     counters: Value,
 }
 
-/// All replays of one way.
+/// All replays of one way to use the disk.
 struct Cell {
     name: String,
     flags: &'static str,
@@ -104,6 +109,7 @@ impl Cell {
         self.runs.iter().map(|run| run.seconds).collect()
     }
 
+    /// For each run, the bytes that the server sent divided by the bytes of the touched chunks' objects.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     fn bytes_over(&self, setting: &Setting) -> Vec<f64> {
         self.runs.iter().map(|run| run.sent as f64 / setting.touched_bytes() as f64).collect()
@@ -121,7 +127,8 @@ impl Cell {
     }
 }
 
-/// Replays the reads by one way, fresh; `profile` are chunks that are expected to be read, best first.
+/// Replays the reads on a disk of one way, with nothing cached on the host. `profile` names chunks to prefetch, in this
+/// order. With `check`, compares what is read with the machine's disk.
 fn replay(
     context: &Context,
     setting: &Setting,
@@ -178,6 +185,7 @@ fn replay(
     Ok(Run { seconds, latency, sent, order, counters })
 }
 
+/// The counters of an attached disk, under the names of the table.
 fn counters([waited, demanded, prefetched, unused, nodes]: [Value; 5]) -> Value {
     json!({
         "waited": waited, "demanded": demanded, "prefetched": prefetched, "unused": unused, "nodes": nodes,
@@ -190,13 +198,14 @@ fn compare(raw: &File, read: &Event, bytes: &[u8]) -> Result<()> {
     if right == bytes {
         return Ok(());
     }
-    Err(format!("{} bytes at {} are not what the disk has", read.bytes, read.offset).into())
+    Err(format!("{} bytes at {} differ from the machine's disk", read.bytes, read.offset).into())
 }
 
-/// Replays by all ways at one distance: without profile, with profile, by the program, and the `others`.
+/// Replays by all ways with one delay: diskcast without a profile, with a profile, as the program `diskcast attach`,
+/// and the `others`.
 fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]) -> Result<Vec<Cell>> {
     let site = Site::open(context, &setting.machine, &setting.repository, one_way, !others.is_empty())?;
-    // What is read is right, the server's page cache is warm, and the order is known.
+    // The first replay does not count: it checks the bytes, warms the server's page cache, and yields the order.
     let order = replay(context, setting, &site, Way::Attached, None, true)?.order;
     let repository = Repository::open(&Location::Folder(setting.repository.clone()))?;
     repository.add_profile(&DISK.parse()?, 1, &order, &stamp())?;
@@ -213,7 +222,7 @@ fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]
             cell.runs.push(replay(context, setting, &site, way, profile, false)?);
         }
         for (cell, way) in cells[OURS..].iter_mut().zip(others) {
-            // Slow cells are not repeated: repetition would not make them more exact.
+            // A slow cell runs once: with more runs its time would hardly be more exact.
             let slow = cell.runs.last().is_some_and(|run| run.seconds > 2.0);
             if round == 0 || !slow {
                 cell.runs.push(replay(context, setting, &site, *way, None, false)?);
@@ -223,6 +232,7 @@ fn cells(context: &Context, setting: &Setting, one_way: Duration, others: &[Way]
     Ok(cells)
 }
 
+/// The figure of the time of `cells[cell]`. Only the first cell's figure has the table, so that it appears once.
 fn figure(name: &str, bar: f64, cells: &[Cell], cell: usize, setting: &Setting, link: &str) -> Figure {
     let rows: Vec<Value> = cells.iter().map(Cell::row).collect();
     let figure = Figure::new(name, &cells[cell].seconds(), "s", Bar::AtMost(bar));
@@ -232,6 +242,7 @@ fn figure(name: &str, bar: f64, cells: &[Cell], cell: usize, setting: &Setting, 
     figure.on(&setting.words(), link).with(if cell == 0 { json!(rows) } else { Value::Null })
 }
 
+/// The figure of the bytes over the link in `cell`.
 fn bytes(name: &str, bar: f64, cell: &Cell, setting: &Setting) -> Figure {
     let (chunks, encoded_bytes) = (setting.touched.len(), setting.touched_bytes());
     Figure::new(name, &cell.bytes_over(setting), "ratio", Bar::AtMost(bar)).on(
@@ -268,11 +279,12 @@ fn measure_far(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// For tuning: replays with diskcast alone at a round trip of this number of milliseconds, with all counters.
+/// For tuning: replays with diskcast alone at a round trip of `round_trip_ms` milliseconds, and prints all counters.
 #[expect(clippy::print_stdout, reason = "a developer's tool talks to its developer")]
 pub(crate) fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
     let setting = Setting::new(context)?;
     println!("{}; {} chunks", setting.words(), setting.touched.len());
+    // Half of the round trip in each direction, in microseconds.
     let one_way = Duration::from_micros(round_trip_ms.parse::<u64>()? * 500);
     for cell in cells(context, &setting, one_way, &[])? {
         println!("{} {:.3?} {:.3?}", cell.name, cell.seconds(), cell.bytes_over(&setting));
@@ -281,8 +293,8 @@ pub(crate) fn explore(context: &Context, round_trip_ms: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes which chunks a boot and the job touch first, for simulations: a line each with its index and the bytes of its
-/// object.
+/// Writes a file for simulations: the chunks that a boot and the job touch, in the order of first touch, one line each
+/// with its index and the bytes of its object.
 pub(crate) fn write_order(context: &Context, path: &str) -> Result<()> {
     let setting = Setting::new(context)?;
     let mut text =

@@ -1,4 +1,5 @@
-//! A room of machines in the lab: servers, hosts on links of a given rate, fetches at once or one after the other.
+//! A room of machines in the lab: servers, hosts on links of a given rate, and fetches that start at the same time or
+//! one after the other.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ struct Server {
     child: Child,
     log: BufReader<ChildStdout>,
     token: PathBuf,
-    /// Seconds of CPU and bytes read when it was asked to end.
+    /// CPU seconds and bytes read so far, noted just before the server is asked to end.
     taken: Option<(f64, u64)>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
-    /// What a fetch that has ended reports.
+    /// Reads the report of a fetch that has ended; an error if it failed.
     pub(crate) fn of(ended: &Ended) -> Result<Self> {
         ended.check().map_err(|error| format!("fetch: {error}"))?;
         let report = json_line(&ended.output, "fetched")?;
@@ -67,16 +68,16 @@ pub(crate) fn last(fetched: &[Fetched]) -> f64 {
 pub(crate) struct Served {
     /// The session's statistics.
     pub statistics: Value,
-    /// Seconds of CPU of the server's process since it started.
+    /// CPU seconds of the server's process from its start until it was asked to end.
     pub cpu_seconds: f64,
-    /// Frames that a shaped link's buffer had no room for.
+    /// Frames that were lost because the buffer of a shaped link was full, on all links.
     pub overflowed: u64,
     /// Bytes that the server's process read from files, cached or not.
     pub read_bytes: u64,
 }
 
 impl Served {
-    /// A number of the session's statistics.
+    /// The number `name` of the session's statistics; an error if it is missing.
     pub(crate) fn number(&self, name: &str) -> Result<u64> {
         let number = self.statistics[name].as_u64();
         number.ok_or_else(|| format!("no {name} in the session's statistics").into())
@@ -110,6 +111,7 @@ impl Room {
         Ok(room)
     }
 
+    /// Starts `diskcast serve` on a host and waits until it is ready.
     fn serve(&self, host: u32, repo: &Path) -> Result<Server> {
         let state = repo.join(format!("state-{host}"));
         let token = repo.join(format!("join-{host}.token"));
@@ -136,7 +138,7 @@ impl Room {
         command
     }
 
-    /// What follows the program in [`Self::fetch_command`].
+    /// Adds the arguments of [`Self::fetch_command`] to a command that runs diskcast by itself or by a script.
     pub(crate) fn fetch_arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
         let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
         command.args(["--json", "--yes", "fetch", &url, name, target, "--token-file"]);
@@ -153,7 +155,8 @@ impl Room {
         &self.binary
     }
 
-    /// All hosts fetch `name` from the first server, host `i` into `target(i)`, started `after(i)` the first.
+    /// All hosts fetch `name` from the first server, host `i` into `target(i)`. Host `i` starts `after(i)` after the
+    /// call; these times must ascend.
     pub(crate) fn fetch(
         &self,
         name: &str,
@@ -169,12 +172,12 @@ impl Room {
         collect(&mut crew, &members)
     }
 
-    /// All hosts fetch `name` from the first server at once and keep nothing.
+    /// All hosts fetch `name` from the first server at the same time, and drop the data.
     pub(crate) fn fetch_at_once(&self, name: &str) -> Result<Vec<Fetched>> {
         self.fetch(name, |_| "null:".to_owned(), |_| Duration::ZERO)
     }
 
-    /// Waits for the end of the only session, then ends its server.
+    /// Ends the server, and with it its only session, and returns the cost of the session.
     pub(crate) fn close(mut self) -> Result<Served> {
         self.ended_session(0)
     }
@@ -187,6 +190,7 @@ impl Room {
         if server.taken.is_none() {
             let proc = PathBuf::from(format!("/proc/{}", server.child.id()));
             let read_bytes = number_after(&std::fs::read_to_string(proc.join("io"))?, "rchar:");
+            // Fields 14 and 15, utime and stime, in ticks of 10 ms. Field 2, a name in parentheses, can have spaces.
             let ticks: f64 = std::fs::read_to_string(proc.join("stat"))?
                 .rsplit(')')
                 .next()
@@ -208,29 +212,31 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         for server in &mut self.servers {
-            // A server keeps nothing that a kill could spoil.
+            // A server has no state that a kill could damage.
             let _ = server.child.kill();
             let _ = server.child.wait();
         }
     }
 }
 
-/// The reports of fetches, in the order of `members`.
+/// Waits for the fetches `members` and returns their reports in this order; an error if one fails or does not end
+/// within [`PATIENCE`].
 pub(crate) fn collect(crew: &mut Crew, members: &[Member]) -> Result<Vec<Fetched>> {
     let mut ended = crew.wait(members, PATIENCE)?;
     if ended.len() < members.len() {
-        return Err(format!("{} of {} fetches hang", members.len() - ended.len(), members.len()).into());
+        return Err(format!("{} of {} fetches timed out", members.len() - ended.len(), members.len()).into());
     }
     ended.sort_by_key(|end| members.iter().position(|&member| member == end.member));
     ended.iter().map(Fetched::of).collect()
 }
 
+/// The number after `word` in a text of words; 0 if there is none.
 fn number_after(text: &str, word: &str) -> u64 {
     let mut words = text.split_whitespace().skip_while(|found| *found != word).skip(1);
     words.next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The next line of type `kind` that a program says.
+/// Reads a program's output until a JSON line of type `kind`, and returns it; an error if the output ends before.
 pub(crate) fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
     let mut line = String::new();
     while log.read_line(&mut line)? > 0 {
@@ -241,5 +247,5 @@ pub(crate) fn line_of(log: &mut impl BufRead, kind: &str) -> Result<Value> {
         }
         line.clear();
     }
-    Err(format!("a program ended before it said `{kind}`").into())
+    Err(format!("a program ended before it printed a line of type `{kind}`").into())
 }

@@ -1,4 +1,4 @@
-//! Figures of a repository in S3: versitygw on this machine, whose cores do both sides' work.
+//! Figures of a repository in S3. The store is versitygw on the same machine, so client and store share its cores.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -27,6 +27,7 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const RUNS: usize = 5;
+/// Parallel readers, of diskcast and of curl.
 const READERS: usize = 8;
 const BUCKET: &str = "s3://images";
 
@@ -53,9 +54,10 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![capture, read(&gateway)?])
 }
 
-/// What one capture took, and how many bytes it captured.
+/// Captures `disk` with `command`; returns its time and memory, and the bytes captured.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn captured(context: &Context, disk: &Path, command: &mut Command) -> Result<(Usage, f64)> {
+    // Earlier writes must not slow down this capture.
     said(Command::new("sync").arg("-f").arg(&context.scratch))?;
     let usage = timed(command.env("DISKCAST_CACHE", "off").arg("capture").arg(disk).arg("bench"))?;
     let bytes =
@@ -63,7 +65,7 @@ fn captured(context: &Context, disk: &Path, command: &mut Command) -> Result<(Us
     Ok((usage, bytes as f64))
 }
 
-/// Reads the image of the first run, object by object, beside curl.
+/// Reads all objects of the first run's image, in alternation with curl.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn read(gateway: &Gateway) -> Result<Figure> {
     let repository = open(gateway)?;
@@ -102,7 +104,7 @@ fn open(gateway: &Gateway) -> Result<Repository> {
     Ok(Repository::open_with(&location, &setting(gateway)?)?)
 }
 
-/// How a repository in `gateway` is reached, without a cache.
+/// The setting by which a client reaches a repository in `gateway`, without a cache.
 pub(crate) fn setting(gateway: &Gateway) -> Result<Setting> {
     let variables = Gateway::variables(gateway.address());
     let find =
@@ -110,7 +112,7 @@ pub(crate) fn setting(gateway: &Gateway) -> Result<Setting> {
     Ok(Setting { s3: Some(S3Access::from_variables(&find)?), ..Setting::default() })
 }
 
-/// Reads `objects` by as many processes as there are readers, each with one connection.
+/// Reads `objects` with [`READERS`] processes of curl, each of which reads its share over one connection.
 fn by_curl(gateway: &Gateway, objects: &[ObjectRef]) -> Result<()> {
     let [(_, url), (_, key), (_, secret)] = Gateway::variables(gateway.address());
     let lists = objects.chunks(objects.len().div_ceil(READERS)).map(|objects| {

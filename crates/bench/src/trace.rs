@@ -92,6 +92,7 @@ struct Seen {
 }
 
 impl Recorder {
+    /// Puts a recorder in front of `disk`.
     pub(crate) fn new(disk: Arc<dyn Served>) -> Self {
         Self { disk, seen: Mutex::default() }
     }

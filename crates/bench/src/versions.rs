@@ -1,6 +1,6 @@
-//! Figures of images in place: clone and commit in a large image with many versions, and many writers of one image
-//! compared with plain `object_store` with the same objects. In this process, by the library's interface, on a
-//! folder.
+//! Figures of changes to images in a repository: clone and commit in a large image with many versions, and many
+//! concurrent writers of one image, compared with plain `object_store` that puts the same records. All run in this
+//! process by the library's interface, with a repository in a folder.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -43,17 +43,21 @@ pub(crate) const WRITERS: Group = Group {
     measure: writers,
 };
 
+/// Chunks with data in the large image.
 const CHUNKS: u64 = 10_000_000;
+/// Size of the large image.
 pub(crate) const SIZE_BYTES: u64 = 64 << 40;
+/// Versions of the large image.
 const VERSIONS: u64 = 10_000;
 const RUNS: usize = 15;
 const MIB: usize = 1 << 20;
 
+/// A fixed stamp for versions that benchmarks make.
 pub(crate) fn stamp() -> Stamp {
     Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "bench".to_owned() }
 }
 
-/// Passes each object on once: ten million equal leaves make few nodes, and many puts of them.
+/// Puts each object only once: ten million equal leaves make few different nodes, but many puts of them.
 struct Once<'a> {
     to: &'a Repository,
     seen: Mutex<HashSet<Digest>>,
@@ -70,7 +74,8 @@ impl ObjectSink for Once<'_> {
     }
 }
 
-/// A sparse image of 64 TiB with ten million chunks of data, in runs of a million, and 2 versions.
+/// Makes a sparse image of 64 TiB with ten million chunks of data in runs of a million, with 2 versions. All chunks
+/// have the same content, so that the image is made quickly.
 pub(crate) fn begin_large(repository: &Repository, name: &ImageName) -> Result<()> {
     let chunk = ChunkSize::from_bytes(base::limits::CHUNK_BYTES_DEFAULT).ok_or("a good size")?;
     repository.blob(name).create(&Shape { size_bytes: SIZE_BYTES, ..Shape::default() }, &stamp())?;
@@ -96,7 +101,7 @@ pub(crate) fn begin_large(repository: &Repository, name: &ImageName) -> Result<(
     Ok(())
 }
 
-/// Writes 4 KiB anywhere in the image for each of `seeds`: as many versions, by 32 threads.
+/// Writes 4 KiB at a random place in the image for each of `seeds`, with 32 threads. Each write makes a version.
 pub(crate) fn write_on(repository: &Repository, name: &ImageName, seeds: Range<u64>) -> Result<()> {
     let seeds: Vec<u64> = seeds.collect();
     each(&seeds, 32, |&seed| {
@@ -115,11 +120,13 @@ fn large(context: &Context) -> Result<Vec<Figure>> {
     let name: ImageName = "large".parse()?;
     let made = Repository::create(&location)?;
     begin_large(&made, &name)?;
+    // One version for each seed, in addition to the 2 that the image has.
     write_on(&made, &name, 2..VERSIONS)?;
     let mut chance = Chance::from_seed(2);
     let (mut clones, mut commits, mut stored, mut scattered) = (vec![], vec![], vec![], vec![]);
     for run in 0..RUNS {
         said(std::process::Command::new("sync").arg("-f").arg(&context.scratch))?;
+        // Opened again for each measurement, so that nothing is cached, as in a new process.
         let repository = Repository::open(&location)?;
         let start = Instant::now();
         let to: ImageName = format!("clone{run}").parse()?;
@@ -153,7 +160,7 @@ fn large(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Bytes that do not compress.
+/// Incompressible content.
 struct Noise;
 
 impl store::Content for Noise {
@@ -163,11 +170,13 @@ impl store::Content for Noise {
     }
 }
 
+/// Concurrent writers.
 const THREADS: usize = 32;
+/// Writes of each writer in a round.
 const WRITES: u8 = 12;
 const ROUNDS: usize = 5;
 
-/// What one round of writers took in seconds, how many races they lost, and where they wrote.
+/// Runs one round of writers; returns its seconds, the number of lost races, and the repository's folder.
 fn write_all(context: &Context, round: usize) -> Result<(f64, u32, PathBuf)> {
     let folder = context.folder()?.join("repository");
     let repository = Repository::create(&Location::Folder(folder.clone()))?;
@@ -188,7 +197,7 @@ fn write_all(context: &Context, round: usize) -> Result<(f64, u32, PathBuf)> {
         let mut chance = Chance::from_seed(seed);
         let mut bytes = content.clone();
         for turn in 1..=WRITES {
-            // Other bytes each time, without the time that making them takes.
+            // Changes one byte of each 4 KiB: new content for each write, made faster than new random bytes.
             bytes.iter_mut().step_by(4096).for_each(|byte| *byte = byte.wrapping_add(turn));
             let offset = chance.below((1 << 40) / MIB as u64) * MIB as u64;
             let done = repository.blob(&name).write(offset, &bytes, &stamp())?;
@@ -199,7 +208,8 @@ fn write_all(context: &Context, round: usize) -> Result<(f64, u32, PathBuf)> {
     Ok((start.elapsed().as_secs_f64(), retries.into_inner(), folder))
 }
 
-/// What `object_store` takes in seconds to put the records below `folder` into another one, each with fsync.
+/// Puts all records below `folder` into a new folder with `object_store`, each with fsync; returns its seconds and the
+/// bytes put.
 fn put_all(context: &Context, folder: &Path) -> Result<(f64, u64)> {
     let mut records = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -215,13 +225,14 @@ fn put_all(context: &Context, folder: &Path) -> Result<(f64, u64)> {
             }
         }
     }
-    // As writers put them: in no order of names.
+    // Random order, as writers do not put records in the order of their names.
     records.sort_unstable_by_key(|(path, _)| Digest::of(path.as_ref().as_bytes()).0);
     let bytes = records.iter().map(|(_, bytes)| bytes.len() as u64).sum();
     let store = LocalFileSystem::new_with_prefix(context.folder()?)?.with_fsync(true);
     said(std::process::Command::new("sync").arg("-f").arg(&context.scratch))?;
     let start = Instant::now();
     each(&records, THREADS, |(path, bytes)| {
+        // As the repository puts them: it publishes a version by creating its record, which must not exist.
         let mode = if path.as_ref().starts_with("versions") { PutMode::Create } else { PutMode::Overwrite };
         let options = PutOptions { mode, ..PutOptions::default() };
         block_on(store.put_opts(path, bytes.clone().into(), options)).map(drop)

@@ -49,6 +49,7 @@ impl Way {
         Self::Curl(&["cow", "cache"]),
     ];
 
+    /// Its name in the tables.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Local => "local raw file".to_owned(),
@@ -62,6 +63,7 @@ impl Way {
         }
     }
 
+    /// Details of it for the tables; empty if the name says all.
     pub(crate) fn flags(self) -> &'static str {
         match self {
             Self::Local => "pread",

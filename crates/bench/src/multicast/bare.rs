@@ -1,6 +1,8 @@
-//! A bare multicast sender and its receivers, as far as any program of this kind can go here: packets made and tagged
-//! beforehand leave in runs of segmentation offload at an even rate; receivers check tags, copy payloads into buffers
-//! of objects and take the BLAKE3 digest of each. No scheduling, no reports, no repair.
+//! A bare multicast sender and its receivers: the upper limit for any program of this kind on this machine.
+//!
+//! The sender builds and tags all packets beforehand and sends them at an even rate, many per call by segmentation
+//! offload. The receivers check tags, copy payloads into object buffers and compute the BLAKE3 digest of each object.
+//! There is no scheduling, no report and no repair.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -18,31 +20,32 @@ use super::most;
 use crate::Result;
 use crate::crew::{Crew, Member};
 
-/// What one object has: as much as a chunk that nothing compresses.
+/// Bytes of an object: as many as a chunk of incompressible data has.
 const OBJECT_BYTES: u32 = 256 << 10;
-/// Objects that are sent round and round; more than processors cache.
+/// Number of objects, which are sent again and again. Their 64 MiB are more than a processor caches.
 const OBJECTS: u64 = 256;
-/// Objects of a receiver that wait for their digest.
+/// Most objects of a receiver that wait for their digest.
 const BUFFERS: usize = 64;
 const GROUP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(239, 77, 0, 42)), 7742);
+/// How long a run sends.
 const SECONDS: f64 = 1.5;
-/// Share of the packets that the worst host may lose.
+/// Share of the packets that the worst host may lose in a run that counts.
 const LOSS_MAX: f64 = 0.001;
-/// Rates tried between one that is too fast and one that holds.
+/// Steps of the binary search for the fastest rate.
 const STEPS: u32 = 6;
-/// A receiver that hears nothing for so long gives up.
+/// A receiver that gets no packet for this long gives up.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What a bare sender reached.
+/// The result of a run of a bare sender.
 pub(super) struct Reached {
-    /// Payload bytes per second that the slowest host took in.
+    /// Payload bytes per second that the slowest host received.
     pub rate: f64,
     /// Share of the packets that the worst host lost.
     pub loss: f64,
 }
 
-/// The fastest rate at which `hosts` hosts of an unshaped lab lose next to nothing, with receivers of one thread or
-/// two, whichever is faster.
+/// The fastest rate at which `hosts` hosts of an unshaped lab lose at most [`LOSS_MAX`] of the packets: the better of
+/// receivers with one thread and with two.
 pub(super) fn fastest(hosts: u32) -> Result<Reached> {
     let star = Star::build(&StarOptions { hosts: hosts + 1, ..StarOptions::default() })?;
     let (one, two) = (search(&star, 1), search(&star, 2));
@@ -52,12 +55,14 @@ pub(super) fn fastest(hosts: u32) -> Result<Reached> {
     }
 }
 
+/// Searches the fastest rate for receivers with `threads` threads.
 fn search(star: &Star, threads: u32) -> Result<Reached> {
     let run = |rate: f64| run(star, rate, threads);
     let flood = run(f64::INFINITY)?;
     if flood.loss <= LOSS_MAX {
         return Ok(flood);
     }
+    // Half as much again, since the flood overloads the receivers: they may receive more at a lower rate.
     let (mut slow, mut fast) = (0.0, flood.rate * 1.5);
     let mut best: Option<Reached> = None;
     for _ in 0..STEPS {
@@ -75,7 +80,7 @@ fn search(star: &Star, threads: u32) -> Result<Reached> {
     best.ok_or_else(|| "a bare sender finds no rate without loss".into())
 }
 
-/// One run at `rate` payload bytes per second.
+/// One run at `rate` payload bytes per second. The sender and the receivers are further processes of this program.
 fn run(star: &Star, rate: f64, threads: u32) -> Result<Reached> {
     let program = std::env::current_exe()?;
     let mut crew = Crew::new();
@@ -90,6 +95,7 @@ fn run(star: &Star, rate: f64, threads: u32) -> Result<Reached> {
     let sender = start(&mut crew, star.host(0), &["--bare-send".to_owned(), rate.to_string()])?;
     let until = Duration::from_secs(30);
     let mut told = crew.wait(&[&[sender], &receivers[..]].concat(), until)?;
+    // The sender first, then the receivers in any order.
     told.sort_by_key(|end| end.member != sender);
     let lines: Vec<Value> = told
         .iter()
@@ -99,7 +105,7 @@ fn run(star: &Star, rate: f64, threads: u32) -> Result<Reached> {
         })
         .collect::<Result<_>>()?;
     if lines.len() != receivers.len() + 1 {
-        return Err("a bare sender or receiver hangs".into());
+        return Err("a bare sender or receiver did not end in time".into());
     }
     let number = |line: &Value, name: &str| line[name].as_f64().unwrap_or(f64::NAN);
     let sent = number(&lines[0], "packets");
@@ -108,13 +114,14 @@ fn run(star: &Star, rate: f64, threads: u32) -> Result<Reached> {
     Ok(Reached { rate: rates.fold(f64::INFINITY, f64::min), loss: most(&losses) })
 }
 
-/// Both ends know key and shape.
+/// Key and shape of the session: constants, so that sender and receivers need no handshake.
 fn session() -> (Key, Shape) {
     let block_bytes = block_bytes_for(1500, false).expect("an MTU of 1500 takes a block");
     (Key([7; 16]), Shape { session: 42, epoch: 1, objects: OBJECTS + 1, heads: 0, block_bytes })
 }
 
-/// `--bare-send RATE`: sends for [`SECONDS`] at `RATE` payload bytes per second, `inf` for as fast as it goes.
+/// `--bare-send RATE`: sends for [`SECONDS`] at `RATE` payload bytes per second, or as fast as possible if it is `inf`.
+/// Prints the packets sent and the seconds as a JSON line.
 pub(crate) fn send(rate: &str) -> Result<()> {
     let rate: f64 = rate.parse()?;
     let socket = GroupSender::open(GROUP, &SendOptions::on(net::interface::choose("eth0")?))?;
@@ -126,7 +133,7 @@ pub(crate) fn send(rate: &str) -> Result<()> {
         if elapsed > SECONDS {
             break;
         }
-        // A timer is late by about this; what it was late by is made up for.
+        // Timers are late by about 50 µs. The next runs make up for a late wake-up: they are due at once.
         let ahead = payload / rate - elapsed;
         if ahead > 50e-6 {
             wait(&[], None, Duration::from_secs_f64(ahead))?;
@@ -136,7 +143,7 @@ pub(crate) fn send(rate: &str) -> Result<()> {
         payload += run.payload_bytes;
     }
     let seconds = start.elapsed().as_secs_f64();
-    // The end is said a few times, each once receivers had time to empty their sockets.
+    // Sends the end packet five times, since it can be lost, each after a pause in which receivers empty their sockets.
     for _ in 0..5 {
         wait(&[], None, Duration::from_millis(100))?;
         send_all(&socket, &sealed(OBJECTS, 0, &[]), usize::MAX)?;
@@ -145,7 +152,7 @@ pub(crate) fn send(rate: &str) -> Result<()> {
     Ok(())
 }
 
-/// Packets that one call sends.
+/// Packets that one call sends: a range of the prepared bytes.
 struct Run {
     bytes: Range<usize>,
     packet_bytes: usize,
@@ -153,7 +160,8 @@ struct Run {
     payload_bytes: f64,
 }
 
-/// All packets of all objects, and the runs they go out in: equal packets, but for an object's last.
+/// The packets of all objects one after the other, and the runs in which they are sent. All packets of a run have the
+/// same length, except an object's last.
 fn prepared(socket: &GroupSender) -> (Vec<u8>, Vec<Run>) {
     let (_, shape) = session();
     let (mut packets, mut runs) = (vec![], vec![]);
@@ -182,7 +190,7 @@ fn prepared(socket: &GroupSender) -> (Vec<u8>, Vec<Run>) {
     (packets, runs)
 }
 
-/// A packet with its tag.
+/// A packet with its tag. A packet of object [`OBJECTS`], which has no bytes, is the end packet.
 fn sealed(object: u64, block: u16, payload: &[u8]) -> Vec<u8> {
     let (key, shape) = session();
     let object_bytes = if object < OBJECTS { OBJECT_BYTES } else { 0 };
@@ -195,6 +203,7 @@ fn sealed(object: u64, block: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// Sends `packets`, each of `packet_bytes` except the last, and waits while the socket's buffer is full.
 fn send_all(socket: &GroupSender, packets: &[u8], packet_bytes: usize) -> Result<()> {
     let mut sent = 0;
     while sent < packets.len() {
@@ -208,8 +217,8 @@ fn send_all(socket: &GroupSender, packets: &[u8], packet_bytes: usize) -> Result
     Ok(())
 }
 
-/// `--bare-receive THREADS`: takes in what comes until the end is said, and tells how much that was. A second thread
-/// takes the digests.
+/// `--bare-receive THREADS`: receives packets until the end packet, and prints their number, their payload bytes and
+/// the seconds from the first to the last as a JSON line. With two threads, the second computes the digests.
 pub(crate) fn receive(threads: &str) -> Result<()> {
     let socket = GroupReceiver::join(GROUP, &net::interface::choose("eth0")?, None)?;
     if threads != "2" {
@@ -238,7 +247,8 @@ pub(crate) fn receive(threads: &str) -> Result<()> {
     Ok(())
 }
 
-/// Hands every object's buffer to `digest`, which returns one to be used next.
+/// Receives packets until the end packet. Passes each object's buffer to `digest`, which returns a buffer for the next
+/// object.
 fn take_in(socket: &GroupReceiver, mut digest: impl FnMut(Vec<u8>) -> Vec<u8>) -> Result<()> {
     let (key, shape) = session();
     let mut arrivals = Arrivals::default();
@@ -249,17 +259,17 @@ fn take_in(socket: &GroupReceiver, mut digest: impl FnMut(Vec<u8>) -> Vec<u8>) -
     loop {
         if !socket.receive(&mut arrivals)? {
             if !wait(&[socket], None, SILENCE)? {
-                return Err("heard nothing".into());
+                return Err("no packet arrived in time".into());
             }
             continue;
         }
         let trains = arrivals.trains();
         for packet in trains.flat_map(|(train, packet_bytes)| open_train(&key, &shape, train, packet_bytes)) {
             let Ok(Downstream::Block(header, payload)) = packet else {
-                return Err("a packet that nobody sent".into());
+                return Err("a packet arrived that the bare sender did not send".into());
             };
             if header.object == OBJECTS {
-                let (first, last) = span.ok_or("heard nothing but the end")?;
+                let (first, last) = span.ok_or("no packet arrived but the end packet")?;
                 let seconds = (last - first).as_secs_f64();
                 say(&json!({ "packets": packets, "payload_bytes": payload_bytes, "seconds": seconds }));
                 return Ok(());
@@ -267,6 +277,7 @@ fn take_in(socket: &GroupReceiver, mut digest: impl FnMut(Vec<u8>) -> Vec<u8>) -
             let (offset, _) = shape.place(OBJECT_BYTES, header.block);
             buffer[offset as usize..][..payload.len()].copy_from_slice(payload);
             (packets, payload_bytes) = (packets + 1, payload_bytes + payload.len() as u64);
+            // Without its last block, an object gets no digest. In runs that count, this affects few objects.
             if header.block == last_block {
                 buffer = digest(buffer);
             }

@@ -1,4 +1,4 @@
-//! One TCP flow between two hosts of the lab that never has nothing to send, and what arrives of it over time.
+//! A TCP flow between two hosts of the lab that always has data to send, and the bytes that it delivers over time.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,25 +10,27 @@ use lab::Star;
 use crate::Result;
 
 const PORT: u16 = 5201;
-/// Bytes of a full frame with its Ethernet header, and of TCP's payload in it (timestamps on).
+/// Bytes of a full frame with its Ethernet header, and of the TCP payload in it (with TCP timestamps).
 const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 
 /// A running flow.
 pub(super) struct Flow {
     start: Instant,
+    /// The sender's end, to stop the flow.
     stream: TcpStream,
     writer: JoinHandle<()>,
     reader: JoinHandle<Vec<(Duration, u64)>>,
 }
 
-/// What arrived: seconds since the flow's start, and bytes of payload until then.
+/// Points in time since the flow's start, each with the payload bytes that had arrived by then.
 pub(super) struct Delivered(Vec<(Duration, u64)>);
 
 impl Flow {
-    /// A flow from host `from` to host `to`, with the lab's congestion control.
+    /// Starts a flow from host `from` to host `to`, with the lab's congestion control.
     pub(super) fn start(star: &Star, from: u32, to: u32) -> Result<Self> {
         let address = (star.host(to).ipv4(), PORT);
+        // A socket stays in the network namespace in which it was opened, so only opening it needs the host.
         let listener = star.host(to).run(move || TcpListener::bind(address))?.join().expect("binds")?;
         let connect = move || TcpStream::connect(address);
         let mut stream = star.host(from).run(connect)?.join().expect("connects")?;
@@ -52,19 +54,19 @@ impl Flow {
         Ok(Self { start, stream: kept, writer, reader })
     }
 
-    /// How long it runs.
+    /// Time since the flow's start.
     pub(super) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Waits until it has run so long.
+    /// Waits until the flow has run for `at`.
     pub(super) fn wait_until(&self, at: Duration) {
         while let Some(left) = at.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
     }
 
-    /// Ends it.
+    /// Ends the flow.
     pub(super) fn stop(self) -> Result<Delivered> {
         self.stream.shutdown(Shutdown::Both)?;
         self.writer.join().map_err(|_| "the flow's sender failed")?;
@@ -73,13 +75,14 @@ impl Flow {
 }
 
 impl Delivered {
-    /// Bits per second on the wire between two moments, in seconds since the flow's start.
+    /// Bits per second on the wire between two points in time, in seconds since the flow's start; an error if no data
+    /// arrived between them.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     pub(super) fn rate(&self, (from, until): (f64, f64)) -> Result<f64> {
         let inside: Vec<_> =
             self.0.iter().filter(|(at, _)| (from..=until).contains(&at.as_secs_f64())).collect();
         let (Some((_, first)), Some((_, last))) = (inside.first(), inside.last()) else {
-            return Err("nothing of the TCP flow arrived meanwhile".into());
+            return Err("no data of the TCP flow arrived in the measured time".into());
         };
         Ok((last - first) as f64 * 8.0 * FRAME_BYTES / PAYLOAD_BYTES / (until - from))
     }

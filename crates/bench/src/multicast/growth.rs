@@ -1,4 +1,4 @@
-//! Many more receivers than a lab holds, in the simulator's virtual time: 32 MiB with 1 % loss.
+//! Figures of many more receivers than a lab can run, in the simulator's virtual time: 32 MiB with 1 % loss.
 
 use std::process::Command;
 
@@ -47,13 +47,14 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         let number = |name: &str| line[name].as_f64().ok_or_else(|| format!("no {name} in {line}"));
         let share = number("control_bytes")? / number("data_bytes")?;
         seconds.push(number("seconds")?);
+        // The last value stays: that of the most receivers.
         wall = number("wall_seconds")?;
         if receivers > 1 {
             control.push(share);
         }
         rows.push(json!({
-            "receivers": receivers, "virtual s": number("seconds")?, "over one \
-                receiver": number("seconds")? / seconds[0],
+            "receivers": receivers, "virtual s": number("seconds")?,
+            "over one receiver": number("seconds")? / seconds[0],
             "data MiB": number("data_bytes")? / f64::from(1 << 20), "control per mille": share * 1000.0, "wall s": wall,
         }));
     }

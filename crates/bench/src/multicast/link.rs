@@ -1,5 +1,5 @@
-//! Time of the last host over the time that the bytes need on the link with no loss, and how many images the server
-//! sent.
+//! Figures of one session on shaped links: the last host's time divided by the link time, which the image's bytes take
+//! on a link without loss, and the number of images that the server sent.
 
 use serde_json::json;
 
@@ -10,18 +10,20 @@ use crate::figure::{Bar, Figure, median};
 use crate::transfer::{library, transfer};
 use crate::{Group, Result};
 
-/// A network, what is sent over it besides a Debian image, and what must hold.
+/// A network, the size of the random disk that is sent over it besides a Debian image, and the bars.
 struct Cell {
+    /// Name of the figure for the last host's time.
     figure: &'static str,
     hosts: u32,
+    /// Bits per second of each link.
     rate: u64,
     loss_per_million: u32,
     random_mebibytes: u64,
-    /// Most that the last host may take, in link times.
+    /// Most link times that the last host may take.
     bar: f64,
-    /// Most images that the server may send, for the figure of that name with `_bytes`.
+    /// Name of the figure for the images that the server sends, and its bar.
     images: Option<(&'static str, f64)>,
-    /// Most that may leave the server for each byte of payload.
+    /// Name of the figure for the bytes on the server's wire divided by the payload, and its bar.
     overhead: Option<(&'static str, f64)>,
 }
 
@@ -134,6 +136,7 @@ fn measure(context: &Context, cell: &Cell) -> Result<Vec<Figure>> {
             sent.push(done.images_sent()?);
             overhead.push(done.overhead()?);
             rows.push(done.row(load)?);
+            // The mean number of blocks per object, as blocks are repaired in groups of one object each.
             let blocks = done.served.number("blocks_in_image")? / done.served.number("objects")?.max(1);
             bounds.push(images_needed(cell.hosts, u32::try_from(blocks)?, loss));
         }

@@ -1,5 +1,5 @@
-//! Figures of multicast: how near to the link's own time the last host comes, with and without loss, beside today's
-//! tools, with slow and late hosts, sharing links, and without any link to limit it.
+//! Figures of multicast: the last host's time compared with the link's own time and with other tools, with and without
+//! loss, with slow and late hosts, on shared links, and on links without a rate.
 
 mod bare;
 mod bound;
@@ -34,11 +34,13 @@ pub(crate) const GROUPS: &[&Group] = &[
     &peers::GROUP,
 ];
 
+/// Runs of each measurement, of which the median counts.
 const RUNS: usize = 3;
 const GIGABIT: u64 = 1_000_000_000;
+/// Where hosts write the image: `null:` drops the objects after their digests are verified.
 const SINK: &str = "null, verifying";
 
-/// A rate in words.
+/// A rate as text: in whole Gbit/s from 1 Gbit/s on, else in Mbit/s.
 fn rate_words(bits_per_second: u64) -> String {
     match bits_per_second {
         GIGABIT.. => format!("{} Gbit/s", bits_per_second / GIGABIT),

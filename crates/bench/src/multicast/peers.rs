@@ -1,10 +1,13 @@
-//! Every tool that brings one file to many machines, side by side, in the same networks, in the same run.
+//! The figure that compares diskcast with other tools that send one file to many machines, in the same networks and in
+//! the same run.
 //!
-//! Tools other than diskcast send a file of as many incompressible bytes as the image has encoded. Time runs from the
-//! start of the clients (of the sender, where clients must wait for it) until a host's program says that it is done.
-//! A run that takes four times as long as diskcast is ended and counts as that. Medians of three runs; one run where it
-//! takes over 30 s, or half again as long as diskcast with incompressible data: such a tool is not the best, and is
-//! left out of the same network's Debian cell.
+//! The other tools send a file of incompressible bytes, as long as the encoded image. Time runs from the start of the
+//! clients, or of the sender if clients must wait for it, until a host's program says that it is done. A run that takes
+//! [`PATIENCE`] times as long as diskcast is stopped and counts as that long.
+//!
+//! Each number is the median of three runs. A tool runs only once if it takes longer than [`LONG`] seconds, or longer
+//! than [`HOPELESS`] times diskcast's time. In the second case it cannot be the best tool; if that happens with
+//! incompressible data, the tool is left out of the same network's Debian cell.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,26 +32,30 @@ pub(super) const GROUP: Group = Group {
     measure,
 };
 
+/// Hosts and bits per second of their links.
 const NETWORKS: &[(u32, u64)] = &[(1, GIGABIT), (4, GIGABIT), (8, GIGABIT), (16, 100_000_000)];
+/// Lost frames per million.
 const LOSSES: &[u32] = &[0, 10_000];
-/// A run is ended when it takes this many times as long as diskcast.
+/// A run is stopped when it takes this many times as long as diskcast.
 const PATIENCE: f64 = 4.0;
-/// Whoever takes this many times as long as diskcast is not the best, and runs once.
+/// A tool that takes more than this many times as long as diskcast is not the best, and runs once.
 const HOPELESS: f64 = 1.5;
-/// Seconds beyond which one run is enough.
+/// A tool that takes more than this many seconds runs once.
 const LONG: f64 = 30.0;
 
-/// What one tool reached in one cell: medians.
+/// The result of one tool in one cell: medians of its runs.
 struct Entry {
     tool: String,
     flags: String,
     runs: usize,
+    /// Seconds until the first host had the file; the mean of all hosts; the last host.
     first: f64,
     mean: f64,
     last: f64,
-    /// Bytes out of the server over the file.
+    /// Bytes that left the server, divided by the file's length.
     bytes: f64,
     state: String,
+    /// Whether more than half of the runs succeeded.
     done: bool,
 }
 
@@ -97,8 +104,9 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// One cell of the table, said but not kept: `hosts` hosts on links of `rate`, losing `percent` of the frames, get
-/// `mebibytes` of incompressible data by diskcast and by the tools whose names begin with `tool`.
+/// For tuning: measures and prints one cell of the table, without recording it. `hosts` hosts on links of `rate` that
+/// lose `percent` of the frames get `mebibytes` MiB of incompressible data by diskcast and by each tool whose name
+/// begins with `tool`.
 pub(crate) fn explore(context: &Context, [hosts, rate, percent, mebibytes, tool]: [&str; 5]) -> Result<()> {
     let rate = parse_bits_per_second(rate).ok_or("expected a rate such as 200M")?;
     let loss: f64 = percent.parse()?;
@@ -110,7 +118,7 @@ pub(crate) fn explore(context: &Context, [hosts, rate, percent, mebibytes, tool]
     compare(context, &repo, &Cell { options, words, load: loads[0].clone() }, &field).map(drop)
 }
 
-/// diskcast first, then the others in their order.
+/// The results of one cell: diskcast first, then the tools of `field` in their order.
 fn compare(context: &Context, repo: &Path, cell: &Cell, field: &[&Peer]) -> Result<Vec<Entry>> {
     let (ours, image_bytes) = diskcast(context, repo, cell)?;
     let file = load::random_file(context, image_bytes)?;
@@ -126,6 +134,7 @@ fn compare(context: &Context, repo: &Path, cell: &Cell, field: &[&Peer]) -> Resu
     Ok(entries)
 }
 
+/// diskcast's result, and the bytes of the encoded image.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn diskcast(context: &Context, repo: &Path, cell: &Cell) -> Result<(Entry, u64)> {
     let (mut trials, mut image_bytes) = (vec![], 0);
@@ -140,6 +149,7 @@ fn diskcast(context: &Context, repo: &Path, cell: &Cell) -> Result<(Entry, u64)>
     Ok((Entry::of("diskcast", flags, &trials, Duration::MAX, image_bytes as f64), image_bytes))
 }
 
+/// The result of another tool. `ours` is diskcast's time in seconds, `bound` the time limit of a run.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn trials(
     context: &Context,
@@ -151,7 +161,7 @@ fn trials(
 ) -> Result<Entry> {
     let mut first = peer.run(context, &cell.options, file, bound)?;
     if matches!(first.state, State::Failed(_)) {
-        // Once may be an accident.
+        // One failure may be bad luck.
         first = peer.run(context, &cell.options, file, bound)?;
     }
     let last = first.last(bound);
@@ -198,7 +208,7 @@ impl Entry {
         })
     }
 
-    /// The table takes a quarter of an hour: its lines are said as they come.
+    /// Prints the result at once, since the whole table takes a quarter of an hour.
     fn tell(&self, cell: &Cell) {
         let Self { tool, last, bytes, state, .. } = self;
         let (network, load) = (&cell.words, &cell.load.words);

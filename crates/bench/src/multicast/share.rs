@@ -1,5 +1,5 @@
-//! Figures of several senders on one link: four sessions of one server, a session and a TCP flow, two independent
-//! servers.
+//! Figures of several senders that share a link: four sessions of one server, a session and a TCP flow, and two
+//! independent servers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -47,26 +47,29 @@ pub(super) const TWO_SERVERS: Group = Group {
     measure: two_servers,
 };
 
-/// After this the rates are to be steady.
+/// Seconds from the start after which rates must be steady; earlier samples are not used.
 const FIRST_SECOND: f64 = 1.0;
+/// Time between two samples of the counters.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Slow enough for a Debian image to take seconds.
+/// Bits per second; slow enough that a Debian image takes seconds.
 const TCP_LINK: u64 = GIGABIT / 2;
 #[expect(clippy::cast_precision_loss, reason = "ten digits")]
 const LINK: f64 = GIGABIT as f64;
 
-/// What all links carried while some fetches ran, and when they had all together run for a second, until the first
-/// of them had all, in seconds on the meter's clock.
+/// Samples of all links during some fetches, and the part of this time in which all fetches ran: from
+/// [`FIRST_SECOND`] after the start until shortly before the first host had received everything. In seconds on the
+/// meter's clock.
 struct Watched {
     samples: Vec<Sample>,
     from: f64,
     until: f64,
 }
 
-/// Starts the fetches (host, server, image) together and watches all links until the last has ended.
+/// Starts the fetches (host, server, image) at the same time and samples all links until the last fetch has ended.
 fn watch(room: &Room, fetches: &[(u32, u32, &str)]) -> Result<(Watched, Vec<Fetched>)> {
     let meter = room.star.meter(INTERVAL)?;
     let mut crew = Crew::new();
+    // The meter's clock when the crew's clock shows 0.
     let offset = meter.elapsed().as_secs_f64();
     let mut members = vec![];
     for &(host, server, name) in fetches {
@@ -77,18 +80,19 @@ fn watch(room: &Room, fetches: &[(u32, u32, &str)]) -> Result<(Watched, Vec<Fetc
     let until = offset + first - INTERVAL.as_secs_f64();
     let watched = Watched { samples: meter.stop()?, from: offset + FIRST_SECOND, until };
     if watched.inside().len() < 6 {
-        return Err(format!("the first host had all after {first:.1} s, too soon to see rates").into());
+        return Err(format!("the first host was done after {first:.1} s, too soon to measure rates").into());
     }
     Ok((watched, fetched))
 }
 
 impl Watched {
+    /// The samples from `from` to `until`.
     fn inside(&self) -> Vec<&Sample> {
         let inside = |sample: &&Sample| (self.from..=self.until).contains(&sample.at.as_secs_f64());
         self.samples.iter().filter(inside).collect()
     }
 
-    /// Bits per second between any two samples.
+    /// Bits per second of `counter` between each two consecutive samples.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     fn rates(&self, counter: impl Fn(&Sample) -> u64) -> Vec<f64> {
         let rate = |pair: &[&Sample]| {
@@ -98,7 +102,7 @@ impl Watched {
         self.inside().windows(2).map(rate).collect()
     }
 
-    /// Bits per second from the first sample to the last.
+    /// Mean bits per second of `counter` from the first sample to the last.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     fn mean(&self, counter: impl Fn(&Sample) -> u64) -> f64 {
         let inside = self.inside();
@@ -107,8 +111,8 @@ impl Watched {
     }
 }
 
-/// What share of what the next `count` sessions of a server to end sent was the image, each byte once; the rest were
-/// repairs and repetitions.
+/// The share of useful bytes in the payload that the next `count` ended sessions of a server sent: the image, each byte
+/// counted once. The rest were repairs and repetitions.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn useful(room: &mut Room, server: usize, count: usize) -> Result<f64> {
     let (mut image, mut sent) = (0, 0);
@@ -120,7 +124,7 @@ fn useful(room: &mut Room, server: usize, count: usize) -> Result<f64> {
     Ok((image as f64 / sent as f64).min(1.0))
 }
 
-/// Jain's index of fairness: 1 where all are equal, 1/n where one has all.
+/// Jain's index of fairness: 1 if all values are equal, 1/n if only one of n is not 0.
 #[expect(clippy::cast_precision_loss, reason = "few values")]
 fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
@@ -128,7 +132,7 @@ fn jain(values: &[f64]) -> f64 {
     sum * sum / (values.len() as f64 * squares)
 }
 
-/// Standard deviation over mean.
+/// The coefficient of variation: standard deviation divided by mean.
 #[expect(clippy::cast_precision_loss, reason = "few values")]
 fn variation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
@@ -180,6 +184,7 @@ fn four_sessions(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
+/// Rates as text, in Mbit/s.
 fn megabits(rates: &[f64]) -> String {
     rates.iter().map(|rate| format!("{:.0}", rate / 1e6)).collect::<Vec<_>>().join(" ")
 }
@@ -187,7 +192,7 @@ fn megabits(rates: &[f64]) -> String {
 fn vs_tcp(context: &Context) -> Result<Vec<Figure>> {
     let (repo, loads) = library(context, &[256], true)?;
     let (mut worst, mut rows) = (vec![], vec![]);
-    // The session goes from host 0 to host 1.
+    // The session goes from host 0 to host 1, so each flow (`from`, `to`) shares one link direction with it.
     for (place, from, to) in [("a receiver's port", 2, 1), ("the server's link", 0, 2)] {
         for load in &loads {
             let mut runs = vec![];
@@ -195,8 +200,8 @@ fn vs_tcp(context: &Context) -> Result<Vec<Figure>> {
                 let (session, tcp) = beside_tcp(context, &repo, load, (from, to))?;
                 runs.push(session.min(tcp));
                 rows.push(json!({
-                    "shared": place, "workload": load.words, "session's share": session, "TCP's \
-                        share": tcp, "sum": session + tcp,
+                    "shared": place, "workload": load.words, "session's share": session,
+                    "TCP's share": tcp, "sum": session + tcp,
                 }));
             }
             worst.push(median(&runs));
@@ -213,17 +218,19 @@ fn vs_tcp(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Shares of the link that a session and TCP get, in bytes delivered.
+/// The shares of the link that a session and a TCP flow get at the same time, in delivered bytes.
 fn beside_tcp(context: &Context, repo: &Path, load: &Load, (from, to): (u32, u32)) -> Result<(f64, f64)> {
     let mut room = Room::open_with(context, &[repo], &star(2, TCP_LINK, 0))?;
     let link = LINK * 0.5;
     let flow = Flow::start(&room.star, from, to)?;
+    // TCP has filled the link when the session starts.
     flow.wait_until(Duration::from_millis(1500));
     let offset = flow.elapsed().as_secs_f64();
     let (watched, _) = watch(&room, &[(1, 0, &load.name)])?;
     let meant = (watched.from + offset, watched.until + offset);
     let tcp = flow.stop()?.rate(meant)? / link;
     let at_host = watched.mean(|sample| sample.received[1]) / link;
+    // A receiver's port also carries TCP's bytes if both end there.
     let session = if to == 1 { at_host - tcp } else { at_host } * useful(&mut room, 0, 1)?;
     Ok((session, tcp))
 }
@@ -234,7 +241,7 @@ fn two_servers(context: &Context) -> Result<Vec<Figure>> {
     for load in &loads {
         let (mut jain_runs, mut sum_runs) = (vec![], vec![]);
         for _ in 0..RUNS {
-            // Hosts 0 and 1 serve, 2 to 5 fetch from both.
+            // Hosts 0 and 1 serve. Hosts 2 to 5 fetch from both of them.
             let mut room = Room::open_with(context, &[&repo, &repo], &star(5, GIGABIT, 0))?;
             let fetches: Vec<(u32, u32, &str)> = room
                 .clients()

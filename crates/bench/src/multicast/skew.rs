@@ -1,8 +1,9 @@
-//! Hosts that do not start together: 16 starts spread evenly over the time of one transfer.
+//! Figures of hosts that do not start together: 16 starts spread evenly over the time of one transfer.
 //!
-//! Multicast alone can't send less than 31/16 images then. Host `i` starts after `i` sixteenths of the image have gone;
-//! when the stream has gone once through the image, the last host has its last sixteenth and lacks fifteen. What they
-//! lack is common to all late hosts, so it goes once more: 1 + 15/16 = 1.94 images, and 2 % more are granted.
+//! With multicast alone the server must send at least 31/16 images. Host `i`, counted from 0, starts when `i`
+//! sixteenths of the image were sent. After one pass over the image, the last host has only the last sixteenth and
+//! lacks the other fifteen. These include all that the other late hosts lack, so sending them once more serves all
+//! hosts: 1 + 15/16 = 1.94 images. The bar allows 2 % more.
 
 use std::path::Path;
 use std::time::Duration;
@@ -64,6 +65,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
+/// A transfer to all hosts, whose starts are spread evenly over `over` seconds.
 fn spread(context: &Context, repo: &Path, load: &Load, over: f64) -> Result<Transfer> {
     let options = star(HOSTS, RATE, 0);
     let room = Room::open_with(context, &[repo], &options)?;

@@ -1,5 +1,4 @@
-//! Figures of one host that cannot keep up, because of its port or its disk, and of the other hosts, which it must
-//! not slow down.
+//! The figure of one host with a slow port or a slow disk, which must not slow down the other hosts.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,11 +25,12 @@ pub(super) const GROUP: Group = Group {
 const HOSTS: u32 = 16;
 const RATE: u64 = 400_000_000;
 const SLOW: u64 = RATE / 10;
-/// The one that may be slow.
+/// The host that may be slow.
 const LAST: u32 = HOSTS;
-/// How long the slow host may go on once the others have all.
+/// Time limit for the slow host after the other hosts have received everything.
 const SLOW_PATIENCE: Duration = Duration::from_secs(90);
 
+/// The part of the slow host that runs at a tenth of the link.
 #[derive(Clone, Copy, PartialEq)]
 enum Bottleneck {
     None,
@@ -56,7 +56,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         for bottleneck in [Bottleneck::None, Bottleneck::Port, Bottleneck::Disk] {
             let (mut times, mut slow) = (vec![], Value::Null);
             for run in 0..RUNS {
-                // Its own time is that of its bottleneck: it is waited for once.
+                // The slow host's time depends only on its bottleneck, so only the first run waits for it.
                 let (others, own) = room(context, &repo, load, bottleneck, run == 0)?;
                 times.push(others);
                 slow = own.map_or(slow, |own| own);
@@ -69,9 +69,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
             }
             rows.push(json!({
                 "workload": load.words, "bottleneck of the 16th": bottleneck.words(), "last of the other 15 s": others,
-                "over without": others / without, "slow host s": slow["seconds"], "its bottleneck needs \
-                    s": slow["needs"],
-                "its unicast bytes": slow["unicast"],
+                "over without": others / without, "slow host s": slow["seconds"],
+                "its bottleneck needs s": slow["needs"], "its unicast bytes": slow["unicast"],
             }));
         }
     }
@@ -88,7 +87,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// When the last of the 15 had all, and what the 16th took if it was waited for.
+/// Seconds until the last of the other 15 hosts had received everything and, with `wait`, the slow host's own numbers.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn room(
     context: &Context,
@@ -105,6 +104,7 @@ fn room(
     let mut disk = None;
     if bottleneck == Bottleneck::Disk {
         disk = Some(context.folder()?);
+        // Making the folder must not count.
         crew.restart_clock();
     }
     let mut members = vec![];
@@ -125,7 +125,7 @@ fn room(
         let seconds = format!("not after {:.0}", crew.seconds());
         return Ok((others, Some(json!({ "seconds": seconds, "needs": null, "unicast": null }))));
     };
-    // A port carries what is encoded, a disk takes what that decodes to.
+    // Encoded bytes go through a port, decoded bytes onto a disk.
     let received = own.report["multicast_bytes"].as_u64().unwrap_or(0) + own.unicast_bytes();
     let written = own.report["report"]["written_bytes"].as_u64().unwrap_or(0);
     let bytes = if disk.is_some() { written } else { received };
@@ -134,13 +134,14 @@ fn room(
     Ok((others, Some(json!({ "seconds": seconds, "needs": needs, "unicast": own.unicast_bytes() }))))
 }
 
+/// The slow host's fetch; `None` if it did not end within [`SLOW_PATIENCE`].
 fn own_time(crew: &mut Crew, slow: Member) -> Result<Option<Fetched>> {
     let until = Duration::from_secs_f64(crew.seconds()) + SLOW_PATIENCE;
     crew.wait(&[slow], until)?.first().map(Fetched::of).transpose()
 }
 
-/// A fetch into a file of a filesystem that writes through to a disk in memory at a tenth of the link. It is mounted in
-/// the command's own namespace of mounts, and goes with it.
+/// A fetch onto a slow disk: a file that `nbdfuse` offers, backed by memory and limited to a tenth of the link's rate.
+/// The mount is visible only in the mount namespace of this command, and ends with it.
 fn slow_disk(room: &Room, load: &Load, folder: &Path) -> Command {
     let mut command = room.star.host(LAST).command("bash");
     let script = format!(
@@ -153,7 +154,7 @@ fn slow_disk(room: &Room, load: &Load, folder: &Path) -> Command {
     std::fs::create_dir_all(folder.join("disk")).expect("a folder of this run takes another");
     command.current_dir(folder).args(["-c", &script, "bash"]).arg(room.binary());
     room.fetch_arguments(&mut command, 0, &load.name, "disk/nbd");
-    // What the slow disk holds is compared by the digests on the way; reading it back would take as long again.
+    // Received objects are verified by their digests anyway; reading the slow disk back would double the time.
     command.arg("--no-verify");
     command
 }

@@ -19,8 +19,9 @@ pub(super) const GROUP: Group = Group {
     measure,
 };
 
-/// Hosts, and MiB of incompressible data that keep them busy for seconds.
+/// Numbers of hosts, each with the index in [`MEBIBYTES`] of the data that they fetch.
 const ROOMS: &[(u32, usize)] = &[(1, 0), (4, 1), (16, 2)];
+/// MiB of incompressible data, enough to keep the hosts busy for seconds.
 const MEBIBYTES: &[u64] = &[2048, 1024, 512];
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -41,7 +42,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
                 sent.push(done.images_sent()?);
             }
             let ours = median(&rates);
-            // A Debian image is over before its transfer is under way: shown, not judged.
+            // A Debian image is transferred before the rate is steady: its rate is shown, but has no bar.
             if load.name != debian.name {
                 shares.push(ours / rate);
             }

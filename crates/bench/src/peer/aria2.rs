@@ -1,4 +1,5 @@
-//! BitTorrent: aria2 on all hosts and opentracker (Debian's `aria2`, `opentracker`, `mktorrent`).
+//! Sends the file by BitTorrent: aria2 on all hosts, opentracker on the server (Debian's `aria2`, `opentracker` and
+//! `mktorrent`).
 
 use std::process::Command;
 
@@ -13,6 +14,7 @@ pub(super) const PEER: Peer = Peer {
     run,
 };
 
+/// The tracker's port.
 const PORT: u16 = 6969;
 
 fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
@@ -22,11 +24,12 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     let mut seeder = aria2(job, 0);
     crew.start(seeder.arg("--dir").arg(seed).arg("--bt-seed-unverified=true").arg(&torrent))?;
     job.await_port(0, 6881)?;
-    job.flush(&mut crew);
+    job.wait_until_ready(&mut crew);
     let (mut done, mut copies) = (vec![], vec![]);
     let start = wall_clock();
     for host in job.receivers() {
         let folder = job.memory.join(host.index().to_string());
+        // aria2 goes on seeding after its download, so its exit tells nothing. A hook creates this file instead.
         let end = job.memory.join(format!("{}.done", host.index()));
         std::fs::create_dir(&folder)?;
         let hook = job.folder.join("received.sh");
@@ -43,18 +46,20 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     Ok(seconds)
 }
 
-/// Makes the torrent and starts a tracker for it, which Debian's build lets serve listed torrents only.
+/// Makes the torrent and starts a tracker for it; returns the torrent's path. The torrent must be on the tracker's
+/// whitelist: Debian's opentracker serves no other torrents.
 fn start_tracker(job: &Job<'_>, crew: &mut Crew) -> Result<std::path::PathBuf> {
     let hook = job.folder.join("received.sh");
     std::fs::write(&hook, "#!/bin/sh\n: > \"$DONE\"\n")?;
     std::fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let torrent = job.folder.join("file.torrent");
     let announce = format!("http://{}:{PORT}/announce", job.server());
+    // `-l 18`: pieces of 2^18 bytes.
     said(Command::new("mktorrent").args(["-l", "18", "-a", &announce, "-o"]).arg(&torrent).arg(job.file))?;
     let shown = said(Command::new("aria2c").arg("--show-files").arg(&torrent))?;
     let hash =
         shown.lines().find_map(|line| line.strip_prefix("Info Hash: ")).ok_or("aria2 shows no hash")?;
-    // The tracker gives up root, and reads its list in its own folder.
+    // The tracker runs as `nobody` and reads the whitelist in its own folder, so other users need access to it.
     let folder =
         tempfile::Builder::new().prefix("tracker").disable_cleanup(true).tempdir_in(job.memory)?.keep();
     for open in [job.memory, &folder] {
@@ -70,6 +75,7 @@ fn start_tracker(job: &Job<'_>, crew: &mut Crew) -> Result<std::path::PathBuf> {
     Ok(torrent)
 }
 
+/// aria2 on `host` with all options but the folder, the hook and the torrent.
 fn aria2(job: &Job<'_>, host: u32) -> Command {
     let mut command = job.star.host(host).command("aria2c");
     command.args([

@@ -1,4 +1,5 @@
-//! A chain of TCP copies: each host keeps what comes and passes it on to the next (Debian's `socat`, and tee).
+//! Sends the file along a chain of TCP connections: each host receives it and forwards it to the next host at the same
+//! time (Debian's `socat`, and tee).
 
 use super::{Job, Peer};
 use crate::Result;
@@ -30,10 +31,11 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
         let check = format!(
             "set -o pipefail; got=$({script}); [ \"$got\" = {bytes} ] || {{ echo \"$got bytes\" >&2; exit 1; }}"
         );
+        // bash, since `>(...)` is no POSIX shell syntax.
         let mut command = host.command("bash");
         hosts.push(crew.start(command.args(["-c", &check]))?);
     }
-    job.flush(&mut crew);
+    job.wait_until_ready(&mut crew);
     let first = job.star.host(1).ipv4();
     let mut command = job.star.host(0).command("socat");
     let source = format!("FILE:{}", job.file());

@@ -1,4 +1,4 @@
-//! An HTTP server that sends by sendfile (Debian's `nginx-light`), and curl on every host.
+//! Sends the file by HTTP: nginx with sendfile (Debian's `nginx-light`) on the server, curl on every host.
 
 use super::{Job, Peer};
 use crate::Result;
@@ -23,12 +23,13 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     let mut clients = Vec::new();
     for host in job.receivers() {
         let mut command = host.command("curl");
-        // curl itself fails if fewer bytes come than the server announced.
+        // No size check here: curl fails if it receives fewer bytes than `Content-Length` says.
         clients.push(crew.start(command.args(["-sSf", "-o", "/dev/null", &url]))?);
     }
     job.await_ends(&mut crew, &clients)
 }
 
+/// nginx's configuration. All its files are in the job's folder, so that it needs nothing below `/var`.
 fn configuration_of(job: &Job<'_>) -> String {
     let root = job.file.parent().unwrap_or(job.file).display();
     let folder = job.folder.display();

@@ -1,7 +1,8 @@
-//! Other tools that send one file to many machines, each with its best known settings, in the lab.
+//! Runs other tools that send one file to many machines, each with its best known settings, in the lab.
 //!
-//! Everything that can be prepared is done before the clock starts: servers listen, receivers wait. A host is done
-//! when its tool says so. All processes of a tool are in the lab's namespaces and end with the lab.
+//! All preparation is done before the clock starts: servers listen, and receivers wait if the tool has waiting
+//! receivers. A host is done when its program says so. All processes of a tool run in the lab's namespaces and end
+//! with the lab.
 
 mod aria2;
 mod chain;
@@ -20,28 +21,29 @@ use crate::Result;
 use crate::context::Context;
 use crate::crew::{Crew, Member};
 
-/// A tool.
+/// A tool that diskcast is compared with.
 pub(crate) struct Peer {
     pub name: &'static str,
-    /// How it is called, and where its bytes go.
+    /// Its main options, and where receivers write the file, for the table.
     pub flags: &'static str,
+    /// Sends the file; returns for each receiver the seconds until it had the file, `None` if the time was over.
     run: fn(&Job<'_>) -> Result<Vec<Option<f64>>>,
 }
 
-/// All of them.
+/// All tools, in the order of the table.
 pub(crate) const PEERS: &[Peer] =
     &[udpcast::PLAIN, udpcast::FEC, uftp::PEER, http::PEER, scp::PEER, chain::PEER, aria2::PEER];
 
-/// What a tool is to do: bring `file` from host 0 to all others.
+/// The task of a tool: send `file` from host 0 to all other hosts.
 struct Job<'a> {
     star: &'a Star,
     file: &'a Path,
     rate_bits_per_second: u64,
-    /// Where files of this run may stand, on a local disk.
+    /// A folder on the local disk for keys, configurations and scripts of this run.
     folder: &'a Path,
-    /// Where what was received may stand, in memory.
+    /// A folder in memory (tmpfs) for received files.
     memory: &'a Path,
-    /// How long it may take.
+    /// Time limit.
     bound: Duration,
 }
 
@@ -49,8 +51,9 @@ struct Job<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum State {
     Done,
-    /// So many hosts had not got it when the time was over.
+    /// The number of hosts that did not have the file at the time limit.
     TimedOut(usize),
+    /// The tool failed, for this reason.
     Failed(String),
 }
 
@@ -58,14 +61,14 @@ pub(crate) enum State {
 #[derive(Debug, Clone)]
 pub(crate) struct Trial {
     pub state: State,
-    /// Seconds until each host that got it had it, ascending.
+    /// For each host that received the file, the seconds until it had it, ascending.
     pub seconds: Vec<f64>,
     /// Bytes that left the server, with Ethernet headers.
     pub server_bytes: u64,
 }
 
 impl Trial {
-    /// When the last host had it; the bound for a run that did not end well.
+    /// Seconds until the last host had the file; `bound` if the run failed or reached the time limit.
     pub(crate) fn last(&self, bound: Duration) -> f64 {
         match self.state {
             State::Done => self.seconds.last().copied().unwrap_or(f64::NAN),
@@ -75,7 +78,8 @@ impl Trial {
 }
 
 impl Peer {
-    /// Brings `file` to `hosts` hosts in a new lab.
+    /// Sends `file` to all hosts of a new lab with `options`, whose links must be shaped. A failure of the tool is a
+    /// [`State`], not an error.
     pub(crate) fn run(
         &self,
         context: &Context,
@@ -107,7 +111,7 @@ impl Peer {
 }
 
 impl Trial {
-    /// A tool that reports success although a host's link has carried less than the file has failed.
+    /// Marks the run as failed if a host's link carried fewer bytes than the file has, whatever the tool reports.
     fn checked(mut self, star: &Star, file: &Path) -> Result<Self> {
         let bytes = file.metadata()?.len();
         let traffic = star.traffic()?;
@@ -140,7 +144,7 @@ impl Job<'_> {
         self.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Waits until something listens at `port` of `host`, as seen from itself.
+    /// Waits until a program listens on `port` of `host`, as seen from `host` itself; an error after 5 s.
     fn await_port(&self, host: u32, port: u16) -> Result<()> {
         let address = (self.star.host(host).ipv4(), port);
         let connects = move || {
@@ -157,14 +161,14 @@ impl Job<'_> {
         if listens { Ok(()) } else { Err(format!("nothing listens at port {port} of host {host}").into()) }
     }
 
-    /// Gives programs that do not say when they are ready the time to be so.
-    fn flush(&self, crew: &mut Crew) {
+    /// Waits 0.7 s for programs that do not report when they are ready, then restarts the crew's clock.
+    fn wait_until_ready(&self, crew: &mut Crew) {
         crew.restart_clock();
         crew.wait_until(Duration::from_millis(700));
         crew.restart_clock();
     }
 
-    /// When each of `members` ended well; one that failed fails the run.
+    /// Seconds until each of `members` ended, `None` if it still runs at the time limit. An error if one fails.
     fn await_ends(&self, crew: &mut Crew, members: &[Member]) -> Result<Vec<Option<f64>>> {
         let mut seconds = vec![None; members.len()];
         for end in crew.wait(members, self.bound)? {
@@ -175,8 +179,9 @@ impl Job<'_> {
         Ok(seconds)
     }
 
-    /// When each host's file in `done` was made, by the clock that started at `start`: the hooks of tools that go on
-    /// after a host has all make them. `others` fail the run if they fail.
+    /// Seconds from `start` until each file in `done` was created, `None` if it is missing at the time limit. For tools
+    /// that keep running after the transfer, a hook creates such a file for each host. An error if any program of the
+    /// crew fails.
     fn await_files(&self, crew: &mut Crew, done: &[PathBuf], start: SystemTime) -> Result<Vec<Option<f64>>> {
         while crew.seconds() < self.bound.as_secs_f64() && !done.iter().all(|file| file.exists()) {
             let soon = Duration::from_secs_f64(crew.seconds() + 0.05);
@@ -189,7 +194,7 @@ impl Job<'_> {
         Ok(done.iter().map(|file| made(file).map(since)).collect())
     }
 
-    /// Compares what hosts received, byte for byte by digest.
+    /// Compares the received `copies` with the file by their digests; an error if one differs.
     fn compare(&self, copies: &[PathBuf]) -> Result<()> {
         let digest = |path: &Path| -> Result<blake3::Hash> {
             let mut hasher = blake3::Hasher::new();
@@ -206,7 +211,7 @@ impl Job<'_> {
     }
 }
 
-/// The wall clock, in which files are dated.
+/// The wall clock, for comparison with modification times of files.
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()

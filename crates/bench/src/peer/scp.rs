@@ -1,4 +1,5 @@
-//! scp from an sshd of the lab's own (Debian's `openssh-server`), with a cipher that processors have instructions for.
+//! Sends the file by scp, from an sshd in the lab (Debian's `openssh-server`), with AES-GCM, which processors have
+//! instructions for.
 
 use std::process::Command;
 
@@ -11,7 +12,7 @@ pub(super) const PEER: Peer =
     Peer { name: "scp", flags: "aes128-gcm@openssh.com, no compression, TCP cubic; to /dev/null", run };
 
 const PORT: u16 = 2222;
-/// Where sshd insists on a folder.
+/// sshd does not start without this folder.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
@@ -23,11 +24,12 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
     std::fs::create_dir_all(PRIVILEGE_SEPARATION)?;
     let folder = job.folder.display();
     let configuration = job.folder.join("sshd.conf");
+    // `MaxStartups`: with its default, sshd drops some connections when more than 10 clients log in at once.
     std::fs::write(
         &configuration,
         format!(
-            "Port {PORT}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\nPermitRootLogin \
-                prohibit-password\n\
+            "Port {PORT}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n\
+             PermitRootLogin prohibit-password\n\
              StrictModes no\nUsePAM no\nPidFile none\nMaxStartups 100\nUseDNS no\nSubsystem sftp internal-sftp\n"
         ),
     )?;

@@ -1,4 +1,5 @@
-//! udpcast (Debian's `udpcast`): multicast with acknowledged slices, with and without erasure code.
+//! Sends the file by udpcast (Debian's `udpcast`): multicast in slices that every receiver acknowledges, with and
+//! without an erasure code.
 
 use super::{Job, Peer};
 use crate::Result;
@@ -13,8 +14,8 @@ pub(super) const FEC: Peer = Peer {
     run: |job| run(job, &["--fec", "8x8/128"]),
 };
 
-/// Where sender and receivers find each other: the hosts of the lab have no broadcast address, and a switch does not
-/// carry its default, 224.0.0.1, as it does a group's.
+/// The group in which sender and receivers find each other. udpcast's defaults do not work in the lab: its hosts have
+/// no broadcast address, and a switch does not forward 224.0.0.1 like other groups.
 const RENDEZVOUS: &str = "239.77.0.9";
 
 fn run(job: &Job<'_>, options: &[&str]) -> Result<Vec<Option<f64>>> {
@@ -26,10 +27,10 @@ fn run(job: &Job<'_>, options: &[&str]) -> Result<Vec<Option<f64>>> {
         command.args(["--exit-wait", "50", "--mcast-rdv-address", RENDEZVOUS]);
         receivers.push(crew.start(&mut command)?);
     }
-    job.flush(&mut crew);
+    job.wait_until_ready(&mut crew);
     let mut command = job.star.host(0).command("udp-sender");
     command.args(["--interface", "eth0", "--file", &job.file(), "--nokbd", "--no-progress"]);
-    // One receiver in sixteen misses a single hello at 1 % loss, and the sender would go without it.
+    // Repeats the hello: at 1 % loss one of 16 receivers may miss a single one, and the sender would start without it.
     command.args(["--rexmit-hello-interval", "100", "--max-wait", "30"]);
     command
         .args(["--mcast-rdv-address", RENDEZVOUS, "--min-receivers", &receivers.len().to_string()])

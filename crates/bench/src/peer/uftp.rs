@@ -1,4 +1,4 @@
-//! uftp (Debian's `uftp`): multicast at a rate set by hand, with NAKs.
+//! Sends the file by uftp (Debian's `uftp`): multicast at a fixed rate, with negative acknowledgements.
 
 use super::{Job, Peer, wall_clock};
 use crate::Result;
@@ -20,6 +20,7 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
         let folder = job.memory.join(host.index().to_string());
         std::fs::create_dir(&folder)?;
         let name = format!("0x{:08X}", host.index());
+        // The daemon does not exit after a file, so a hook creates this file when the host has it.
         let end = job.memory.join(format!("{}.done", host.index()));
         let mut command = host.command("uftpd");
         command.args(["-d", "-I", "eth0", "-U", &name, "-B", "8388608", "-x", "1", "-D"]).arg(&folder);
@@ -29,7 +30,7 @@ fn run(job: &Job<'_>) -> Result<Vec<Option<f64>>> {
         done.push(end);
         names.push(name);
     }
-    job.flush(&mut crew);
+    job.wait_until_ready(&mut crew);
     let kilobits = (job.rate_bits_per_second / 1000 * 95 / 100).to_string();
     let mut command = job.star.host(0).command("uftp");
     command.args(["-I", "eth0", "-R", &kilobits, "-B", "8388608", "-b", "1428", "-x", "1"]);
