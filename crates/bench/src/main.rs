@@ -26,6 +26,7 @@ mod load;
 mod machine;
 mod multicast;
 mod nbd;
+mod network;
 mod peer;
 mod plain;
 mod programs;
@@ -70,6 +71,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &again::GROUP, &install::GROUP, &install::ZEROS],
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
+    &[&network::GROUP],
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     // The last two remove many files; after that, ext4 creates new files slowly.
     &[&puts::GROUP, &s3::GROUP, &prune::GROUP, &garbage::GROUP],

@@ -118,13 +118,13 @@ fn token(access: &ServerAccess) -> Result<JoinToken> {
 
 fn read_file(path: &Path) -> Result<String> {
     let doing = || format!("read the token in `{}`", path.display());
+    if path != Path::new("-") {
+        let bytes =
+            daemon::state::read_private(path).map_err(|error| Failure::from(error).context(doing()))?;
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
     let mut text = String::new();
-    let mut reader: Box<dyn std::io::Read> = if path == Path::new("-") {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(path).map_err(|error| Failure::from(error).context(doing()))?)
-    };
-    std::io::Read::read_to_string(&mut std::io::Read::take(&mut reader, BYTES_MAX), &mut text)
+    std::io::Read::read_to_string(&mut std::io::Read::take(std::io::stdin(), BYTES_MAX), &mut text)
         .map_err(|error| Failure::from(error).context(doing()))?;
     Ok(text)
 }

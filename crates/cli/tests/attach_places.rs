@@ -166,6 +166,56 @@ fn an_attached_disk_is_read_written_and_committed_by_tls() {
     assert_eq!(attached.stop(), Some(0));
 }
 
+/// An authority in `NAME.pem`, and in the folder `NAME` the certificate and key of a client that it has signed. The client
+/// trusts the server `server`.
+fn client(bench: &Bench, name: &str, server: &str) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::default();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(rcgen::DnType::CommonName, name);
+    let own = authority.self_signed(&key).unwrap();
+    std::fs::write(bench.path(&format!("{name}.pem")), own.pem()).unwrap();
+    let issuer = rcgen::Issuer::new(authority, key);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let signed = rcgen::CertificateParams::default().signed_by(&key, &issuer).unwrap();
+    let folder = bench.path(name);
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("client-cert.pem"), signed.pem()).unwrap();
+    std::fs::write(folder.join("client-key.pem"), key.serialize_pem()).unwrap();
+    std::fs::copy(bench.path(&format!("{server}.pem")), folder.join("ca-cert.pem")).unwrap();
+}
+
+#[test]
+fn a_neighbour_without_a_certificate_cannot_use_an_attached_disk() {
+    let (bench, disk) = bench();
+    certificate(&bench, "server");
+    client(&bench, "friends", "server");
+    client(&bench, "strangers", "server");
+    let tls = "--tls-cert server.pem --tls-key server.key";
+    for words in ["", tls] {
+        let said = bench.see(&format!("attach web --name vm1 --listen 0.0.0.0:0 {words}"));
+        assert!(said.contains("no loopback address") && said.contains("--tls-client-ca"), "{said}");
+        assert!(said.ends_with("exit: 11\n"), "{said}");
+    }
+    let words = format!("web --name vm1 --listen 127.0.0.1:0 {tls} --tls-client-ca friends.pem");
+    let attached = Attached::from_repository(&bench, &words);
+    let door = status(&bench, "vm1")["nbd"][1].as_str().unwrap().to_owned();
+    let as_one_of = |who: &str| format!("{door}?tls-certificates={}", bench.path(who).display());
+    let copy = bench.path("copy.img");
+    if !run("nbdcopy", &[&as_one_of("friends"), copy.to_str().unwrap()]) {
+        return;
+    }
+    assert_same(&disk, &copy);
+    // The same authority for the server, and no certificate or another authority's for the client.
+    for who in ["server", "strangers"] {
+        let said = fails("nbdcopy", &[disk.to_str().unwrap(), &as_one_of(who)]);
+        assert!(!said.is_empty(), "{who}");
+    }
+    assert!(run("nbdcopy", &[&as_one_of("friends"), copy.to_str().unwrap()]));
+    assert_same(&disk, &copy);
+    assert_eq!(attached.stop(), Some(0));
+}
+
 #[test]
 fn a_server_keeps_what_was_read_by_a_disk_that_is_detached_before_its_machine_is_up() {
     let (bench, _) = bench();

@@ -34,6 +34,12 @@ impl Fetching {
         assert!(lines.any(|line| written(serde_json::from_str(&line).unwrap())), "ended without progress");
     }
 
+    /// Waits until it notices that nothing comes from the group any more.
+    fn wait_for_silence(&mut self) -> bool {
+        let mut lines = self.lines.by_ref().map_while(Result::ok);
+        lines.any(|line| line.contains("fell silent"))
+    }
+
     /// Waits for the end and returns the report.
     fn end(mut self) -> serde_json::Value {
         let last = self.lines.by_ref().map_while(Result::ok).last().unwrap_or_default();
@@ -93,6 +99,37 @@ fn hosts_with_loss_cuts_and_crashes_all_end_with_the_image() {
         "what was right was fetched again: {resumed}"
     );
     cut.end();
+    for index in 1..4 {
+        assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
+    }
+}
+
+#[test]
+fn hosts_that_hear_no_multicast_or_whose_server_was_cut_off_get_the_image_and_hold_nobody() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let options = StarOptions { hosts: 4, rate_bits_per_second: Some(100_000_000), ..StarOptions::default() };
+    let (star, bench, server, disk) = room(&options, 64, "");
+    star.deafen(3).unwrap();
+    let start = |index| Fetching::start(&bench, star.host(index), &server.url, "");
+    let (deaf, mut others) = (start(3), [start(1), start(2)]);
+    others[0].wait_for_progress();
+    star.cut(0).unwrap();
+    // Long enough for the receivers to notice that the server is silent.
+    let fell_silent = others.each_mut().map(Fetching::wait_for_silence);
+    assert_eq!(fell_silent, [true, true]);
+    star.heal(0).unwrap();
+    for fetching in others {
+        let report = fetching.end();
+        assert_eq!((&report["transport"], &report["sessions"]), (&"multicast".into(), &2.into()), "{report}");
+    }
+    let report = deaf.end();
+    assert_eq!(
+        (&report["transport"], &report["multicast_bytes"]),
+        (&"unicast".into(), &0.into()),
+        "{report}"
+    );
     for index in 1..4 {
         assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
     }

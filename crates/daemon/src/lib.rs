@@ -25,6 +25,7 @@ pub mod state;
 pub mod statistics;
 mod token_uses;
 pub mod tokens;
+mod unicast_share;
 mod uploads;
 
 pub use serve::{ServeOptions, Server, serve};

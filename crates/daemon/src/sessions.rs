@@ -21,6 +21,7 @@ use store::Repository;
 use crate::api::Failure;
 use crate::event::{Event, Log};
 use crate::metrics::SessionTotals;
+use crate::unicast_share::UnicastShare;
 
 /// UDP port of all groups.
 pub(crate) const GROUP_PORT: u16 = 7718;
@@ -56,6 +57,7 @@ pub(crate) struct Sessions {
     past: Mutex<Past>,
     /// Bytes that the receivers of each session got by unicast; for running sessions and those in `past`.
     unicast: Mutex<HashMap<SessionId, u64>>,
+    unicast_share: UnicastShare,
 }
 
 /// Identifies a session: clients with equal keys share one.
@@ -99,7 +101,8 @@ impl Sessions {
             rates.map_or(RATE_FLOOR, |rates| rates.rate_floor_bits_per_second),
         );
         let (slots, past, unicast) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast })
+        let unicast_share = UnicastShare::new(Arc::clone(&budget));
+        Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast, unicast_share })
     }
 
     /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Blocks.
@@ -277,6 +280,11 @@ impl Sessions {
         let mut all = self.running();
         all.extend(self.past.lock().ended.iter().cloned());
         all.into_iter().map(|session| self.with_unicast(session)).collect()
+    }
+
+    /// Waits until `bytes` may be sent by unicast to a receiver of any session.
+    pub(crate) async fn wait_beside(&self, bytes: u64) {
+        self.unicast_share.wait_for(bytes).await;
     }
 
     /// Counts `bytes` that a present or past receiver of `session` got by unicast.

@@ -85,6 +85,13 @@ pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
     feed("ip", &["netns", "exec", switch, "nft", "-f", "-"], &rules).map(drop)
 }
 
+/// Drops all UDP packets to groups that arrive in `namespace`. IGMP and MLD still work.
+pub(crate) fn deafen(namespace: &str) -> Result<()> {
+    let rules = "table inet deaf { chain input { type filter hook input priority 0; \
+                 ip daddr 224.0.0.0/4 meta l4proto udp drop; ip6 daddr ff00::/8 meta l4proto udp drop; }; }\n";
+    feed("ip", &["netns", "exec", namespace, "nft", "-f", "-"], rules).map(drop)
+}
+
 /// Bytes that the shaper of `device` let through, every frame with its own header, also where a super-frame carried
 /// it; nothing if the device is not shaped.
 pub(crate) fn shaped_bytes(namespace: &str, device: &str) -> Result<Option<u64>> {

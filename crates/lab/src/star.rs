@@ -117,6 +117,14 @@ impl Star {
         self.set_port(index, "up")
     }
 
+    /// Drops all UDP packets to groups that arrive at a host, as on a switch that does not forward multicast.
+    ///
+    /// # Errors
+    /// `Io` with what `nft` said.
+    pub fn deafen(&self, index: u32) -> Result<()> {
+        link::deafen(self.host(index).namespace())
+    }
+
     /// Changes the probability that a frame towards host `index` is lost.
     ///
     /// # Errors

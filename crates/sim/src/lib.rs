@@ -35,6 +35,6 @@ pub use checkers::Violation;
 pub use network::Link;
 pub use prune::{PruneOutcome, run_prunes};
 pub use room::{Room, RoomOutcome};
-pub use scenario::{Event, Fault, Host, Scenario};
+pub use scenario::{Ailment, Event, Fault, Host, Scenario};
 pub use search::{Broken, Family, Trial, until_broken};
 pub use world::{Outcome, run};

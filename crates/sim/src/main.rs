@@ -15,7 +15,7 @@ use base::Duration;
 use sim::{Family, Room, Scenario, Violation, run};
 
 const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verbose]
-       diskcast-sim [--seed N] [--count N] [--calm | --harsh] [--verbose]
+       diskcast-sim [--seed N] [--count N] [--calm | --harsh | --ailing] [--verbose]
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
                     [--seed N] [--json] [--verbose]
        diskcast-sim --prune [--seed N] [--count N]
@@ -28,6 +28,7 @@ struct Arguments {
     count: Option<u64>,
     calm: bool,
     harsh: bool,
+    ailing: bool,
     verbose: bool,
     room: Option<usize>,
     loss_per_million: u32,
@@ -77,6 +78,7 @@ fn replay(seed: u64, arguments: &Arguments) -> bool {
     let make = match arguments {
         Arguments { calm: true, .. } => Scenario::calm,
         Arguments { harsh: true, .. } => Scenario::harsh,
+        Arguments { ailing: true, .. } => Scenario::ailing,
         _ => Scenario::mixed,
     };
     let scenario = make(seed);
@@ -208,6 +210,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         count: None,
         calm: false,
         harsh: false,
+        ailing: false,
         verbose: false,
         room: None,
         loss_per_million: 0,
@@ -238,6 +241,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--json" => arguments.json = true,
             "--calm" => arguments.calm = true,
             "--harsh" => arguments.harsh = true,
+            "--ailing" => arguments.ailing = true,
             "--verbose" => arguments.verbose = true,
             _ => return None,
         }

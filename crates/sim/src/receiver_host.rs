@@ -9,7 +9,7 @@ use proto::multicast::{
     Slot, open_downstream,
 };
 
-use crate::scenario::Host;
+use crate::scenario::{Ailment, Host};
 use crate::server_host::{Packet, Sent, group_key};
 use crate::truth::Truth;
 
@@ -86,6 +86,7 @@ pub(crate) struct ReceiverHost {
     pub stalls: u64,
     pub reports: u64,
     pub report_bytes: u64,
+    ailment: Option<Ailment>,
     number: u32,
     grants: u32,
     buffers: Vec<Option<Vec<u8>>>,
@@ -112,6 +113,7 @@ impl ReceiverHost {
             stalls: 0,
             reports: 0,
             report_bytes: 0,
+            ailment: host.ailment,
             number: u32::try_from(number).expect("few hosts"),
             grants: 0,
             buffers: Vec::new(),
@@ -164,6 +166,16 @@ impl ReceiverHost {
     /// Whether no write is queued.
     pub(crate) fn is_disk_idle(&self) -> bool {
         self.disk.is_empty()
+    }
+
+    /// Whether nothing more can be expected of it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.machine.is_none() && (self.done_at.is_some() || self.never_ends())
+    }
+
+    /// Whether its ailment keeps it from getting the image.
+    pub(crate) fn never_ends(&self) -> bool {
+        matches!(self.ailment, Some(Ailment::Silent { .. } | Ailment::Dead { .. }))
     }
 
     /// Whether it receives packets to the group.
@@ -222,6 +234,9 @@ impl ReceiverHost {
                     self.judge(now, truth, &Complete { object, slot, bytes, held }, &mut wishes);
                 }
                 ReceiverEvent::FetchByUnicast { object } => wishes.push(Wish::Unicast(object)),
+                ReceiverEvent::Silent { .. } if self.ailment == Some(Ailment::Deaf) => {
+                    self.go(now, &mut wishes)
+                }
                 ReceiverEvent::Silent { .. } => {
                     self.silent = true;
                     wishes.push(Wish::Regrant);

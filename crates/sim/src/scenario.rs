@@ -67,6 +67,23 @@ pub struct Event {
     pub fault: Fault,
 }
 
+/// What is wrong with a host from the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ailment {
+    /// No packet to the group reaches it; its reports reach the server. It fetches by unicast after a while.
+    Deaf,
+    /// It is admitted this many times, and neither reports nor listens.
+    Silent {
+        /// Number of requests.
+        admissions: u32,
+    },
+    /// It crashes this long after its start, for good.
+    Dead {
+        /// How long it runs.
+        after: Duration,
+    },
+}
+
 /// One receiver.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -78,6 +95,8 @@ pub struct Host {
     pub disk_bytes_per_second: u64,
     /// Its memory for objects.
     pub buffer_bytes: u64,
+    /// What is wrong with it, if anything.
+    pub ailment: Option<Ailment>,
 }
 
 /// Everything that a run depends on.
@@ -93,6 +112,8 @@ pub struct Scenario {
     pub heads: u64,
     /// Maximum rate of the server.
     pub bits_per_second: u64,
+    /// Its minimum rate.
+    pub floor_bits_per_second: u64,
     /// Rate with which the server starts its search for the rate that the network can carry.
     pub initial_bits_per_second: u64,
     /// The server's memory for objects.
@@ -168,6 +189,47 @@ impl Scenario {
         scenario
     }
 
+    /// A fast network without loss, two to six healthy hosts that start within some seconds, and one to three hosts that
+    /// are deaf, silent or dead, most of them before the others start.
+    #[must_use]
+    pub fn ailing(seed: u64) -> Self {
+        let mut chance = Chance::from_seed(seed ^ 0x6169_6c69_6e67);
+        let bits_per_second = pick(&mut chance, &[20_000_000, 100_000_000]);
+        let image_bytes = bits_per_second / 8 * (1 + chance.below(3));
+        let healthy = 2 + chance.below(5) as usize;
+        let round_trip = Duration::from_micros(100 + chance.below(2000));
+        let mut scenario = Self::plain(image_bytes, healthy, bits_per_second, round_trip);
+        scenario.seed = seed;
+        scenario.initial_bits_per_second = pick(&mut chance, &[bits_per_second / 4, bits_per_second * 5 / 2]);
+        scenario.floor_bits_per_second = bits_per_second / 100;
+        let late = pick(&mut chance, &[0, 2, 6, 9]);
+        for host in &mut scenario.hosts {
+            host.link.bits_per_second = bits_per_second;
+            host.starts =
+                Instant::ZERO + Duration::from_secs(late) + part(&mut chance, Duration::from_millis(50));
+        }
+        let sound = scenario.hosts[0].clone();
+        for _ in 0..1 + chance.below(3) {
+            let ailment = Some(match chance.below(3) {
+                0 => Ailment::Deaf,
+                1 => Ailment::Silent { admissions: 1 + chance.below(1000) as u32 },
+                _ => Ailment::Dead { after: part(&mut chance, Duration::from_secs(2)) },
+            });
+            let starts = Instant::ZERO + part(&mut chance, Duration::from_secs(late + 1));
+            scenario.hosts.push(Host { starts, ailment, ..sound.clone() });
+        }
+        scenario.waste_percent = 10;
+        scenario
+    }
+
+    /// The same without the hosts that have an ailment.
+    #[must_use]
+    pub fn healthy(&self) -> Self {
+        let mut scenario = self.clone();
+        scenario.hosts.retain(|host| host.ailment.is_none());
+        scenario
+    }
+
     /// The image and receivers of [`Self::mixed`] without faults; all receivers start at the same time.
     #[must_use]
     pub fn calm(seed: u64) -> Self {
@@ -184,6 +246,7 @@ impl Scenario {
             link: Link::new(round_trip / 2, bits_per_second * 2, 256 << 10),
             disk_bytes_per_second: 4_000_000_000,
             buffer_bytes: 64 << 20,
+            ailment: None,
         };
         let objects = image_bytes.div_ceil(OBJECT_BYTES);
         Self {
@@ -192,6 +255,7 @@ impl Scenario {
             object_bytes: vec![OBJECT_BYTES as u32; objects as usize],
             heads: objects.div_ceil(256),
             bits_per_second,
+            floor_bits_per_second: bits_per_second / 10,
             initial_bits_per_second: bits_per_second,
             cache_bytes: 64 << 20,
             load_time_max: Duration::from_micros(200),
@@ -206,7 +270,7 @@ impl Scenario {
     #[must_use]
     pub const fn rate(&self) -> RateConfig {
         let (initial, ceiling) = (self.initial_bits_per_second, self.bits_per_second);
-        RateConfig { initial, floor: ceiling / 10, ceiling }
+        RateConfig { initial, floor: self.floor_bits_per_second, ceiling }
     }
 
     /// Time in which the server can send the image once.
@@ -242,6 +306,7 @@ impl Scenario {
                 ),
                 disk_bytes_per_second: bits_per_second / 8 * (1 + chance.below(4)),
                 buffer_bytes: longest * 2 + chance.below(image_bytes + 1),
+                ailment: None,
             })
             .collect();
         Self {
@@ -249,6 +314,7 @@ impl Scenario {
             block_bytes,
             heads: objects.div_ceil(20),
             bits_per_second,
+            floor_bits_per_second: bits_per_second / 10,
             initial_bits_per_second: bits_per_second / 4,
             cache_bytes: longest * 4 + chance.below(image_bytes + 1),
             load_time_max: Duration::from_micros(chance.below(2000)),

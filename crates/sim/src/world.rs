@@ -10,7 +10,7 @@ use crate::checkers::{Checkers, Violation};
 use crate::network::{Arrival, Link};
 use crate::queue::{Event, Queue};
 use crate::receiver_host::{ReceiverHost, Wish};
-use crate::scenario::{Fault, Scenario};
+use crate::scenario::{Ailment, Fault, Scenario};
 use crate::server_host::{Packet, RECEIVER_TIMEOUT, Sent, ServerHost, group_key, receiver_key};
 use crate::trace::Trace;
 use crate::truth::Truth;
@@ -74,6 +74,9 @@ impl<'a> World<'a> {
         let mut queue = Queue::default();
         for (host, spec) in scenario.hosts.iter().enumerate() {
             queue.push(spec.starts, Event::Start { host });
+            if let Some(Ailment::Dead { after }) = spec.ailment {
+                queue.push(spec.starts + after, Event::Begin(Fault::Crash { host }));
+            }
         }
         for event in &scenario.events {
             queue.push(event.at, Event::Begin(event.fault));
@@ -134,7 +137,7 @@ impl<'a> World<'a> {
         let last = self.scenario.events.iter().map(|event| event.at + event.lasts).max();
         self.server.machine.is_some()
             && last.is_none_or(|last| self.queue.now() > last)
-            && self.hosts.iter().all(|host| host.done_at.is_some() && host.machine.is_none())
+            && self.hosts.iter().all(|host| host.is_over())
     }
 
     fn handle(&mut self, now: Instant, event: Event) {
@@ -227,6 +230,9 @@ impl<'a> World<'a> {
             if !self.hosts[host].listens() {
                 continue;
             }
+            if self.scenario.hosts[host].ailment == Some(Ailment::Deaf) {
+                continue;
+            }
             for arrival in self.links[host].down(now, bytes, &mut self.chance).into_iter().flatten() {
                 self.reaches[host] |= !arrival.damaged;
                 self.deliver(host, &sent, arrival);
@@ -314,6 +320,12 @@ impl<'a> World<'a> {
 
     /// A host requests a grant, and joins if it is for a new session.
     fn regrant(&mut self, now: Instant, host: usize) {
+        if let Some(Ailment::Silent { admissions }) = self.scenario.hosts[host].ailment {
+            for _ in 0..admissions {
+                self.server.admit(now, self.hosts[host].next_receiver());
+            }
+            return;
+        }
         let shape = self.server.shape;
         let reachable = self.server.machine.is_some() && !self.links[host].cut;
         let known = self.hosts[host].machine.is_some() && self.hosts[host].shape == shape;

@@ -55,6 +55,40 @@ fn heavy_loss_slow_ports_and_long_objects_pass() {
     });
 }
 
+/// Seeds of `--ailing`.
+const AILING_SEEDS: u64 = 300;
+
+/// A healthy host may take this many times its time without the hosts that ail.
+const SLOWER_MAX: f64 = 1.5;
+
+#[test]
+fn deaf_silent_and_dead_hosts_slow_nobody() {
+    let slow = std::sync::Mutex::new(Vec::new());
+    for_seeds(AILING_SEEDS, |seed| {
+        let scenario = Scenario::ailing(seed);
+        let (alone, beside) = (run(&scenario.healthy()), run(&scenario));
+        assert!(
+            beside.violations.is_empty(),
+            "see it again: cargo run -p diskcast-sim -- --ailing --seed {seed}\n{:#?}",
+            beside.violations
+        );
+        for (index, host) in scenario.healthy().hosts.iter().enumerate() {
+            let time = |outcome: &sim::Outcome| {
+                outcome.done_at[index].expect("it is done").since(host.starts).as_secs_f64()
+            };
+            let (alone, beside) = (time(&alone), time(&beside));
+            if beside > alone * SLOWER_MAX {
+                let ail: Vec<_> = scenario.hosts.iter().filter_map(|host| host.ailment).collect();
+                slow.lock().unwrap().push(format!(
+                    "seed {seed}: host {index} takes {beside:.2} s instead of {alone:.2} s beside {ail:?}"
+                ));
+            }
+        }
+    });
+    let slow = slow.into_inner().unwrap();
+    assert!(slow.is_empty(), "{slow:#?}");
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..40 {

@@ -1,6 +1,8 @@
 //! The repository handle: creating and opening a repository, and the keys it is used with. Versions and tags have
 //! modules of their own.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -305,7 +307,7 @@ impl Repository {
 
     fn create_at(location: &Location, setting: &Setting, key: Option<&EncryptionKey>) -> Result<Self> {
         if let Location::Folder(path) = location {
-            std::fs::create_dir_all(path)
+            private_folder(path)
                 .map_err(|error| Error::from_io(format!("create folder `{location}`"), error))?;
         }
         Self::create_on(backend(location, setting)?, location.to_string(), key)?.cached(setting)
@@ -381,6 +383,18 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
             })?;
             Backend::network(s3::connect(bucket, access)?, check(s3::place(bucket, access)))
         }
+    }
+}
+
+/// Creates the folder of a repository, which only its owner may enter, whatever the umask is: it holds the content of
+/// disks. A folder that exists keeps its permissions.
+fn private_folder(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
     }
 }
 

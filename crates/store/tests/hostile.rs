@@ -177,3 +177,19 @@ fn the_highest_number_is_the_end_and_not_the_beginning() {
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(chunks.iter().all(|chunk| repository.fetch(chunk).is_ok()));
 }
+
+#[test]
+fn only_its_owner_may_enter_the_folder_of_a_new_repository() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep/repo");
+    Repository::open_or_create(&Location::Folder(path.clone())).unwrap();
+    assert_eq!(mode(&path), 0o700);
+    // Whoever made the folder decides who may enter it.
+    let given = folder.path().join("given");
+    std::fs::create_dir(&given).unwrap();
+    std::fs::set_permissions(&given, std::fs::Permissions::from_mode(0o750)).unwrap();
+    Repository::open_or_create(&Location::Folder(given.clone())).unwrap();
+    assert_eq!(mode(&given), 0o750);
+}

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Unix socket for NBD clients [default: nbd.sock in the disk's folder]
     #[arg(long, value_name = "PATH")]
     pub nbd: Option<PathBuf>,
-    /// Also serve NBD by TCP; without TLS on a loopback address only
+    /// Also serve NBD by TCP; other addresses than loopback need --tls-cert, --tls-key and --tls-client-ca
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<std::net::SocketAddr>,
     /// Certificate for TCP clients, which then must use TLS: a PEM file
@@ -74,6 +74,9 @@ pub(crate) struct Args {
     /// Private key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// TCP clients must show a certificate that an authority in this PEM file has signed
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Keep the disk's bytes on this block device instead of in a file; the whole device is overwritten
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<PathBuf>,
@@ -213,7 +216,8 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     settings.listen = args.listen.or(settings.listen);
     if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
         let (certificate, key) = (std::path::absolute(certificate)?, std::path::absolute(key)?);
-        settings.tls = Some(TlsSettings { certificate, key });
+        let client_authority = args.tls_client_ca.as_ref().map(std::path::absolute).transpose()?;
+        settings.tls = Some(TlsSettings { certificate, key, client_authority });
     }
     if let Some(path) = &args.device {
         settings.device = Some(std::path::absolute(path)?);

@@ -110,7 +110,7 @@ fn fetch(
         interface: args.interface.clone(),
         buffer_bytes: args.buffer,
         stop,
-        tell: Arc::new(move |words: &str| teller.suspend(|| output.note(words))),
+        tell: Arc::new(move |words: &str| teller.suspend(|| output.remark(words))),
         ..FetchOptions::new(args.receiver.clone().unwrap_or_else(repository::host_name))
     };
     let done = net::fetch::fetch(client, version, begin, &options);

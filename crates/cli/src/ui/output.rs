@@ -70,6 +70,15 @@ impl Output {
         }
     }
 
+    /// Prints a change of plan on stderr, unless --quiet, and as JSON if --json.
+    pub(crate) fn remark(self, text: &str) {
+        if self.json {
+            // A remark that cannot be printed must not stop the work.
+            let _ = print(&format!("{}\n", serde_json::json!({"type": "note", "message": text})));
+        }
+        self.note(text);
+    }
+
     /// Prints a remark on stderr if --verbose.
     pub(crate) fn detail(self, text: &str) {
         if self.verbose {

@@ -28,10 +28,13 @@ pub(super) async fn get(
     Name(object): Name,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
+    let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
+    if session.is_some() {
+        app.sessions.wait_beside(object.len.into()).await;
+    }
     let memory = reserve(&app, object.len as usize).await;
     let bytes = app.blocking(move |app| app.repository.fetch(&object)).await?;
     app.metrics.sent(bytes.len() as u64);
-    let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
     session.iter().for_each(|session| app.sessions.sent_beside(session, bytes.len() as u64));
     let headers = [(CONTENT_TYPE, OBJECT_TYPE), (CACHE_CONTROL, "private, immutable, max-age=31536000")];
     Ok((headers, Body::new(Held::new(bytes, memory))).into_response())

@@ -492,12 +492,19 @@ fn remove(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(folder).map_err(failed)
 }
 
+/// Whether clients by TCP must show a certificate.
+fn asks_for_certificates(settings: &Settings) -> bool {
+    settings.tls.as_ref().is_some_and(|tls| tls.client_authority.is_some())
+}
+
 /// Checks the settings before anything is created.
 fn check(settings: &Settings) -> Result<()> {
     match settings.listen {
-        Some(address) if settings.tls.is_none() && !address.ip().is_loopback() => {
-            let text =
-                format!("{address} is no loopback address: without TLS anybody could use the disk there");
+        Some(address) if !address.ip().is_loopback() && !asks_for_certificates(settings) => {
+            let text = format!(
+                "{address} is no loopback address: anybody who reaches it could read and write the disk. Clients there \
+                 must show certificates: give --tls-cert, --tls-key and --tls-client-ca"
+            );
             Err(Error::new(ErrorKind::Refused, text))
         }
         _ => Ok(()),

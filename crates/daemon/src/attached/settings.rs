@@ -118,13 +118,17 @@ pub struct KeySettings {
     pub allow_untrusted: bool,
 }
 
-/// A certificate and its key, both PEM.
+/// A certificate, its key, and who may use the disk; all PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsSettings {
     /// File of the certificate, or of a chain.
     pub certificate: PathBuf,
     /// File of its private key.
     pub key: PathBuf,
+    /// File of the authorities that signed the certificates of clients; `None`: clients need no certificate, which is
+    /// allowed on a loopback address only.
+    #[serde(default)]
+    pub client_authority: Option<PathBuf>,
 }
 
 impl Settings {

@@ -1,32 +1,59 @@
-//! TLS for NBD over TCP, with a certificate and its key from files.
+//! TLS for NBD over TCP, with a certificate and its key from files. Clients show a certificate, too, if an authority
+//! for theirs is given.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
 
 use super::settings::TlsSettings;
 
-/// The TLS configuration of the NBD server. It does not authenticate clients.
+/// The TLS configuration of the NBD server.
 ///
 /// # Errors
 /// `Invalid` if a file has no PEM text of its kind, or the key does not belong to the certificate.
 pub(super) fn server(files: &TlsSettings) -> Result<Arc<ServerConfig>> {
-    let failed = |path: &std::path::Path| {
-        let text = format!("read `{}`", path.display());
-        move |error| Error::from_source(ErrorKind::Invalid, text, error)
-    };
-    let chain = CertificateDer::pem_file_iter(&files.certificate)
-        .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
-    let chain = chain.map_err(failed(&files.certificate))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(failed(&files.key))?;
+    let chain = certificates(&files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unread(&files.key, error))?;
     let unfit = |error| Error::from_source(ErrorKind::Invalid, "use the certificate for NBD", error);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = builder.map_err(unfit)?.with_no_client_auth().with_single_cert(chain, key).map_err(unfit)?;
-    Ok(Arc::new(config))
+    let builder = builder.map_err(unfit)?;
+    let builder = match &files.client_authority {
+        Some(path) => builder.with_client_cert_verifier(signed_by(path)?),
+        None => builder.with_no_client_auth(),
+    };
+    Ok(Arc::new(builder.with_single_cert(chain, key).map_err(unfit)?))
+}
+
+/// Accepts clients that show a certificate which an authority in the file `path` has signed.
+fn signed_by(path: &Path) -> Result<Arc<dyn ClientCertVerifier>> {
+    let mut authorities = RootCertStore::empty();
+    let unfit = |error: Box<dyn std::error::Error + Send + Sync>| {
+        let text = format!("use `{}` for the certificates of clients", path.display());
+        Error::from_source(ErrorKind::Invalid, text, error)
+    };
+    for certificate in certificates(path)? {
+        authorities.add(certificate).map_err(|error| unfit(error.into()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider);
+    Ok(verifier.build().map_err(|error| unfit(error.into()))?)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let found =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
+    found.map_err(|error| unread(path, error))
+}
+
+fn unread(path: &Path, error: rustls::pki_types::pem::Error) -> Error {
+    Error::from_source(ErrorKind::Invalid, format!("read `{}`", path.display()), error)
 }
 
 #[cfg(test)]
@@ -41,6 +68,7 @@ mod tests {
             let files = TlsSettings {
                 certificate: folder.path().join(format!("{name}.pem")),
                 key: folder.path().join(format!("{name}.key")),
+                client_authority: None,
             };
             std::fs::write(&files.certificate, made.cert.pem()).unwrap();
             std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
@@ -50,8 +78,12 @@ mod tests {
         assert!(server(&one).is_ok());
         let mixed = TlsSettings { key: two.key.clone(), ..one.clone() };
         let swapped = TlsSettings { certificate: one.key.clone(), key: one.certificate.clone() };
-        let missing = TlsSettings { key: folder.path().join("none"), ..one };
-        for files in [mixed, swapped, missing] {
+        let missing = TlsSettings { key: folder.path().join("none"), ..one.clone() };
+        let with_clients =
+            |path: &Path| TlsSettings { client_authority: Some(path.to_owned()), ..one.clone() };
+        assert!(server(&with_clients(&two.certificate)).is_ok());
+        let (no_authority, no_file) = (with_clients(&two.key), with_clients(Path::new("none")));
+        for files in [mixed, swapped, missing, no_authority, no_file] {
             assert_eq!(server(&files).unwrap_err().kind(), ErrorKind::Invalid);
         }
     }

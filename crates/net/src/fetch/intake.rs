@@ -27,10 +27,10 @@ pub type Begin = Box<dyn FnOnce(Arc<Catalogue>) -> Result<Installer> + Send>;
 /// Number of nodes that are requested of a session at once, from the first missing one on. Nodes whose digests are
 /// not known yet are included, so a tree does not take a round trip per level.
 const NODES_AHEAD: u64 = 256;
-/// Nodes of the tree that are fetched at the same time by unicast.
-const NODES_AT_ONCE: usize = 8;
-/// Chunks that are fetched at the same time by unicast.
-const CHUNKS_AT_ONCE: usize = 8;
+/// Objects that are fetched at the same time by unicast.
+const AT_ONCE: usize = 8;
+/// The same while the server's session runs: multicast to the others has precedence.
+const BESIDE_AT_ONCE: usize = 2;
 
 /// Takes the objects of one version, from any transport, until the version is installed.
 pub(super) struct Intake {
@@ -127,16 +127,17 @@ impl Intake {
         if ours == theirs { Ok(()) } else { Err(differs()) }
     }
 
-    /// Fetches missing objects by unicast: all nodes, then chunks until `limit` has passed. True if nothing is
-    /// missing then.
-    pub(super) fn pull(&mut self, stop: &Stop, limit: Option<Duration>) -> Result<bool> {
+    /// Fetches missing objects by unicast: all nodes, then chunks until `limit` has passed. `beside` says that a
+    /// session runs meanwhile. True if nothing is missing then.
+    pub(super) fn pull(&mut self, stop: &Stop, limit: Option<Duration>, beside: bool) -> Result<bool> {
+        let most = if beside { BESIDE_AT_ONCE } else { AT_ONCE };
         while let Stage::Tree(builder) = &mut self.stage {
             if stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch the tree of `{}`", self.name)));
             }
             let needed: Vec<(u64, ObjectRef)> =
                 builder.needed().filter_map(|id| Some((id, builder.object(id)?))).collect();
-            for (id, bytes) in fetch_all(self.source.as_ref(), &needed, stop) {
+            for (id, bytes) in fetch_all(self.source.as_ref(), &needed, most, stop) {
                 let learned = bytes.and_then(|bytes| builder.learn(id, bytes));
                 learned.map_err(|error| error.within(format!("fetch the tree of `{}`", self.name)))?;
             }
@@ -146,7 +147,7 @@ impl Intake {
             self.begin_chunks()?;
         }
         let Stage::Chunks(catalogue, installer) = &self.stage else { return Err(self.failed_before()) };
-        let failed = pull_chunks(catalogue, installer, self.source.as_ref(), stop, limit);
+        let failed = pull_chunks(catalogue, installer, (self.source.as_ref(), most), stop, limit);
         if stop.is_stopped() {
             return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}` by unicast", self.name)));
         }
@@ -324,12 +325,12 @@ impl Consumer for Intake {
     }
 }
 
-/// Fetches the chunks that `installer` misses, several at a time, until `limit` has passed, a fetch fails, or `stop`
+/// Fetches the chunks that `installer` misses from `source`, `most` at a time, until `limit` has passed, a fetch fails, or `stop`
 /// is set.
 fn pull_chunks(
     catalogue: &Catalogue,
     installer: &Installer,
-    source: &dyn ObjectSource,
+    (source, most): (&dyn ObjectSource, usize),
     stop: &Stop,
     limit: Option<Duration>,
 ) -> Result<()> {
@@ -343,7 +344,7 @@ fn pull_chunks(
             Offer::Wrong(error) => Err(error),
         }
     };
-    at_once(CHUNKS_AT_ONCE, installer.missing().into_iter().flatten(), |id| {
+    at_once(most, installer.missing().into_iter().flatten(), |id| {
         if is_over() {
             return false;
         }
@@ -357,14 +358,15 @@ fn pull_chunks(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Fetches `objects`, several at a time, until one fails or `stop` is set.
+/// Fetches `objects`, `most` at a time, until one fails or `stop` is set.
 fn fetch_all(
     source: &dyn ObjectSource,
     objects: &[(u64, ObjectRef)],
+    most: usize,
     stop: &Stop,
 ) -> Vec<(u64, Result<Bytes>)> {
     let fetched = Mutex::new(Vec::with_capacity(objects.len()));
-    at_once(NODES_AT_ONCE.min(objects.len()), objects.iter(), |(id, object)| {
+    at_once(most.min(objects.len()), objects.iter(), |(id, object)| {
         let bytes = source.fetch(object);
         let goes_on = bytes.is_ok() && !stop.is_stopped();
         fetched.lock().push((*id, bytes));

@@ -33,6 +33,9 @@ use intake::Intake;
 const FRUITLESS_JOINS_MAX: u32 = 3;
 /// If no packet ever arrived, unicast continues for this many times longer: multicast probably does not work there.
 const UNHEARD_FACTOR: u32 = 6;
+/// How long a receiver that joins a session again waits for its first packet. The server has just said that the
+/// session runs, so packets must arrive at once.
+const REJOIN_SILENCE: Duration = Duration::from_secs(1);
 /// The time until multicast is tried again is doubled at most this many times.
 const DOUBLINGS_MAX: u32 = 4;
 /// If fewer bytes are missing, unicast fetches them and multicast is not tried again.
@@ -170,6 +173,7 @@ pub fn fetch(
         unanswered: 0,
         farewell: Duration::ZERO,
         sessions: 0,
+        rejoins: false,
         counters: ReceiverCounters::default(),
     };
     let unicast_reason = fetch.get_all()?;
@@ -210,6 +214,8 @@ struct Fetch<'a> {
     /// Time that leaving the session took after everything had arrived.
     farewell: Duration,
     sessions: u32,
+    /// The session that is joined next was left because it fell silent.
+    rejoins: bool,
     counters: ReceiverCounters,
 }
 
@@ -245,7 +251,7 @@ impl Fetch<'_> {
     fn get_all(&mut self) -> Result<Option<String>> {
         let options = self.options;
         if options.transport == Transport::Unicast {
-            self.intake.pull(&options.stop, None)?;
+            self.intake.pull(&options.stop, None, false)?;
             return Ok(Some("asked for".to_owned()));
         }
         let mut first_reason = None;
@@ -257,11 +263,11 @@ impl Fetch<'_> {
             (options.tell)(&format!("continuing by unicast: {reason}"));
             first_reason.get_or_insert(reason);
             let limit = again_after.map(|slice| slice * (1 << tries.min(DOUBLINGS_MAX)));
-            if self.intake.pull(&options.stop, limit)? {
+            if self.intake.pull(&options.stop, limit, again_after.is_some())? {
                 break;
             }
             if self.intake.missing_bytes() < SESSION_BYTES_MIN {
-                self.intake.pull(&options.stop, None)?;
+                self.intake.pull(&options.stop, None, true)?;
                 break;
             }
             (options.tell)("trying multicast again");
@@ -288,12 +294,13 @@ impl Fetch<'_> {
                 Next::Join(grant) => grant,
             };
             let bytes_before = self.multicast_bytes;
-            next = match self.take_part(&grant, &interface)? {
+            let outcome = self.take_part(&grant, &interface)?;
+            fruitless = if self.multicast_bytes > bytes_before { 0 } else { fruitless + 1 };
+            next = match outcome {
                 Ok(End::Complete) => Next::Done,
-                Ok(end) => self.after(end, &grant, &interface)?,
+                Ok(end) => self.after(end, fruitless == 0, &grant, &interface)?,
                 Err(reason) => Next::Unicast(Setback::for_good(reason)),
             };
-            fruitless = if self.multicast_bytes > bytes_before { 0 } else { fruitless + 1 };
         }
     }
 
@@ -351,7 +358,10 @@ impl Fetch<'_> {
                 Transport::Multicast => 0,
                 Transport::Auto | Transport::Unicast => SCATTERED_BYTES_MAX,
             },
-            silent_after: self.options.silent_after,
+            silent_after: match std::mem::take(&mut self.rejoins) {
+                true => self.options.silent_after.min(REJOIN_SILENCE),
+                false => self.options.silent_after,
+            },
             stalled_after: self.options.stalled_after,
             leaves_if_slow: self.options.transport != Transport::Multicast,
             stop: self.options.stop.clone(),
@@ -384,8 +394,15 @@ impl Fetch<'_> {
         said.map(|(objects, why)| format!("{objects} objects {why}")).collect::<Vec<_>>().join("; ")
     }
 
-    /// What to do after a session that ended before everything had arrived.
-    fn after(&self, end: End, grant: &SessionGrant, interface: &Interface) -> Result<Next> {
+    /// What to do after a session that ended before everything had arrived. `delivered` says whether it brought
+    /// anything.
+    fn after(
+        &mut self,
+        end: End,
+        delivered: bool,
+        grant: &SessionGrant,
+        interface: &Interface,
+    ) -> Result<Next> {
         let why = match end {
             End::Complete => return Ok(Next::Done),
             End::Stopped => {
@@ -407,6 +424,12 @@ impl Fetch<'_> {
         (self.options.tell)(&format!("{why}; asking the server"));
         // If the server is being restarted, the client waits for it within its patience.
         match self.ask(interface)? {
+            // The server answers again, so a cable or a switch may be back. The group is joined anew, which also
+            // renews the membership at the switch.
+            Next::Join(new) if delivered && end == (End::Silent { heard: true }) => {
+                self.rejoins = true;
+                Ok(Next::Join(new))
+            }
             Next::Join(new) if (new.session, new.epoch) == (grant.session, grant.epoch) => {
                 let factor = if end == (End::Silent { heard: false }) { UNHEARD_FACTOR } else { 1 };
                 Ok(Next::Unicast(Setback::after(why, self.options.retry_after * factor)))

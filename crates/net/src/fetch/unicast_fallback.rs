@@ -10,8 +10,9 @@ use image::{ObjectRef, ObjectSource};
 
 use crate::waker::Waker;
 
-/// Number of objects that are fetched at the same time. As many fetched objects may wait to be taken.
-const AT_ONCE: usize = 4;
+/// Number of objects that are fetched at the same time: multicast has precedence. As many fetched objects may wait to
+/// be taken.
+const AT_ONCE: usize = 2;
 
 /// Up to `AT_ONCE` threads that fetch objects, started when they are needed. They end when this is dropped.
 pub(super) struct UnicastFallback {

@@ -97,6 +97,12 @@ impl Budget {
         self.floor
     }
 
+    /// The present rate of all sessions together, in bits per second; 0 if none has anything to send.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        self.lock().by_session.values().map(|claim| claim.rate).sum()
+    }
+
     /// Registers a session on the interface with index `link`. It has nothing to send yet.
     #[must_use]
     pub fn register(self: &Arc<Self>, link: u32) -> Share {

@@ -184,6 +184,12 @@ impl Law {
         rate.max(self.floor).min(self.ceiling)
     }
 
+    /// Begins the search again, from `initial`, or from the present rate if that is higher. Forgets all else: it may be
+    /// out of date.
+    pub(super) fn search_again(&mut self, now: f64, initial: f64) {
+        *self = Self::new(now, initial.max(self.rate), self.floor, self.ceiling);
+    }
+
     /// Halves the rate, because no reports arrived for a long time.
     pub(super) fn fade(&mut self) {
         self.rate = self.bounded(self.rate / 2.0);

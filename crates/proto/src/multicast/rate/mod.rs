@@ -45,7 +45,8 @@
 //!
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
 //! by a millisecond or 128 KiB, whichever is less. After a second without a report the rate is halved each second,
-//! down to `floor`.
+//! down to `floor`. The next report begins the search again, from `initial`: the cause may have been a cable, or a
+//! receiver that never heard a packet. A report of a receiver to which no packet arrived yet says nothing else.
 //!
 //! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
 //! 64 KiB that a port of a small switch has at 100 Mbit/s. 25 ms are two reports of one receiver. The others were
@@ -95,6 +96,8 @@ const CHANCE_QUEUE: f64 = 0.002;
 const EFFECT: Duration = Duration::from_millis(5);
 /// Each step of the search waits for the reports of this many receivers, or of all if they are fewer.
 const SEEK_RECEIVERS: usize = 5;
+/// A search without a step for this time needs only half as many reports: the other receivers may be deaf.
+const SEEK_DOUBT: Duration = Duration::from_millis(30);
 /// A search without a step for this time waits not for reports, but for data, or it has reached the ceiling.
 const SEEK_PATIENCE: Duration = Duration::from_millis(100);
 /// Bits of the largest packet that is assumed.
@@ -115,6 +118,9 @@ pub(super) struct Rate {
     /// The queue at the last cut, in seconds.
     cut_queue: f64,
     heard_at: Instant,
+    /// The rate was halved since the last report.
+    faded: bool,
+    initial: f64,
     loss: f64,
     packet_bits: f64,
 }
@@ -134,6 +140,8 @@ impl Rate {
             cut_or_raised: now,
             cut_queue: 0.0,
             heard_at: now,
+            faded: false,
+            initial,
             loss: 0.0,
             packet_bits: PACKET_BITS,
         }
@@ -155,6 +163,7 @@ impl Rate {
         self.sent_bytes += wire_bytes;
         if now.since(self.heard_at) >= SILENCE {
             self.heard_at = now;
+            self.faded = true;
             self.law.fade();
             self.pacer.set_rate(self.bits_per_second());
         }
@@ -162,12 +171,26 @@ impl Rate {
 
     /// Processes a report of one of `receivers` receivers.
     pub(super) fn feedback(&mut self, now: Instant, report: &Feedback, receivers: u32) {
-        self.heard_at = now;
+        if std::mem::take(&mut self.faded) {
+            self.search_again(now);
+        }
+        if report.arrived > 0 {
+            self.heard_at = now;
+        }
         self.sense.feedback(now, report);
         let passed = now.since(self.looked_at).as_secs_f64();
         if passed >= self.law.step() {
             self.look(now, passed, receivers as usize);
         }
+    }
+
+    /// Begins the search for the rate again: what was known is out of date.
+    fn search_again(&mut self, now: Instant) {
+        self.law.search_again(seconds(now), self.initial);
+        self.sense = Sense::default();
+        (self.looked_at, self.sent_bytes) = (now, 0);
+        (self.view_from, self.cut_or_raised, self.heard_at) = (now, now, now);
+        self.pacer.set_rate(self.bits_per_second());
     }
 
     /// A receiver left.
@@ -215,7 +238,10 @@ impl Rate {
         let fresh = self.sense.view(now, self.view_from);
         let view = fresh.or_else(|| self.sense.view(now, self.cut_or_raised));
         // A single report may come from a slow receiver.
-        if self.law.is_seeking() && view.is_none_or(|view| view.receivers < receivers.min(SEEK_RECEIVERS)) {
+        let needed = receivers.min(SEEK_RECEIVERS);
+        let waited = now.since(self.cut_or_raised);
+        let needed = if waited < SEEK_DOUBT { needed } else { needed.div_ceil(2) };
+        if self.law.is_seeking() && view.is_none_or(|view| view.receivers < needed) {
             return;
         }
         // Loss without a queue that persists directly after a cut does not depend on the rate.

@@ -176,8 +176,9 @@ impl Sense {
         }
         history.adopt(mark);
         let loss = if history.era == self.era { history.older.until(history.sure) } else { Loss::default() };
-        // The first report only gives the start values of the counters.
-        let Some((loss_last, pace_last)) = history.recent else { return };
+        // The first report only gives the start values of the counters. A receiver to which nothing arrived cannot tell
+        // how long packets wait.
+        let Some((loss_last, pace_last)) = history.recent.filter(|_| report.arrived > 0) else { return };
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
         }

@@ -1,7 +1,10 @@
-//! The receivers of a session, for statistics and for the report interval only. Which objects are sent does not
-//! depend on this list.
+//! The receivers of a session, for statistics, for the report interval, and for the number of reports that the search
+//! for the rate waits for. Which objects are sent does not depend on this list.
+//!
+//! A host may be admitted and never send a report, or send reports and never hear a packet. Such hosts count only for
+//! [`NEWCOMER`] after they joined, so that the others do not wait for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::limits::SESSION_RECEIVERS_MAX;
 use base::{Duration, Instant};
@@ -9,6 +12,9 @@ use base::{Duration, Instant};
 use crate::multicast::stats::ReceiverStatistics;
 use crate::multicast::wire::header::ReceiverId;
 use crate::multicast::wire::report::{ReceiverCounters, Report};
+
+/// For this time a receiver counts although it has reported nothing, or no block that arrived.
+const NEWCOMER: Duration = Duration::from_millis(150);
 
 #[derive(Debug)]
 struct Member {
@@ -18,6 +24,20 @@ struct Member {
     concurrent_before: Duration,
     reports: u64,
     counters: ReceiverCounters,
+    /// It is no newcomer any more.
+    settled: bool,
+}
+
+impl Member {
+    /// It has never reported anything, for too long.
+    fn is_silent(&self) -> bool {
+        self.settled && self.reports == 0
+    }
+
+    /// It has never reported a block that arrived, for too long.
+    fn is_deaf(&self) -> bool {
+        self.settled && self.counters.blocks_arrived == 0
+    }
 }
 
 /// The receivers of a session.
@@ -25,6 +45,11 @@ struct Member {
 pub(super) struct Members {
     timeout: Duration,
     list: BTreeMap<ReceiverId, Member>,
+    /// Members that joined less than `NEWCOMER` ago, and some that left since, the oldest first.
+    newcomers: VecDeque<(Instant, ReceiverId)>,
+    /// How many members are silent, and how many are deaf.
+    silent: u32,
+    deaf: u32,
     total: u64,
     /// Total time during which the session had at least two receivers, up to `changed`.
     concurrent: Duration,
@@ -36,7 +61,45 @@ pub(super) struct Members {
 impl Members {
     pub(super) fn new(timeout: Duration) -> Self {
         let (zero, list) = (Instant::ZERO, BTreeMap::new());
-        Self { timeout, list, total: 0, concurrent: Duration::ZERO, changed: zero, look_at: zero }
+        Self {
+            timeout,
+            list,
+            newcomers: VecDeque::new(),
+            silent: 0,
+            deaf: 0,
+            total: 0,
+            concurrent: Duration::ZERO,
+            changed: zero,
+            look_at: zero,
+        }
+    }
+
+    /// Number of receivers that report, newcomers included: those that the report interval is for.
+    pub(super) fn reporting(&mut self, now: Instant) -> u32 {
+        self.age(now);
+        self.count() - self.silent
+    }
+
+    /// Number of receivers to which packets arrive, newcomers included.
+    pub(super) fn hearing(&mut self, now: Instant) -> u32 {
+        self.age(now);
+        self.count() - self.deaf
+    }
+
+    /// Ends the time of newcomers.
+    fn age(&mut self, now: Instant) {
+        while let Some(&(joined, receiver)) = self.newcomers.front() {
+            if now.since(joined) < NEWCOMER {
+                return;
+            }
+            self.newcomers.pop_front();
+            if let Some(member) = self.list.get_mut(&receiver)
+                && !std::mem::replace(&mut member.settled, true)
+            {
+                self.silent += u32::from(member.is_silent());
+                self.deaf += u32::from(member.is_deaf());
+            }
+        }
     }
 
     /// Number of receivers now.
@@ -66,8 +129,12 @@ impl Members {
     pub(super) fn hear(&mut self, now: Instant, report: &Report) -> bool {
         let known = self.list.contains_key(&report.receiver);
         let Some(member) = self.enter(now, report.receiver) else { return false };
+        let (silent, deaf) = (member.is_silent(), member.is_deaf());
         (member.heard, member.counters) = (now, report.counters);
         member.reports += 1;
+        let is_deaf = member.is_deaf();
+        self.silent -= u32::from(silent);
+        self.deaf = self.deaf - u32::from(deaf) + u32::from(is_deaf);
         !known
     }
 
@@ -78,6 +145,7 @@ impl Members {
             }
             self.tick(now);
             self.total += 1;
+            self.newcomers.push_back((now, receiver));
             debug_assert!(self.list.len() as u64 <= self.total, "every receiver was counted when it joined");
             if self.list.is_empty() {
                 self.look_at = now + self.timeout;
@@ -90,12 +158,16 @@ impl Members {
             concurrent_before,
             reports: 0,
             counters: ReceiverCounters::default(),
+            settled: false,
         }))
     }
 
     /// Removes the sender of a LEAVE.
     pub(super) fn leave(&mut self, now: Instant, report: &Report) -> Option<ReceiverStatistics> {
-        self.list.get_mut(&report.receiver)?.counters = report.counters;
+        let member = self.list.get_mut(&report.receiver)?;
+        let deaf = member.is_deaf();
+        member.counters = report.counters;
+        self.deaf = self.deaf - u32::from(deaf) + u32::from(member.is_deaf());
         self.take_out(now, report.receiver)
     }
 
@@ -125,6 +197,8 @@ impl Members {
     fn take_out(&mut self, now: Instant, receiver: ReceiverId) -> Option<ReceiverStatistics> {
         self.tick(now);
         let member = self.list.remove(&receiver)?;
+        self.silent -= u32::from(member.is_silent());
+        self.deaf -= u32::from(member.is_deaf());
         Some(self.show(now, receiver, &member))
     }
 

@@ -124,6 +124,8 @@ pub struct Server {
     status_idle: Duration,
     /// Length of the last STATUS.
     status_bytes: u64,
+    /// The report interval in the last STATUS.
+    report_interval: Duration,
     idle: bool,
     /// The last report, for the echo: its receiver, its timestamp, and when it arrived.
     last_report: Option<(ReceiverId, u32, Instant)>,
@@ -167,6 +169,7 @@ impl Server {
             status_last: now,
             status_idle: STATUS_IDLE_MAX,
             status_bytes: 100,
+            report_interval: Duration::ZERO,
             idle: true,
             last_report: None,
             ending: Ending::Open,
@@ -203,10 +206,10 @@ impl Server {
         let (arrived, lost) = (report.counters.blocks_arrived, report.counters.blocks_lost);
         let feedback =
             Feedback { receiver: report.receiver, queue_us: report.counters.queue_us, arrived, lost };
-        self.rate.feedback(now, &feedback, self.members.count());
+        self.rate.feedback(now, &feedback, self.members.hearing(now));
         self.proactive.learn(now, LOSSES_TOLD);
         let news = match packet {
-            Upstream::Need(report, lacking) => self.take_needs(report, lacking),
+            Upstream::Need(report, lacking) => self.take_needs(now, report, lacking),
             Upstream::Join(_) | Upstream::Leave(_) => true,
         };
         if news {
@@ -339,7 +342,7 @@ impl Server {
         // receivers.
         let report_interval = self.report_interval(now);
         self.members.set_timeout(self.config.receiver_timeout.max(report_interval * REPORTS_MISSED_MAX));
-        let receivers = self.members.count();
+        let receivers = self.members.reporting(now);
         let status = Status {
             sequence: self.sequence,
             timestamp_us: micros(now),
@@ -357,14 +360,19 @@ impl Server {
     }
 
     /// How long each receiver may be silent, such that all receivers together stay below their share of the rate.
-    fn report_interval(&self, now: Instant) -> Duration {
-        let receivers = self.members.count().max(1);
+    fn report_interval(&mut self, now: Instant) -> Duration {
+        let receivers = self.members.reporting(now).max(1);
         let most = REPORT_INTERVAL_MAX.max(REPORT_INTERVAL_EACH * receivers);
         let (share, least) = match self.rate.is_seeking(now) {
             true => (REPORT_SHARE_SEEKING, REPORT_INTERVAL_SEEKING),
             false => (REPORT_SHARE, REPORT_INTERVAL_MIN),
         };
-        self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / share).clamp(least, most)
+        let interval =
+            self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / share).clamp(least, most);
+        // When many newcomers turn out to be silent the interval becomes much shorter. If they only had no time to
+        // report, all of them would report at once; in small steps some are heard first, and count again.
+        self.report_interval = interval.max(self.report_interval * 3 / 4);
+        self.report_interval
     }
 
     /// How long it takes to send `bytes` at the present rate.

@@ -1,5 +1,7 @@
 //! Processes what receivers report as missing.
 
+use base::Instant;
+
 use super::Server;
 use crate::multicast::repair::repairs_max;
 use crate::multicast::wire::header::ReceiverId;
@@ -8,7 +10,7 @@ use crate::multicast::wire::report::{Lacking, NeedBlocks, NeedSymbols, Report};
 impl Server {
     /// Adds what a receiver is missing to what is pending. True if the server should send a STATUS at once, so that
     /// other receivers with the same need stay silent.
-    pub(super) fn take_needs(&mut self, report: &Report, lacking: &Lacking) -> bool {
+    pub(super) fn take_needs(&mut self, now: Instant, report: &Report, lacking: &Lacking) -> bool {
         // A forged packet may have raised the receiver's `seen` beyond what was sent.
         let seen = report.seen.min(self.sequence);
         let mut news = false;
@@ -20,15 +22,21 @@ impl Server {
             }
         }
         for need in &lacking.blocks {
-            news |= self.take_block_needs(report.receiver, seen, need);
+            news |= self.take_block_needs(now, report.receiver, seen, need);
         }
         for need in &lacking.symbols {
-            news |= self.take_symbol_needs(report.receiver, seen, need);
+            news |= self.take_symbol_needs(now, report.receiver, seen, need);
         }
         news
     }
 
-    pub(super) fn take_block_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedBlocks) -> bool {
+    pub(super) fn take_block_needs(
+        &mut self,
+        now: Instant,
+        receiver: ReceiverId,
+        seen: u64,
+        need: &NeedBlocks,
+    ) -> bool {
         let (object, blocks) = (need.object, self.blocks(need.object));
         // The object was never sent or has no such block: another member has deceived this receiver by a forged
         // packet.
@@ -39,7 +47,7 @@ impl Server {
             return news;
         }
         let count = u32::try_from(need.blocks().count()).unwrap_or(u32::MAX);
-        if self.is_coded(object) && !self.is_worth(receiver, object, count) {
+        if self.is_coded(object) && !self.is_worth(now, receiver, object, count) {
             return false;
         }
         for block in need.blocks() {
@@ -52,7 +60,13 @@ impl Server {
 
     /// Like [`Self::take_block_needs`]. Returns true only if a receiver was deceived: symbols are sent at once, and
     /// their *coming* field announces the rest, so no STATUS is needed.
-    pub(super) fn take_symbol_needs(&mut self, receiver: ReceiverId, seen: u64, need: &NeedSymbols) -> bool {
+    pub(super) fn take_symbol_needs(
+        &mut self,
+        now: Instant,
+        receiver: ReceiverId,
+        seen: u64,
+        need: &NeedSymbols,
+    ) -> bool {
         let mut news = false;
         for (object, &count) in (need.first..).zip(&need.counts).filter(|(_, count)| **count > 0) {
             let (blocks, count) = (self.blocks(object), u32::from(count));
@@ -61,7 +75,7 @@ impl Server {
             }
             if self.schedule.is_pending(object)
                 || !self.schedule.has_passed(object, blocks - 1, seen)
-                || !self.is_worth(receiver, object, count)
+                || !self.is_worth(now, receiver, object, count)
             {
                 continue;
             }
@@ -84,11 +98,12 @@ impl Server {
     /// Whether to repair now what this receiver is missing of an object. If a receiver loses much more than the
     /// others, its repairs would slow all of them down; so they wait until nothing else is wanted. Heads are exempt:
     /// they are few, and no receiver can begin without them.
-    pub(super) fn is_worth(&mut self, receiver: ReceiverId, object: u64, count: u32) -> bool {
+    pub(super) fn is_worth(&mut self, now: Instant, receiver: ReceiverId, object: u64, count: u32) -> bool {
+        let hearing = self.members.hearing(now);
         count <= repairs_max(self.blocks(object), self.rate.loss_per_million())
             || object < self.config.shape.heads
-            || self.members.count() <= 1
+            || hearing <= 1
             || self.schedule.is_empty()
-            || self.outliers.are_many(object, receiver, self.members.count())
+            || self.outliers.are_many(object, receiver, hearing)
     }
 }
