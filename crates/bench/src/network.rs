@@ -1,5 +1,5 @@
-//! Figures of networks with faults: what a deaf host, a cable that is pulled, or a machine that reboots costs the healthy
-//! hosts of a transfer, compared with the same transfer without the fault.
+//! Figures of networks with faults: what a deaf host, a cable that is pulled, or a machine that reboots costs the
+//! healthy hosts of a transfer, compared with the same transfer without the fault.
 
 use std::ops::Range;
 use std::path::Path;

@@ -189,8 +189,8 @@ impl Scenario {
         scenario
     }
 
-    /// A fast network without loss, two to six healthy hosts that start within some seconds, and one to three hosts that
-    /// are deaf, silent or dead, most of them before the others start.
+    /// A fast network without loss, two to six healthy hosts that start within 50 ms, and one to three hosts that are
+    /// deaf, silent or dead, most of which start before the others.
     #[must_use]
     pub fn ailing(seed: u64) -> Self {
         let mut chance = Chance::from_seed(seed ^ 0x6169_6c69_6e67);

@@ -43,7 +43,7 @@ fn signed_by(path: &Path) -> Result<Arc<dyn ClientCertVerifier>> {
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider);
-    Ok(verifier.build().map_err(|error| unfit(error.into()))?)
+    verifier.build().map(|verifier| verifier as _).map_err(|error| unfit(error.into()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -77,7 +77,8 @@ mod tests {
         let (one, two) = (make("one"), make("two"));
         assert!(server(&one).is_ok());
         let mixed = TlsSettings { key: two.key.clone(), ..one.clone() };
-        let swapped = TlsSettings { certificate: one.key.clone(), key: one.certificate.clone() };
+        let swapped =
+            TlsSettings { certificate: one.key.clone(), key: one.certificate.clone(), ..one.clone() };
         let missing = TlsSettings { key: folder.path().join("none"), ..one.clone() };
         let with_clients =
             |path: &Path| TlsSettings { client_authority: Some(path.to_owned()), ..one.clone() };

@@ -325,8 +325,8 @@ impl Consumer for Intake {
     }
 }
 
-/// Fetches the chunks that `installer` misses from `source`, `most` at a time, until `limit` has passed, a fetch fails, or `stop`
-/// is set.
+/// Fetches the chunks that `installer` misses from `source`, `most` at a time, until `limit` has passed, a fetch fails,
+/// or `stop` is set.
 fn pull_chunks(
     catalogue: &Catalogue,
     installer: &Installer,
