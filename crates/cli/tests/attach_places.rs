@@ -166,8 +166,8 @@ fn an_attached_disk_is_read_written_and_committed_by_tls() {
     assert_eq!(attached.stop(), Some(0));
 }
 
-/// Makes an authority in `NAME.pem`, and in the folder `NAME` the certificate and key of a client that it has signed. The
-/// client trusts the server `server`.
+/// Makes an authority in `NAME.pem`, and in the folder `NAME` the certificate and key of a client that it has signed.
+/// The client trusts the server `server`.
 fn client(bench: &Bench, name: &str, server: &str) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut authority = rcgen::CertificateParams::default();
