@@ -11,7 +11,7 @@ use base::Chance;
 use serde_json::{Value, json};
 use store::{Location, Repository, Shape};
 
-use crate::context::{Context, json_line, said};
+use crate::context::{Context, json_line, keep_secret, said};
 use crate::crew::Crew;
 use crate::figure::{Bar, Figure, median};
 use crate::nbd::stamp;
@@ -93,9 +93,9 @@ impl Machines {
         let room = Room::open_with(context, &[&repository], &star(MACHINES, RATE, 0))?;
         let token = folder.join("write.token");
         let mut mint = Command::new(room.binary());
-        std::fs::write(
+        keep_secret(
             &token,
-            said(mint.args(["token", "--write", "--state"]).arg(repository.join("state-0")))?,
+            &said(mint.args(["token", "--write", "--state"]).arg(repository.join("state-0")))?,
         )?;
         let server = room.star.host(0);
         let nginx = Program::start(

@@ -174,6 +174,13 @@ pub(crate) fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Writes a token to a file that only its owner can read.
+pub(crate) fn keep_secret(path: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    Ok(std::io::Write::write_all(&mut file, text.as_bytes())?)
+}
+
 /// Runs `command` and returns its time and memory; an error with its message if it failed.
 pub(crate) fn timed(command: &mut Command) -> Result<Usage> {
     let start = Instant::now();

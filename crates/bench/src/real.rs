@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use store::{Location, Repository};
 
-use crate::context::{Context, said};
+use crate::context::{Context, keep_secret, said};
 use crate::figure::{Bar, Figure, median};
 use crate::machine::{BLOB_BYTES, Machine, Running};
 use crate::site::{DISK, Site, repository};
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
         let token = context.folder()?.join("write.token");
         let mut mint = Command::new(&context.diskcast);
         let state = repository.join("state-0");
-        std::fs::write(&token, said(mint.args(["token", "--write", "--state"]).arg(state))?)?;
+        keep_secret(&token, &said(mint.args(["token", "--write", "--state"]).arg(state))?)?;
         Ok(Self { context, machine, repository, site, token })
     }
 

@@ -1,7 +1,23 @@
 //! The definition of the command line, from which clap makes help texts and usage errors.
 
+use std::fmt::Write as _;
+
+use clap::CommandFactory as _;
+
 use crate::args::Global;
 use crate::commands;
+
+/// The commands in the order of the help text, by what they are for.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Capture and install", &["capture", "install", "commit"]),
+    ("To many machines", &["serve", "fetch", "token"]),
+    ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
+    (
+        "Images and versions",
+        &["images", "inspect", "log", "diff", "tag", "create", "clone", "remove", "profile"],
+    ),
+    ("Repositories", &["init", "repository", "usage", "copy", "verify", "prune", "key"]),
+];
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -27,6 +43,31 @@ pub(crate) struct Cli {
     pub global: Global,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The command line, with the commands in groups in its help text: clap itself has no groups of commands.
+pub(crate) fn command_line() -> clap::Command {
+    let command = Cli::command();
+    let mut groups = String::new();
+    for (heading, names) in GROUPS {
+        write!(groups, "\x1b[1m\x1b[4m{heading}:\x1b[0m\n").expect("strings take whatever is written");
+        for name in *names {
+            let found = command.find_subcommand(name).expect("a group has only commands");
+            let aliases: Vec<_> = found.get_visible_aliases().collect();
+            let also =
+                if aliases.is_empty() { String::new() } else { format!(" [alias: {}]", aliases.join(", ")) };
+            let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+            writeln!(groups, "  \x1b[1m{name:<11}\x1b[0m {about}{also}")
+                .expect("strings take whatever is written");
+        }
+        groups.push('\n');
+    }
+    command
+        .override_usage("diskcast [OPTIONS] <COMMAND>")
+        .mut_subcommands(|command| command.hide(true))
+        .help_template(format!(
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{all-args}}{{after-help}}"
+        ))
 }
 
 /// What to do.
@@ -74,10 +115,15 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+    fn the_command_line_is_consistent_and_each_command_is_in_one_group() {
+        command_line().debug_assert();
+        let command = Cli::command();
+        let mut commands: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        commands.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(grouped, commands);
     }
 }

@@ -119,8 +119,12 @@ fn token(access: &ServerAccess) -> Result<JoinToken> {
 fn read_file(path: &Path) -> Result<String> {
     let doing = || format!("read the token in `{}`", path.display());
     if path != Path::new("-") {
-        let bytes =
-            daemon::state::read_private(path).map_err(|error| Failure::from(error).context(doing()))?;
+        let bytes = daemon::state::read_private(path).map_err(|error| {
+            let refused = error.kind() == base::ErrorKind::Refused;
+            let failure = Failure::from(error).context(doing());
+            let hint = format!("whoever reads a token can use it: chmod 600 {}", path.display());
+            if refused { failure.hint(hint) } else { failure }
+        })?;
         return Ok(String::from_utf8_lossy(&bytes).into_owned());
     }
     let mut text = String::new();

@@ -20,14 +20,14 @@ mod version;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, command_line};
 use crate::commands::Context;
 use crate::ui::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.global);
     match run(&Context { global: cli.global, output }, &cli.command) {
         Ok(()) => ExitCode::SUCCESS,

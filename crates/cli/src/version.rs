@@ -5,13 +5,18 @@ use mirror::Images;
 use store::Reference;
 
 use crate::commands::Context;
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 use crate::keys;
+
+/// Names that are at least so similar (Jaro and Winkler, 0 to 1) are taken for typing errors.
+const SIMILAR: f64 = 0.8;
+/// Most names that a hint lists.
+const LISTED_MAX: usize = 8;
 
 /// Returns the version that `images` has for `reference`. Warns if no trusted key signed it but that is allowed, and
 /// if its disk was in use or changed while it was captured.
 pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<SignedManifest> {
-    let version = images.find(reference).map_err(keys::explain)?;
+    let version = images.find(reference).map_err(|error| missing(images, reference, keys::explain(error)))?;
     keys::judge(context, reference, version.signed())?;
     let SignedManifest { manifest, .. } = &version;
     for how in &manifest.disk.live {
@@ -19,4 +24,58 @@ pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference
         context.output.warning(&format!("{name} is of no single moment: its disk {how}"));
     }
     Ok(version)
+}
+
+/// Adds what there is instead to a failure to find `reference`. That it cannot be asked for is no further failure.
+pub(crate) fn missing(images: &dyn Images, reference: &Reference, failure: Failure) -> Failure {
+    if failure.exit != Exit::NotFound {
+        return failure;
+    }
+    match instead(images, reference) {
+        Ok(Some(hint)) => failure.hint(hint),
+        Ok(None) | Err(_) => failure,
+    }
+}
+
+fn instead(images: &dyn Images, reference: &Reference) -> base::Result<Option<String>> {
+    let image = reference.image();
+    let names: Vec<String> = images.image_names()?.iter().map(ToString::to_string).collect();
+    if !names.iter().any(|name| name == image.as_str()) {
+        return Ok(similar("images", image.as_str(), &names));
+    }
+    if let Reference::Tagged(_, tag) = reference {
+        let tags: Vec<String> = images.tag_names(image)?.iter().map(ToString::to_string).collect();
+        return Ok(similar("tags", &tag.to_string(), &tags));
+    }
+    let newest = images.version_numbers(image)?.last().copied();
+    Ok(newest
+        .map(|newest| format!("the newest version is `{image}@{newest}`; `diskcast log {image}` lists all")))
+}
+
+/// The name that was probably meant, or else the names that there are; `None` if there are none.
+fn similar(what: &str, given: &str, names: &[String]) -> Option<String> {
+    let likeness = |name: &String| strsim::jaro_winkler(given, name);
+    let closest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    if likeness(closest) >= SIMILAR {
+        return Some(format!("did you mean `{closest}`?"));
+    }
+    let listed: Vec<_> = names.iter().take(LISTED_MAX).map(|name| format!("`{name}`")).collect();
+    let more = if names.len() > LISTED_MAX { " and more" } else { "" };
+    Some(format!("the {what} are {}{more}", listed.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_name_is_suggested_and_else_some_names() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let suggested = |given: &str, of: &[&str]| similar("images", given, &names(of));
+        assert_eq!(suggested("debain", &["web", "debian"]).unwrap(), "did you mean `debian`?");
+        assert_eq!(suggested("lab", &["web", "debian"]).unwrap(), "the images are `web`, `debian`");
+        let many: Vec<String> = (0..9).map(|number| format!("image-{number}")).collect();
+        assert!(similar("images", "x", &many).unwrap().ends_with("`image-7` and more"));
+        assert_eq!(suggested("lab", &[]), None);
+    }
 }

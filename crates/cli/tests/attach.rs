@@ -259,7 +259,7 @@ fn commits_go_through_a_server_and_onto_what_others_changed() {
     let (bench, disk) = bench();
     let server = bench.serve("--no-multicast");
     let token = bench.command("token --write").output().unwrap();
-    std::fs::write(bench.path("join.token"), token.stdout).unwrap();
+    bench.keep_secret("join.token", token.stdout);
     let one = Attached::from_server(&bench, &server, "web --name vm1");
     let two = Attached::from_server(&bench, &server, "web --name vm2");
     if !qemu_io(&one.uri, &["write -P 1 1M 64k"]) {
@@ -538,7 +538,7 @@ fn a_machine_boots_while_its_server_dies_and_its_disk_is_upgraded() {
     assert!(boot.console.contains("login:"));
     // Other machines can start from the version with its changes.
     let token = bench.command("token --write").output().unwrap();
-    std::fs::write(bench.path("write.token"), token.stdout).unwrap();
+    bench.keep_secret("write.token", token.stdout);
     assert_eq!(attached.stop(), Some(0));
     let attached = Attached::start({
         let words = format!("attach vm1 --quiet --from {} --token-file write.token", server.url);

@@ -28,7 +28,7 @@ fn until(bench: &Bench, fits: impl Fn(&Value) -> bool) -> Value {
 fn give_token(bench: &Bench, words: &str) {
     let token = bench.command(&format!("token {words}")).output().unwrap();
     assert!(token.status.success(), "{token:?}");
-    std::fs::write(bench.path("new.token"), token.stdout).unwrap();
+    bench.keep_secret("new.token", token.stdout);
     std::fs::rename(bench.path("new.token"), bench.path("join.token")).unwrap();
 }
 
@@ -43,7 +43,7 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     let given = std::fs::read_to_string(bench.path("join.token")).unwrap();
     // A separate copy: the server replaces the token in its own file, so a disk that reads that file would have
     // nothing to renew.
-    std::fs::write(bench.path("given.token"), &given).unwrap();
+    bench.keep_secret("given.token", &given);
     let attach = || {
         let words = format!("attach web@1 --name vm1 --quiet --from {} --token-file given.token", server.url);
         let mut command = bench.command(&words);

@@ -75,7 +75,17 @@ fn errors_say_what_and_what_to_do() {
          exit: 10\n"
     );
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
-    assert_eq!(bench.see("install nope out.img"), "err: error: there is no image `nope`\nexit: 10\n");
+    for (name, hint) in [
+        ("nope", "err: error: there is no image `nope`\nerr: hint: the images are `web`\nexit: 10\n"),
+        ("wbe", "err: error: there is no image `wbe`\nerr: hint: did you mean `web`?\nexit: 10\n"),
+        (
+            "web@7",
+            "err: error: there is no version `web@7`\n\
+             err: hint: the newest version is `web@1`; `diskcast log web` lists all\nexit: 10\n",
+        ),
+    ] {
+        assert_eq!(bench.see(&format!("install {name} out.img")), hint);
+    }
     assert_eq!(
         bench.see("capture missing.img web"),
         "err: error: look at `missing.img`: No such file or directory (os error 2)\nexit: 10\n"
@@ -320,36 +330,37 @@ fn the_help_names_every_command_and_all_exit_codes() {
     let bench = Bench::new();
     let help = bench.see("--help");
     assert!(help.contains("12 verification failed"), "{help}");
-    let listed = help.lines().skip_while(|line| *line != "out: Commands:").skip(1);
-    let listed = listed.take_while(|line| *line != "out: ").filter_map(|line| line.strip_prefix("out:   "));
-    let listed: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    let groups = help.lines().skip_while(|line| !line.starts_with("out: Usage")).skip(1);
+    let groups =
+        groups.take_while(|line| *line != "out: Options:").filter_map(|line| line.strip_prefix("out:   "));
+    let listed: Vec<&str> = groups.filter_map(|line| line.split_whitespace().next()).collect();
     let commands = [
-        "init",
         "capture",
         "install",
-        "fetch",
+        "commit",
         "serve",
+        "fetch",
+        "token",
         "attach",
         "detach",
         "disks",
         "mount",
-        "token",
         "images",
         "inspect",
         "log",
         "diff",
+        "tag",
         "create",
         "clone",
-        "commit",
-        "usage",
-        "copy",
-        "tag",
         "remove",
         "profile",
-        "prune",
-        "verify",
-        "key",
+        "init",
         "repository",
+        "usage",
+        "copy",
+        "verify",
+        "prune",
+        "key",
     ];
     assert_eq!(listed, commands);
     for command in commands {

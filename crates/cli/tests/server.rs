@@ -56,7 +56,7 @@ fn a_capture_goes_to_the_server_and_leaves_nothing_here() {
     let disk = bench.disk("disk.img", 4, 1);
     let server = bench.serve("--no-multicast");
     let token = bench.command("token --write --image lab-*").output().unwrap();
-    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    bench.keep_secret("write.token", &token.stdout);
     let captured = bench.see(&format!("capture disk.img lab-1 --to {} --token-file write.token", server.url));
     assert!(
         captured.starts_with("out: captured lab-1@1: 4.0 MiB in use") && captured.ends_with("exit: 0\n"),
@@ -79,7 +79,7 @@ fn images_are_made_cloned_and_committed_to_on_a_server() {
     assert!(bench.see("init -q").ends_with("exit: 0\n"));
     let server = bench.serve("--no-multicast");
     let token = bench.command("token --write").output().unwrap();
-    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    bench.keep_secret("write.token", &token.stdout);
     let see = |words: &str| {
         bench.see(&format!("{words} --to {} --token-file write.token --repo nowhere", server.url))
     };
@@ -110,7 +110,7 @@ fn a_server_signs_what_it_is_sent_and_clients_hold_it_to_that() {
     }
     let server = bench.serve("--no-multicast --sign-key lab.key");
     let token = bench.command("token --write").output().unwrap();
-    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    bench.keep_secret("write.token", &token.stdout);
     let send = format!("capture disk.img web --to {} --token-file write.token", server.url);
     let refused = bench.see(&format!("{send} --sign-key other.key"));
     assert!(refused.contains("hint: give --sign-key to `diskcast serve`") && refused.ends_with("exit: 2\n"));
@@ -146,7 +146,7 @@ fn what_is_encrypted_travels_encrypted_and_is_opened_at_its_end() {
     assert!(bench.see("serve").ends_with("exit: 11\n"), "without the key nothing can be numbered");
     let server = bench.serve("--encryption-key repo.key --sign-key sign.key");
     let token = bench.command("token --write").output().unwrap();
-    std::fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    bench.keep_secret("write.token", &token.stdout);
     let send = |key: &str| {
         bench.see(&format!("capture disk.img web -q --to {} --token-file write.token {key}", server.url))
     };
@@ -193,14 +193,14 @@ fn strangers_are_told_why_they_are_refused() {
          exit: 2\n"
     );
     let other = Bench::new();
-    std::fs::write(bench.path("other.token"), other.command("token").output().unwrap().stdout).unwrap();
+    bench.keep_secret("other.token", other.command("token").output().unwrap().stdout);
     let untrusted = fetch("other.token");
     assert!(
         untrusted.contains("certificate is not the one in the token") && untrusted.ends_with("exit: 1\n"),
         "{untrusted}"
     );
     let narrow = bench.command("token --image lab-*").output().unwrap();
-    std::fs::write(bench.path("narrow.token"), narrow.stdout).unwrap();
+    bench.keep_secret("narrow.token", narrow.stdout);
     let denied = fetch("narrow.token");
     assert!(
         denied.contains("the token is not good for the image `web`") && denied.ends_with("exit: 1\n"),
@@ -244,4 +244,24 @@ fn a_server_without_tls_stays_on_loopback() {
     assert!(server.url.starts_with("http://"));
     let fetched = bench.see(&format!("fetch {} web out.img --token-file join.token", server.url));
     assert!(fetched.ends_with("exit: 0\n"), "{fetched}");
+}
+
+#[test]
+fn a_token_that_others_can_read_is_refused_and_one_printed_into_a_file_is_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let path = bench.path("printed.token");
+    let file = std::fs::File::create(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(bench.command("token").stdout(file).status().unwrap().success());
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let fetch = || bench.see(&format!("fetch {} web null: --token-file printed.token -q", server.url));
+    assert!(fetch().ends_with("exit: 0\n"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = fetch();
+    assert!(refused.contains("hint: whoever reads a token can use it: chmod 600 printed.token"), "{refused}");
+    assert!(refused.ends_with("exit: 11\n"), "{refused}");
 }

@@ -152,7 +152,7 @@ fn what_holds_the_repository_is_not_frozen_and_a_signal_thaws() {
     let url = format!("http://{}", silent.local_addr().unwrap());
     let words = format!("capture {device} web --freeze -v --to {url} --wait 1h --token-file write.token");
     let token = bench.command("token --write --no-tls").output().unwrap();
-    fs::write(bench.path("write.token"), token.stdout).unwrap();
+    bench.keep_secret("write.token", token.stdout);
     let mut child = bench.command(&words).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.starts_with("froze the filesystem at ")));
@@ -177,7 +177,7 @@ fn a_disk_that_changes_while_it_is_read_makes_no_version() {
     let bench = Bench::new();
     assert!(bench.see("init -q").ends_with("exit: 0\n"));
     let server = bench.serve("--no-multicast");
-    fs::write(bench.path("write.token"), bench.command("token --write").output().unwrap().stdout).unwrap();
+    bench.keep_secret("write.token", bench.command("token --write").output().unwrap().stdout);
     type Act = fn(&Path);
     let acts: [(&str, Act); 3] = [
         ("read 262144 bytes at offset ", |disk| resize(disk, 1)),
@@ -228,7 +228,7 @@ fn a_disk_that_changes_while_it_is_committed_makes_no_version() {
     let created = bench.see("create web 16M -q");
     assert!(created.ends_with("exit: 0\n"), "{created}");
     let server = bench.serve("--no-multicast");
-    fs::write(bench.path("write.token"), bench.command("token --write").output().unwrap().stdout).unwrap();
+    bench.keep_secret("write.token", bench.command("token --write").output().unwrap().stdout);
     let disk = bench.disk("disk.img", 16, 1);
     server.signal("STOP");
     let words = format!("commit web disk.img --to {} --token-file write.token --at 0", server.url);

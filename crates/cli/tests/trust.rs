@@ -29,7 +29,7 @@ fn who_captures_or_commits_the_same_disk_puts_right_what_rotted() {
     assert!(bench.see("capture disk.img web --raw -q").ends_with("exit: 0\n"));
     let server = bench.serve("--no-multicast");
     let token = bench.command("token --write").output().unwrap();
-    fs::write(bench.path("write.token"), &token.stdout).unwrap();
+    bench.keep_secret("write.token", &token.stdout);
     let upload = format!("capture disk.img sent --raw -q --to {} --token-file write.token", server.url);
     for words in ["capture disk.img other --raw -q", "capture disk.img web --raw -q", &upload] {
         rot(&bench, "chunks");

@@ -6,6 +6,7 @@ use store::TagName;
 use super::Context;
 use crate::exit::Result;
 use crate::repository;
+use crate::version;
 
 /// Give a version a name that can be moved
 #[derive(Debug, clap::Args)]
@@ -23,7 +24,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
     let tag: TagName = args.tag.parse()?;
-    let version = repository.resolve(&reference)?;
+    let version = repository
+        .resolve(&reference)
+        .map_err(|error| version::missing(&repository, &reference, error.into()))?;
     let image = reference.image();
     let before =
         repository.tags(image)?.into_iter().find(|found| found.name == tag).map(|found| found.version);

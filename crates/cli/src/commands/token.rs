@@ -64,7 +64,16 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         "type": "token", "token": token.to_string(), "images": claims.images, "right": claims.right, "expires": expires,
         "renewable": !args.no_renewal,
     });
+    make_output_private()
+        .map_err(|error| Failure::from(error).context("make the file of the token private"))?;
     let right = if args.write { "reading and writing" } else { "reading" };
     context.output.note(&format!("for {right} {}, until {expires}", claims.images.join(" ")));
     context.output.answer(&record, || format!("{token}\n"))
+}
+
+/// If the output goes to a file, only its owner may read it from now on: the file will hold a secret.
+fn make_output_private() -> std::io::Result<()> {
+    let output = std::io::stdout();
+    let is_file = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&output)?.st_mode).is_file();
+    if is_file { Ok(rustix::fs::fchmod(&output, rustix::fs::Mode::from_raw_mode(0o600))?) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -15,6 +15,14 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Writes a file with mode 0600, as tokens must have.
+    pub(crate) fn keep_secret(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(self.path(name));
+        file.unwrap().write_all(bytes.as_ref()).unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

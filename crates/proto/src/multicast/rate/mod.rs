@@ -96,8 +96,8 @@ const CHANCE_QUEUE: f64 = 0.002;
 const EFFECT: Duration = Duration::from_millis(5);
 /// Each step of the search waits for the reports of this many receivers, or of all if they are fewer.
 const SEEK_RECEIVERS: usize = 5;
-/// A search without a step for this time needs only half as many reports: the other receivers may be deaf.
-const SEEK_DOUBT: Duration = Duration::from_millis(30);
+/// A search that takes longer waits only for receivers that reported recently: the others may be dead.
+const SEEK_DOUBT: Duration = Duration::from_millis(150);
 /// A search without a step for this time waits not for reports, but for data, or it has reached the ceiling.
 const SEEK_PATIENCE: Duration = Duration::from_millis(100);
 /// Bits of the largest packet that is assumed.
@@ -120,6 +120,8 @@ pub(super) struct Rate {
     heard_at: Instant,
     /// The rate was halved since the last report.
     faded: bool,
+    /// When the search began.
+    search_from: Instant,
     initial: f64,
     loss: f64,
     packet_bits: f64,
@@ -141,6 +143,7 @@ impl Rate {
             cut_queue: 0.0,
             heard_at: now,
             faded: false,
+            search_from: now,
             initial,
             loss: 0.0,
             packet_bits: PACKET_BITS,
@@ -188,7 +191,7 @@ impl Rate {
     fn search_again(&mut self, now: Instant) {
         self.law.search_again(seconds(now), self.initial);
         self.sense = Sense::default();
-        (self.looked_at, self.sent_bytes) = (now, 0);
+        (self.looked_at, self.sent_bytes, self.search_from) = (now, 0, now);
         (self.view_from, self.cut_or_raised, self.heard_at) = (now, now, now);
         self.pacer.set_rate(self.bits_per_second());
     }
@@ -238,9 +241,10 @@ impl Rate {
         let fresh = self.sense.view(now, self.view_from);
         let view = fresh.or_else(|| self.sense.view(now, self.cut_or_raised));
         // A single report may come from a slow receiver.
-        let needed = receivers.min(SEEK_RECEIVERS);
-        let waited = now.since(self.cut_or_raised);
-        let needed = if waited < SEEK_DOUBT { needed } else { needed.div_ceil(2) };
+        let mut needed = receivers.min(SEEK_RECEIVERS);
+        if now.since(self.search_from) >= SEEK_DOUBT {
+            needed = needed.min(self.sense.active());
+        }
         if self.law.is_seeking() && view.is_none_or(|view| view.receivers < needed) {
             return;
         }

@@ -207,8 +207,7 @@ impl Sense {
         while self.samples.front().is_some_and(|sample| now.since(sample.at) > LATELY) {
             self.samples.pop_front();
         }
-        let active: HashSet<ReceiverId> = self.samples.iter().map(|sample| sample.receiver).collect();
-        let enough = RECEIVERS.min(active.len());
+        let enough = RECEIVERS.min(self.active());
         let mut last: Vec<Sample> = Vec::new();
         let mut queues: Vec<(u32, u32)> = Vec::new();
         let mut paces: Vec<(f64, f64)> = Vec::new();
@@ -253,6 +252,11 @@ impl Sense {
             pace: -typical(paces)?,
             receivers: last.len(),
         })
+    }
+
+    /// Number of receivers that have reported recently.
+    pub(super) fn active(&self) -> usize {
+        self.samples.iter().map(|sample| sample.receiver).collect::<HashSet<ReceiverId>>().len()
     }
 
     /// Adds the loss of a window without a queue to the baseline, at most once per `BASELINE_WINDOW`.
