@@ -50,7 +50,7 @@ pub(crate) fn command_line() -> clap::Command {
     let command = Cli::command();
     let mut groups = String::new();
     for (heading, names) in GROUPS {
-        write!(groups, "\x1b[1m\x1b[4m{heading}:\x1b[0m\n").expect("strings take whatever is written");
+        writeln!(groups, "\x1b[1m\x1b[4m{heading}:\x1b[0m").expect("strings take whatever is written");
         for name in *names {
             let found = command.find_subcommand(name).expect("a group has only commands");
             let aliases: Vec<_> = found.get_visible_aliases().collect();
