@@ -8,8 +8,8 @@ use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
 
-/// Names that are at least so similar (Jaro and Winkler, 0 to 1) are taken for typing errors.
-const SIMILAR: f64 = 0.8;
+/// A name is taken for a typing error if it differs by one in this many characters (Damerau and Levenshtein).
+const CHARACTERS_PER_ERROR: usize = 3;
 /// Most names that a hint lists.
 const LISTED_MAX: usize = 8;
 
@@ -54,9 +54,9 @@ fn instead(images: &dyn Images, reference: &Reference) -> base::Result<Option<St
 
 /// The name that was probably meant, or else the names that there are; `None` if there are none.
 fn similar(what: &str, given: &str, names: &[String]) -> Option<String> {
-    let likeness = |name: &String| strsim::jaro_winkler(given, name);
-    let closest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    if likeness(closest) >= SIMILAR {
+    let errors = |name: &&String| strsim::damerau_levenshtein(given, name);
+    let closest = names.iter().min_by_key(errors)?;
+    if errors(&closest) <= given.chars().count() / CHARACTERS_PER_ERROR {
         return Some(format!("did you mean `{closest}`?"));
     }
     let listed: Vec<_> = names.iter().take(LISTED_MAX).map(|name| format!("`{name}`")).collect();
