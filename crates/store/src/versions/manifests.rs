@@ -247,11 +247,9 @@ impl Repository {
         let path = layout::version(image, number);
         let read = self.backend.read_record(&path, u64::from(MANIFEST_BYTES_MAX));
         let bytes = read.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::from_source(
-                ErrorKind::NotFound,
-                format!("there is no version `{image}@{number}`"),
-                error,
-            ),
+            ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, format!("there is no version `{image}@{number}`"))
+            }
             _ => error,
         })?;
         let opened =
