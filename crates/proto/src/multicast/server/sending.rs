@@ -107,17 +107,20 @@ impl Server {
         let absent = self.cache.place(object) == Place::Absent;
         let (blocks, most) = (self.blocks(object), self.run_blocks_max());
         let taken = if absent { None } else { self.repairs.take_run(blocks, most, self.sequence) };
-        if taken.is_none() {
+        let done = taken.as_ref().is_none_or(|run| run.done);
+        let run = taken.map(|run| {
+            let (first, count, again) = (run.first, u32::from(run.count), Some(run.cause));
+            let coming = if first >= blocks { run.more + count - 1 } else { 0 };
+            self.run(now, Piece { object, first, count, again, repair: true, coming })
+        });
+        if run.is_none() {
             self.repairs.drop_front();
         }
-        if taken.is_none_or(|run| run.done) {
+        if done {
             self.cache.unpin(object);
             self.plan();
         }
-        let run = taken?;
-        let (first, count, again) = (run.first, u32::from(run.count), Some(run.cause));
-        let coming = if first >= blocks { run.more + count - 1 } else { 0 };
-        Some(self.run(now, Piece { object, first, count, again, repair: true, coming }))
+        run
     }
 
     /// Accounts for a piece as sent at `now`, and returns its headers.
