@@ -40,6 +40,7 @@ fn status() -> Status {
         timestamp_us: 5,
         cursor: 700,
         idle: true,
+        calm: false,
         receivers: 64,
         report_interval: Duration::from_millis(32),
         echo: Some(Echo { receiver: ReceiverId(9), timestamp_us: 4, age_us: 300 }),

@@ -31,6 +31,7 @@ fn status(pending: Vec<ObjectRange>) -> Status {
         timestamp_us: 0,
         cursor: 1,
         idle: false,
+        calm: false,
         receivers: 2,
         report_interval: Duration::from_secs(2),
         echo: None,

@@ -92,6 +92,8 @@ const LIMITED_PART: f64 = 0.02;
 const RUN_NS: u64 = 500_000;
 /// Losses count as random while the queue is shorter than this, in seconds.
 const CHANCE_QUEUE: f64 = 0.002;
+/// The typical receiver counts as without a queue for this time after a report that showed none.
+const CALM_LASTS: Duration = Duration::from_millis(250);
 /// Time until reports show a change of the rate.
 const EFFECT: Duration = Duration::from_millis(5);
 /// Each step of the search waits for the reports of this many receivers, or of all if they are fewer.
@@ -122,6 +124,8 @@ pub(super) struct Rate {
     faded: bool,
     /// When the search began.
     search_from: Instant,
+    /// When the typical receiver last saw no queue.
+    calm_at: Option<Instant>,
     initial: f64,
     loss: f64,
     packet_bits: f64,
@@ -144,6 +148,7 @@ impl Rate {
             heard_at: now,
             faded: false,
             search_from: now,
+            calm_at: None,
             initial,
             loss: 0.0,
             packet_bits: PACKET_BITS,
@@ -217,6 +222,11 @@ impl Rate {
         self.law.is_seeking() && now.since(self.cut_or_raised) < SEEK_PATIENCE
     }
 
+    /// Whether packets to the typical receiver did not wait in queues at some time within the last `CALM_LASTS`.
+    pub(super) fn is_calm(&self, now: Instant) -> bool {
+        self.calm_at.is_some_and(|at| now.since(at) < CALM_LASTS)
+    }
+
     /// How many packets of `packet_wire_bytes` may be sent without a gap: as many as take half a millisecond, within
     /// `1..=most`.
     pub(super) fn run_blocks_max(&self, packet_wire_bytes: u64, most: u16) -> u16 {
@@ -254,6 +264,9 @@ impl Rate {
             self.sense.book_after_cut(view.loss, law::LOSS_HIGH);
         }
         let forfeited = self.pacer.take_forfeited().as_secs_f64();
+        if view.is_some_and(|view| view.queue_last < CHANCE_QUEUE) {
+            self.calm_at = Some(now);
+        }
         let baseline = self.sense.baseline();
         let look = Look {
             now: seconds(now),

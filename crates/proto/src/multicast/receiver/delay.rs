@@ -27,6 +27,8 @@ pub(in crate::multicast) struct DelayMeter {
     current: Option<(Instant, u32)>,
     previous: Option<u32>,
     last_us: u32,
+    /// Minimum waiting time in µs since the last call of [`DelayMeter::take_least`]; `None` if no packet arrived.
+    least_us: Option<u32>,
 }
 
 impl DelayMeter {
@@ -44,10 +46,16 @@ impl DelayMeter {
             (self.base_ns, self.base_at) = (risen, Instant(self.base_at.0 + rise_ns * DRIFT));
         }
         let waited = u32::try_from((delay_ns - self.base_ns + 500) / 1000).unwrap_or(u32::MAX);
+        self.least_us = Some(self.least_us.map_or(waited, |least| least.min(waited)));
         match &mut self.current {
             Some((begun, least)) if now.since(*begun) < WINDOW => *least = waited.min(*least),
             current => self.previous = current.replace((now, waited)).map(|(_, least)| least),
         }
+    }
+
+    /// The minimum waiting time in microseconds of all packets since the last call; 0 if none arrived.
+    pub(in crate::multicast) fn take_least(&mut self) -> u32 {
+        self.least_us.take().unwrap_or(0)
     }
 
     /// The minimum waiting time in microseconds of the packets since the last call, as far as they arrived within the

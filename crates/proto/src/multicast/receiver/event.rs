@@ -63,8 +63,9 @@ pub enum ReceiverEvent {
     },
     /// Packets arrive again after [`Self::Silent`], or new blocks after [`Self::Stalled`].
     Resumed,
-    /// For a second the network has lost a large part of the packets to this receiver, while others take part too.
-    /// Leave the session, and fetch the rest by unicast. Reported once per such loss.
+    /// The path to this receiver carries less than the session sends, while others take part too: for a second most
+    /// packets were lost, or for longer all packets waited in a queue that the others do not have. Leave the session,
+    /// and fetch the rest by unicast. Reported once per such time.
     TooSlow,
     /// Packets of this session arrive with another epoch: the server was restarted. Request a new grant. Reported
     /// once per epoch.

@@ -104,6 +104,8 @@ pub struct Receiver {
     receivers: u32,
     delay: DelayMeter,
     congestion: Congestion,
+    /// Whether packets to the typical receiver do not wait in queues, as of the last STATUS.
+    calm: bool,
     heard_at: Instant,
     progress_at: Instant,
     silent: bool,
@@ -153,6 +155,7 @@ impl Receiver {
             receivers: config.receivers.max(1),
             delay: DelayMeter::default(),
             congestion: Congestion::default(),
+            calm: false,
             heard_at: now,
             progress_at: now,
             silent: false,

@@ -7,6 +7,7 @@ use super::{
     SOON, SPREAD_EACH, SPREAD_MAX, nanos, view,
 };
 use crate::multicast::clock::micros;
+use crate::multicast::receiver::congestion::Counted;
 use crate::multicast::receiver::event::ReceiverEvent;
 use crate::multicast::receiver::slots::back_off;
 use crate::multicast::receiver::window::Window;
@@ -19,7 +20,7 @@ impl Receiver {
         self.stream.status(now, status);
         self.delay.packet(now, status.timestamp_us);
         self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
-        self.receivers = status.receivers.max(1);
+        (self.receivers, self.calm) = (status.receivers.max(1), status.calm);
         let latest = now + self.interval + self.interval / 2;
         self.report_at = Some(match self.report_at {
             None => now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))),
@@ -59,9 +60,10 @@ impl Receiver {
         }
         // A receiver that is alone determines the rate itself, and losses of objects that it does not want do not
         // matter.
+        let (arrived, lost, calm) = (self.stream.arrived(), self.stream.lost(), self.calm);
         if wants
             && self.receivers > 1
-            && self.congestion.is_too_slow(now, self.stream.arrived(), self.stream.lost())
+            && self.congestion.is_too_slow(now, Counted { arrived, lost, calm }, || self.delay.take_least())
         {
             self.events.push_back(ReceiverEvent::TooSlow);
         }

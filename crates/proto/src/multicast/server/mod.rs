@@ -348,6 +348,7 @@ impl Server {
             timestamp_us: micros(now),
             cursor: self.schedule.cursor(),
             idle: self.is_empty(),
+            calm: self.rate.is_calm(now),
             receivers,
             report_interval,
             echo,

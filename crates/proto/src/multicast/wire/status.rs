@@ -48,6 +48,9 @@ pub struct Status {
     pub cursor: u64,
     /// Nothing is left to send: a receiver that misses something should request it now.
     pub idle: bool,
+    /// The rate does not exceed what the path of the typical receiver carries: packets to it did not wait in queues
+    /// lately. A receiver whose packets do wait is behind a port that others do not share.
+    pub calm: bool,
     /// Number of receivers.
     pub receivers: u32,
     /// The mean time between two reports of a receiver.
@@ -69,7 +72,8 @@ impl Status {
         packet.extend_from_slice(&self.sequence.to_le_bytes());
         packet.extend_from_slice(&self.timestamp_us.to_le_bytes());
         write_u48(self.cursor, &mut packet);
-        packet.push(u8::from(self.idle) | u8::from(self.echo.is_some()) << 1);
+        let bits = [self.idle, self.echo.is_some(), self.calm];
+        packet.push((0..).zip(bits).map(|(at, bit)| u8::from(bit) << at).sum());
         packet.push(u8::try_from(self.pending.len()).expect("at most STATUS_RANGES_MAX"));
         packet.push(u8::try_from(self.repairs.len()).expect("at most STATUS_REPAIRS_MAX"));
         packet.push(0);
@@ -110,6 +114,7 @@ impl Status {
             timestamp_us,
             cursor,
             idle: bits & 1 != 0,
+            calm: bits & 4 != 0,
             receivers,
             report_interval: Duration::from_micros(interval_us.into()),
             echo: (bits & 2 != 0).then_some(echo),
