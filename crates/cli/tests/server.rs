@@ -231,6 +231,23 @@ fn a_fetch_survives_a_server_that_is_killed_and_started_again() {
 }
 
 #[test]
+fn an_interface_that_does_not_exist_is_an_error_at_the_start() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("");
+    let fetch = format!("fetch {} web null: --token-file join.token --interface nosuch", server.url);
+    for line in ["serve --listen 127.0.0.1:0 --interface nosuch", &fetch] {
+        let refused = bench.see(line);
+        assert!(
+            refused.contains("no interface is called, or has the address, `nosuch`; there are"),
+            "{refused}"
+        );
+        assert!(refused.ends_with("exit: 3\n"), "{refused}");
+    }
+}
+
+#[test]
 fn a_server_without_tls_stays_on_loopback() {
     let bench = Bench::new();
     let refused = bench.see("serve --no-tls --listen 0.0.0.0:0");

@@ -14,6 +14,7 @@ use image::Manifest;
 use mirror::{BootProfiles, Images, MulticastOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
+use net::interface;
 use serde_json::json;
 use store::{Reference, Repository};
 
@@ -228,6 +229,7 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     settings.without_profile |= args.no_profile;
     settings.ahead_chunks = args.ahead.unwrap_or(settings.ahead_chunks);
     settings.no_multicast = args.no_multicast || (settings.no_multicast && args.interface.is_none());
+    args.interface.as_deref().map(interface::choose).transpose()?;
     settings.interface = args.interface.clone().or(settings.interface.take());
     Ok(())
 }

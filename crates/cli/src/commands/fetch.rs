@@ -8,6 +8,7 @@ use image::{Catalogue, Installer, SignedManifest};
 use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport};
+use net::interface;
 use serde_json::json;
 
 use super::Context;
@@ -57,6 +58,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.name)?;
+    args.interface.as_deref().map(interface::choose).transpose()?;
     let stop = Stop::new();
     let client = Arc::new(connect::client(
         &args.server,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use daemon::{MulticastOptions, ServeOptions, Server};
+use net::interface;
 use serde_json::json;
 
 use super::Context;
@@ -58,6 +59,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    args.interface.as_deref().map(interface::choose).transpose()?;
     let repository = Arc::new(repository::open_or_create(&context.global)?);
     let state = match &args.state.state {
         Some(path) => path.clone(),
