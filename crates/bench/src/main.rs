@@ -16,6 +16,7 @@ mod crew;
 mod far;
 mod fetch;
 mod figure;
+mod flow;
 mod frisbee;
 mod fuse;
 mod garbage;
@@ -71,7 +72,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &again::GROUP, &install::GROUP, &install::ZEROS],
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
-    &[&network::GROUP],
+    network::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     // The last two remove many files; after that, ext4 creates new files slowly.
     &[&puts::GROUP, &s3::GROUP, &prune::GROUP, &garbage::GROUP],

@@ -3,7 +3,6 @@
 
 mod bare;
 mod bound;
-mod flow;
 mod growth;
 mod link;
 mod peers;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use lab::Sample;
 use serde_json::{Value, json};
 
-use super::flow::Flow;
 use super::{GIGABIT, RUNS, SINK, least, most, star};
 use crate::context::Context;
 use crate::crew::Crew;
 use crate::figure::{Bar, Figure, median};
+use crate::flow::Flow;
 use crate::room::{Fetched, Room, collect};
 use crate::transfer::{Load, add_debian, add_random, library};
 use crate::{Group, Result};

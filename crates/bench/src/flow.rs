@@ -15,7 +15,7 @@ const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1448.0;
 
 /// A running flow.
-pub(super) struct Flow {
+pub(crate) struct Flow {
     start: Instant,
     /// The sender's end, to stop the flow.
     stream: TcpStream,
@@ -24,11 +24,11 @@ pub(super) struct Flow {
 }
 
 /// Points in time since the flow's start, each with the payload bytes that had arrived by then.
-pub(super) struct Delivered(Vec<(Duration, u64)>);
+pub(crate) struct Delivered(Vec<(Duration, u64)>);
 
 impl Flow {
     /// Starts a flow from host `from` to host `to`, with the lab's congestion control.
-    pub(super) fn start(star: &Star, from: u32, to: u32) -> Result<Self> {
+    pub(crate) fn start(star: &Star, from: u32, to: u32) -> Result<Self> {
         let address = (star.host(to).ipv4(), PORT);
         // A socket stays in the network namespace in which it was opened, so only opening it needs the host.
         let listener = star.host(to).run(move || TcpListener::bind(address))?.join().expect("binds")?;
@@ -55,19 +55,19 @@ impl Flow {
     }
 
     /// Time since the flow's start.
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
     /// Waits until the flow has run for `at`.
-    pub(super) fn wait_until(&self, at: Duration) {
+    pub(crate) fn wait_until(&self, at: Duration) {
         while let Some(left) = at.checked_sub(self.start.elapsed()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
     }
 
     /// Ends the flow.
-    pub(super) fn stop(self) -> Result<Delivered> {
+    pub(crate) fn stop(self) -> Result<Delivered> {
         self.stream.shutdown(Shutdown::Both)?;
         self.writer.join().map_err(|_| "the flow's sender failed")?;
         Ok(Delivered(self.reader.join().map_err(|_| "the flow's receiver failed")?))
@@ -78,7 +78,7 @@ impl Delivered {
     /// Bits per second on the wire between two points in time, in seconds since the flow's start; an error if no data
     /// arrived between them.
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    pub(super) fn rate(&self, (from, until): (f64, f64)) -> Result<f64> {
+    pub(crate) fn rate(&self, (from, until): (f64, f64)) -> Result<f64> {
         let inside: Vec<_> =
             self.0.iter().filter(|(at, _)| (from..=until).contains(&at.as_secs_f64())).collect();
         let (Some((_, first)), Some((_, last))) = (inside.first(), inside.last()) else {

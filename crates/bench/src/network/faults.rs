@@ -14,7 +14,7 @@ use crate::room::{Room, collect, last};
 use crate::transfer::{Load, library};
 use crate::{Group, Result};
 
-pub(crate) const GROUP: Group = Group {
+pub(super) const GROUP: Group = Group {
     figures: &[
         (
             "network.deaf_first",
@@ -91,7 +91,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
                         "{}, {HEALTHY} hosts and one more, 100 Mbit/s, median of {RUNS}",
                         loads[0].words
                     ),
-                    "null, verifying",
+                    super::SINK,
                 )
                 .with(details),
         );

@@ -1,0 +1,13 @@
+//! Figures of networks as they are: hosts with faults, a slow host, and TCP flows on the same links.
+
+mod faults;
+mod slow;
+mod tcp;
+
+use crate::Group;
+
+pub(crate) const GROUPS: &[&Group] = &[&faults::GROUP, &tcp::PORT, &tcp::SERVER, &slow::GROUP];
+
+/// Where hosts write the image: `null:` drops the objects after their digests are verified.
+const SINK: &str = "null, verifying";
+const GIGABIT: u64 = 1_000_000_000;
