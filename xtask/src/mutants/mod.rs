@@ -75,13 +75,17 @@ pub(crate) fn hunt(root: &Path) -> Result<(), Vec<String>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Builds the simulator of the copy with the profile of tests.
+/// Builds the simulator of the copy with the profile of tests, but without debug assertions: these would catch some
+/// bugs before the checkers see them, and it is the checkers that are tested here.
 fn build_copy(place: &Path) -> Result<PathBuf, String> {
     let target = place.join("target");
     // Warnings about the faulty code are of no interest.
     let quiet = ("RUSTFLAGS", "--cap-lints=allow");
     build("diskcast-sim", &place.join("src"), |cargo| {
-        cargo.arg("--target-dir").arg(&target).env(quiet.0, quiet.1)
+        let cargo = cargo.arg("--target-dir").arg(&target).env(quiet.0, quiet.1);
+        cargo
+            .env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false")
+            .env("CARGO_PROFILE_DEV_OVERFLOW_CHECKS", "true")
     })?;
     Ok(target.join("debug/diskcast-sim"))
 }
