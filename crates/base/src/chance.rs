@@ -1,4 +1,4 @@
-//! Chance as an argument: a seeded generator, so that whatever used it can be replayed from the seed.
+//! Randomness as an argument: a seeded generator, so that every run can be replayed from its seed.
 
 /// A deterministic generator of pseudo-random numbers. Not for secrets.
 #[derive(Debug, Clone)]
@@ -11,7 +11,7 @@ impl Chance {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// A generator for a part of the system, independent of how much the whole draws afterwards.
+    /// A generator for one part of the system. Its numbers do not depend on how many numbers the other parts draw.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::from_seed(self.0.u64(..))

@@ -1,4 +1,4 @@
-//! BLAKE3-256 digests, which name and verify every stored and sent thing.
+//! BLAKE3-256 digests, which identify and verify every object that is stored or sent.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
-//! The one error of all crates: a kind for control flow, a context for people, and the source beneath.
+//! The one error type of all crates: a kind for control flow, a context for people, and the source.
 //!
-//! A kind survives the way up: a crate adds context by [`Error::within`] and keeps the kind. `Display` prints the
-//! context only, so that code that walks the chain of sources prints each of them once.
+//! A kind survives the way up: a crate adds context with [`Error::within`] and keeps the kind. `Display` prints only
+//! the context, so code that walks the chain of sources prints each of them once.
 
 use std::fmt;
 use std::io;
@@ -13,35 +13,35 @@ pub enum ErrorKind {
     Io,
     /// There is no such file, device, image, version, tag, object or session.
     NotFound,
-    /// There is one already, or another process uses it.
+    /// It exists already, or another process uses it.
     Exists,
-    /// An argument that cannot be valid: a name, a range, a text.
+    /// An argument can never be valid: a name, a range, a text.
     Invalid,
-    /// A disk, or a file outside of the repository, holds bytes of no valid format.
+    /// A disk, or a file outside the repository, has no valid format.
     Malformed,
-    /// Stored or received bytes are not what their digest, length or format says.
+    /// Stored or received bytes contradict their digest, length or format.
     Corrupt,
     /// An install or a tree was finished while objects were missing.
     Incomplete,
-    /// What was written and read back is not what was to be written.
+    /// Data that was read back differs from what was written.
     Verification,
-    /// A valid thing that this program, the other side or the medium does not know: a newer format, a missing feature.
+    /// Valid, but unknown to this program, the other side or the medium: a newer format, a missing feature.
     Unsupported,
     /// A precondition, a rule or a permission refused, before anything was changed.
     Refused,
     /// No space, or no quota, is left on the target or in the store.
     Full,
-    /// A prune revoked the lease of this writer or prune. What was done since it began is gone: it starts again.
+    /// A prune revoked the lease of this writer or prune. Its work since the lease began is lost, and it starts again.
     Revoked,
     /// The other side did not answer within the time allowed, or the connection broke, after all retries.
     Unreachable,
     /// The server's certificate is not the one that the join token names.
     Untrusted,
-    /// The token lacks, or does not grant, what was asked.
+    /// The token is missing, or does not grant the request.
     Denied,
     /// The caller asked to stop.
     Stopped,
-    /// No process runs the disk that was asked.
+    /// No process runs the requested disk.
     NotRunning,
 }
 
@@ -58,24 +58,24 @@ impl From<io::ErrorKind> for ErrorKind {
     }
 }
 
-/// What was tried on which object, what kind of error it was, and what lay beneath.
+/// What was tried on which object, the kind of error, and its cause.
 pub struct Error {
     kind: ErrorKind,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The result of whatever may fail.
+/// The result of an operation that may fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error that arose here. `context` is lower case, names operation, object and offset:
-    /// ``read superblock of `/dev/sdb2` at offset 1024``.
+    /// An error that arose here. `context` is in lower case and names operation, object and offset: ``read superblock
+    /// of `/dev/sdb2` at offset 1024``.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self { kind, context: context.into(), source: None }
     }
 
-    /// The same, with the error beneath it.
+    /// The same, with its cause.
     #[must_use]
     pub fn from_source(
         kind: ErrorKind,
@@ -92,24 +92,24 @@ impl Error {
         Self::from_source(source.kind().into(), context, source)
     }
 
-    /// Bytes that are not what they should be.
+    /// Bytes contradict their digest, length or format.
     pub fn corrupt(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, context)
     }
 
-    /// This error beneath `context`. The kind stays.
+    /// Adds `context` above this error and keeps its kind.
     #[must_use]
     pub fn within(self, context: impl Into<String>) -> Self {
         Self::from_source(self.kind, context, self)
     }
 
-    /// The same error once more, for a second place that has to report it: its whole chain as text.
+    /// A copy of the error, for a second place that reports it: its whole chain as text.
     #[must_use]
     pub fn restated(&self) -> Self {
         Self::new(self.kind, chain(self))
     }
 
-    /// What kind of error it is, for control flow.
+    /// The kind of error, for control flow.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -138,8 +138,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// The whole chain on one line, each link once: `context: cause: cause`. Foreign errors that print their source
-/// themselves do not make it stand there twice.
+/// The whole chain on one line, each error once: `context: cause: cause`. Some foreign errors print their source
+/// themselves; it is not repeated.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -24,7 +24,7 @@ impl Extent {
         Self { start, count: end.saturating_sub(start) }
     }
 
-    /// The first sector behind it.
+    /// The first sector after it.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.start + self.count
@@ -126,7 +126,7 @@ impl ExtentSet {
         self.runs.splice(first..behind, [Extent::between(start, end)]);
     }
 
-    /// Takes the sectors of `extent` out.
+    /// Removes the sectors of `extent`.
     pub fn remove(&mut self, extent: Extent) {
         let first = self.runs.partition_point(|run| run.end() <= extent.start);
         let behind = self.runs.partition_point(|run| run.start < extent.end());
@@ -156,7 +156,7 @@ impl ExtentSet {
         gaps
     }
 
-    /// The extents that end behind `start`.
+    /// The extents that end after `start`.
     fn from(&self, start: u64) -> &[Extent] {
         &self.runs[self.runs.partition_point(|run| run.end() <= start)..]
     }

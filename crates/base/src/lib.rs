@@ -1,5 +1,5 @@
-//! What every other crate stands on: units, digests, errors, limits, extents and sets of them, clock and chance.
-//! Nothing here knows of disks, images or networks, and nothing here reads a clock or does I/O.
+//! The foundation of all other crates: units, digests, errors, limits, extents and sets of them, clock and chance.
+//! Nothing here knows about disks, images or networks, reads a clock, or does I/O.
 
 pub mod chance;
 pub mod digest;

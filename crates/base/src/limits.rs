@@ -1,5 +1,5 @@
-//! Every bound of diskcast in one place, related to the others by assertions that the compiler checks.
-//! Untrusted input is held against these before memory is taken.
+//! All bounds of diskcast in one place. Assertions that the compiler checks relate them to each other. Untrusted input
+//! is compared with these bounds before memory is allocated.
 
 /// Unit of extents on disk and in formats, in bytes, whatever the disk's own sector size.
 pub const SECTOR_BYTES: u64 = 512;
@@ -68,14 +68,15 @@ const _: () = {
     assert!(CHUNK_BYTES_MIN <= CHUNK_BYTES_DEFAULT && CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX);
     assert!(CHUNK_BYTES_MIN.is_power_of_two() && CHUNK_BYTES_DEFAULT.is_power_of_two());
     assert!(CHUNK_BYTES_MAX.is_power_of_two() && CHUNK_BYTES_MAX as u64 / SECTOR_BYTES <= 1 << 15);
-    // Header, tag of the extents and what encryption adds fit what encoding may add besides a bitmap.
+    // Header, tag of the extents and the overhead of encryption fit the overhead that encoding may add besides a
+    // bitmap.
     assert!(16 + 1 + SEALED_BYTES_MORE <= CHUNK_OVERHEAD_MAX - CHUNK_BYTES_MAX / 512 / 8);
-    // The tree reaches the last chunk of the largest disk.
+    // The tree can address the last chunk of the largest disk.
     assert!(
         DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) <= TREE_FANOUT.pow(TREE_HEIGHT_MAX as u32)
     );
-    // A profile of the smallest chunks reaches as far as any. Its record, of runs of one chunk each with indices of 15
-    // digits, in hexadecimal digits since it is sealed, is no longer than it may be.
+    // A profile of the smallest chunks can name any part of the largest disk that it may cover. Its record has runs of
+    // one chunk each with indices of 15 digits, in hexadecimal because it is encrypted, and stays within its bound.
     assert!(PROFILE_CHUNKS_MAX as u64 * CHUNK_BYTES_MIN as u64 == PROFILE_DISK_BYTES_MAX);
     assert!(2 * (24 * PROFILE_CHUNKS_MAX as u64 + 4096) <= PROFILE_RECORD_BYTES_MAX as u64);
     assert!(DISK_SECTORS_MAX / (CHUNK_BYTES_MIN as u64 / SECTOR_BYTES) < 1_000_000_000_000_000);

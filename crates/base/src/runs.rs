@@ -1,5 +1,5 @@
-//! Sets of numbers (bytes, sectors, chunks) that change at random places: runs in a search tree, so that a set of a
-//! million runs costs no more to change than one of a hundred. [`crate::ExtentSet`] is for sectors in ascending order.
+//! Sets of numbers (bytes, sectors, chunks) that change at random places. Runs are kept in a search tree, so a set of a
+//! million runs is as cheap to change as a small one. [`crate::ExtentSet`] is for sectors that come in ascending order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

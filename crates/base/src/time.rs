@@ -1,4 +1,4 @@
-//! Time as an argument: a point on a monotonic clock that drivers read and simulations make up.
+//! Time as an argument: a point on a monotonic clock, which drivers read and simulations compute.
 
 pub use std::time::Duration;
 

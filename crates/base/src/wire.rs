@@ -1,12 +1,12 @@
-//! Reading and writing little-endian records with checked bounds: the one parser's tool for stored and sent bytes.
+//! Reads and writes little-endian records with checked bounds. All parsers of stored and received bytes use it.
 
-/// Reads a record from the front. Every take fails instead of reading past the end.
+/// Reads a record from its beginning. A read past the end fails.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
-/// The record ended before the field did.
+/// The record is shorter than its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncated;
 

@@ -1,5 +1,5 @@
-//! The backup of a GUID partition table, which stands in the last sectors of its disk (UEFI specification 2.10, section
-//! 5.3): where a disk is larger than the one that the table was made for, moves it to the end, as `sgdisk -e` does.
+//! The backup of a GUID partition table lies in the last sectors of its disk (UEFI specification 2.10, section 5.3). If
+//! a table was made for a smaller disk, this module moves its backup to the end, as `sgdisk -e` does.
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
@@ -10,7 +10,7 @@ use crate::{ReadAt, WriteAt, text};
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Length of a header's fixed fields, in bytes.
 const HEADER_BYTES: usize = 92;
-/// Most bytes that the entries of a table may have here. Everybody uses 16 KiB.
+/// Most bytes of table entries that are accepted here. All known programs write 16 KiB.
 const ENTRIES_BYTES_MAX: u64 = 1 << 20;
 /// Where the four slots of a boot record begin, and how long each is.
 const SLOTS: (usize, usize) = (446, 16);
@@ -34,7 +34,7 @@ mod field {
 struct Header(Vec<u8>);
 
 impl Header {
-    /// The header at block `at` of `disk`, with its entries, if both are sound.
+    /// The header at block `at` of `disk` with its entries, if both are valid.
     fn read(disk: &dyn ReadAt, block_bytes: u64, at: u64) -> Result<Option<(Self, Vec<u8>)>> {
         let Some(block) = read_blocks(disk, block_bytes, at, block_bytes)? else { return Ok(None) };
         let header = Self(block);
@@ -59,7 +59,7 @@ impl Header {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    /// The checksum that it should have; `None` if its length is impossible.
+    /// The checksum that it should have; `None` if the length in the header is impossible.
     fn crc(&self) -> Option<u32> {
         let len = usize::try_from(self.u32(field::HEADER_LEN)).ok()?;
         let mut covered = self.0.get(..len).filter(|_| len >= HEADER_BYTES)?.to_vec();
@@ -89,7 +89,7 @@ fn read_blocks(disk: &dyn ReadAt, block_bytes: u64, at: u64, len: u64) -> Result
     disk.read_exact_at(&mut bytes, at * block_bytes).map(|()| Some(bytes))
 }
 
-/// The sectors of the backup table at the end of `disk`, its entries first, if there is a sound one that has the GUID
+/// The sectors of the backup table at the end of `disk`, entries first, if there is a valid one with the GUID
 /// `disk_id`. `Io` if the disk fails.
 pub fn find_at_end(disk: &dyn ReadAt, block_bytes: u32, disk_id: &str) -> Result<Option<Extent>> {
     let block_bytes = u64::from(block_bytes);
@@ -102,7 +102,7 @@ pub fn find_at_end(disk: &dyn ReadAt, block_bytes: u32, disk_id: &str) -> Result
     Ok(ours.then(|| Extent::between(start * scale, (last + 1) * scale)))
 }
 
-/// What has to be written where.
+/// What to write where.
 struct Move {
     /// The backup: entries, then header.
     backup: Vec<(u64, Vec<u8>)>,
@@ -112,11 +112,11 @@ struct Move {
     sectors: Extent,
 }
 
-/// Moves the backup table of a disk that was `made_bytes` long to the end of `target`: writes entries and header there,
-/// then lets primary header and protective boot record say so. Both are durable in that order, so at any moment the
-/// primary names a backup that is whole. What was the backup stays and means nothing. Returns the sectors of the new
-/// backup; `None`, with nothing written, unless primary and backup are sound and agree, and the target is longer.
-/// `Io` if the target fails, or does not hold afterwards what was written.
+/// Moves the backup table of a disk that was `made_bytes` long to the end of `target`. First the entries and the backup
+/// header are written, then the primary header and the protective boot record are updated. Both steps are durable in
+/// this order, so the primary names a complete backup at any moment. The old backup stays, without a meaning. Returns
+/// the sectors of the new backup. Returns `None` and writes nothing unless primary and backup are valid and agree, and
+/// the target is longer. `Io` if the target fails, or reads back something else than was written.
 pub fn move_to_end(target: &dyn WriteAt, block_bytes: u32, made_bytes: u64) -> Result<Option<Extent>> {
     let Some(Move { backup, front, sectors }) = plan(target, u64::from(block_bytes), made_bytes)? else {
         return Ok(None);
@@ -170,7 +170,7 @@ fn plan(target: &dyn WriteAt, block_bytes: u64, made_bytes: u64) -> Result<Optio
     }))
 }
 
-/// The protective boot record with the entry of the GPT as long as the disk, if it was so before; `None` if no entry
+/// The protective boot record, with the GPT's entry made as long as the disk if it was so before; `None` if no entry
 /// announces a GPT.
 fn announced(mut record: Vec<u8>, made_last: u64, last: u64) -> Option<Vec<u8>> {
     let (first, len) = SLOTS;

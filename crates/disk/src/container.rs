@@ -1,5 +1,5 @@
-//! Files that hold a disk in another form than byte by byte: disk formats of virtual machines, and compressed files.
-//! Taken for raw disks, they would be kept as they are, and no machine could start from that.
+//! Recognises files that hold a disk in another format than byte by byte: disk formats of virtual machines, and
+//! compressed files. If such a file were taken for a raw disk, no machine could boot from the image.
 //!
 //! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk
 //! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878
@@ -9,19 +9,19 @@ use std::path::Path;
 
 use crate::ReadAt;
 
-/// A form that a disk is kept in.
+/// A format that a disk may be stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Container {
-    /// As people call it.
+    /// Its usual name.
     pub name: &'static str,
-    /// What makes a raw disk of it, but for the paths.
+    /// The command that converts it to a raw disk, without the paths.
     tool: &'static str,
 }
 
-/// Bytes from the front that tell.
+/// Number of bytes at the beginning that identify it.
 const FRONT_BYTES: usize = 512;
 
-/// What stands at which offset of which form.
+/// Which bytes at which offset identify which format.
 const FRONTS: &[(usize, &[u8], Container)] = &[
     (0, b"QFI\xfb", qemu("QCOW2")),
     (0, b"QED\0", qemu("QED")),
@@ -44,7 +44,7 @@ const FRONTS: &[(usize, &[u8], Container)] = &[
     (0, b"PK\x03\x04", by("zip", "unzip -p")),
 ];
 
-/// What stands 512 bytes before the end: a VHD of fixed size is the disk with a footer behind it.
+/// These bytes stand 512 bytes before the end: a VHD of fixed size is a raw disk with a footer.
 const ENDS: &[(&[u8], Container)] = &[(b"conectix", qemu("VHD")), (b"koly", qemu("DMG"))];
 
 const fn qemu(name: &'static str) -> Container {
@@ -56,7 +56,7 @@ const fn by(name: &'static str, tool: &'static str) -> Container {
 }
 
 impl Container {
-    /// The command that makes a raw disk of what lies at `path`.
+    /// The command that converts the file at `path` to a raw disk.
     #[must_use]
     pub fn conversion(&self, path: &Path) -> String {
         let path = path.display();
@@ -67,7 +67,8 @@ impl Container {
     }
 }
 
-/// The form that `disk` is kept in, if that is not raw. What cannot be read is no reason to say so.
+/// The format of `disk`, if it is not raw. A disk that cannot be read counts as raw here; reading it will report the
+/// error.
 #[must_use]
 pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
     let size = disk.geometry().size_bytes;
@@ -77,7 +78,7 @@ pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
     }
     let stands = |at: usize, magic: &[u8]| front[at..].starts_with(magic);
     let found = FRONTS.iter().find(|(at, magic, _)| stands(*at, magic)).map(|(.., found)| *found);
-    // Some programs write blanks or lines of their own before the text of a descriptor.
+    // Some programs write spaces or empty lines before the text of a descriptor.
     let descriptor = || {
         let text = front.windows(21).take(64).any(|window| window == b"# Disk DescriptorFile");
         text.then_some(qemu("VMDK"))

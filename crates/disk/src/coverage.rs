@@ -1,10 +1,10 @@
-//! Collects the sectors that matter, in any order and within bounded memory: where free space is too scattered, its
-//! smallest pieces are taken as allocated.
+//! Collects the sectors to capture, in any order and within bounded memory. If free space is too scattered, its
+//! smallest pieces are captured as if they were allocated.
 
 use base::limits::MAP_RUNS_MAX;
 use base::{Extent, ExtentSet};
 
-/// Sectors that matter, on the way to becoming an [`ExtentSet`].
+/// Sectors to capture, before they become an [`ExtentSet`].
 #[derive(Debug, Default)]
 pub(crate) struct Coverage {
     runs: Vec<Extent>,

@@ -1,5 +1,5 @@
-//! The two seams through which everything reads and writes disks; the disk in memory that tests use, and the target
-//! that keeps nothing, for measurements.
+//! The two traits for reading and writing disks; a disk in memory for tests; and a target that keeps nothing, for
+//! measurements.
 
 use base::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
@@ -23,11 +23,11 @@ pub trait ReadAt: Send + Sync {
     /// Fills `buf` from `offset` on. `Io` if the device fails or ends before.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
-    /// How to call it in messages: a path, mostly.
+    /// Its name in messages, usually a path.
     fn name(&self) -> &str;
 
-    /// The first offset at or behind `offset` that may hold anything but zeros; the disk's size if none does.
-    /// Sparse files skip their holes so; whatever cannot tell answers `offset`.
+    /// The first offset at or after `offset` that may hold anything but zeros; the disk's size if there is none. This
+    /// skips the holes of sparse files; an implementation that cannot tell returns `offset`.
     fn next_data(&self, offset: u64) -> u64 {
         offset
     }
@@ -43,18 +43,18 @@ pub trait WriteAt: ReadAt {
     /// Writes all of `buf` at `offset`. `Full` if the target has no room left.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()>;
 
-    /// Makes `len` bytes from `offset` read as zeros, by the cheapest means that keeps this promise.
+    /// Makes `len` bytes from `offset` read as zeros, in the cheapest way that guarantees it.
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Tells the medium that `len` bytes from `offset` are of no use. What they read as afterwards is open.
-    /// `Unsupported` where the medium knows no such thing.
+    /// Tells the medium that `len` bytes from `offset` are not needed any more. What they read as afterwards is
+    /// undefined. `Unsupported` if the medium has no such command.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Returns once all that was written survives a power cut.
+    /// Returns when everything written so far survives a power failure.
     fn sync(&self) -> Result<()>;
 
-    /// Fills `buf` with what the medium holds, past the page cache where the target allows. Returns whether it did
-    /// get past it. Call [`WriteAt::sync`] first.
+    /// Fills `buf` with what the medium holds, bypassing the page cache if the target allows it. Returns whether it was
+    /// bypassed. Call [`WriteAt::sync`] first.
     fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool>;
 }
 
@@ -135,7 +135,7 @@ impl WriteAt for MemoryDisk {
         self.fill(offset, len, 0)
     }
 
-    /// Fills with a pattern, so that tests notice who relies on the contents.
+    /// Fills `buf` with a pattern, so that tests notice code that relies on the contents of discarded sectors.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.fill(offset, len, 0xDB)
     }
@@ -149,7 +149,7 @@ impl WriteAt for MemoryDisk {
     }
 }
 
-/// A target that takes everything and keeps nothing: it reads as zeros. For measurements.
+/// A target that accepts and drops everything, and reads as zeros. For measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct NullTarget {
     geometry: Geometry,

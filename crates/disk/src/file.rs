@@ -1,4 +1,4 @@
-//! Raw files and block devices as disks: what reading and writing share.
+//! Raw files and block devices as disks: the code that reading and writing share.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,7 @@ use rustix::fs::SeekFrom;
 
 use crate::{Geometry, ReadAt};
 
-/// Which file or device a path leads to, whatever the path's spelling.
+/// Identifies a file or device, independent of how its path is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// A regular file: device and inode.
@@ -47,7 +47,7 @@ pub(crate) fn identify(path: &Path) -> Result<Identity> {
     })
 }
 
-/// The error `source` of `what` at `path`, with the kind that it stands for.
+/// The error `source` of `what` at `path`, with the kind that fits.
 pub(crate) fn io_error(what: &str, path: &Path, source: impl Into<std::io::Error>) -> Error {
     Error::from_io(format!("{what} `{}`", path.display()), source)
 }
@@ -63,12 +63,13 @@ pub(crate) fn device_geometry(file: &File, path: &Path) -> Result<Geometry> {
     Ok(Geometry { size_bytes, logical_sector_bytes, physical_sector_bytes })
 }
 
-/// The first offset at or behind `offset` in a regular file that is no hole; `end` if there is none. `len` is how long
-/// the file is to be: in one that has become shorter nothing is called a hole, so that reading there fails.
+/// The first offset at or after `offset` in a regular file that is not in a hole; `end` if there is none. `len` is the
+/// expected length of the file: if the file has become shorter, no offset counts as a hole, so that reading there
+/// fails.
 pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
     match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(data) => data.clamp(offset, end.max(offset)),
-        // The kernel says the same of a hole that reaches the end and of an offset behind the end.
+        // The kernel gives the same answer for a hole that reaches the end and for an offset after the end.
         Err(rustix::io::Errno::NXIO) if file.metadata().is_ok_and(|found| found.len() >= len) => {
             end.max(offset)
         }
@@ -77,8 +78,8 @@ pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
     }
 }
 
-/// Whether a GPT header stands where one of disks with logical sectors of 4096 bytes stands, and none for 512.
-/// A raw file knows no sector size; its table does.
+/// Whether a GPT header stands at the place for logical sectors of 4096 bytes, and none at the place for 512. A raw
+/// file has no sector size of its own, but its table implies one.
 pub(crate) fn has_4k_table(disk: &dyn ReadAt) -> bool {
     let size = disk.geometry().size_bytes;
     let header_at = |offset: u64| {

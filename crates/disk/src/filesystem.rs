@@ -17,27 +17,27 @@ trait AllocationReader: Sync {
     /// What its signatures are called ([`Claim::kind`]).
     fn family(&self) -> &'static str;
 
-    /// What the volume holds, if it is of this family, be it sound or not. `Io` only.
+    /// The filesystem of the volume if it is of this family, valid or not. Fails with `Io` only.
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>>;
 
-    /// Which sectors matter. Errs towards allocated: whatever is not surely free is in the map, and a filesystem that
-    /// is dirty, inconsistent or of a kind not known in every part is [`Why::Whole`].
+    /// Which sectors matter. If in doubt, a sector is in the map. A filesystem that is dirty, inconsistent or has
+    /// unknown features is [`Why::Whole`].
     fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why>;
 
-    /// Whether `claim` is no other claim to a volume of this family. A filesystem whose map was checked outlives
-    /// what an earlier one left in its free space, as long as no program takes that for more than a leftover.
+    /// Whether `claim` does not contradict a volume of this family. Leftovers of an earlier filesystem may lie in the
+    /// free space of a filesystem whose map was checked, if no program takes them for more than leftovers.
     fn explains(&self, claim: &Claim) -> bool {
         claim.kind == self.family() || claim.is_copy
     }
 }
 
-/// All readers. Their order is of no account: a volume that two of them claim is taken whole.
+/// All readers. Their order does not matter: a volume that two of them claim is captured whole.
 static READERS: [&dyn AllocationReader; 3] = [&ext::Ext, &fat::Fat, &swap::Swap];
 
 /// The sectors of a filesystem that matter, counted from the start of its volume.
 struct Allocation {
     used: Coverage,
-    /// Where the filesystem ends. What lies behind, up to the end of the volume, is judged by its contents.
+    /// Where the filesystem ends. The rest of the volume counts as allocated.
     end_sectors: u64,
 }
 
@@ -52,7 +52,7 @@ enum Why {
 
 impl From<Error> for Why {
     fn from(error: Error) -> Self {
-        // A structure that points out of the volume is damage to the filesystem, not to the disk.
+        // If a structure points outside the volume, the filesystem is damaged, not the disk.
         if error.kind() == ErrorKind::Malformed {
             Self::Whole(error.to_string())
         } else {
@@ -76,20 +76,20 @@ fn require(holds: bool, why: impl FnOnce() -> String) -> std::result::Result<(),
 pub(crate) struct Contents {
     /// The filesystem or other format, if known.
     pub(crate) filesystem: Option<Filesystem>,
-    /// What matters, or why all of it does.
+    /// Which sectors matter, or why all of them do.
     pub(crate) used: std::result::Result<Coverage, String>,
-    /// Where the filesystem ends, in sectors from the start of the volume: what is behind is not in `used`.
+    /// Where the filesystem ends, in sectors from the start of the volume: what follows is not in `used`.
     pub(crate) end_sectors: u64,
 }
 
-/// What `volume` holds, by its signatures alone: the first of what claims it.
+/// What `volume` holds according to its signatures: the first one that claims it.
 pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
     let claims = signature::find(volume)?;
     let read = reader_of(&claims).map_or(Ok(None), |reader| reader.probe(volume))?;
     Ok(read.or_else(|| claims.first().map(unread)))
 }
 
-/// Looks into `volume`. `Io` if the disk fails; whatever else is wrong is a reason to take the volume whole.
+/// Examines `volume`. `Io` if the disk fails; any other problem is a reason to capture the volume whole.
 pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
     let whole = |filesystem, why| Contents { filesystem, used: Err(why), end_sectors: volume.sectors() };
     let claims = signature::find(volume)?;
@@ -123,7 +123,7 @@ fn reader_of(claims: &[Claim]) -> Option<&'static dyn AllocationReader> {
     READERS.into_iter().find(|reader| claims.iter().any(|claim| claim.kind == reader.family()))
 }
 
-/// The names of those that claim a volume, each once, without what `reader` explains besides its own.
+/// The names of the formats that claim a volume, each once, without those that `reader` explains besides its own.
 fn names(claims: &[Claim], reader: Option<&dyn AllocationReader>) -> Vec<String> {
     let mut names: Vec<String> = reader.map(|reader| reader.family().to_owned()).into_iter().collect();
     for claim in claims.iter().filter(|claim| reader.is_none_or(|reader| !reader.explains(claim))) {
@@ -135,7 +135,7 @@ fn names(claims: &[Claim], reader: Option<&dyn AllocationReader>) -> Vec<String>
     names
 }
 
-/// What is known of a format that no reader reads.
+/// What is known of a format that no reader can read.
 fn unread(claim: &Claim) -> Filesystem {
     Filesystem { kind: claim.kind, uuid: None, label: None, block_bytes: 0, understood: false }
 }

@@ -1,4 +1,4 @@
-//! Filesystems that are kept still while their disk is read (fsfreeze(8)).
+//! Freezes filesystems while their disk is read (fsfreeze(8)).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use crate::file::{Identity, identify, io_error};
 use crate::in_use::folder_of;
 use crate::mounts::{Mount, mounts};
 
-/// Devices that lie on files that lie on devices: so deep and no deeper.
+/// Devices may lie on files that lie on devices. This is the deepest nesting that is followed.
 const DEPTH_MAX: u32 = 8;
 
-/// Filesystems that are frozen until this is dropped, or told to thaw them.
+/// The frozen filesystems. They thaw when this is dropped, or earlier on request.
 #[derive(Debug, Default)]
 pub struct Freezer(Mutex<Frozen>);
 
 #[derive(Debug, Default)]
 struct Frozen {
     places: Vec<(File, PathBuf)>,
-    /// Nothing is frozen any more: a signal may end this process at any moment.
+    /// Nothing is frozen any more, so a signal may end this process at any moment.
     is_over: bool,
 }
 
 impl Freezer {
-    /// Freezes the filesystem mounted at `place`: what it has in memory is written, and whoever changes it waits.
-    /// `Refused` if one of the paths `needed` is in it, or in a file of it that something else needed lies in: whoever
-    /// writes there would wait for itself; if the system's root is; if it is frozen already; or after
-    /// [`Freezer::thaw`]. `Io`; `Unsupported` where the filesystem can't.
+    /// Freezes the filesystem mounted at `place`: its dirty pages are written, and processes that change it wait.
+    /// `Refused` if one of the paths `needed` lies in it, directly or through a file that holds another filesystem
+    /// (this process would wait for itself); if it is the system's root; if it is frozen already; or after
+    /// [`Freezer::thaw`]. `Io`; `Unsupported` if the filesystem cannot be frozen.
     pub fn freeze(&self, place: &Path, needed: &[PathBuf]) -> Result<()> {
         check(place, needed)?;
         let file = File::open(place).map_err(|e| io_error("open", place, e))?;
-        // Whoever thaws waits for this: a freeze that is under way would otherwise outlive its thaw.
+        // A thaw waits for this lock. Otherwise a freeze that is in progress would outlast it.
         let mut frozen = self.0.lock();
         if frozen.is_over {
             return Err(refused(place, "is not frozen any more"));
@@ -51,14 +51,15 @@ impl Freezer {
         Ok(())
     }
 
-    /// Thaws all, and freezes no more. Tries each, whatever becomes of the others; the first error comes back. `Io`.
+    /// Thaws all filesystems, and refuses to freeze more. One failure does not stop it; the first error is returned.
+    /// `Io`.
     pub fn thaw(&self) -> Result<()> {
         let mut frozen = self.0.lock();
         frozen.is_over = true;
         let mut outcome = Ok(());
         for (file, place) in frozen.places.drain(..) {
             match crate::ioctl::thaw(&file) {
-                // Somebody else was quicker.
+                // Another process thawed it first.
                 Ok(()) | Err(Errno::INVAL) => {}
                 Err(e) => outcome = outcome.and(Err(io_error("thaw the filesystem at", &place, e))),
             }
@@ -69,7 +70,7 @@ impl Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        // Whoever wants to know of an error has thawed before.
+        // A caller that wants the error calls `thaw` itself.
         let _ = self.thaw();
     }
 }
@@ -93,16 +94,16 @@ fn check(place: &Path, needed: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The mount that `path` lies in; of a path that does not exist yet, that of the folder which will hold it.
+/// The mount that holds `path`; if the path does not exist yet, the mount of the folder that will hold it.
 fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let absolute = std::path::absolute(path).ok()?;
     let known = absolute.ancestors().find_map(|path| fs::canonicalize(path).ok())?;
-    // Of mounts at one place the last one is seen.
+    // If several mounts cover each other at one place, the last one is visible.
     let inside = mounts.iter().filter(|mount| known.starts_with(&mount.place));
     inside.max_by_key(|mount| mount.place.components().count())
 }
 
-/// Whether `mount` waits when `base` is frozen: it is the same filesystem, or lies in a file of it.
+/// Whether `mount` blocks when `base` is frozen: it is the same filesystem, or lies in a file of it.
 fn rests_on(mounts: &[Mount], mount: &Mount, base: &Mount, depth: u32) -> bool {
     if mount.shares(base) {
         return true;

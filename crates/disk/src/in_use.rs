@@ -1,4 +1,4 @@
-//! Who else uses a device or file: mounts, swap space, device mappers, loop devices (proc(5), Linux
+//! Other users of a device or file: mounts, swap space, device mappers, loop devices (proc(5), Linux
 //! Documentation/ABI/testing/sysfs-block).
 
 use std::fs;
@@ -10,8 +10,8 @@ use rustix::fs::{major, minor};
 use crate::file::{Identity, identify};
 use crate::mounts::{device_number, mounts, swaps};
 
-/// How the device `rdev` is in use, in words that follow its name: also through one of its partitions, or because
-/// `source` is one of them, or the disk that it is part of.
+/// How the device `rdev` is in use, as words that follow its name. Use through one of its partitions counts, and so
+/// does `source` if it is one of them or the disk that contains the device.
 pub(crate) fn use_of_device(rdev: u64, source: Option<Identity>) -> Result<Option<String>> {
     let folder = folder_of(rdev);
     let mut parts = vec![(String::new(), rdev, folder.clone())];
@@ -44,13 +44,13 @@ pub(crate) fn use_of_device(rdev: u64, source: Option<Identity>) -> Result<Optio
     Ok(None)
 }
 
-/// Whether the device `rdev` takes no writes. Opening it for writing does not tell.
+/// Whether the device `rdev` is read-only. Opening it for writing does not fail then.
 pub(crate) fn is_read_only(rdev: u64) -> bool {
     let flag = format!("/sys/dev/block/{}:{}/ro", major(rdev), minor(rdev));
     fs::read_to_string(flag).is_ok_and(|flag| flag.trim() == "1")
 }
 
-/// How the file is in use, in words that follow its name.
+/// How the file is in use, as words that follow its name.
 pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
     if swaps()?.contains(&identity) {
         return Ok(Some("is used as swap space".to_owned()));
@@ -64,7 +64,7 @@ pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The folder in which sysfs describes the block device `rdev`; of a partition it lies in that of its disk.
+/// The folder in sysfs of the block device `rdev`; a partition's folder lies in that of its disk.
 pub(crate) fn folder_of(rdev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)))
 }

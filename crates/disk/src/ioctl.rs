@@ -24,8 +24,8 @@ const FIFREEZE: Opcode = opcode::read_write::<c_int>(b'X', 119);
 /// `_IOWR('X', 120, int)`.
 const FITHAW: Opcode = opcode::read_write::<c_int>(b'X', 120);
 
-/// Makes the filesystem that holds `place` write all that it has in memory, and then wait with every change. `BUSY` if
-/// it is frozen already.
+/// Makes the filesystem that holds `place` write all its dirty pages, and then block every change. `BUSY` if it is
+/// frozen already.
 pub(crate) fn freeze(place: &File) -> Result<(), Errno> {
     // SAFETY: FIFREEZE takes no argument (fs/ioctl.c); the number that the pointer leads to outlives the call.
     unsafe { ioctl(place, Setter::<FIFREEZE, c_int>::new(0)) }
@@ -37,16 +37,16 @@ pub(crate) fn thaw(place: &File) -> Result<(), Errno> {
     unsafe { ioctl(place, Setter::<FITHAW, c_int>::new(0)) }
 }
 
-/// `asm-generic/fcntl.h`: which signal tells that somebody breaks a lease.
+/// `asm-generic/fcntl.h`: sets the signal that is sent when another process breaks a lease.
 const F_SETSIG: c_int = 10;
 
-/// Whether anybody has the regular file `file`, which is open for reading only, open for writing: then the kernel
-/// grants no read lease. `None` where it grants none to this process in any case (another user's file), or knows no
-/// leases there.
+/// Whether any process has the regular file `file` (itself open for reading only) open for writing: then the kernel
+/// grants no read lease. `None` if the kernel never grants one here: the file belongs to another user, or the
+/// filesystem has no leases.
 pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     let fd = file.as_raw_fd();
-    // SAFETY: these commands of fcntl(2) take a number and no pointer. Whoever breaks the lease before it is given back
-    // sends SIGURG, which is ignored by default, and not SIGIO, which ends the process.
+    // SAFETY: these commands of fcntl(2) take a number and no pointer. If a process breaks the lease before it is
+    // returned, the kernel sends SIGURG, which is ignored by default, and not SIGIO, which ends the process.
     let granted = unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)

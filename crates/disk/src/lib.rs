@@ -1,5 +1,4 @@
-//! What a disk is made of: devices and raw files, partition tables, and which of its sectors matter.
-//! Knows nothing of images.
+//! Disks: devices and raw files, partition tables, and which sectors matter. Knows nothing about images.
 
 pub mod backup_gpt;
 mod container;

@@ -1,4 +1,4 @@
-//! What a survey finds: the map of a disk, which says what it is made of and which of its sectors matter.
+//! The result of a survey: the map of a disk, with its partitions, filesystems, and the sectors that matter.
 
 use base::{Extent, ExtentSet};
 
@@ -30,7 +30,7 @@ impl TableKind {
 /// A filesystem, or another format that fills a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filesystem {
-    /// Its name as `blkid` has it, mostly: `ext4`, `vfat`, `swap`, `xfs`, `LVM2_member`.
+    /// Its name, usually as in `blkid`: `ext4`, `vfat`, `swap`, `xfs`, `LVM2_member`.
     pub kind: &'static str,
     /// Its UUID or serial number, in the form that `blkid` prints.
     pub uuid: Option<String>,
@@ -38,17 +38,17 @@ pub struct Filesystem {
     pub label: Option<String>,
     /// Its unit of allocation in bytes (block, cluster, page); 0 if not known.
     pub block_bytes: u32,
-    /// Whether its free space is known, so that only what is allocated gets captured.
+    /// Whether its free space is known, so that only allocated sectors are captured.
     pub understood: bool,
 }
 
 /// A partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number, as the kernel counts: from 1; MBR logical partitions from 5. 0 stands for the disk itself, where
-    /// that has no table but a known format.
+    /// Its number as the kernel counts: from 1; MBR logical partitions from 5. 0 stands for the disk itself, if it has
+    /// no table but a known format.
     pub number: u32,
-    /// Where it lies, in sectors of 512 bytes from the start of the disk.
+    /// Its position, in sectors of 512 bytes from the start of the disk.
     pub extent: Extent,
     /// Its type: a GUID in lower case (GPT), or two hexadecimal digits (MBR). Empty for number 0.
     pub type_id: String,
@@ -56,7 +56,7 @@ pub struct Partition {
     pub name: Option<String>,
     /// What Linux calls PARTUUID.
     pub uuid: Option<String>,
-    /// What it holds, if recognised. Always `None` in a raw survey.
+    /// Its contents, if recognised. Always `None` in a raw survey.
     pub filesystem: Option<Filesystem>,
 }
 
@@ -69,14 +69,14 @@ pub struct DiskMap {
     pub table: TableKind,
     /// The GUID of its GPT, or the 8 hexadecimal digits of its MBR's signature.
     pub disk_id: Option<String>,
-    /// Its partitions by ascending number, also those that were not captured. An MBR's extended partition is not among
-    /// them, only the logical ones in it.
+    /// Its partitions by ascending number, including those that were not captured. Of an MBR's extended partition only
+    /// the logical partitions in it are listed.
     pub partitions: Vec<Partition>,
     /// What the image covers: the whole disk, or one partition.
     pub window: Extent,
     /// The sectors that matter, counted from the start of the disk, all inside `window`, aligned to logical sectors.
     pub allocated: ExtentSet,
-    /// What a person should know: why a partition is captured whole, which table was damaged.
+    /// Notes for the user: why a partition is captured whole, which table was damaged.
     pub warnings: Vec<String>,
 }
 

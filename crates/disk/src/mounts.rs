@@ -1,4 +1,4 @@
-//! What is mounted and what is swap space (proc(5): mountinfo, swaps), and on which devices.
+//! Lists mounted filesystems and swap space (proc(5): mountinfo, swaps), and their devices.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::file::{Identity, identify, io_error};
 pub(crate) struct Mount {
     /// Where.
     pub(crate) place: PathBuf,
-    /// Whether the filesystem takes writes, through this mount or another one.
+    /// Whether the filesystem is writable, through this mount or another one.
     pub(crate) is_writable: bool,
-    /// The devices that it lies on. A filesystem with a device number of its own, such as btrfs, also has the device
-    /// that it names as its source, and those that it spreads over.
+    /// Its devices. A filesystem with a device number of its own, such as btrfs, also has the device that it names as
+    /// its source, and those that it spans.
     devices: Vec<u64>,
 }
 
 impl Mount {
-    /// Whether it lies on the device `rdev`, at least in part.
+    /// Whether the device `rdev` holds at least a part of it.
     pub(crate) fn is_of(&self, rdev: u64) -> bool {
         self.devices.contains(&rdev)
     }
@@ -39,14 +39,14 @@ impl Mount {
     }
 }
 
-/// Everything that is mounted, in the order in which it was.
+/// All mounts, in the order in which they were made.
 pub(crate) fn mounts() -> Result<Vec<Mount>> {
     let together = btrfs_devices();
     let lines = read_lines("/proc/self/mountinfo")?;
     Ok(lines.iter().filter_map(|line| mount(line, &together)).collect())
 }
 
-/// One line of mountinfo. `together` are sets of devices that share a filesystem.
+/// Parses one line of mountinfo. `together` are sets of devices that share a filesystem.
 fn mount(line: &str, together: &[Vec<u64>]) -> Option<Mount> {
     let fields: Vec<_> = line.split(' ').collect();
     let place = PathBuf::from(unescape(fields.get(4)?));
@@ -68,7 +68,7 @@ fn mount(line: &str, together: &[Vec<u64>]) -> Option<Mount> {
     Some(Mount { place, is_writable, devices })
 }
 
-/// The devices of each btrfs that is mounted: mountinfo names one of them only.
+/// The devices of each mounted btrfs: mountinfo names only one of them.
 fn btrfs_devices() -> Vec<Vec<u64>> {
     let inside = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     inside(PathBuf::from("/sys/fs/btrfs"))
@@ -77,7 +77,7 @@ fn btrfs_devices() -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The devices and files that are swap space. Where there is no such list, there is no swap space.
+/// The devices and files that are swap space. A kernel without this list has no swap space.
 pub(crate) fn swaps() -> Result<Vec<Identity>> {
     if !Path::new("/proc/swaps").exists() {
         return Ok(Vec::new());
@@ -92,7 +92,7 @@ fn read_lines(path: &str) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
 }
 
-/// A path as the kernel writes it, with blanks and the like as three octal digits behind a backslash.
+/// Decodes a path as the kernel writes it: spaces and some other characters are three octal digits after a backslash.
 fn unescape(text: &str) -> OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -110,7 +110,7 @@ fn unescape(text: &str) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The number of the device that a folder of sysfs describes.
+/// The device number in a folder of sysfs.
 pub(crate) fn device_number(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join("dev")).ok()?;
     let (major, minor) = text.trim().split_once(':')?;

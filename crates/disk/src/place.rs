@@ -1,6 +1,6 @@
-//! Which disk or file something is, in words that stay the same when names change, and where on it it begins. So an
-//! install can tell the disk that its image came from. Nothing that lies on the disk counts: a copy has all of that,
-//! too.
+//! Identifies the disk or file that holds something, independent of names that may change, and the offset there. With
+//! this an install recognises the disk that its image came from. Contents of the disk do not count, since a copy has
+//! the same contents.
 //!
 //! Sources: Linux Documentation/ABI (sysfs-block: diskseq; sysfs-class-bdi; sysfs-block-loop, sysfs-block-dm), SCSI's
 //! and NVMe's names of disks as `wwid` has them, statx(2), machine-id(5).
@@ -17,26 +17,26 @@ use crate::file::{Identity, identify, io_error};
 use crate::in_use::folder_of;
 use crate::watch::disk_of;
 
-/// Loop devices over loop devices: so many and no more.
+/// Most loop devices over loop devices that are followed.
 const DEPTH_MAX: u32 = 8;
 
-/// Where a disk, a partition or a file lies.
+/// The position of a disk, a partition or a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// What identifies the whole disk, or the file: two places that have any of these in common are on the same. They
-    /// hold serial numbers: to be kept as digests only.
+    /// Identifiers of the whole disk or file: two places with a common identifier are on the same disk. They contain
+    /// serial numbers, so only their digests may be stored.
     pub marks: Vec<String>,
-    /// Where it begins there, in sectors of 512 bytes.
+    /// The offset there, in sectors of 512 bytes.
     pub start_sector: u64,
 }
 
-/// The place of the file or block device at `path`: of a partition its disk, of a loop device its file. Without marks
-/// where nothing tells it from others. `NotFound`, `Io`; `Refused` if it is neither.
+/// The place of the file or block device at `path`: for a partition its disk, for a loop device its file. It has no
+/// marks if nothing identifies it. `NotFound`, `Io`; `Refused` if it is neither.
 pub fn place_of(path: &Path) -> Result<Place> {
     Machine::here().place(path, 0)
 }
 
-/// Where this machine tells of itself and its disks.
+/// Where this machine describes itself and its disks.
 struct Machine {
     proc: PathBuf,
     sys: PathBuf,
@@ -66,12 +66,12 @@ impl Machine {
         }
     }
 
-    /// The marks of the disk that sysfs describes in the folder `disk`.
+    /// The marks of the disk with the folder `disk` in sysfs.
     fn disk(&self, disk: &Path) -> Vec<String> {
         let first = |paths: &[&str]| paths.iter().find_map(|path| text(&disk.join(path)));
         let mut marks = Vec::new();
-        // Names that the maker gave to no other disk. What emulators give, and `t10` with its words of the maker, is
-        // not that.
+        // Names that the manufacturer gives to one disk only. Emulators' names and names of type `t10`, with text of
+        // the manufacturer, are not unique.
         let world = first(&["wwid", "device/wwid"]).filter(|name| {
             let unique = ["naa.", "eui.", "uuid."].into_iter().find_map(|kind| name.strip_prefix(kind));
             unique.is_some_and(|rest| rest.bytes().any(|byte| byte != b'0'))
@@ -79,21 +79,21 @@ impl Machine {
         marks.extend(world.map(|name| format!("disk {name}")));
         marks.extend(first(&["dm/uuid"]).map(|uuid| format!("mapped {uuid}")));
         marks.extend(first(&["device/cid"]).map(|cid| format!("card {cid}")));
-        // A serial number need not differ between machines; neither does a slot.
+        // A serial number may repeat on other machines, and so may a slot.
         let slot = disk.strip_prefix(&self.sys).unwrap_or(disk);
         if let Some(machine) = self.board().filter(|_| !slot.starts_with("devices/virtual")) {
             let serial = first(&["serial", "device/serial"]);
             let which = serial.unwrap_or_else(|| slot.display().to_string());
             marks.push(format!("of {machine}: {which}"));
         }
-        // A number that is given once, until the machine starts again.
+        // The kernel gives this number only once until the machine restarts.
         if let (Some(boot), Some(sequence)) = (self.boot(), first(&["diskseq"])) {
             marks.push(format!("since {boot}: {sequence}"));
         }
         marks
     }
 
-    /// The mark of the file at `path`: an inode is given again, but not with the same time of birth.
+    /// The mark of the file at `path`: an inode number is used again, but not with the same time of birth.
     fn file(&self, path: &Path) -> Result<Vec<String>> {
         let found = fs::metadata(path).map_err(|e| io_error("look at", path, e))?;
         let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::BTIME);
@@ -110,18 +110,18 @@ impl Machine {
         Ok(mark.into_iter().collect())
     }
 
-    /// What identifies the board, if its maker took care of that. For root only.
+    /// Identifies the mainboard, if its manufacturer filled the field in. Readable by root only.
     fn board(&self) -> Option<String> {
         let uuid = text(&self.sys.join("class/dmi/id/product_uuid"));
         let uuid = uuid.or_else(|| text(&self.sys.join("firmware/devicetree/base/serial-number")))?;
         let uuid = uuid.to_ascii_lowercase();
         let digits: Vec<u8> = uuid.bytes().filter(u8::is_ascii_alphanumeric).collect();
         let varies = digits.iter().any(|digit| Some(digit) != digits.first());
-        // Makers who forget to fill it in leave this one.
+        // Some manufacturers leave this default.
         (varies && !uuid.starts_with("03000200-0400-0500-0006-")).then_some(uuid)
     }
 
-    /// What identifies the installed system.
+    /// Identifies the installed system.
     fn installation(&self) -> Option<String> {
         text(&self.etc.join("machine-id")).filter(|id| id.len() == 32)
     }
@@ -131,7 +131,7 @@ impl Machine {
     }
 }
 
-/// The one line of a file, without blanks around it; `None` if it is empty.
+/// The single line of a file without spaces around it; `None` if it is empty.
 fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim_matches(['\0', ' ', '\n', '\t']);

@@ -1,4 +1,4 @@
-//! What must hold before the first byte is written to a target. Nothing here writes.
+//! Checks a target before the first byte is written to it. Nothing here writes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,10 +12,10 @@ use crate::Geometry;
 use crate::file::{Identity, device_geometry, identify, io_error};
 use crate::in_use::{is_read_only, use_of_device, use_of_file};
 
-/// Checks that an image of geometry `needed` may be written to `target`, without writing anything. `source` is what the
-/// image is being captured from at the same time, if it is. A file that is missing or too short is fine, since
-/// opening it with a size makes it so. `Refused`, with the reason, if the target is too small, has other sectors,
-/// is read-only, mounted, otherwise in use, or the source itself; `NotFound` if its folder is missing; `Io`.
+/// Checks that an image of geometry `needed` may be written to `target`, without writing anything. `source` is the
+/// source of the image if it is captured at the same time. A file that is missing or too short is fine: opening it with
+/// a size will extend it. `Refused`, with the reason, if the target is too small, has other sector sizes, is read-only,
+/// mounted, otherwise in use, or the source itself; `NotFound` if its folder is missing; `Io`.
 pub fn preflight(target: &Path, needed: Geometry, source: Option<Identity>) -> Result<()> {
     let identity = match identify(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return check_parent(target),
@@ -47,13 +47,13 @@ fn refused(target: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Refused, format!("`{}` {why}", target.display()))
 }
 
-/// A file can be made where its folder is.
+/// A file can be created if its folder exists.
 fn check_parent(target: &Path) -> Result<()> {
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::metadata(parent).map(drop).map_err(|e| io_error("look at the folder", parent, e))
 }
 
-/// Opening for writing changes nothing yet. Exclusively, it fails if the kernel itself uses a device.
+/// Opening for writing changes nothing yet. Opening exclusively fails if the kernel itself uses the device.
 fn check_writable(target: &Path, flags: OFlags) -> Result<()> {
     let opened =
         OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(target);

@@ -1,5 +1,5 @@
-//! Signatures: what claims a volume, by which magic bytes at which places. A claim says that some program may take the
-//! volume for its own; whether it does is for others to judge.
+//! Signatures: which formats claim a volume, by magic bytes at fixed places. A claim means that some program may take
+//! the volume for its own; callers decide whether it does.
 
 mod check;
 mod table;
@@ -13,7 +13,7 @@ use table::{Place, Signature};
 /// A signature that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// What claims the volume, as `blkid` names it, mostly. All ext filesystems are `ext`; a master boot record is
+    /// The format, usually with the name that `blkid` uses. All ext filesystems are `ext`; a master boot record is
     /// `mbr`.
     pub kind: &'static str,
     /// Where the magic bytes stand, in bytes from the start of the volume.
@@ -22,7 +22,7 @@ pub struct Claim {
     pub len: u64,
     /// Whether it is a partition table.
     pub is_table: bool,
-    /// Whether it is a copy that no program uses by itself where the first one is missing.
+    /// Whether it is a copy that no program uses if the first one is missing.
     pub is_copy: bool,
 }
 
@@ -33,8 +33,8 @@ impl Claim {
     }
 }
 
-/// All signatures in the part of `disk` at `extent`, seen as a volume of its own. The extent lies inside the disk.
-/// `Io` if the disk fails.
+/// All signatures in the part of `disk` at `extent`, treated as a volume. The extent lies inside the disk. `Io` if the
+/// disk fails.
 pub fn claims(disk: &dyn ReadAt, extent: Extent) -> Result<Vec<Claim>> {
     find(&Volume::new(disk, extent))
 }
@@ -71,7 +71,7 @@ impl Signature {
 }
 
 impl Place {
-    /// The offset in a volume of `len` bytes, if that is long enough.
+    /// The offset in a volume of `len` bytes, if the volume is long enough.
     fn offset(self, len: u64) -> Option<u64> {
         match self {
             Self::Start(offset) => Some(offset),

@@ -1,4 +1,4 @@
-//! Raw files and block devices that are read.
+//! Raw files and block devices that are opened for reading.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,26 +11,26 @@ use rustix::fs::{Advice, OFlags};
 use crate::file::{Identity, device_geometry, has_4k_table, identify, io_error, next_data};
 use crate::{Geometry, ReadAt};
 
-/// Shorter reads go through the page cache: those of tables and filesystems' maps, which are read in small pieces.
+/// Shorter reads use the page cache: tables and the maps of filesystems are read in small pieces.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
 /// A raw file or block device, open for reading.
 #[derive(Debug)]
 pub struct Source {
     file: File,
-    /// A second handle on a device, past the page cache, which may remember what the device held before.
+    /// A second handle on a device that bypasses the page cache, which may hold old contents of the device.
     direct: Option<File>,
     path: PathBuf,
     name: String,
     identity: Identity,
     geometry: Geometry,
-    /// Where the bytes end that exist: a file whose length is no multiple of the sector size is padded with zeros.
+    /// End of the existing bytes: a file whose length is no multiple of the sector size is padded with zeros.
     end: u64,
 }
 
-/// Opens the raw file or block device at `path` for reading. The length of a file that ends inside a sector is rounded
-/// up; the rest of that sector reads as zeros. A file's logical sectors have 512 bytes, unless its GPT was made
-/// for 4096. `NotFound`, `Io`; `Refused` if it is neither file nor block device, or may not be read.
+/// Opens the raw file or block device at `path` for reading. If a file ends inside a sector, its length is rounded up,
+/// and the rest of that sector reads as zeros. A file has logical sectors of 512 bytes, unless its GPT was made for
+/// 4096. `NotFound`, `Io`; `Refused` if it is neither file nor block device, or may not be read.
 pub fn open_source(path: &Path) -> Result<Source> {
     let identity = identify(path)?;
     let file = File::open(path).map_err(|e| io_error("open", path, e))?;
@@ -46,7 +46,7 @@ pub fn open_source(path: &Path) -> Result<Source> {
             (Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 }, end)
         }
     };
-    // Captures run from front to back; a failed hint costs nothing but speed.
+    // Captures read from beginning to end. If this hint fails, only speed is lost.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
     let is_device = matches!(identity, Identity::Device { .. });
     let past_cache =
@@ -61,7 +61,7 @@ pub fn open_source(path: &Path) -> Result<Source> {
 }
 
 impl Source {
-    /// Which file or device it is, to tell whether a target is the same.
+    /// Identifies the file or device, to tell whether a target is the same.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
@@ -78,8 +78,8 @@ impl Source {
         &self.path
     }
 
-    /// Reads past the page cache, if that can be done and is worth it: whole sectors, into memory of that alignment. So
-    /// no page is copied twice, and reads take about the same time whatever else the cache holds.
+    /// Reads past the page cache if that is possible and worthwhile: whole sectors, into aligned memory. This saves a
+    /// copy of every page, and reads take about the same time whatever the cache holds.
     fn read_past_cache(&self, bytes: &mut [u8], offset: u64) -> Option<std::io::Result<()>> {
         let direct = self.direct.as_ref().filter(|_| bytes.len() >= DIRECT_BYTES_MIN)?;
         let unit = u64::from(self.geometry.logical_sector_bytes.max(512));
@@ -88,7 +88,7 @@ impl Source {
             return None;
         }
         match direct.read_exact_at(bytes, offset) {
-            // The device wants another alignment.
+            // The device requires another alignment.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => None,
             read => Some(read),
         }

@@ -1,4 +1,4 @@
-//! Signatures of what a disk held before: finds them in parts of the disk that are of no use, and erases them.
+//! Finds signatures of earlier contents in unused parts of a disk, and erases them.
 
 use base::limits::SECTOR_BYTES;
 use base::{Extent, ExtentSet, Result};
@@ -6,24 +6,24 @@ use base::{Extent, ExtentSet, Result};
 use crate::signature::{Claim, claims};
 use crate::{Geometry, ReadAt, WriteAt};
 
-/// What is read at least, in bytes: no disk has larger sectors.
+/// Shortest read, in bytes: no disk has larger sectors.
 const PAGE_BYTES: usize = 4096;
 
 /// A signature on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale {
-    /// What it stands for, as in [`Claim`].
+    /// The format, as in [`Claim`].
     pub kind: &'static str,
     /// Its first byte, from the start of the disk.
     pub offset: u64,
     /// Its length in bytes, at least 1.
     pub len: u64,
-    /// Index of the volume that it was found in.
+    /// Index of the volume in which it was found.
     pub volume: usize,
 }
 
 impl Stale {
-    /// The sectors that it touches.
+    /// The sectors that contain it.
     #[must_use]
     pub fn sectors(&self) -> Extent {
         let end = (self.offset + self.len).div_ceil(SECTOR_BYTES);
@@ -31,9 +31,9 @@ impl Stale {
     }
 }
 
-/// The signatures of `volumes` that lie in the sectors of `within`, by ascending offset, each once. A volume is what
-/// is looked at as one: a disk of `size_bytes`, or a partition of it. `read` fills a buffer from an offset; what it
-/// can't read holds no signature, as for those who would look for one. `Io` is not possible then.
+/// The signatures of `volumes` that lie in the sectors of `within`, by ascending offset, each once. A volume is a disk
+/// of `size_bytes`, or a partition of it. `read` fills a buffer from an offset; parts that it cannot read hold no
+/// signature, since other programs cannot read them either. So `Io` does not occur here.
 pub fn find(
     size_bytes: u64,
     volumes: &[Extent],
@@ -62,7 +62,7 @@ pub fn partitions(disk: &dyn ReadAt) -> Result<Vec<(u32, Extent)>> {
     Ok(entries.into_iter().map(|entry| (entry.number, entry.extent)).collect())
 }
 
-/// Overwrites a signature with zeros, and nothing beside it. Nobody else may write its sectors meanwhile.
+/// Overwrites a signature with zeros, and no other byte. No other process may write its sectors at the same time.
 pub fn erase(target: &dyn WriteAt, stale: &Stale) -> Result<()> {
     let unit = u64::from(target.geometry().logical_sector_bytes);
     let start = stale.offset / unit * unit;
@@ -74,7 +74,7 @@ pub fn erase(target: &dyn WriteAt, stale: &Stale) -> Result<()> {
     target.write_all_at(&bytes, start)
 }
 
-/// A disk whose unreadable pages are zeros. It is read by whole pages.
+/// A disk whose unreadable pages are zeros. It is read in whole pages.
 struct Lenient<F> {
     size_bytes: u64,
     read: F,

@@ -1,5 +1,5 @@
-//! The survey of a disk: partition table, filesystems, and which sectors matter. Free is only what a reader calls free,
-//! of a filesystem that nothing else claims the space of; all else is allocated, zeros as well.
+//! The survey of a disk: partition table, filesystems, and which sectors matter. A sector is free only if a reader says
+//! so and no other format claims that space; all other sectors count as allocated, including zeros.
 
 use base::limits::{PARTITIONS_MAX, SECTOR_BYTES};
 use base::{Error, ErrorKind, Extent, ExtentSet, Result};
@@ -12,18 +12,18 @@ use crate::table::{self, Entry, Table};
 use crate::volume::Volume;
 use crate::{Filesystem, ReadAt};
 
-/// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Their being taken whole is
-/// worth no warning.
+/// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. They are captured whole
+/// without a warning.
 const RAW_TYPES: [&str; 2] = ["21686148-6449-6e6f-744e-656564454649", "e3c9e316-0b5c-4db8-817d-f92df00215ae"];
 
-/// What is taken at both ends of the disk and of each partition, whatever their contents say: 128 KiB. Most of what
-/// claims a volume stands there.
+/// This much is captured at both ends of the disk and of each partition, whatever it contains: 128 KiB. Most signatures
+/// stand there.
 const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
 
-/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. What lies between and
-/// outside partitions is allocated. Errs towards allocated; whatever is taken whole for want of trust is said in the
-/// map's warnings. `NotFound` if the options name a partition that the table lacks, `Io` if the disk fails,
-/// `Unsupported` if it has more partitions than an image can describe.
+/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. Space between and outside
+/// partitions counts as allocated. If in doubt, sectors count as allocated; the map's warnings name everything that is
+/// captured whole for lack of certainty. `NotFound` if the options name a partition that the table lacks, `Io` if the
+/// disk fails, `Unsupported` if it has more partitions than an image can describe.
 pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {
     let table = table::read(source)?;
     check_numbers(source, &table, options)?;
@@ -47,7 +47,7 @@ fn check_numbers(source: &dyn ReadAt, table: &Table, options: &SurveyOptions) ->
     }
 }
 
-/// A survey under way.
+/// A survey in progress.
 struct Survey<'a> {
     source: &'a dyn ReadAt,
     options: &'a SurveyOptions,
@@ -97,7 +97,7 @@ impl<'a> Survey<'a> {
         Ok(self.finish())
     }
 
-    /// Looks at the disk as one volume: it may be one filesystem, or it may be both that and a table.
+    /// Examines the disk as one volume: it may be one filesystem, or both a filesystem and a table.
     fn judge_table(&mut self, entries: &[Entry]) -> Result<()> {
         if self.table.kind == TableKind::None {
             return self.bare(&Volume::whole(self.source));
@@ -115,8 +115,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// What claims the disk besides its table. Where the ends of the disk and of a partition meet, one signature may
-    /// stand at a place of both: then it is the partition's.
+    /// The formats that claim the disk besides its table. If the ends of the disk and of a partition coincide, a
+    /// signature there may belong to either: then it counts as the partition's.
     fn stranger(&self, entries: &[Entry]) -> Result<Option<Claim>> {
         for claim in signature::find(&Volume::whole(self.source))? {
             let at = Extent::new(claim.offset / SECTOR_BYTES, 1);
@@ -135,7 +135,7 @@ impl<'a> Survey<'a> {
         Ok(None)
     }
 
-    /// A disk without a table: number 0 stands for it.
+    /// A disk without a table, listed as partition 0.
     fn bare(&mut self, volume: &Volume) -> Result<()> {
         if identify(volume)?.is_none() {
             self.warnings
@@ -186,14 +186,14 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Adds what is at both ends of `extent`.
+    /// Adds the sectors at both ends of `extent`.
     fn edges(&mut self, extent: Extent) {
         let count = extent.count.min(EDGE_SECTORS);
         self.used.add(Extent::new(extent.start, count));
         self.used.add(Extent::new(extent.end() - count, count));
     }
 
-    /// Adds what matters of the volume at `extent`, and says why if that is all of it.
+    /// Adds the sectors that matter of the volume at `extent`, and reports why if these are all.
     fn take(&mut self, contents: Contents, extent: Extent, what: &str, quiet: bool) -> Option<Filesystem> {
         match contents.used {
             Ok(used) => {
@@ -252,7 +252,7 @@ fn overlaps(entry: &Entry, entries: &[Entry]) -> Option<u32> {
     entries.iter().find(shares).map(|other| other.number)
 }
 
-/// What a volume holds whose bounds cannot be trusted.
+/// The format of a volume whose bounds are not reliable.
 fn distrusted(contents: Contents, why: String, sectors: u64) -> Contents {
     let filesystem = contents.filesystem.map(|filesystem| Filesystem { understood: false, ..filesystem });
     Contents { filesystem, used: Err(why), end_sectors: sectors }

@@ -19,11 +19,12 @@ pub(crate) struct Table {
     pub(crate) disk_id: Option<String>,
     /// Its partitions by ascending number, all inside the disk.
     pub(crate) entries: Vec<Entry>,
-    /// Sectors that are captured whatever they hold: the table itself, and what a damaged chain leaves open.
+    /// Sectors that are captured whatever they contain: the table itself, and space whose owner a damaged chain does
+    /// not tell.
     pub(crate) own: Vec<Extent>,
     /// Why the disk must be captured whole.
     pub(crate) distrust: Option<String>,
-    /// What a person should know.
+    /// Notes for the user.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -35,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) type_id: String,
     pub(crate) name: Option<String>,
     pub(crate) uuid: Option<String>,
-    /// Whether the table lets it pass the end of the disk.
+    /// Whether the table allows it to extend past the end of the disk.
     pub(crate) cut: bool,
 }
 
@@ -51,7 +52,7 @@ impl Table {
         }
     }
 
-    /// Whether a claim to the disk is this table's.
+    /// Whether a claim to the disk comes from this table.
     pub(crate) fn is_own(&self, claim: &Claim) -> bool {
         let stands_here = || self.own.iter().any(|own| own.offset_bytes() == claim.offset);
         match self.kind {
@@ -62,8 +63,8 @@ impl Table {
     }
 }
 
-/// Reads the partition table of `disk`. As Linux does, a GPT counts only where the boot record announces it.
-/// `Io` if the disk fails; whatever is wrong with the table is said in it.
+/// Reads the partition table of `disk`. As in Linux, a GPT counts only if the boot record announces it. `Io` if the
+/// disk fails; any problem with the table is described in the result.
 pub(crate) fn read(disk: &dyn ReadAt) -> Result<Table> {
     let blocks = Blocks::of(disk);
     let record = match blocks.read(0, 1)? {
@@ -77,12 +78,12 @@ pub(crate) fn read(disk: &dyn ReadAt) -> Result<Table> {
     }
 }
 
-/// A disk in its own logical sectors, which is what tables count in.
+/// A disk in its own logical sectors, which are the unit of tables.
 struct Blocks<'a> {
     volume: Volume<'a>,
     /// Bytes of a logical sector.
     bytes: u64,
-    /// How many the disk has.
+    /// Number of logical sectors of the disk.
     count: u64,
 }
 
@@ -108,7 +109,7 @@ impl<'a> Blocks<'a> {
         Extent::between(start.min(self.count) * scale, end * scale)
     }
 
-    /// Whether `count` blocks from `start` pass the end of the disk.
+    /// Whether `count` blocks from `start` extend past the end of the disk.
     fn cuts(&self, start: u64, count: u64) -> bool {
         start.checked_add(count).is_none_or(|end| end > self.count)
     }

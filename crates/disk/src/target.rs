@@ -1,5 +1,5 @@
-//! Raw files and block devices that are written: zeroing and discarding by the cheapest means, and reading back what
-//! the medium holds rather than what the page cache remembers.
+//! Raw files and block devices that are written: zeroing and discarding in the cheapest way, and reading back from the
+//! medium instead of the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
@@ -13,21 +13,21 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::file::{Identity, device_geometry, identify, io_error, next_data};
 use crate::{Geometry, ReadAt, WriteAt};
 
-/// Offsets, lengths and memory of direct reads are multiples of this, which every device and filesystem takes.
+/// Offsets, lengths and memory of direct reads are multiples of this. All devices and filesystems accept it.
 const DIRECT_BYTES: usize = 4096;
-/// Zeros are written in pieces of this size where neither device nor filesystem knows a cheaper way.
+/// Zeros are written in pieces of this size if neither the device nor the filesystem has a command for zeros.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
 /// How to open a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TargetOptions {
-    /// Make the file if there is none, and see that it has at least this many bytes. Devices have their size.
+    /// Create the file if it does not exist, and extend it to at least this many bytes. The size of a device is fixed.
     pub create_size: Option<u64>,
-    /// Cut a longer file to that size, if it can be cut.
+    /// Truncate a longer file to that size, if possible.
     pub cut: bool,
-    /// Logical sector size that a file is to have; 512 if not said. Devices have theirs.
+    /// Logical sector size for a file; 512 by default. A device has its own.
     pub file_sector_bytes: Option<u32>,
-    /// Open a device although something else uses it.
+    /// Open a device even if something else uses it.
     pub force: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct TargetOptions {
 #[derive(Debug)]
 pub struct Target {
     file: File,
-    /// A second handle, past the page cache, where the target has such a thing.
+    /// A second handle that bypasses the page cache, if the target supports that.
     direct: Option<File>,
     path: PathBuf,
     name: String,
@@ -44,8 +44,8 @@ pub struct Target {
 }
 
 /// Opens the raw file or block device at `path` for writing; a device exclusively. Call [`crate::preflight()`] first,
-/// which says in clear words why something is no good target. `NotFound` if there is no such file and no size to create
-/// it; `Refused` if it may not be written, is in use, or is neither file nor block device.
+/// which explains why a target is unsuitable. `NotFound` if the file does not exist and no size was given to create it;
+/// `Refused` if it may not be written, is in use, or is neither file nor block device.
 pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
     let found = match identify(path) {
         Err(error) if error.kind() == ErrorKind::NotFound && options.create_size.is_some() => None,
@@ -67,8 +67,8 @@ pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
     Ok(Target { file, direct, path: path.to_owned(), name: path.display().to_string(), is_device, geometry })
 }
 
-/// Opens what is at `path` for reading only, to see what it holds before it is written; `None` if nothing is there.
-/// Its sectors are those of [`open_target`]. `Refused` if it is neither file nor block device.
+/// Opens the file or device at `path` for reading only, to see its contents before it is written; `None` if nothing is
+/// there. Its sectors are those of [`open_target`]. `Refused` if it is neither file nor block device.
 pub fn look_at_target(path: &Path, options: &TargetOptions) -> Result<Option<Box<dyn ReadAt>>> {
     let is_device = match identify(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -82,14 +82,14 @@ pub fn look_at_target(path: &Path, options: &TargetOptions) -> Result<Option<Box
     Ok(Some(Box::new(Target { file, direct: None, path, name, is_device, geometry })))
 }
 
-/// Sees that the file has the size asked for.
+/// Extends or truncates the file to the requested size.
 fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Geometry> {
     let mut size_bytes = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
     let fits = |wanted: u64| wanted == size_bytes || (wanted < size_bytes && !options.cut);
     if let Some(wanted) = options.create_size.filter(|&wanted| !fits(wanted)) {
         match rustix::fs::ftruncate(file, wanted) {
             Ok(()) => size_bytes = wanted,
-            // A file of fixed size, such as one behind FUSE, is used like a larger disk.
+            // A file of fixed size, such as one in FUSE, is used like a larger disk.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) if wanted < size_bytes => {}
             Err(e) => return Err(io_error(&format!("resize to {wanted} bytes"), path, e)),
         }
@@ -113,7 +113,7 @@ impl Target {
         let shift = memory.as_ptr().align_offset(DIRECT_BYTES);
         let aligned = &mut memory[shift..shift + len];
         let mut filled = 0;
-        // The end of a file may cut the last unit short.
+        // The end of a file may cut the last unit.
         while filled < skip + buf.len() {
             match direct.read_at(&mut aligned[filled..], start + filled as u64)? {
                 0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -130,7 +130,7 @@ impl Target {
         self.is_device
     }
 
-    /// Fills `buf` from the page cache. False at once if that lacks some of it, or cannot be asked.
+    /// Fills `buf` from the page cache. Returns false at once if a part is not cached, or the system cannot tell.
     pub fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
         let (len, parts) = (buf.len(), &mut [IoSliceMut::new(buf)]);
         match rustix::io::preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
@@ -140,7 +140,8 @@ impl Target {
         }
     }
 
-    /// Makes `len` bytes from `offset` read as zeros and keeps their space: later writes there find it.
+    /// Makes `len` bytes from `offset` read as zeros and keeps their space allocated, so that later writes do not run
+    /// out of space.
     pub fn allocate_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -153,9 +154,9 @@ impl Target {
         }
     }
 
-    /// Finds room for `len` bytes from `offset` in one piece, for a write that follows. Without, ext4 looks for each
-    /// page by itself once much of the disk is promised to what it has not written yet: 12 times slower. Where there is
-    /// no such thing, nothing happens.
+    /// Allocates `len` bytes from `offset` in one piece, before they are written. Without this, ext4 searches space for
+    /// each page if much of the disk is reserved for dirty pages: 12 times slower. Does nothing if the filesystem
+    /// cannot do it.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         if self.is_device || len == 0 {
             return Ok(());
@@ -207,7 +208,7 @@ impl WriteAt for Target {
         if len == 0 {
             return Ok(());
         }
-        // A hole reads as zeros; a device zeroes without unmapping, so that it stays provisioned.
+        // A hole reads as zeros; a device writes zeros without unmapping, so that its space stays provisioned.
         let flags = if self.is_device {
             FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
         } else {
@@ -252,7 +253,7 @@ impl WriteAt for Target {
         if let Some(direct) = &self.direct {
             match Self::read_direct(direct, buf, offset) {
                 Ok(()) => return Ok(true),
-                // Some filesystems open for direct reading and then refuse it.
+                // Some filesystems open a file for direct reads and then refuse these reads.
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {}
                 Err(e) => return Err(self.failed("read back", buf.len() as u64, offset, e)),
             }

@@ -1,4 +1,4 @@
-//! Names and numbers of disks as people write them.
+//! Names and numbers of disks as text.
 
 /// 16 bytes in the form `01234567-89ab-cdef-0123-456789abcdef`.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn some_uuid(bytes: &[u8; 16]) -> Option<String> {
     (*bytes != [0; 16]).then(|| uuid(bytes))
 }
 
-/// A label that ends at its first zero byte or with the field, blanks behind it cut; `None` if nothing is left.
+/// A label that ends at its first zero byte or with its field, without spaces at its end; `None` if it is empty.
 pub(crate) fn label(field: &[u8]) -> Option<String> {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]).trim_end().to_owned();

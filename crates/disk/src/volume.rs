@@ -1,4 +1,4 @@
-//! A part of a disk, seen as a disk of its own: what filesystem readers read.
+//! A part of a disk as a disk of its own, for filesystem readers.
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
@@ -34,7 +34,7 @@ impl<'a> Volume<'a> {
         self.extent.count
     }
 
-    /// Fills `buf` from `offset`. `Malformed` if that lies beyond the volume, `Io` if the disk fails.
+    /// Fills `buf` from `offset`. `Malformed` if that lies outside the volume, `Io` if the disk fails.
     pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > self.len_bytes()) {

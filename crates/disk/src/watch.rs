@@ -1,8 +1,8 @@
-//! Whether a source stayed as it was while it was read: the size and the times of a file; the size and the counters of
-//! written sectors of a block device (Linux Documentation/block/stat.rst, Documentation/ABI/stable/sysfs-block).
+//! Detects whether a source changed while it was read: by the size and times of a file, or by the size and the counters
+//! of written sectors of a block device (Linux Documentation/block/stat.rst, Documentation/ABI/stable/sysfs-block).
 //!
-//! What nobody can see from here: writes of another machine to a disk that both reach, and those that a device which
-//! does not count does by itself.
+//! It cannot detect writes of another machine to a shared disk, nor writes that a device makes itself without counting
+//! them.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -20,12 +20,12 @@ use crate::mounts::device_number;
 use crate::writers::{Writer, is_read, loops_over, partitions_in, writers};
 use crate::{Source, SurveyOptions, Target};
 
-/// The kernel's clock of file times goes on every 10 ms, or more often.
+/// The kernel's clock for file times advances every 10 ms, or more often.
 const TICK_NANOSECONDS: i64 = 20_000_000;
-/// The coarsest times of any filesystem, FAT, in seconds.
+/// The coarsest file times of any filesystem (FAT), in seconds.
 const COARSEST_SECONDS: i64 = 2;
 
-/// A look at a source before it is read, to compare with.
+/// The state of a source before it is read, to compare with later.
 #[derive(Debug)]
 pub struct Watch<'a> {
     source: &'a Source,
@@ -34,7 +34,7 @@ pub struct Watch<'a> {
     before: Look,
 }
 
-/// What a look sees.
+/// What is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Look {
     File { bytes: u64, modified: (i64, i64), changed: (i64, i64) },
@@ -42,13 +42,13 @@ enum Look {
 }
 
 impl<'a> Watch<'a> {
-    /// Begins to watch what `options` choose of `source`, whose `writers` are known and accepted. What others have
-    /// written to it is on its way to the disk before, and what the page cache remembers of it is forgotten: a
-    /// filesystem writes past the pages of its disk. `Io`.
+    /// Begins to watch the parts of `source` that `options` choose. `writers` are the known and accepted writers. Dirty
+    /// pages are written to the disk first, and cached pages of the disk are dropped, since a mounted filesystem does
+    /// not write through them. `Io`.
     pub fn begin(source: &'a Source, options: &'a SurveyOptions, writers: Vec<Writer>) -> Result<Self> {
         flush(source)?;
         if matches!(source.identity(), Identity::Device { .. }) {
-            // Whatever stays in the cache is in use, and current.
+            // Pages that stay in the cache are in use, and current.
             let _ = rustix::fs::fadvise(source.file(), 0, None, Advice::DontNeed);
         } else {
             outlive_last_change(&metadata(source)?);
@@ -57,20 +57,20 @@ impl<'a> Watch<'a> {
         Ok(Self { source, options, writers, before })
     }
 
-    /// Whether changes can be seen at all; not on a device that counts no writes.
+    /// Whether changes can be detected at all; not on a device that does not count writes.
     #[must_use]
     pub fn sees_writes(&self) -> bool {
         !matches!(self.before, Look::Device { written_sectors: None, .. })
     }
 
-    /// Whether the source is as it was, as far as a quick look tells: what is on its way to a device is not waited for.
+    /// Whether the source is unchanged according to a quick look, which does not wait for dirty pages of a device.
     #[must_use]
     pub fn is_still(&self) -> bool {
         look(self.source, self.options).is_ok_and(|now| now == self.before)
     }
 
-    /// What has become of the source since, in words that follow its name; empty if it is as it was. Call it after the
-    /// last read. `Io`.
+    /// Describes how the source has changed, as words that follow its name; empty if it has not. Call it after the last
+    /// read. `Io`.
     pub fn changes(&self) -> Result<Vec<String>> {
         flush(self.source)?;
         let mut changes = self.before.differences(&look(self.source, self.options)?);
@@ -149,8 +149,8 @@ pub(crate) fn disk_of(folder: &Path) -> PathBuf {
     folder.parent().filter(|_| is_part).unwrap_or(folder).to_owned()
 }
 
-/// Sectors written to the parts of `disk` that are read: to the disk as a whole, without the partitions that are not
-/// read. A disk counts what is written through its partitions, too. `None` if it has no counters.
+/// Sectors written to the parts of `disk` that are read: to the whole disk, minus the partitions that are not read. A
+/// disk also counts writes through its partitions. `None` if it has no counters.
 fn written_sectors(folder: &Path, disk: &Path, options: &SurveyOptions) -> Option<u64> {
     let all = counter(disk)?;
     let is_read =
@@ -160,8 +160,8 @@ fn written_sectors(folder: &Path, disk: &Path, options: &SurveyOptions) -> Optio
     Some(all.saturating_sub(others))
 }
 
-/// Whether `disk`, of which `path` is at least a part, counts what is read and written. A kernel that is told not to
-/// count (`iostats`) may have a driver that does so by itself: it counts a read past the page cache.
+/// Whether `disk`, which contains `path` or is it, counts reads and writes. Even if the kernel was told not to count
+/// (`iostats`), a driver may do so: then a read past the page cache is counted.
 fn counts(path: &Path, disk: &Path) -> bool {
     if fs::read_to_string(disk.join("queue/iostats")).is_ok_and(|flag| flag.trim() == "0") {
         let reads = || fs::read_to_string(disk.join("stat")).ok()?.split_whitespace().next()?.parse().ok();
@@ -174,8 +174,8 @@ fn counts(path: &Path, disk: &Path) -> bool {
     true
 }
 
-/// The sectors that a disk or partition counts as written (field 7) and discarded (14). Requests (5) are no measure:
-/// those that only flush count, too.
+/// The sectors that a disk or partition counts as written (field 7) and discarded (14). The number of requests (5) is
+/// unsuitable, because it includes flushes.
 fn counter(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join("stat")).ok()?;
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -183,15 +183,15 @@ fn counter(folder: &Path) -> Option<u64> {
     Some(field(7)? + field(14).unwrap_or(0))
 }
 
-/// Sends what is still in the page cache to where reading finds it and a counter sees it: of a device and its
-/// partitions, whose pages are not the same; of the loop devices over a file. A file's own pages are what is read;
-/// whoever has them mapped has it open for writing.
+/// Writes dirty pages to where reads find them and counters see them: those of a device and of its partitions, which
+/// have separate pages, and of the loop devices over a file. A file's own pages need no flush: reads use them, and a
+/// process that maps them for writing has the file open for writing.
 fn flush(source: &Source) -> Result<()> {
     let folders = match source.identity() {
         Identity::File { .. } => loops_over(source.identity()),
         Identity::Device { rdev } => {
             match source.file().sync_all() {
-                // A disk that takes no flush has nothing to be flushed.
+                // A disk without a flush command has nothing to flush.
                 Err(e)
                     if !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EROFS | libc::EOPNOTSUPP)) =>
                 {
@@ -202,7 +202,7 @@ fn flush(source: &Source) -> Result<()> {
         }
     };
     for folder in folders {
-        // Whoever may not open it could not have read it through the other one either.
+        // If this process may not open it, it could not have read it through the other path either.
         if let Some(name) = folder.file_name()
             && device_number(&folder).is_some()
             && let Ok(device) = File::open(Path::new("/dev").join(name))
@@ -213,8 +213,8 @@ fn flush(source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a change from now on gets a later time than the last one: the clock of file times goes on by ticks, and
-/// some filesystems keep whole seconds only.
+/// Waits until a new change would get a later time than the last one: the clock of file times advances in ticks, and
+/// some filesystems keep only whole seconds.
 fn outlive_last_change(file: &Metadata) {
     let whole_seconds = file.ctime_nsec() == 0;
     let until = if whole_seconds {
@@ -225,9 +225,9 @@ fn outlive_last_change(file: &Metadata) {
         Timespec { tv_sec: file.ctime() + carry, tv_nsec: rest }
     };
     let now = clock_gettime(ClockId::Realtime);
-    // Times far ahead are of another clock, which no waiting here outlives.
+    // Times far in the future come from another clock; waiting cannot reach them.
     if until.tv_sec - now.tv_sec <= 2 * COARSEST_SECONDS {
-        // An interruption costs the certainty of a tick, no more.
+        // An interruption only costs the certainty of one tick.
         let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Realtime, &until);
     }
 }
@@ -245,7 +245,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        // What the disk counts, its partitions included.
+        // Counters of the disk include those of its partitions.
         put("stat", "9 9 9 9 10 9 1000 9 9 9 9 2 9 64 9 9 9\n");
         for (number, writes) in [(1, 3), (2, 4)] {
             put(&format!("sda{number}/partition"), &number.to_string());

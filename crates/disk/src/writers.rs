@@ -1,5 +1,5 @@
-//! Who may write to a source while it is read: mounted filesystems, swap space, processes, also through partitions,
-//! loop devices and device mappers.
+//! Finds possible writers of a source while it is read: mounted filesystems, swap space and processes, also through
+//! partitions, loop devices and device mappers.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,23 +14,23 @@ use crate::in_use::folder_of;
 use crate::mounts::{Mount, device_number, mounts, swaps};
 use crate::{Source, SurveyOptions};
 
-/// Devices that lie on devices that lie on devices: so deep and no deeper.
+/// Devices may lie on devices that lie on devices. This is the deepest nesting that is followed.
 const DEPTH_MAX: u32 = 8;
 
-/// Somebody who may write to a source while it is read.
+/// A filesystem, the kernel or a process that may write to a source while it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Writer {
-    /// How, in words that follow the source's name: ``is mounted at `/srv` for writing``.
+    /// How it uses the source, as words that follow the source's name: ``is mounted at `/srv` for writing``.
     pub how: String,
-    /// Where the filesystem is mounted, if it is one: [`crate::Freezer`] can keep it still.
+    /// Where the filesystem is mounted, if it is one: [`crate::Freezer`] can freeze it.
     pub mount: Option<PathBuf>,
-    /// Whether it is a process that has a file open, and may or may not write.
+    /// Whether it is a process that has a file open, which may write or not.
     pub is_process: bool,
 }
 
-/// Who may write to `source`, or to the partitions of it that `options` choose. What is mounted in another mount
-/// namespace counts as in use by the kernel. Of a file of another user, root alone sees whether it is open for writing.
-/// `Io` if the system does not tell what is mounted.
+/// Lists the possible writers of `source`, or of the partitions of it that `options` choose. A mount in another mount
+/// namespace counts as use by the kernel. For a file of another user, only root can see whether it is open for writing.
+/// `Io` if the mounts cannot be listed.
 pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> {
     let mut search = Search { mounts: mounts()?, swaps: swaps()?, found: Vec::new(), is_explained: false };
     match source.identity() {
@@ -45,7 +45,7 @@ pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> 
     Ok(search.found)
 }
 
-/// The loop devices over what `identity` names, by their folders in sysfs.
+/// The loop devices over the file or device `identity`, as their folders in sysfs.
 pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
     let folders = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let is_over = |folder: &PathBuf| {
@@ -57,7 +57,7 @@ pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
     folders.filter(is_over).collect()
 }
 
-/// The partitions of the disk that sysfs describes in `folder`: their folders and numbers.
+/// The partitions of the disk with the folder `folder` in sysfs: their folders and numbers.
 pub(crate) fn partitions_in(folder: &Path) -> Vec<(PathBuf, u32)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let number = |path: &Path| fs::read_to_string(path.join("partition")).ok()?.trim().parse().ok();
@@ -73,7 +73,7 @@ struct Search {
     mounts: Vec<Mount>,
     swaps: Vec<Identity>,
     found: Vec<Writer>,
-    /// Whether something was met that claims the device.
+    /// Whether a mount, swap space or device that uses the device was found.
     is_explained: bool,
 }
 
@@ -91,7 +91,7 @@ impl Search {
         for folder in &loops {
             self.holder("", "is attached to", folder, 0);
         }
-        // A loop device has its file open for writing all the time, whether it writes or not.
+        // A loop device always has its file open for writing, even if it is idle.
         let by_loop = loops.iter().any(|folder| !is_read_only(folder));
         if !by_loop && crate::ioctl::is_open_for_writing(source.file()) == Some(true) {
             let who = process_that_writes(source.file()).unwrap_or_else(|| "another process".to_owned());
@@ -114,13 +114,13 @@ impl Search {
         }
     }
 
-    /// What writes to the device `rdev`, of which sysfs tells in `folder`.
+    /// The writers of the device `rdev`, which has the folder `folder` in sysfs.
     fn device(&mut self, whose: &str, rdev: u64, folder: &Path, depth: u32) {
         let mounted: Vec<_> = self.mounts.iter().filter(|mount| mount.is_of(rdev)).cloned().collect();
         self.is_explained |= !mounted.is_empty();
         let mut writable: Vec<Mount> = Vec::new();
         for mount in mounted.into_iter().filter(|mount| mount.is_writable) {
-            // One place of a filesystem stands for all.
+            // One mount of a filesystem stands for all.
             if !writable.iter().any(|known| known.shares(&mount)) {
                 let how = format!("is mounted at `{}` for writing", mount.place.display());
                 self.add(whose, &how, Some(mount.place.clone()));
@@ -143,7 +143,7 @@ impl Search {
         }
     }
 
-    /// What writes through the device of `folder` to what it lies on.
+    /// The writers through the device of `folder` to the devices below it.
     fn holder(&mut self, whose: &str, how: &str, folder: &Path, depth: u32) {
         if is_read_only(folder) {
             return;
@@ -163,8 +163,8 @@ fn is_read_only(folder: &Path) -> bool {
     fs::read_to_string(folder.join("ro")).is_ok_and(|flag| flag.trim() == "1")
 }
 
-/// Whether the kernel, or a process that asked for that, has the block device at `path` for itself. A second look
-/// passes over others who only look.
+/// Whether the kernel, or a process that asked for it, has exclusive use of the block device at `path`. It looks twice,
+/// so that a process that only looks at the device at the same moment does not count.
 fn is_claimed(path: &Path) -> bool {
     let claim = || OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(path);
     let busy = |opened: std::io::Result<File>| {
@@ -173,7 +173,7 @@ fn is_claimed(path: &Path) -> bool {
     busy(claim()) && busy(claim())
 }
 
-/// The first process, by name and number, that has `file` open for writing, as far as this one may see.
+/// The first process, by name and number, that has `file` open for writing, as far as this process can see.
 fn process_that_writes(file: &File) -> Option<String> {
     let own = file.metadata().ok()?;
     let is_it =

@@ -1,6 +1,6 @@
-//! Buffers that devices can be read into and written from without a copy.
+//! Aligned buffers, for direct reads from and writes to devices without a copy.
 
-/// Alignment of every buffer in bytes: what `O_DIRECT` asks for at most.
+/// Alignment of every buffer in bytes: the largest that `O_DIRECT` requires.
 const ALIGNMENT: usize = 4096;
 
 /// A buffer whose first byte lies at a multiple of 4096.

@@ -1,8 +1,8 @@
-//! The catalogue of a version: its distinct objects, numbered alike by everybody who holds the tree.
+//! The catalogue of a version: its distinct objects, with numbers that everybody who has the tree computes alike.
 //! `formats/image.md`, "Numbers of objects".
 //!
-//! First the nodes, breadth first from the root, each at its first appearance; then the chunks, in the order of
-//! their first appearance on the disk. A server reads it from its store; a receiver learns it node by node.
+//! First the nodes, breadth first from the root, each at its first appearance; then the chunks, in the order of their
+//! first appearance on the disk. A server reads the tree from its store; a receiver gets it node by node.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +27,7 @@ pub struct Catalogue {
     disk: Box<DiskRecord>,
     root: Root,
     cipher: Cipher,
-    /// Opened.
+    /// The nodes, decrypted.
     nodes: Vec<Verified>,
     objects: Vec<ObjectRef>,
     ids: HashMap<Digest, u32>,
@@ -49,7 +49,7 @@ impl Catalogue {
         }
     }
 
-    /// How many of the objects are nodes: the numbers from 0 on.
+    /// Number of nodes: objects 0 up to this number are nodes.
     #[must_use]
     pub fn heads(&self) -> u64 {
         self.nodes.len() as u64
@@ -61,7 +61,7 @@ impl Catalogue {
         &self.objects
     }
 
-    /// How its objects are kept.
+    /// How its objects are encrypted.
     #[must_use]
     pub fn cipher(&self) -> &Cipher {
         &self.cipher
@@ -73,29 +73,29 @@ impl Catalogue {
         self.ids.get(digest).map(|&id| u64::from(id))
     }
 
-    /// Bytes of all objects together: what goes over a wire once to somebody who has nothing.
+    /// Bytes of all objects together: the cost of one transfer to a host that has none of them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| u64::from(object.len)).sum()
     }
 
-    /// How the image is cut.
+    /// Sizes of the image and its chunks.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Where the image lay on its disk.
+    /// Position of the image on its disk.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// What was found on that disk.
+    /// Partition table, partitions and filesystems of that disk.
     pub(crate) fn disk(&self) -> &DiskRecord {
         &self.disk
     }
 
-    /// The chunks that are not free, ascending. All were checked to lie inside the image.
+    /// The chunks that are not free, ascending. All are known to lie inside the image.
     pub fn leaves(&self) -> Leaves<&Self> {
         Leaves::new(self, self.layout.chunk, &self.root)
     }
@@ -118,9 +118,9 @@ pub struct CatalogueBuilder {
     cipher: Cipher,
     nodes: Vec<Slot>,
     ids: HashMap<Digest, u32>,
-    /// All nodes before this one have their children numbered.
+    /// The children of all nodes before this one have numbers.
     expanded: usize,
-    /// Bytes of nodes that arrived before the nodes that name them.
+    /// Bytes of nodes that arrived before the nodes that contain their digests.
     early: BTreeMap<u64, Bytes>,
 }
 
@@ -132,7 +132,8 @@ struct Slot {
 }
 
 impl CatalogueBuilder {
-    /// Knows the root's name only; nodes will open with `cipher`. `Corrupt` if the manifest contradicts itself.
+    /// Knows only the root's digest so far; nodes are decrypted with `cipher`. `Corrupt` if the manifest contradicts
+    /// itself.
     pub fn from_manifest(manifest: &Manifest, cipher: Cipher) -> Result<Self> {
         let (layout, root) = (manifest.layout()?, manifest.root);
         let (origin, disk) = (manifest.origin, Box::new(manifest.disk.clone()));
@@ -145,34 +146,35 @@ impl CatalogueBuilder {
         Ok(builder)
     }
 
-    /// The numbers of nodes whose names are known and whose bytes are not, ascending. None: all nodes are there.
+    /// The numbers of nodes whose digests are known and whose bytes are missing, ascending. Empty if no node is
+    /// missing.
     pub fn needed(&self) -> impl Iterator<Item = u64> + '_ {
         let slots = self.nodes.iter().enumerate().skip(self.expanded);
         slots.filter(|(_, slot)| slot.bytes.is_none()).map(|(id, _)| id as u64)
     }
 
-    /// Whether all nodes are there.
+    /// Whether all nodes have arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.expanded == self.nodes.len()
     }
 
-    /// The name of node `id`, if it is known by now.
+    /// Digest and length of node `id`, if they are known by now.
     #[must_use]
     pub fn object(&self, id: u64) -> Option<ObjectRef> {
         usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(|slot| slot.object)
     }
 
-    /// Whether the bytes of node `id` are there, also if its name is not known yet.
+    /// Whether the bytes of node `id` have arrived, even if its digest is not known yet.
     #[must_use]
     pub fn has(&self, id: u64) -> bool {
         let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get(id));
         slot.is_some_and(|slot| slot.bytes.is_some()) || self.early.contains_key(&id)
     }
 
-    /// Takes the bytes of node `id`, in any order: a node whose name is not known yet is kept until its parent is
-    /// there. Returns the kept nodes that turned out not to be what their parents name; they have to be fetched again.
-    /// `Corrupt` if `bytes` are not node `id`, and nothing is changed.
+    /// Accepts the bytes of node `id`, in any order. A node whose digest is not known yet is kept until its parent
+    /// arrives. Returns the kept nodes whose bytes contradict the digests in their parents; they must be fetched again.
+    /// `Corrupt` if `bytes` are not node `id`; then nothing changes.
     pub fn take(&mut self, id: u64, bytes: Bytes) -> Result<Vec<(u64, ObjectRef)>> {
         if self.object(id).is_none() {
             self.early.insert(id, bytes);
@@ -192,8 +194,8 @@ impl CatalogueBuilder {
         Ok(damaged)
     }
 
-    /// Takes the bytes of node `id`, one of those needed. `Corrupt` if they are not that node or no good node, and
-    /// nothing is changed; `NotFound` if the name of node `id` is not known.
+    /// Accepts the bytes of node `id`, one of those needed. `Corrupt` if they have another digest or are no valid node;
+    /// then nothing changes. `NotFound` if the digest of node `id` is not known.
     pub fn learn(&mut self, id: u64, bytes: Bytes) -> Result<()> {
         let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get_mut(id));
         let slot =
@@ -207,7 +209,7 @@ impl CatalogueBuilder {
         self.expand()
     }
 
-    /// Numbers the children of all nodes that are there and whose elders are.
+    /// Gives numbers to the children of all nodes that have arrived and whose predecessors have.
     fn expand(&mut self) -> Result<()> {
         while let Some(Slot { level, bytes: Some(bytes), .. }) = self.nodes.get(self.expanded) {
             let level = *level;
@@ -253,7 +255,7 @@ impl CatalogueBuilder {
 }
 
 impl Catalogue {
-    /// The objects, those of chunks added, and the numbers of those.
+    /// The objects with those of chunks added, and the numbers of these.
     fn number_chunks(&self, mut objects: Vec<ObjectRef>) -> Result<(Vec<ObjectRef>, HashMap<Digest, u32>)> {
         let mut ids = HashMap::new();
         for run in self.leaves() {
@@ -275,11 +277,11 @@ impl Catalogue {
 }
 
 impl CatalogueBuilder {
-    /// `Unsupported` if a walk over the leaves would be too long. A tree may name one subtree many times, so that a
-    /// few hostile nodes could keep a walk from ever ending.
+    /// `Unsupported` if a walk over the leaves would be too long. A tree may refer to one subtree many times, so a few
+    /// hostile nodes could make a walk endless.
     fn check_walk(&self) -> Result<()> {
         let mut below = vec![0u64; self.nodes.len()];
-        // Children come behind their parents.
+        // Children have larger numbers than their parents.
         for (id, slot) in self.nodes.iter().enumerate().rev() {
             let Some(bytes) = &slot.bytes else { continue };
             below[id] = match Node::decode(bytes, slot.level, self.layout.chunk)? {

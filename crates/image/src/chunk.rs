@@ -1,6 +1,7 @@
-//! Chunks: the content of a fixed-size range of a disk as one object that decodes alone. `formats/image.md`, "Chunk".
+//! Chunks: the content of a fixed-size range of a disk as one object that can be decoded alone. `formats/image.md`,
+//! "Chunk".
 //!
-//! An object says itself what it is, but not where it belongs: equal content has the same name wherever it stands.
+//! An object does not say where it belongs: equal content has the same digest wherever it stands.
 
 use base::wire::Reader;
 use base::{Digest, Error, ErrorKind, Result};
@@ -16,7 +17,7 @@ const CODEC_RAW: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 /// Length of the header before the extents, in bytes.
 pub const HEADER_BYTES: usize = 16;
-/// What makes a plain digest differ from any other BLAKE3 digest.
+/// The context that separates plain digests from all other BLAKE3 digests.
 const PLAIN_CONTEXT: &str = "diskcast image v1: plain content of a chunk";
 
 /// The two digests of a chunk with content.
@@ -24,9 +25,10 @@ const PLAIN_CONTEXT: &str = "diskcast image v1: plain content of a chunk";
 pub struct ChunkRef {
     /// Length of the chunk's object in bytes.
     pub encoded_len: u32,
-    /// Digest of the chunk's object: names it, and verifies it before anything is decompressed.
+    /// Digest of the chunk's object: identifies it, and is verified before anything is decompressed.
     pub encoded: Digest,
-    /// Digest of the plain content with its extents: verifies a disk, and tells equal chunks whatever encoded them.
+    /// Digest of the plain content with its extents: verifies a disk, and identifies equal chunks, whichever encoder
+    /// made them.
     pub plain: Digest,
 }
 
@@ -38,14 +40,14 @@ impl ChunkRef {
     }
 }
 
-/// Whether all of `bytes` are zero. Stops at the first that is not.
+/// Whether all of `bytes` are zero. Stops at the first byte that is not.
 #[must_use]
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (pieces, rest) = bytes.as_chunks::<64>();
     pieces.iter().all(|piece| *piece == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }
 
-/// Computes plain digests: of the content first, so that BLAKE3 sees it aligned, then of the extents.
+/// Computes plain digests: first of the content, so that BLAKE3 sees it aligned, then of the extents.
 #[derive(Debug, Clone)]
 pub struct PlainHasher {
     blank: blake3::Hasher,
@@ -59,7 +61,7 @@ impl Default for PlainHasher {
 }
 
 impl PlainHasher {
-    /// The plain digest of a chunk with these allocated sectors, which hold `plain`.
+    /// The plain digest of a chunk with these allocated sectors and the content `plain`.
     pub fn digest(&mut self, extents: &ChunkExtents, plain: &[u8]) -> Digest {
         self.trailer.clear();
         extents.encode(&mut self.trailer);
@@ -92,13 +94,13 @@ impl Encoder {
         Ok(Self { compressor, frame: Vec::new(), cipher: Cipher::None })
     }
 
-    /// The same, which seals what it makes as `cipher` says: that of the sink that it is for.
+    /// The same, but objects are encrypted with `cipher`, the cipher of their sink.
     #[must_use]
     pub fn encrypting(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
-    /// The object of a chunk with these allocated sectors, which hold `plain`, whose plain digest is `digest`.
+    /// The object of a chunk with these allocated sectors, the content `plain` and the plain digest `digest`.
     pub fn encode(
         &mut self,
         extents: &ChunkExtents,
@@ -145,15 +147,15 @@ impl Decoder {
         Ok(Self { decompressor, hasher: PlainHasher::default(), cipher: Cipher::None })
     }
 
-    /// The same, which opens what it decodes as `cipher` says: that of the source that it is from.
+    /// The same, but objects are decrypted with `cipher`, the cipher of their source.
     #[must_use]
     pub fn decrypting(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
-    /// Decodes `object` into `plain`, whose length is that of the extents, and holds the result against the plain
-    /// digest. `Corrupt` if the object is no chunk, is another, or holds other content; then `plain` is not to be
-    /// used. `Unsupported` if it is of a newer format; `Refused` if it is encrypted and there is no key.
+    /// Decodes `object` into `plain`, whose length is that of the extents, and verifies the plain digest. `Corrupt` if
+    /// the object is not this chunk, or decodes to other content; then `plain` must not be used. `Unsupported` if it
+    /// has a newer format; `Refused` if it is encrypted and there is no key.
     pub fn decode(
         &mut self,
         object: &Verified,
@@ -200,7 +202,7 @@ impl Decoder {
     }
 }
 
-/// The codec and the payload of a chunk's object that claims these extents.
+/// The codec and the payload of a chunk's object, which must have these extents.
 fn open<'a>(object: &'a [u8], expected: &ChunkExtents) -> Result<(u8, &'a [u8])> {
     let cut = |_| Error::corrupt("the object of a chunk ends early");
     let mut reader = Reader::new(object);

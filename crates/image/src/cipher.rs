@@ -1,10 +1,10 @@
-//! Encryption: objects, manifests and records that only who holds the repository's key can read or make.
-//! `formats/image.md`, "Sealed".
+//! Encryption: objects, manifests and records that can be read and made only with the repository's key.
+//! `formats/image.md`, "Encryption".
 //!
-//! AES-256-GCM-SIV (RFC 8452) under a nonce that is a keyed digest of what is sealed. So equal content is sealed alike
-//! and stored once; and should two nonces ever be equal, all that shows is whether the contents are. An object is named
-//! by the digest of its sealed bytes: who has no key can check names, and can't tell the name of a content that it
-//! guesses.
+//! AES-256-GCM-SIV (RFC 8452). The nonce is a keyed digest of the plain bytes, so equal content has equal ciphertext
+//! and is stored once. If two nonces were ever equal, an observer could see only whether the contents are equal. An
+//! object is named by the digest of its ciphertext: without the key, names can be checked, but nobody can compute the
+//! name of a guessed content.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::object::{ObjectKind, Verified};
 
-/// What manifests and repositories call it.
+/// Its name in manifests and repositories.
 pub const CIPHER_NAME: &str = "aes-256-gcm-siv";
 
 const HEAD_BYTES: usize = 8;
@@ -25,8 +25,7 @@ const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;
 const _: () = assert!(HEAD_BYTES + NONCE_BYTES + TAG_BYTES == SEALED_BYTES_MORE as usize);
 
-/// What sealed bytes begin with: magic, version 1, and the byte that says that they are sealed, where each format has
-/// it.
+/// First bytes of a ciphertext: magic, version 1, and the byte that means "encrypted", at its place in each format.
 type Head = [u8; HEAD_BYTES];
 const CHUNK: Head = *b"DCCH\x01\x00\x01\x00";
 const NODE: Head = *b"DCND\x01\x01\x00\x00";
@@ -36,7 +35,7 @@ const RECORD: Head = *b"DCRC\x01\x01\x00\x00";
 const SEALING_CONTEXT: &str = "diskcast image v1: key that seals";
 const NONCE_CONTEXT: &str = "diskcast image v1: key of nonces";
 const CHECK_CONTEXT: &str = "diskcast repository v1: check of a key";
-/// What the text of a key's file begins with.
+/// First bytes of the text of a key file.
 const FILE_WORD: &str = "diskcast-encryption-key-1";
 
 /// The key of an encrypted repository. `Debug` does not show it.
@@ -56,7 +55,7 @@ impl fmt::Debug for EncryptionKey {
 }
 
 impl EncryptionKey {
-    /// The key of these 32 random bytes.
+    /// The key made of these 32 random bytes.
     #[must_use]
     pub fn from_bytes(secret: [u8; 32]) -> Self {
         let cipher = Aes256GcmSiv::new(&blake3::derive_key(SEALING_CONTEXT, &secret).into());
@@ -64,7 +63,7 @@ impl EncryptionKey {
         Self(Arc::new(Inner { secret, cipher, nonces }))
     }
 
-    /// A key from the text of its file. `Corrupt` if that is something else; no error holds a part of it.
+    /// A key from the text of its file. `Corrupt` if it is something else; the error contains no part of it.
     pub fn from_text(text: &str) -> Result<Self> {
         let digits = text.trim().strip_prefix(FILE_WORD).and_then(|rest| rest.strip_prefix(' '));
         let secret = digits.and_then(|digits| digits.parse::<Digest>().ok());
@@ -73,13 +72,13 @@ impl EncryptionKey {
         secret.map(|secret| Self::from_bytes(secret.0)).ok_or_else(none)
     }
 
-    /// The text of its file.
+    /// The text of its key file.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{FILE_WORD} {}\n", Digest(self.0.secret))
     }
 
-    /// Tells in the repository `id` whether a key is the right one, and nothing else of it.
+    /// A value that shows in the repository `id` whether a key is the right one, and nothing else about the key.
     #[must_use]
     pub fn check(&self, id: &str) -> Digest {
         let key = blake3::derive_key(CHECK_CONTEXT, &self.0.secret);
@@ -121,20 +120,20 @@ impl EncryptionKey {
     }
 }
 
-/// How objects, manifests and records are kept: as they are, or sealed.
+/// How objects, manifests and records are stored: plain or encrypted.
 #[derive(Debug, Clone, Default)]
 pub enum Cipher {
-    /// As they are.
+    /// Plain.
     #[default]
     None,
-    /// Sealed, by a key that is not here: what is stored can be passed on and checked, and not be read.
+    /// Encrypted with a key that is not available: stored bytes can be passed on and verified, but not read.
     Locked,
-    /// Sealed by this key.
+    /// Encrypted with this key.
     Key(EncryptionKey),
 }
 
 impl Cipher {
-    /// What manifests and repositories call it.
+    /// Its name in manifests and repositories.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -143,7 +142,7 @@ impl Cipher {
         }
     }
 
-    /// Whether what one keeps the other opens.
+    /// Whether each can decrypt what the other encrypts.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -153,12 +152,12 @@ impl Cipher {
         }
     }
 
-    /// An object as it is stored, from what it says. `Refused` without the key.
+    /// The stored form of an object. `Refused` without the key.
     pub fn encrypt_object(&self, kind: ObjectKind, plain: Vec<u8>) -> Result<Bytes> {
         self.seal(head_of(kind), plain)
     }
 
-    /// What an object says. `Corrupt` if it was not sealed with this key; `Refused` without the key.
+    /// The plain form of a stored object. `Corrupt` if it was not encrypted with this key; `Refused` without the key.
     pub fn decrypt_object(&self, kind: ObjectKind, object: &Verified) -> Result<Verified> {
         match self {
             Self::None => Ok(object.clone()),
@@ -166,13 +165,13 @@ impl Cipher {
         }
     }
 
-    /// Whether `bytes` look like an object as this stores it. What is sealed elsewhere passes, what is plain does not.
+    /// Whether `bytes` look like an object in this form. An object encrypted with any key passes, a plain one does not.
     #[must_use]
     pub fn takes(&self, kind: ObjectKind, bytes: &[u8]) -> bool {
         matches!(self, Self::None) || bytes.starts_with(&head_of(kind))
     }
 
-    /// A manifest's envelope as it is stored. `Refused` without the key.
+    /// The stored form of a manifest's envelope. `Refused` without the key.
     pub fn encrypt_manifest(&self, envelope: Bytes) -> Result<Bytes> {
         if let Self::None = self {
             return Ok(envelope);
@@ -183,8 +182,8 @@ impl Cipher {
         Ok(sealed.into())
     }
 
-    /// A manifest's envelope. `Corrupt` if the bytes decayed or were not sealed with this key; `Refused` without the
-    /// key.
+    /// The plain envelope of a stored manifest. `Corrupt` if the bytes are damaged or were not encrypted with this key;
+    /// `Refused` without the key.
     pub fn decrypt_manifest(&self, stored: &Bytes) -> Result<Bytes> {
         const WHAT: &str = "a manifest";
         match self {
@@ -194,7 +193,7 @@ impl Cipher {
         }
     }
 
-    /// The text of a record in hexadecimal, sealed; `None` if records stay as they are. `Refused` without the key.
+    /// The encrypted text of a record in hexadecimal; `None` if records are stored plain. `Refused` without the key.
     pub fn encrypt_record(&self, text: &Bytes) -> Result<Option<String>> {
         if let Self::None = self {
             return Ok(None);
@@ -203,8 +202,8 @@ impl Cipher {
         Ok(Some(sealed.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// The text of a record that [`Self::encrypt_record`] made. `Corrupt` if another key made it; `Refused` without a
-    /// key.
+    /// The plain text of a record from [`Self::encrypt_record`]. `Corrupt` if another key encrypted it; `Refused`
+    /// without a key.
     pub fn decrypt_record(&self, hex: &str) -> Result<Vec<u8>> {
         const WHAT: &str = "a record";
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -229,7 +228,8 @@ impl Cipher {
     }
 }
 
-/// The sealed manifest without its checksum, which anybody can check. `Corrupt` if it does not have that.
+/// The encrypted manifest without its checksum, which can be verified without a key. `Corrupt` if the checksum is
+/// wrong.
 pub fn check_sealed_manifest(stored: &[u8]) -> Result<&[u8]> {
     let (sealed, checksum) = stored
         .split_last_chunk::<{ Digest::BYTES }>()
@@ -310,12 +310,12 @@ mod tests {
             for bit in 0..good.len() * 8 {
                 let mut bad = good.to_vec();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                // A letter of another case is the same digit.
+                // An upper-case letter is the same digit.
                 assert!(!opens(&bad) || bad.eq_ignore_ascii_case(good), "bit {bit}");
             }
             (0..good.len()).for_each(|len| assert!(!opens(&good[..len]), "cut to {len}"));
         }
-        // Past the checksum, which anybody can make right.
+        // After the checksum was recomputed, which an attacker can do, too.
         let cut = manifest.len() - Digest::BYTES;
         for bit in 0..cut * 8 {
             let mut bad = manifest[..cut].to_vec();

@@ -1,4 +1,4 @@
-//! From what a survey and a capture found to a manifest.
+//! Makes a manifest from the results of a survey and a capture.
 
 use disk::{DiskMap, Filesystem, Partition};
 
@@ -6,7 +6,7 @@ use crate::capture::Captured;
 use crate::manifest::{DiskRecord, FORMAT, FilesystemRecord, Manifest, Origin, PartitionRecord};
 
 impl Manifest {
-    /// The draft of a version of `image`: number 0, which whoever publishes it replaces; no parent, no labels.
+    /// The draft of a version of `image`: number 0, which is replaced when it is published; no parent, no labels.
     /// `created` is RFC 3339.
     #[must_use]
     pub fn draft(image: &str, map: &DiskMap, captured: &Captured, created: &str) -> Self {

@@ -14,10 +14,10 @@ const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 12;
 const ED25519: u8 = 1;
 const SIGNATURE_BYTES: usize = 100;
-/// What makes a signature of a manifest differ from one of anything else.
+/// The context that separates signatures of manifests from all other signatures.
 const CONTEXT: &str = "diskcast image v1: manifest";
 
-/// A manifest as it was read, with the digest that names it and the keys that signed it.
+/// A manifest as it was read, with its digest and the keys that signed it.
 #[derive(Debug, Clone)]
 pub struct SignedManifest {
     /// The manifest.
@@ -26,7 +26,7 @@ pub struct SignedManifest {
 }
 
 impl SignedManifest {
-    /// Reads a manifest. `Corrupt` if the bytes are none or decayed; `Unsupported` if they are of a newer format.
+    /// Reads a manifest. `Corrupt` if the bytes are damaged or no manifest; `Unsupported` if they have a newer format.
     pub fn open(bytes: &[u8]) -> Result<Self> {
         let cut = |_| Error::corrupt("a manifest ends early");
         if bytes.len() > MANIFEST_BYTES_MAX as usize {
@@ -57,13 +57,13 @@ impl SignedManifest {
         Ok(Self { manifest: Manifest::from_body(body)?, signed: Signed::new(digest_of(body), signatures) })
     }
 
-    /// The digest that names this version, whoever signed it.
+    /// The digest that identifies this version, independent of its signatures.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.signed.digest()
     }
 
-    /// Its digest and who signed that.
+    /// Its digest and the keys that signed it.
     #[must_use]
     pub fn signed(&self) -> &Signed {
         &self.signed
@@ -80,13 +80,13 @@ fn read_signature(reader: &mut Reader<'_>) -> Result<Signature> {
     Ok(Signature::new(key, reader.array().map_err(cut)?))
 }
 
-/// What names a manifest and is signed: a digest of the body's exact bytes.
+/// The digest of the body's exact bytes: it identifies a manifest and is what keys sign.
 fn digest_of(body: &[u8]) -> Digest {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     Digest(*hasher.update(body).finalize().as_bytes())
 }
 
-/// Puts `body` into an envelope, signed by `keys`. `Refused` if it is too long.
+/// Makes an envelope with `body` and signatures by `keys`. `Refused` if it is too long.
 pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
     let signature_count = u8::try_from(keys.len()).ok().filter(|&count| usize::from(count) <= SIGNATURES_MAX);
     let signature_count =
@@ -116,7 +116,7 @@ pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
 }
 
 impl Manifest {
-    /// The manifest in its envelope, signed if there is a key. `Refused` if it is not a good manifest.
+    /// The manifest in its envelope, signed if there is a key. `Refused` if the manifest is not valid.
     pub fn encode(&self, key: Option<&SigningKey>) -> Result<Bytes> {
         self.check().map_err(|e| Error::from_source(ErrorKind::Refused, "this is no good manifest", e))?;
         let body = serde_json::to_vec(self)
@@ -124,7 +124,7 @@ impl Manifest {
         seal(&body, key.as_slice())
     }
 
-    /// Reads a manifest. Signatures are not looked at: see [`SignedManifest`].
+    /// Reads a manifest and ignores signatures: see [`SignedManifest`].
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         SignedManifest::open(bytes).map(|sealed| sealed.manifest)
     }

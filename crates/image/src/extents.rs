@@ -1,7 +1,7 @@
 //! Which sectors of one chunk are allocated. `formats/image.md`, "Extents of a chunk".
 //!
-//! Most chunks are allocated as a whole, and that costs nothing. Each set has exactly one encoding, so that equal
-//! content gives equal digests: `full`, else whichever of runs and bitmap is shorter, runs if they are equal.
+//! Most chunks are allocated completely, which costs no space. Each set has exactly one encoding, so equal content
+//! gives equal digests: `full`; else runs or a bitmap, whichever is shorter; runs if both have the same length.
 
 use base::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SECTOR_BYTES};
 use base::wire::Reader;
@@ -56,7 +56,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The first sector behind it.
+    /// The first sector after it.
     #[must_use]
     pub fn end(self) -> u16 {
         self.start + self.count
@@ -143,7 +143,7 @@ impl ChunkExtents {
         self.sectors() * 512
     }
 
-    /// The first sector behind the last run.
+    /// The first sector after the last run.
     #[must_use]
     pub fn end(&self) -> u16 {
         self.runs.as_ref().map_or(self.size.sectors(), |runs| runs.last().expect("never empty").end())
@@ -156,7 +156,7 @@ impl ChunkExtents {
         self.runs().all(|run| run.offset_bytes() % unit == 0 && run.len_bytes() % unit == 0)
     }
 
-    /// Appends the one encoding of this set to `out`.
+    /// Appends the encoding of this set to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Some(runs) = &self.runs else { return out.push(KIND_FULL) };
         if 2 + 4 * runs.len() <= self.bitmap_bytes() {
@@ -176,7 +176,7 @@ impl ChunkExtents {
         }
     }
 
-    /// Reads a set from `reader`. `Corrupt` if it is none, or not in its one encoding.
+    /// Reads a set from `reader`. `Corrupt` if it is not valid, or not in its only encoding.
     pub fn decode(reader: &mut Reader<'_>, size: ChunkSize) -> Result<Self> {
         let before = reader.rest();
         let read = Self::read(reader, size)?

@@ -1,4 +1,4 @@
-//! How an image is cut into chunks: sizes, and where chunk `i` lies.
+//! How an image is divided into chunks: sizes, and the position of chunk `i`.
 
 use base::{Error, Extent, Result};
 
@@ -53,7 +53,7 @@ impl Layout {
         extents.runs().map(move |run| Extent::new(start + u64::from(run.start), u64::from(run.count)))
     }
 
-    /// `Corrupt` unless `root` has the height and the reach of a tree for this image.
+    /// `Corrupt` unless `root` has the right height and covers this image.
     pub(crate) fn check_root(&self, root: &Root) -> Result<()> {
         let count = self.chunk_count();
         if root.chunk_count == count && root.height == Root::height_of(count) {
@@ -63,7 +63,7 @@ impl Layout {
         Err(Error::corrupt(format!("{text} does not fit an image of {count} chunks")))
     }
 
-    /// `Corrupt` unless what `run` claims as allocated lies inside the image, in whole logical sectors.
+    /// `Corrupt` unless the allocated sectors of `run` lie inside the image, in whole logical sectors.
     pub fn check_run(&self, run: &LeafRun) -> Result<()> {
         let Some(extents) = run.leaf.extents() else { return Ok(()) };
         let last = run.first + run.count - 1;

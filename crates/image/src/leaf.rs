@@ -1,4 +1,4 @@
-//! Leaves: what one needs to know of a chunk before fetching it. `formats/image.md`, "Leaf".
+//! Leaves: the description of a chunk in the tree, known before the chunk is fetched. `formats/image.md`, "Leaf".
 
 use base::wire::Reader;
 use base::{Digest, Error, ErrorKind, Result};
@@ -9,7 +9,7 @@ use crate::extents::{ChunkExtents, ChunkSize};
 /// One chunk of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leaf {
-    /// No sector is allocated: whatever stands there is of no use.
+    /// No sector is allocated: its contents are irrelevant.
     Free,
     /// These sectors are allocated and hold zeros.
     Zero(ChunkExtents),
@@ -63,8 +63,8 @@ impl Leaf {
         }
     }
 
-    /// Reads a leaf from `reader`, to whose object sealing adds `sealed_bytes_more`. `Corrupt` if it is none;
-    /// `Unsupported` if its chunk lies in a larger object.
+    /// Reads a leaf from `reader`; encryption has added `sealed_bytes_more` to its object. `Corrupt` if it is not
+    /// valid; `Unsupported` if its chunk lies in a larger object.
     pub(crate) fn decode(reader: &mut Reader<'_>, size: ChunkSize, sealed_bytes_more: u32) -> Result<Self> {
         let cut = |_| Error::corrupt("a leaf ends early");
         match reader.u8().map_err(cut)? {
@@ -79,7 +79,7 @@ impl Leaf {
                     encoded: Digest(reader.array().map_err(cut)?),
                     plain: Digest(reader.array().map_err(cut)?),
                 };
-                // A chunk that zstd can't shrink is kept raw, so an object is never longer than that.
+                // A chunk that zstd cannot compress is stored raw, so an object is never longer than that.
                 let least = overhead as u64 + u64::from(sealed_bytes_more);
                 let bounds = least + 1..=least + u64::from(extents.len_bytes());
                 if !bounds.contains(&u64::from(chunk.encoded_len)) {

@@ -1,8 +1,9 @@
-//! Images: the narrow waist of diskcast. Chunks, the tree over them, manifests; capture and install.
+//! Images, the narrow waist of diskcast: chunks, the tree over them, manifests; capture and install.
 //!
-//! A disk is cut into chunks of a fixed size. Each is one [`object`](ObjectRef) that decodes alone; a tree of nodes
-//! names them; a [`Manifest`] names the tree. Formats are specified in `formats/image.md`.
-//! Knows disks below it, and of stores and networks only that they are an [`ObjectSource`] or an [`ObjectSink`].
+//! A disk is divided into chunks of a fixed size. Each is stored as one [`object`](ObjectRef) that can be decoded
+//! alone; a tree of nodes contains their digests; a [`Manifest`] contains the digest of the tree. Formats are specified
+//! in `formats/image.md`. This crate knows disks, and knows stores and networks only as [`ObjectSource`] and
+//! [`ObjectSink`].
 
 mod buffer;
 pub mod capture;
@@ -45,5 +46,5 @@ pub use signature::{PublicKey, Signature, Signed, Trust};
 pub use source_record::SourceRecord;
 pub use tree::{DecryptedNodes, Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 
-/// Keys that sign manifests and records; a [`PublicKey`] checks what they signed.
+/// Keys that sign manifests and records; a [`PublicKey`] verifies these signatures.
 pub use ed25519_dalek::SigningKey;

@@ -1,6 +1,6 @@
 //! Manifests: one version of one image. `formats/image.md`, "Manifest".
 //!
-//! A JSON body in a binary envelope: readable by people, signed over its exact bytes, checked against decay.
+//! A JSON body in a binary envelope: readable by people, signed over its exact bytes, with a checksum against damage.
 
 use std::collections::BTreeMap;
 
@@ -26,25 +26,25 @@ pub const FORMAT: u32 = 1;
 pub struct Manifest {
     /// Version of the format, 1.
     pub format: u32,
-    /// What a reader must know to use this version at all; in format 1 always empty.
+    /// Features that a reader must know to use this version at all; in format 1 always empty.
     #[serde(default)]
     pub features: Vec<String>,
     /// Name of the image, at most `NAME_BYTES_MAX` bytes.
     pub image: String,
     /// Number of the version, from 1 on; 0 in a draft that was not published.
     pub number: u64,
-    /// Random digits that the repository draws when it publishes, so that after a lost reply it knows its own record
-    /// from another writer's of equal content. Empty in a draft.
+    /// Random digits that the repository draws when it publishes. With them it recognises its own record after a lost
+    /// reply, even if another writer published equal content. Empty in a draft.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
-    /// The version that this one was made from.
+    /// The version that this one is based on.
     #[serde(default)]
     pub parent: Option<Parent>,
     /// The version of another repository that this one is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<Copied>,
-    /// Random digits that a disk drew before it was committed as this version, and by which it knows it again if nobody
-    /// told it that it was published.
+    /// Random digits that an attached disk drew before it was committed as this version. If it never got the reply, it
+    /// recognises its version by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// The tree.
@@ -58,22 +58,22 @@ pub struct Manifest {
     pub logical_sector_bytes: u32,
     /// Physical sector of the disk in bytes.
     pub physical_sector_bytes: u32,
-    /// Where the image lay on its disk.
+    /// Position of the image on its disk.
     pub origin: Origin,
-    /// The partition table, the partitions and the filesystems found. For people and tools; an install looks for old
-    /// signatures in the partitions, but what it writes of the image does not depend on them.
+    /// The partition table, the partitions and the filesystems, for people and tools. An install searches the
+    /// partitions for old signatures, but what it writes does not depend on them.
     pub disk: DiskRecord,
-    /// Free words of the user, at most `LABELS_MAX`.
+    /// Labels of the user, at most `LABELS_MAX`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// When it was captured, RFC 3339.
     pub created: String,
-    /// Who or what captured it: program, version, host.
+    /// The program, its version and the host that captured it.
     #[serde(default)]
     pub creator: String,
-    /// What the capture counted.
+    /// Statistics of the capture.
     pub statistics: Statistics,
-    /// What was not understood and therefore captured whole, and why.
+    /// Parts that were captured whole, and why.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// How objects are encrypted: `none` or [`CIPHER_NAME`].
@@ -85,7 +85,7 @@ fn no_cipher() -> String {
     Cipher::None.name().to_owned()
 }
 
-/// The version that another was made from.
+/// The base of a version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
     /// Name of its image.
@@ -120,7 +120,7 @@ pub struct Origin {
     pub start_sector: u64,
 }
 
-/// What was found on the disk. Mirrors `disk::DiskMap`.
+/// Partition table, partitions and filesystems of the disk. Mirrors `disk::DiskMap`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct DiskRecord {
     /// `none`, `mbr` or `gpt`.
@@ -135,7 +135,7 @@ pub struct DiskRecord {
     /// list of partitions are those of then.
     #[serde(default, skip_serializing_if = "is_false")]
     pub changed: bool,
-    /// Which disk or file it was, as far as that can be told.
+    /// Identifies the disk or file, as far as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceRecord>,
     /// How others used or changed it while it was captured, in words: what was captured is of no single moment then.
@@ -160,7 +160,7 @@ pub struct PartitionRecord {
     /// GPT unique GUID.
     #[serde(default)]
     pub uuid: Option<String>,
-    /// What it holds, if that was recognised.
+    /// Its contents, if recognised.
     #[serde(default)]
     pub filesystem: Option<FilesystemRecord>,
 }
@@ -183,13 +183,13 @@ pub struct FilesystemRecord {
     pub changed: bool,
 }
 
-/// For fields that are written only where they say something.
+/// For fields that are omitted if they have their default value.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// What a capture counted. Bytes of the disk, unless said otherwise.
+/// Statistics of a capture, in bytes of the disk unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Statistics {
     /// Allocated: zeros and data.
@@ -200,30 +200,30 @@ pub struct Statistics {
     pub data_bytes: u64,
     /// Bytes of the objects of all data chunks; a chunk that occurs twice counts twice.
     pub encoded_bytes: u64,
-    /// Chunks of which nothing is allocated.
+    /// Number of chunks without allocated sectors.
     pub free_chunks: u64,
-    /// Chunks that hold only zeros where they are allocated.
+    /// Number of chunks whose allocated sectors hold only zeros.
     pub zero_chunks: u64,
-    /// Chunks with data.
+    /// Number of chunks with data.
     pub data_chunks: u64,
 }
 
 impl Statistics {
-    /// Counts `count` chunks more that are `leaf`.
+    /// Adds `count` chunks with this `leaf`.
     pub fn add(&mut self, leaf: &Leaf, count: u64) {
         let each = Self::of(leaf);
         let more = |total: &mut u64, each: u64| *total = total.saturating_add(each.saturating_mul(count));
         self.fields().into_iter().zip(each.values()).for_each(|(total, each)| more(total, each));
     }
 
-    /// Counts `count` chunks less that are `leaf`.
+    /// Subtracts `count` chunks with this `leaf`.
     pub fn remove(&mut self, leaf: &Leaf, count: u64) {
         let each = Self::of(leaf);
         let less = |total: &mut u64, each: u64| *total = total.saturating_sub(each.saturating_mul(count));
         self.fields().into_iter().zip(each.values()).for_each(|(total, each)| less(total, each));
     }
 
-    /// What one chunk counts.
+    /// The statistics of one chunk.
     fn of(leaf: &Leaf) -> Self {
         let bytes = leaf.extents().map_or(0, |extents| u64::from(extents.len_bytes()));
         let mut one = Self { allocated_bytes: bytes, ..Self::default() };
@@ -275,7 +275,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// How the image is cut into chunks. `Corrupt` if the sizes are out of bounds or the root does not fit them.
+    /// Sizes of the image and its chunks. `Corrupt` if the sizes are out of bounds or the root does not fit them.
     pub fn layout(&self) -> Result<Layout> {
         let chunk = ChunkSize::from_bytes(self.chunk_bytes).ok_or_else(|| {
             let bounds = format!("a power of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}");

@@ -1,6 +1,6 @@
 //! Tree nodes: 256 leaves, or 256 smaller trees, as one object. `formats/image.md`, "Node".
 //!
-//! Nodes do not say where they belong either: equal subtrees are one object.
+//! As for chunks, a node does not say where it belongs: equal subtrees are one object.
 
 use base::limits::{NODE_BYTES_MAX, TREE_FANOUT, TREE_HEIGHT_MAX};
 use base::wire::Reader;
@@ -17,14 +17,14 @@ const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 16;
 const COUNT_AT: usize = 10;
 
-/// A subtree, as its parent knows it.
+/// A subtree, as described in its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child {
     /// All its chunks are free.
     Free,
     /// All its chunks are fully allocated and hold zeros.
     Zero,
-    /// Its node.
+    /// It has a node.
     Node {
         /// Length of the node's object in bytes.
         len: u32,
@@ -76,7 +76,7 @@ impl Child {
     }
 }
 
-/// What a node holds. Entries that are not there are free.
+/// The contents of a node. Missing entries are free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     /// Level 0: up to 256 chunks.
@@ -86,8 +86,8 @@ pub enum Node {
 }
 
 impl Node {
-    /// Reads a node of `level` (0: of leaves) in an image of chunks of `size`. `Corrupt` if it is none or another;
-    /// `Unsupported` if it is of a newer format.
+    /// Reads a node of `level` (0: of leaves) in an image with chunks of `size`. `Corrupt` if it is not a valid node of
+    /// this level; `Unsupported` if it has a newer format.
     pub fn decode(object: &Verified, level: u8, size: ChunkSize) -> Result<Self> {
         let cut = |_| Error::corrupt("a tree node ends early");
         let mut reader = Reader::new(object.bytes());
@@ -142,8 +142,8 @@ impl Node {
         }
     }
 
-    /// The subtree of a node of `level` with these entries, and the bytes of its object, sealed by `cipher`, if it
-    /// needs one.
+    /// The subtree of a node of `level` with these entries. If it needs a node, also the bytes of its object, encrypted
+    /// with `cipher`.
     pub(crate) fn encode(
         &self,
         level: u8,
@@ -208,7 +208,7 @@ impl NodeBuilder {
         self.count = slot + 1;
     }
 
-    /// The subtree, and the bytes of its node, sealed by `cipher`, if it needs one. The builder is empty afterwards.
+    /// The subtree and, if it needs a node, its bytes, encrypted with `cipher`. The builder is empty afterwards.
     pub(crate) fn close(&mut self, cipher: &Cipher) -> Result<(Child, Option<Bytes>)> {
         let (count, zeros) = (std::mem::take(&mut self.count), std::mem::take(&mut self.zeros));
         if count == 0 || u64::from(zeros) == TREE_FANOUT {

@@ -1,12 +1,12 @@
-//! Objects: what an image is stored as and sent in.
+//! Objects: the unit in which an image is stored and sent.
 //!
-//! An object is a chunk or a tree node: bytes that are named by their BLAKE3 digest and never change.
+//! An object is a chunk or a tree node: bytes that are identified by their BLAKE3 digest and never change.
 
 use base::{Digest, Result};
 use base::{Error, limits::SEALED_BYTES_MORE};
 use bytes::Bytes;
 
-/// Which of the two an object is. Stores keep them apart.
+/// The two kinds of objects. Stores keep them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
     /// The encoded content of a chunk.
@@ -15,7 +15,7 @@ pub enum ObjectKind {
     Node,
 }
 
-/// Names one object: what it is, the digest of its bytes, and how many they are.
+/// Refers to one object: its kind, and the digest and number of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// Chunk or node.
@@ -27,19 +27,19 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// The name of `bytes` as an object of `kind`.
+    /// The reference to `bytes` as an object of `kind`.
     #[must_use]
     pub fn of(kind: ObjectKind, bytes: &[u8]) -> Self {
         let len = u32::try_from(bytes.len()).expect("objects are limited to OBJECT_BYTES_MAX");
         Self { kind, len, digest: Digest::of(bytes) }
     }
 
-    /// `bytes` as the object that this names; `Corrupt` if they are anything else.
+    /// `bytes` as the object of this reference; `Corrupt` if their digest or length differs.
     pub fn verified(&self, bytes: Bytes) -> Result<Verified> {
         self.verify(&bytes).map(|()| Verified { bytes, was_sealed: false })
     }
 
-    /// `Corrupt` unless `bytes` are the object that this names.
+    /// `Corrupt` unless `bytes` are the object of this reference.
     pub fn verify(&self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 != u64::from(self.len) {
             return Err(Error::corrupt(format!(
@@ -65,7 +65,7 @@ impl std::fmt::Display for ObjectRef {
     }
 }
 
-/// The bytes of an object that were held against its digest, or that opened with its key. Only such bytes are parsed,
+/// The bytes of an object whose digest was verified, or that were decrypted with its key. Only such bytes are parsed,
 /// decompressed or written.
 #[derive(Debug, Clone)]
 pub struct Verified {
@@ -74,12 +74,12 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// What an object says that was sealed, and opened with its key.
+    /// The plain form of an object that was decrypted with its key.
     pub(crate) fn opened(plain: Vec<u8>) -> Self {
         Self { bytes: plain.into(), was_sealed: true }
     }
 
-    /// Bytes that sealing adds to the objects that this one names: it is sealed as they are.
+    /// Bytes that encryption adds to each object that this one refers to: they are encrypted with the same cipher.
     pub(crate) fn sealed_bytes_more(&self) -> u32 {
         if self.was_sealed { SEALED_BYTES_MORE } else { 0 }
     }

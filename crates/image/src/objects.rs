@@ -1,4 +1,4 @@
-//! The two seams through which objects come and go: a source and a sink, and both in memory.
+//! The traits of a source and a sink of objects, and objects in memory, which implement both.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use parking_lot::RwLock;
 
 use crate::object::{ObjectRef, Verified};
 
-/// Where objects come from: a repository, a server, memory. Called by many threads at once.
+/// A source of objects: a repository, a server, memory. Called by many threads at once.
 pub trait ObjectSource: Send + Sync {
-    /// The bytes of `object`. `NotFound` if the source has no such object. What comes back is not trusted: the
-    /// caller verifies it against the reference.
+    /// The bytes of `object`. `NotFound` if the source has no such object. The caller must verify the bytes against the
+    /// reference.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
 
-    /// The same, held against its name: `Corrupt` if the source has nothing else. A source that has several copies
-    /// tries them.
+    /// The same, verified: `Corrupt` if the source has only other bytes. A source with several copies tries all of
+    /// them.
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         object.verified(self.fetch(object)?)
     }
 }
 
-/// Where objects go. Called by many threads at once.
+/// A sink of objects. Called by many threads at once.
 pub trait ObjectSink: Send + Sync {
     /// Whether the sink holds `object` already.
     fn contains(&self, object: &ObjectRef) -> Result<bool>;
 
-    /// Keeps `bytes`, which are what `object` names. Putting an object twice is no error and costs little.
+    /// Stores `bytes`, whose reference is `object`. Storing an object twice is no error and is cheap.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()>;
 }
 
@@ -43,21 +43,21 @@ impl MemoryObjects {
         Self::default()
     }
 
-    /// How many objects it holds.
+    /// Number of objects.
     #[must_use]
     pub fn count(&self) -> usize {
         self.objects.read().len()
     }
 
-    /// How many bytes its objects have together.
+    /// Sum of their lengths, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let objects = self.objects.read();
         objects.values().map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// Puts `bytes` under the name of `object` even if they are not what it names, for tests of bad input. `None`
-    /// takes the object away.
+    /// Stores `bytes` under the reference `object` even if they do not match, for tests of bad input. `None` removes
+    /// the object.
     pub fn tamper(&self, object: &ObjectRef, bytes: Option<Bytes>) {
         let mut objects = self.objects.write();
         match bytes {

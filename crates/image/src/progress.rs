@@ -1,28 +1,28 @@
-//! How a capture or an install says how far it is. Called from worker threads, once a chunk: keep it cheap.
+//! Progress of a capture or an install. Worker threads call it once per chunk, so it must be cheap.
 
-/// What is going on.
+/// What a capture or install is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// Reads, encodes and stores the allocated bytes of a disk.
     Capture,
-    /// Reads a target for chunks that are right already.
+    /// Reads a target to find chunks that it already holds.
     Resume,
     /// Writes chunks to a target. Counts plain bytes.
     Install,
-    /// Reads back what was written.
+    /// Reads back the written data.
     Verify,
 }
 
-/// Somebody who watches.
+/// Receives progress.
 pub trait Progress: Send + Sync {
-    /// `stage` begins and will handle `bytes` altogether.
+    /// `stage` begins and will process `bytes` in total.
     fn begin(&self, stage: Stage, bytes: u64);
 
-    /// `bytes` more of `stage` are done.
+    /// Another `bytes` of `stage` are done.
     fn advance(&self, stage: Stage, bytes: u64);
 }
 
-/// Nobody watches.
+/// Drops all progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProgress;
 

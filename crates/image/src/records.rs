@@ -1,4 +1,4 @@
-//! How digests and roots stand in a manifest's JSON.
+//! How digests and roots are written in a manifest's JSON.
 
 use base::Digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};

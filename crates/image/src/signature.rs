@@ -1,7 +1,7 @@
-//! Signatures: who vouches for a manifest or a record, and whose word counts. Ed25519 (RFC 8032).
+//! Signatures of manifests and records, and the keys that a person trusts. Ed25519 (RFC 8032).
 //!
-//! What is signed is a digest that was derived under a context of its own, so that a signature of one kind of thing is
-//! never one of another. Key files are text; `formats/repository.md`, "Keys", says what is in them.
+//! A signature covers a digest that was derived with a context for its purpose, so a signature made for one purpose is
+//! never valid for another. Key files are text; see `formats/repository.md`, "Keys".
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use base::{Digest, Error, ErrorKind, Result};
 use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePrivateKey, spki::der::pem::LineEnding};
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 
-/// Most signatures of one thing.
+/// Most signatures of one manifest or record.
 pub const SIGNATURES_MAX: usize = 16;
-/// Most keys that somebody trusts.
+/// Most trusted keys.
 pub(crate) const TRUSTED_MAX: usize = 1024;
 
 const ALGORITHM: &str = "ed25519";
@@ -22,7 +22,8 @@ const ALGORITHM: &str = "ed25519";
 pub struct PublicKey(VerifyingKey);
 
 impl PublicKey {
-    /// The key of these 32 bytes. `Corrupt` if they are none, or one of the few that sign everything.
+    /// The key of these 32 bytes. `Corrupt` if they are no key, or one of the few weak keys under which every signature
+    /// is valid.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self> {
         let none = |e| Error::from_source(ErrorKind::Corrupt, "read a public key", e);
         match VerifyingKey::from_bytes(bytes).map_err(none)? {
@@ -51,13 +52,13 @@ impl From<&SigningKey> for PublicKey {
 }
 
 impl fmt::Display for PublicKey {
-    /// As it stands in a file: `ed25519` and 64 hexadecimal digits.
+    /// Its text in a file: `ed25519` and 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{ALGORITHM} {}", Digest(self.to_bytes()))
     }
 }
 
-/// One signature as it is stored: a key, and what that key is said to have signed with.
+/// One signature as it is stored: a key, and the signature that it supposedly made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
     key: PublicKey,
@@ -77,7 +78,7 @@ impl Signature {
         Self { key, bytes }
     }
 
-    /// The key that is said to have made it; [`Signature::is_of`] tells whether it did.
+    /// The key that supposedly made it; [`Signature::is_of`] verifies that.
     #[must_use]
     pub fn key(&self) -> PublicKey {
         self.key
@@ -97,7 +98,7 @@ impl Signature {
     }
 }
 
-/// The digest of something and the signatures that were found with it.
+/// The digest of a manifest or record, and the signatures that were found with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
     digest: Digest,
@@ -105,19 +106,19 @@ pub struct Signed {
 }
 
 impl Signed {
-    /// What was found.
+    /// The signatures that were found.
     #[must_use]
     pub fn new(digest: Digest, signatures: Vec<Signature>) -> Self {
         Self { digest, signatures }
     }
 
-    /// What the signatures are of.
+    /// The signed digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The keys that signed it. `Corrupt` if any signature is not one of this digest.
+    /// The keys that signed it. `Corrupt` if any signature is not valid for this digest.
     pub fn signers(&self) -> Result<Vec<PublicKey>> {
         match self.signatures.iter().find(|signature| !signature.is_of(&self.digest)) {
             None => Ok(self.signatures.iter().map(Signature::key).collect()),
@@ -125,7 +126,7 @@ impl Signed {
         }
     }
 
-    /// The keys that are said to have signed it.
+    /// The keys that supposedly signed it.
     pub fn claims(&self) -> impl Iterator<Item = PublicKey> + '_ {
         self.signatures.iter().map(Signature::key)
     }
@@ -136,21 +137,21 @@ fn not_its_own(forged: &Signature) -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
-/// The keys that somebody trusts, each with a name for people.
+/// A list of trusted keys, each with a name for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trust {
     keys: Vec<(PublicKey, String)>,
 }
 
 impl Trust {
-    /// Trusts one more key. A name that it had stays.
+    /// Adds a key. If it is known, it keeps its name.
     pub fn add(&mut self, key: PublicKey, name: &str) {
         if self.name_of(key).is_none() {
             self.keys.push((key, name.to_owned()));
         }
     }
 
-    /// Trusts the keys of `other`, too. `Refused` if that are more than [`TRUSTED_MAX`].
+    /// Adds the keys of `other`. `Refused` if there would be more than [`TRUSTED_MAX`].
     pub fn add_all(&mut self, other: &Self) -> Result<()> {
         other.keys.iter().for_each(|(key, name)| self.add(*key, name));
         if self.keys.len() > TRUSTED_MAX {
@@ -165,14 +166,14 @@ impl Trust {
         self.keys.is_empty()
     }
 
-    /// What the owner of this list calls `key`, if it is trusted.
+    /// The name of `key` in this list, if it is trusted.
     #[must_use]
     pub fn name_of(&self, key: PublicKey) -> Option<&str> {
         self.keys.iter().find(|(known, _)| *known == key).map(|(_, name)| name.as_str())
     }
 
-    /// Whether a trusted key signed what `what` names. `Refused` if none did; `Corrupt` if a signature that claims to
-    /// be of a trusted key is of something else, and no other helps.
+    /// Succeeds if a trusted key signed the digest of the thing called `what`. `Refused` if none did; `Corrupt` if a
+    /// signature that claims to come from a trusted key is not valid, and no other one is.
     pub fn check(&self, what: &dyn fmt::Display, signed: &Signed) -> Result<()> {
         let claims = signed.signatures.iter().filter(|signature| self.name_of(signature.key()).is_some());
         let mut forged = None;
@@ -197,8 +198,8 @@ impl Trust {
 impl FromStr for Trust {
     type Err = Error;
 
-    /// Reads lines `ed25519 <64 hexadecimal digits> [name]`; empty ones and those that begin with `#` are passed over.
-    /// `Corrupt` with the line's number if another is found.
+    /// Reads lines `ed25519 <64 hexadecimal digits> [name]`; empty lines and lines that begin with `#` are skipped.
+    /// `Corrupt` with the line's number at any other line.
     fn from_str(text: &str) -> Result<Self> {
         let mut trust = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -225,13 +226,13 @@ impl FromStr for Trust {
 }
 
 /// A signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519` writes
-/// it. `Corrupt` if that is something else; no error holds a part of it.
+/// it. `Corrupt` if it is something else; the error contains no part of it.
 pub fn signing_key_from_text(text: &str) -> Result<SigningKey> {
     let none = |_| Error::new(ErrorKind::Corrupt, "this is no ed25519 key in PEM (`BEGIN PRIVATE KEY`)");
     SigningKey::from_pkcs8_pem(text.trim()).map_err(none)
 }
 
-/// The text of the file of `key`.
+/// The text of the key file of `key`.
 #[must_use]
 pub fn signing_key_to_text(key: &SigningKey) -> String {
     // Without the public half, so that every openssl since 1.1.1 reads it.
@@ -276,7 +277,7 @@ mod tests {
         for bad in ["ed25519", "ed25519 00", "rsa 00", "-----BEGIN PRIVATE KEY-----", &format!("{one}x")] {
             assert_eq!(bad.parse::<Trust>().unwrap_err().kind(), ErrorKind::Corrupt, "{bad}");
         }
-        // The neutral element: every signature of a kind is good under it.
+        // The neutral element: every signature of a certain form is valid under it.
         let weak = Digest({
             let mut bytes = [0; 32];
             bytes[0] = 1;

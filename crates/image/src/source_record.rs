@@ -1,6 +1,7 @@
-//! Which disk an image was captured from, so that an install there is noticed. `formats/image.md`, "Source".
+//! Records from which disk an image was captured, so that an install to that disk is noticed. `formats/image.md`,
+//! "Source".
 //!
-//! Serial numbers are nobody's business but their owner's: a manifest holds digests of them, with salt of its own.
+//! Serial numbers are private, so a manifest contains only digests of them, with a salt of its own.
 
 use base::{Digest, Extent};
 use disk::Place;
@@ -14,15 +15,15 @@ const CONTEXT: &str = "diskcast image v1: a disk that was captured";
 pub struct SourceRecord {
     /// 32 random hexadecimal digits.
     pub salt: String,
-    /// Digests of what identifies the whole disk: whoever has one of them is it. 64 hexadecimal digits each.
+    /// Digests of identifiers of the whole disk: a disk with any one of them is the source. 64 hexadecimal digits each.
     pub marks: Vec<String>,
-    /// First sector of the image there, in units of 512 bytes.
+    /// First sector of the image on it, in units of 512 bytes.
     pub start_sector: u64,
 }
 
 impl SourceRecord {
-    /// What tells `place`, of which the image holds `window`, from other disks. `None` if nothing does. `salt` is drawn
-    /// anew for each image.
+    /// Digests of the identifiers of `place`, of which the image covers `window`. `None` if it has none. `salt` is
+    /// random for each image.
     #[must_use]
     pub fn of(place: &Place, window: Extent, salt: [u8; 16]) -> Option<Self> {
         let salt = format!("{:032x}", u128::from_be_bytes(salt));
@@ -31,7 +32,7 @@ impl SourceRecord {
         (!marks.is_empty()).then_some(Self { salt, marks, start_sector })
     }
 
-    /// Whether `sectors` from `place` on have sectors in common with so many of the source.
+    /// Whether the `sectors` from `place` on overlap with the same range of the source.
     #[must_use]
     pub fn meets(&self, place: &Place, sectors: u64) -> bool {
         let (here, there) = (self.start_sector, place.start_sector);

@@ -1,7 +1,7 @@
 //! The tree of an image: leaves under nodes of fan-out 256, named by content. `formats/image.md`, "Tree".
 //!
-//! The segment tree of BlobSeer as a Merkle tree: a new version writes the leaves that changed and the path to them.
-//! Free subtrees have no node, so that 64 TiB with little in them cost little.
+//! This is the segment tree of BlobSeer as a Merkle tree: a new version writes only the leaves that changed and the
+//! path to them. Free subtrees have no node, so a disk of 64 TiB with little data has a small tree.
 
 use std::ops::Range;
 
@@ -21,19 +21,19 @@ mod edit;
 pub use diff::{Difference, Differences};
 pub use edit::TreeEditor;
 
-/// Where a tree begins, and how far it reaches.
+/// The root of a tree and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Root {
     /// The whole tree as one subtree.
     pub child: Child,
     /// Levels of nodes: the root's node, if there is one, is of level `height - 1`.
     pub height: u8,
-    /// Chunks of the image, free ones too; the last may reach behind the image's end.
+    /// Number of chunks of the image, including free ones; the last may extend past the image's end.
     pub chunk_count: u64,
 }
 
 impl Root {
-    /// The height of a tree of `chunk_count` chunks: the least whose nodes reach that far, at least 1.
+    /// The height of a tree of `chunk_count` chunks: the smallest that has room for them, at least 1.
     #[must_use]
     pub fn height_of(chunk_count: u64) -> u8 {
         (1..TREE_HEIGHT_MAX).find(|&height| chunk_count <= span(height)).unwrap_or(TREE_HEIGHT_MAX)
@@ -45,7 +45,7 @@ fn span(height: u8) -> u64 {
     TREE_FANOUT.pow(u32::from(height))
 }
 
-/// Builds a tree from leaves in ascending order. Chunks that are passed over are free.
+/// Builds a tree from leaves in ascending order. Skipped chunks are free.
 pub struct TreeBuilder<'a> {
     sink: &'a dyn ObjectSink,
     cipher: Cipher,
@@ -55,7 +55,7 @@ pub struct TreeBuilder<'a> {
 }
 
 struct Level {
-    /// Which node of its level is being built.
+    /// Position within its level of the node that is being built.
     number: u64,
     node: NodeBuilder,
 }
@@ -70,7 +70,7 @@ impl<'a> TreeBuilder<'a> {
         Self { sink, cipher: cipher.clone(), levels, chunk_count, next: 0 }
     }
 
-    /// Adds chunk `index`, which is higher than all before. Errors are those of the sink.
+    /// Adds chunk `index`, which must be higher than all before. Fails with errors of the sink.
     pub fn push(&mut self, index: u64, leaf: &Leaf) -> Result<()> {
         assert!(index >= self.next && index < self.chunk_count, "leaves ascend and lie inside the image");
         self.next = index + 1;
@@ -82,7 +82,7 @@ impl<'a> TreeBuilder<'a> {
         Ok(())
     }
 
-    /// Adds the chunks of `run`, all higher than all before. Costs little however many they are.
+    /// Adds the chunks of `run`, which must be higher than all before. The cost hardly depends on their number.
     pub fn push_run(&mut self, run: &LeafRun) -> Result<()> {
         if run.count == 1 {
             return self.push(run.first, &run.leaf);
@@ -109,7 +109,7 @@ impl<'a> TreeBuilder<'a> {
         Ok(())
     }
 
-    /// The finished tree. Errors are those of the sink.
+    /// The finished tree. Fails with errors of the sink.
     pub fn finish(mut self) -> Result<Root> {
         let height = Root::height_of(self.chunk_count);
         for level in 0..usize::from(height) - 1 {
@@ -147,20 +147,20 @@ impl<'a> TreeBuilder<'a> {
     }
 }
 
-/// Some chunks of equal kind: `count` chunks from `first` on.
+/// A run of equal chunks: `count` chunks from `first` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafRun {
     /// Index of the first.
     pub first: u64,
-    /// How many; above 1 only for chunks that are fully allocated and zero.
+    /// Their number; above 1 only for chunks that are fully allocated and zero.
     pub count: u64,
-    /// What each of them is; never free.
+    /// The leaf of each of them; never free.
     pub leaf: Leaf,
 }
 
-/// How a walk gets at nodes.
+/// How a walk reads nodes.
 pub trait NodeSource {
-    /// The bytes of the node, verified and opened.
+    /// The bytes of the node, verified and decrypted.
     fn node(&self, object: &ObjectRef) -> Result<Verified>;
 }
 
@@ -179,8 +179,8 @@ impl NodeSource for DecryptedNodes<'_> {
     }
 }
 
-/// What `child` holds, whose node is of level `height - 1` and whose first chunk is `first`: nothing but free entries
-/// where it is free, full zeros where it is zero. `Corrupt` if it reaches behind an image of `chunk_count` chunks.
+/// The entries of `child`, whose node has level `height - 1` and whose first chunk is `first`: only free entries if it
+/// is free, only full zeros if it is zero. `Corrupt` if it extends past an image of `chunk_count` chunks.
 fn entries(
     source: &impl NodeSource,
     size: ChunkSize,
@@ -210,15 +210,15 @@ fn entries(
     Ok(node)
 }
 
-/// The chunks of a tree that are not free, ascending; free subtrees are passed over without a look.
-/// After the first error it ends.
+/// Iterates over the chunks of a tree that are not free, ascending; free subtrees are skipped without reading them. It
+/// ends after the first error.
 pub struct Leaves<S> {
     source: S,
     size: ChunkSize,
     chunk_count: u64,
-    /// Chunks that are asked for.
+    /// The requested chunks.
     range: Range<u64>,
-    /// Subtrees and leaves that are still to come, the next one last.
+    /// Subtrees and leaves still to visit, the next one last.
     stack: Vec<Pending>,
 }
 
@@ -233,13 +233,13 @@ impl<S: NodeSource> Leaves<S> {
         Self::within(source, size, root, 0..root.chunk_count)
     }
 
-    /// Those of the chunks in `range`. Only nodes on the way to them are read.
+    /// The chunks in `range`. Only nodes on the way to them are read.
     pub fn within(source: S, size: ChunkSize, root: &Root, range: Range<u64>) -> Self {
         let whole = Pending::Subtree { first: 0, height: root.height, child: root.child };
         Self { source, size, chunk_count: root.chunk_count, range, stack: vec![whole] }
     }
 
-    /// Puts the entries of a node on the stack.
+    /// Pushes the entries of a node onto the stack.
     fn enter(&mut self, first: u64, height: u8, child: Child) -> Result<()> {
         let step = span(height - 1);
         let from = self.stack.len();

@@ -1,4 +1,4 @@
-//! Worker threads: how many, and how the first that fails stops the others.
+//! Worker threads: their number, and how the first one that fails stops the others.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::Error;
 use parking_lot::Mutex;
 
-/// How many threads to run: `asked`, or twice the cores if that is 0, so that some compute while others wait for a
-/// disk; never more than fit `memory_bytes` at `bytes_each`, but at least one.
+/// Number of threads to run: `asked`, or twice the cores if that is 0, so that some compute while others wait for a
+/// disk; at most as many as fit `memory_bytes` at `bytes_each`, but at least one.
 pub(crate) fn thread_count(asked: usize, memory_bytes: u64, bytes_each: u64) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let asked = if asked == 0 { 2 * cores } else { asked };
@@ -23,7 +23,7 @@ pub(crate) struct FirstError {
 }
 
 impl FirstError {
-    /// Whether a thread failed, or somebody asked all to stop.
+    /// Whether a thread failed, or all were asked to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -33,13 +33,13 @@ impl FirstError {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Keeps `error` if it is the first, and asks all to stop.
+    /// Records `error` if it is the first, and asks all threads to stop.
     pub(crate) fn fail(&self, error: Error) {
         self.error.lock().get_or_insert(error);
         self.stop();
     }
 
-    /// The first error once more.
+    /// A copy of the first error.
     pub(crate) fn restated(&self) -> Option<Error> {
         self.error.lock().as_ref().map(Error::restated)
     }

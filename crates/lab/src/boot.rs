@@ -1,5 +1,5 @@
-//! Booting a disk in QEMU by its own boot loader (UEFI firmware from Debian's `ovmf`), until its login prompt: a file,
-//! or a disk that is served by NBD.
+//! Boots a disk in QEMU with its own boot loader (UEFI firmware from Debian's `ovmf`) until its login prompt. The disk
+//! is a file, or is served by NBD.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
 
-/// Firmware and its empty settings, as Debian's package `ovmf` installs them.
+/// Firmware and its empty variables, as Debian's package `ovmf` installs them.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const FIRMWARE_SETTINGS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
-/// Most that is kept of what the console says.
+/// Longest part of the console's output that is kept.
 const CONSOLE_BYTES_MAX: usize = 1 << 20;
-/// How long a machine waits for a disk by NBD that went away.
+/// How long a machine waits for an NBD disk whose server went away.
 const RECONNECT_SECONDS: u32 = 300;
-/// How much of the console an error shows.
+/// Length of the console's output that an error shows.
 const TAIL_BYTES: usize = 2000;
 
 /// What a machine boots from.
 #[derive(Debug, Clone, Copy)]
 pub enum Medium<'a> {
-    /// A raw disk. What the machine writes is forgotten.
+    /// A raw disk. Writes of the machine are dropped.
     File(&'a Path),
-    /// A disk by NBD, which the machine writes to.
+    /// A disk served by NBD, which the machine writes to.
     Nbd {
-        /// Unix socket of the server, which may be away for five minutes.
+        /// Unix socket of the server, which may be unavailable for five minutes.
         socket: &'a Path,
         /// Name of the disk there.
         export: &'a str,
@@ -36,9 +36,9 @@ pub enum Medium<'a> {
 /// How to boot.
 #[derive(Debug, Clone)]
 pub struct BootOptions {
-    /// What the serial console says when the machine is up.
+    /// Text on the serial console that shows that the machine is up.
     pub prompt: String,
-    /// How long that may take.
+    /// Time limit for the boot.
     pub timeout: Duration,
     /// Memory of the machine.
     pub memory_bytes: u64,
@@ -62,7 +62,7 @@ impl Default for BootOptions {
 pub struct Boot {
     /// From the start of the emulator to the prompt, firmware and boot loader included.
     pub until_prompt: Duration,
-    /// What the serial console said until then.
+    /// Output of the serial console until then.
     pub console: String,
 }
 
@@ -98,8 +98,8 @@ struct Machine(Child);
 impl Machine {
     fn start(medium: Medium<'_>, options: &BootOptions) -> Result<Self> {
         let mut command = Command::new("qemu-system-x86_64");
-        // Emulation in software works everywhere. KVM inside of a virtual machine may be offered and then stop at the
-        // firmware's first unusual instruction.
+        // Software emulation works everywhere. KVM inside a virtual machine may be offered and then fail at an unusual
+        // instruction of the firmware.
         command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
         command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
         command.arg("-smp").arg(options.processors.to_string());
@@ -120,7 +120,7 @@ impl Machine {
             .map_err(|e| Error::from_source(ErrorKind::Unsupported, "start `qemu-system-x86_64`", e))
     }
 
-    /// What the machine's serial console says, piece by piece. Ends with the machine.
+    /// Output of the machine's serial console, piece by piece. It ends with the machine.
     fn console(&mut self) -> Receiver<Vec<u8>> {
         let stdout = self.0.stdout.take().expect("stdout is piped");
         let (sender, receiver) = sync_channel(16);
@@ -129,7 +129,7 @@ impl Machine {
     }
 
     fn stop(&mut self) {
-        // It may have ended by itself, which is as good.
+        // The machine may have ended by itself already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -146,8 +146,8 @@ fn drive(options: &str, path: &Path) -> String {
     format!("{options},file={}", absolute(path))
 }
 
-/// The disk `disk0` of QEMU's block layer, by NBD: it connects again after the server went away, and asks again for
-/// what it had asked for.
+/// The disk `disk0` of QEMU's block layer, by NBD. QEMU connects again after the server went away, and repeats its open
+/// requests.
 #[must_use]
 pub fn nbd_device(socket: &Path, export: &str) -> String {
     let (socket, export) = (absolute(socket), export.replace(',', ",,"));

@@ -1,5 +1,5 @@
-//! An S3 store on loopback for tests and measurements: versitygw or MinIO, as `tools/versitygw.sh` builds them, over a
-//! folder that goes with it.
+//! An S3 store on loopback for tests and measurements: versitygw or MinIO, as `tools/versitygw.sh` builds them, in a
+//! folder of its own.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
-/// How long a store may take until it answers.
+/// How long a store may take to start.
 const START_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Keys that are good for this store alone.
+/// Keys that are valid for this store only.
 const KEY_ID: &str = "diskcast-lab";
 const SECRET: &str = "no-secret-at-all";
 
-/// Programs that can be started.
+/// The programs that can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// S3 over the files of a folder, with extended attributes.
     VersityGw,
-    /// MinIO on one drive, its last version.
+    /// MinIO on one drive, its last open-source version.
     MinIo,
 }
 
@@ -44,7 +44,7 @@ impl Engine {
     }
 
     fn command(self, address: SocketAddr, folder: &Path) -> Command {
-        // A shell that ends the store by its process id when its input ends: also when whoever started it was killed.
+        // A shell ends the store by its process id when the shell's input ends, also if its parent was killed.
         let mut command = Command::new("sh");
         command.args(["-c", "\"$@\" & store=$!; cat >/dev/null; kill $store; wait $store", "store"]);
         command.arg(self.program());
@@ -65,7 +65,7 @@ impl Engine {
     }
 }
 
-/// A running S3 store. It ends, and its folder goes, with this value.
+/// A running S3 store. Dropping this value ends it and removes its folder.
 #[derive(Debug)]
 pub struct Gateway {
     child: Child,
@@ -105,10 +105,9 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// For tests: a running store, or `None` if none was built, which is said on stderr.
+    /// For tests: a running store, or `None` if none was built, with a note on stderr.
     ///
-    /// # Panics
-    /// Where `CI` is set, and if a store that was built does not start.
+    /// If `CI` is set and no store was built, and if a store that was built does not start.
     #[must_use]
     #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
     pub fn start_or_skip(engine: Engine) -> Option<Self> {
@@ -122,13 +121,13 @@ impl Gateway {
         }
     }
 
-    /// Where it answers.
+    /// The address at which it answers.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The variables by which diskcast finds it, through `address`: its own, or that of somebody in between.
+    /// The environment variables with which diskcast finds it through `address`: its own, or that of a proxy.
     #[must_use]
     pub fn variables(address: SocketAddr) -> [(&'static str, String); 3] {
         [
@@ -138,7 +137,7 @@ impl Gateway {
         ]
     }
 
-    /// Where its buckets are.
+    /// The folder of its buckets.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -164,7 +163,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It has ended, or there is nobody to tell.
+        // It has ended, or no thread reads its output any more.
         let _ = self.child.wait();
     }
 }

@@ -33,7 +33,7 @@ impl Host {
         self.index
     }
 
-    /// Its network namespace, as `ip netns` names it.
+    /// Its network namespace, with its name in `ip netns`.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
@@ -52,7 +52,7 @@ impl Host {
         Ipv6Addr::from((0xfd77_u128 << 112) + u128::from(self.index + 1))
     }
 
-    /// A command that runs `program` in this host. Whatever still runs there when the lab is dropped is killed.
+    /// A command that runs `program` in this host. Programs that still run when the lab is dropped are killed.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
@@ -77,7 +77,7 @@ pub(crate) fn run_in<T: Send + 'static>(
     let path = Path::new("/run/netns").join(namespace);
     let fault = |e| Error::from_source(ErrorKind::Io, format!("enter namespace `{}`", path.display()), e);
     let file = File::open(&path).map_err(fault)?;
-    // The file is known to be a namespace, and root may enter it, so that nothing is left to fail in the thread.
+    // The namespace is known to exist, and root may enter it, so the thread cannot fail here.
     Ok(std::thread::spawn(move || {
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .expect("root enters its namespaces");

@@ -1,8 +1,8 @@
 //! The lab: a star of hosts in network namespaces around one switch, on one machine, for tests, demo and benchmarks.
 //!
-//! Each host is a namespace with one interface `eth0`; a veth pair leads to the namespace of the switch, a Linux
-//! bridge. Everything is done by the well-kept tools `ip`, `tc`, `nft` and `ethtool` (iproute2, nftables, ethtool). The
-//! tool needs root and Linux; it touches nothing outside the namespaces that it made.
+//! Each host is a namespace with one interface `eth0`. A veth pair leads to the namespace of the switch, a Linux
+//! bridge. The tools `ip`, `tc`, `nft` and `ethtool` (iproute2, nftables, ethtool) do the work. The lab needs root and
+//! Linux, and touches nothing outside the namespaces that it made.
 //!
 //! ```no_run
 //! # fn main() -> base::Result<()> {

@@ -1,7 +1,8 @@
 //! The links of the star: rate, buffer, loss, offloads and counters.
 //!
-//! `man 8 tc-tbf` shapes: it counts frames with their 14-byte Ethernet header, without preamble and gap, and a
-//! segmented super-frame as the frames that it stands for. `man 8 nft`'s bridge family loses frames inside the switch.
+//! `man 8 tc-tbf` shapes. It counts frames with their 14-byte Ethernet header, without preamble and gap, and counts the
+//! frames of a segmented super-frame one by one. Rules of `man 8 nft` in the bridge family drop frames inside the
+//! switch.
 
 use std::fmt::Write as _;
 
@@ -22,11 +23,11 @@ pub struct Count {
 /// What one host sent and received since the lab was built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// What the host sent and its link let through.
+    /// Frames that the host sent and its link let through.
     pub sent: Count,
-    /// What the switch sent to the host.
+    /// Frames that the switch sent to the host.
     pub received: Count,
-    /// Frames towards the host that found the buffer of its switch port full.
+    /// Frames towards the host that were dropped because the buffer of its switch port was full.
     pub overflowed: u64,
 }
 
@@ -35,18 +36,18 @@ pub(crate) fn port(index: u32) -> String {
     format!("port{index}")
 }
 
-/// Bucket of a shaper before a deep buffer, at least. One super-frame must fit, or the kernel takes it apart at the
-/// cost of a processor.
+/// Smallest bucket of a shaper with a deep buffer. A super-frame must fit, or the kernel splits it, which costs
+/// processor time.
 const BUCKET_BYTES_MIN: u64 = 128 * 1024;
-/// Bucket of a shaper before a shallow buffer, at least: two full frames and some.
+/// Smallest bucket of a shaper with a shallow buffer: a little more than two full frames.
 const BUCKET_BYTES_SHALLOW: u64 = 4 * 1024;
 
-/// The bucket of a shaper: what may pass at once after a pause.
+/// The bucket of a shaper: how much may pass at once after a pause.
 fn bucket_bytes(rate_bits_per_second: u64, buffer_bytes: u64) -> u64 {
-    // A millisecond of the rate keeps late timers from costing throughput.
+    // A millisecond of the rate, so that late timers do not cost throughput.
     let deep = (rate_bits_per_second / 8 / 1000).max(BUCKET_BYTES_MIN);
-    // Behind a bucket larger than itself a buffer is never seen to fill, and a super-frame never fits: a shallow buffer
-    // gets a bucket that makes the kernel take super-frames apart, as a switch's port sees them.
+    // If the bucket were larger than the buffer, the buffer would never fill, and no super-frame would fit. With this
+    // bucket the kernel splits super-frames into frames, as a switch's port receives them.
     if buffer_bytes >= deep { deep } else { (buffer_bytes / 4).max(BUCKET_BYTES_SHALLOW) }
 }
 
@@ -65,8 +66,8 @@ pub(crate) fn shape(
         .map(drop)
 }
 
-/// Makes frames of `device` cross the switch one by one, so that what is lost is a frame and not 64 KiB of them.
-/// Checksum offload stays: nothing is computed on a link that is memory.
+/// Makes frames of `device` cross the switch one by one, so that a loss hits a frame and not 64 KiB of them. Checksum
+/// offload stays on: on a link in memory no checksum is computed.
 pub(crate) fn switch_off_segmentation(namespace: &str, device: &str) -> Result<()> {
     let offloads = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
     run("ip", &[&["netns", "exec", namespace, "ethtool", "-K", device], &offloads[..]].concat()).map(drop)
@@ -92,8 +93,8 @@ pub(crate) fn deafen(namespace: &str) -> Result<()> {
     feed("ip", &["netns", "exec", namespace, "nft", "-f", "-"], rules).map(drop)
 }
 
-/// Bytes that the shaper of `device` let through, every frame with its own header, also where a super-frame carried
-/// it; nothing if the device is not shaped.
+/// Bytes that the shaper of `device` let through; each frame counts with its own header, also if it was part of a
+/// super-frame. `None` if the device is not shaped.
 pub(crate) fn shaped_bytes(namespace: &str, device: &str) -> Result<Option<u64>> {
     let queues = query("tc", &["-n", namespace, "-s", "-j", "qdisc", "show"])?;
     Ok(shaper_bytes(&queues, device))

@@ -1,4 +1,4 @@
-//! A meter on all links of a star: counters at even intervals, from which rates over time are made.
+//! A meter for all links of a star: it reads the counters at regular intervals, for rates over time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ impl Meter {
             while !stopped.load(Ordering::Acquire) {
                 samples.push(sample(&name, hosts, started)?);
                 let due = started + interval * u32::try_from(samples.len()).unwrap_or(u32::MAX);
-                // Whoever stops the meter wakes this thread; a wake-up for no reason costs one early sample.
+                // `stop` wakes this thread. A spurious wake-up costs one early sample.
                 std::thread::park_timeout(due.saturating_duration_since(now()));
             }
             samples.push(sample(&name, hosts, started)?);
@@ -87,7 +87,7 @@ fn sample(switch: &str, hosts: u32, started: Instant) -> Result<Sample> {
     let shaped = shaped_bytes_of_ports(switch, hosts)?;
     let text = std::fs::read_to_string(DEVICES)
         .map_err(|e| Error::from_source(ErrorKind::Io, format!("read `{DEVICES}` in the switch"), e))?;
-    // The shapers are asked by a tool that runs a few milliseconds: what it told is of their middle.
+    // Asking the shapers takes a tool some milliseconds: the sample's time is the middle of that.
     let at = before.saturating_duration_since(started) + (now() - before) / 2;
     let counted: Vec<(u64, u64)> =
         (0..hosts).map(|index| device_bytes(&text, &port(index)).unwrap_or_default()).collect();

@@ -1,4 +1,5 @@
-//! Names of namespaces, which carry their owner, so that a lab whose owner was killed can be recognised and removed.
+//! Names of namespaces. They contain the process that owns the lab, so that the lab of a killed process can be
+//! recognised and removed.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -43,7 +44,7 @@ impl LabName {
     }
 }
 
-/// Removes labs whose owner is gone, with the processes left in them, and returns how many namespaces that were.
+/// Removes labs whose owner has ended, kills processes in them, and returns how many namespaces were removed.
 ///
 /// # Errors
 /// `Tool` if a namespace can't be removed.
@@ -57,12 +58,13 @@ pub fn sweep() -> Result<usize> {
     Ok(orphans.len())
 }
 
-/// Ends the processes in a namespace and removes it. One that is already gone is no error, since two may sweep at once.
+/// Ends the processes in a namespace and removes it. A namespace that is already gone is no error, since two processes
+/// may sweep at the same time.
 pub(crate) fn remove(namespace: &str) -> Result<()> {
     for pid in run("ip", &["netns", "pids", namespace]).unwrap_or_default().split_whitespace() {
         let pid =
             pid.parse().ok().filter(|&pid| pid != std::process::id().cast_signed()).and_then(Pid::from_raw);
-        // One that ended by itself meanwhile is what is wanted.
+        // A process that has just ended by itself is fine.
         let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
     }
     match run("ip", &["netns", "del", namespace]) {
@@ -83,7 +85,8 @@ fn alive(owner: Owner) -> bool {
 
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets and may hold anything; 20 fields on stands the time.
+    // The second field is the program's name in brackets, with any characters; the start time is the 20th field after
+    // it.
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 

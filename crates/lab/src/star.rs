@@ -1,4 +1,4 @@
-//! Building a star, changing it while it stands, and tearing it down.
+//! Builds a star, changes it while it runs, and removes it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::{Host, Traffic};
 /// Most hosts that a star can have, the server among them.
 pub(crate) const HOSTS_MAX: u32 = 1000;
 
-/// What a star is to be like.
+/// Options of a star.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StarOptions {
     /// Number of hosts, host 0 (the server, by convention) among them: 1 to [`HOSTS_MAX`].
     pub hosts: u32,
     /// Rate of every link in both directions; not shaped if `None`.
     pub rate_bits_per_second: Option<u64>,
-    /// Buffer before each shaped direction of a link, as a switch port has one; frames that find it full are lost. One
-    /// below 128 KiB is shallow: super-frames are taken apart before it, which costs processor time.
+    /// Buffer before each shaped direction of a link, like that of a switch port; frames that find it full are dropped.
+    /// A buffer below 128 KiB is shallow: super-frames are split before it, which costs processor time.
     pub buffer_bytes: u64,
     /// Probability in millionths that a frame towards host 1 or higher is lost, for each host and frame by itself.
     pub loss_per_million: u32,
-    /// Whether the switch learns from IGMP and MLD reports who wants which group, and asks for them.
+    /// Whether the switch learns from IGMP and MLD reports which port wants which group, and sends queries.
     pub snooping: bool,
     /// Largest packet in bytes: 1280 to 9000.
     pub mtu_bytes: u32,
@@ -49,7 +49,7 @@ impl Default for StarOptions {
     }
 }
 
-/// A lab that stands. Dropping it ends every process in it and removes it.
+/// A running lab. Dropping it ends every process in it and removes it.
 #[derive(Debug)]
 pub struct Star {
     switch: String,
@@ -74,7 +74,7 @@ impl Star {
             loss_per_million: vec![0; options.hosts as usize],
             segmentation_off: false,
         };
-        // From here on a failure drops the star, and with it what already stands.
+        // From here on an error drops the star, which removes what was built.
         star.add_namespaces()?;
         star.add_switch(options)?;
         star.hosts.iter().try_for_each(|host| configure(host, options))?;
@@ -185,9 +185,9 @@ impl Star {
     fn add_switch(&self, options: &StarOptions) -> Result<()> {
         let StarOptions { mtu_bytes: mtu, snooping, .. } = options;
         let snooping = u8::from(*snooping);
-        // Version 3, since version 2 lets hosts suppress each other's reports, which a bridge with snooping needs of
-        // each port. A bridge floods until its first queries had time to be answered: one second here, not ten,
-        // since the querier is switched on after its interval is set.
+        // IGMP version 3: in version 2 hosts suppress each other's reports, but a bridge with snooping needs a report
+        // from each port. A bridge floods until the hosts had time to answer its first queries: one second here instead
+        // of ten, since the querier is switched on after its interval is set.
         let mut lines = format!(
             "link add br0 type bridge mcast_snooping {snooping} mcast_igmp_version 3 mcast_mld_version 2 \
              mcast_query_response_interval 100\n\
@@ -230,7 +230,7 @@ impl Star {
 impl Drop for Star {
     fn drop(&mut self) {
         for namespace in self.namespaces() {
-            // Nobody is left to tell; the next lab on this machine sweeps again.
+            // An error cannot be reported here; the next lab on this machine sweeps again.
             let _ = remove(namespace);
         }
     }
@@ -253,7 +253,7 @@ fn check(options: &StarOptions) -> Result<()> {
     }
 }
 
-/// Makes new interfaces of a namespace usable at once by IPv6: nobody else gives out addresses here.
+/// Makes new interfaces of a namespace usable by IPv6 at once, without duplicate address detection.
 fn skip_duplicate_address_detection(namespace: &str) -> Result<()> {
     const SETTING: &str = "/proc/sys/net/ipv6/conf/default/accept_dad";
     let written = run_in(namespace, || std::fs::write(SETTING, "0"))?.join().expect("writing does not panic");
@@ -263,7 +263,7 @@ fn skip_duplicate_address_detection(namespace: &str) -> Result<()> {
 fn configure(host: &Host, options: &StarOptions) -> Result<()> {
     let [.., high, low] = host.index().to_be_bytes();
     let (ipv4, ipv6, congestion) = (host.ipv4(), host.ipv6(), &options.congestion_control);
-    // The congestion control stands in the routes, since a namespace may not choose it by sysctl.
+    // The congestion control is set in the routes, since a namespace may not choose it by sysctl.
     let lines = format!(
         "link set lo up\n\
          link set eth0 address 02:dc:00:00:{high:02x}:{low:02x}\n\

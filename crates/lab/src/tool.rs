@@ -1,4 +1,4 @@
-//! Running the tools that the lab is made of, with what they said in the error.
+//! Runs the tools that the lab is made of. Errors contain the output of the tool.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -10,23 +10,23 @@ const TOOLS: &[&str] = &["ip", "tc", "nft", "ethtool"];
 /// Whether a lab can be built here.
 ///
 /// # Errors
-/// `Unsupported`, naming what is missing: root, or a tool.
+/// `Unsupported` with what is missing: root, or a tool.
 pub fn available() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::new(ErrorKind::Unsupported, "a lab of network namespaces needs root"));
     }
     for tool in TOOLS {
-        // Version flags differ; that it can be started is all that counts.
+        // Version flags differ; only whether the tool can be started matters.
         let started = Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
         started.map_err(|e| Error::from_source(ErrorKind::Unsupported, format!("start `{tool}`"), e))?;
     }
     Ok(())
 }
 
-/// For tests that need a lab: false if none can be built here, which is said on stderr.
+/// For tests that need a lab: false if none can be built here, with a note on stderr.
 ///
 /// # Panics
-/// Where `CI` is set: there a lab that can't be built is a failure, not a reason to test less.
+/// If `CI` is set: there it is a failure if a lab cannot be built.
 #[must_use]
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
 pub fn available_or_skip() -> bool {
@@ -37,12 +37,12 @@ pub fn available_or_skip() -> bool {
     false
 }
 
-/// Runs a tool to its end and returns what it printed.
+/// Runs a tool and returns its output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
     feed(program, arguments, "")
 }
 
-/// Runs a tool to its end with `input` on its standard input and returns what it printed.
+/// Runs a tool with `input` on its standard input and returns its output.
 pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     let what = || format!("run `{program} {}`", arguments.join(" "));
     let io = |e| Error::from_source(ErrorKind::Io, what(), e);
@@ -50,7 +50,7 @@ pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> Result<Str
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(io)?;
     let mut stdin = child.stdin.take().expect("stdin is piped");
-    // A tool that stopped reading has failed, and says below why.
+    // A tool that stopped reading has failed; its status is reported below.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().map_err(io)?;

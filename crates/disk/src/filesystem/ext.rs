@@ -1,5 +1,5 @@
-//! ext2, ext3 and ext4 (Linux Documentation/filesystems/ext4; e2fsprogs lib/ext2fs): the superblock says what kind it
-//! is and whether it is clean, the block bitmaps which blocks are in use.
+//! ext2, ext3 and ext4 (Linux Documentation/filesystems/ext4; e2fsprogs lib/ext2fs). The superblock tells the variant
+//! and whether it is clean; the block bitmaps tell which blocks are in use.
 
 mod checksum;
 mod groups;

@@ -1,5 +1,5 @@
-//! FAT12, FAT16 and FAT32 (Microsoft, "FAT: General Overview of On-Disk Format" 1.03; Linux fs/fat/inode.c for what
-//! counts as which, and for the marks of an unclean unmount).
+//! FAT12, FAT16 and FAT32 (Microsoft, "FAT: General Overview of On-Disk Format" 1.03; Linux fs/fat/inode.c for how to
+//! tell them apart, and for the marks of an unclean unmount).
 
 use base::Result;
 use base::limits::SECTOR_BYTES;
@@ -10,8 +10,8 @@ use crate::coverage::Coverage;
 use crate::volume::Volume;
 use crate::{Filesystem, text};
 
-/// How much of the tables is read in one go, in bytes: a multiple of the sizes of 2 and 4-byte entries and of
-/// pairs of 12-bit entries (3 bytes), so that no entry is cut.
+/// How much of the tables is read at once, in bytes: a multiple of the sizes of 2 and 4-byte entries and of pairs of
+/// 12-bit entries (3 bytes), so that no entry is cut.
 const PIECE_BYTES: u64 = 3 << 18;
 /// Number of the first data cluster.
 const FIRST_CLUSTER: u64 = 2;
@@ -165,7 +165,7 @@ impl Boot {
         self.total_sectors.saturating_sub(self.head_sectors()) / self.cluster_sectors.max(1)
     }
 
-    /// Whether all parts fit in one another and in the volume.
+    /// Whether all parts fit into each other and into the volume.
     fn check(&self, volume: &Volume) -> std::result::Result<(), Why> {
         require(self.total_sectors * self.sector_bytes <= volume.len_bytes(), || {
             "the filesystem claims to be larger than its partition".to_owned()
@@ -188,7 +188,7 @@ impl Boot {
 }
 
 impl Boot {
-    /// Holds the layout against that in the copy of the boot sector, where there is one.
+    /// Compares the layout with the one in the copy of the boot sector, if there is a copy.
     fn check_backup(&self, volume: &Volume) -> std::result::Result<(), Why> {
         if self.backup == 0 || self.backup >= self.reserved_sectors {
             return Ok(());
@@ -202,7 +202,7 @@ impl Boot {
     }
 }
 
-/// Walks the tables from front to back, comparing the copies.
+/// Reads the tables from beginning to end and compares the copies.
 struct Walk<'a, 'v> {
     boot: &'a Boot,
     volume: &'a Volume<'v>,
@@ -294,7 +294,7 @@ impl AllocationReader for Fat {
         let mut used = Coverage::default();
         used.add(units(0, boot.head_sectors(), scale));
         let mut used = Walk { boot: &boot, volume, used, cluster: 0 }.run()?;
-        // What is left behind the last whole cluster.
+        // The remainder after the last whole cluster.
         let data_end = boot.head_sectors() + boot.clusters() * boot.cluster_sectors;
         used.add(units(data_end, boot.total_sectors - data_end, scale));
         Ok(Allocation { used, end_sectors: boot.total_sectors * scale })

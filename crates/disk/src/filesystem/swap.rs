@@ -1,5 +1,5 @@
-//! Linux swap space: only the page with its header matters (include/linux/swap.h, `union swap_header`), unless a
-//! hibernated system sleeps in it.
+//! Linux swap space: only the page with its header matters (include/linux/swap.h, `union swap_header`), unless it holds
+//! a hibernated system.
 
 use base::Result;
 use base::wire::Reader;
@@ -94,7 +94,7 @@ impl AllocationReader for Swap {
         Ok(Allocation { used, end_sectors: pages * page_sectors })
     }
 
-    /// Nothing in a swap space vouches for its header: whatever else stands there may be what is meant.
+    /// A swap header has no checksum, so another signature in the volume may be the valid one.
     fn explains(&self, claim: &Claim) -> bool {
         claim.kind == self.family()
     }

@@ -1,4 +1,4 @@
-//! Looks at the fields around magic bytes that are too short to be sure. Fields and bounds as in util-linux
+//! Checks the fields around magic bytes that are too short to be reliable. Fields and bounds as in util-linux
 //! (libblkid), each in the file of its format.
 
 use base::Result;
@@ -6,12 +6,12 @@ use base::limits::SECTOR_BYTES;
 
 use crate::volume::Volume;
 
-/// `N` bytes from `offset`; `None` beyond the end.
+/// `N` bytes from `offset`; `None` after the end.
 fn bytes<const N: usize>(volume: &Volume, offset: u64) -> Result<Option<[u8; N]>> {
     Ok(volume.peek(offset, N)?.and_then(|bytes| bytes.try_into().ok()))
 }
 
-/// Whether `holds` of the `N` bytes from `offset`, which must be there.
+/// Whether the `N` bytes from `offset` exist and satisfy `holds`.
 fn holds<const N: usize>(volume: &Volume, offset: u64, holds: impl Fn(&[u8; N]) -> bool) -> Result<bool> {
     Ok(bytes(volume, offset)?.is_some_and(|bytes| holds(&bytes)))
 }
@@ -43,7 +43,7 @@ pub(super) fn fat(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// A boot record whose flags are those of a table, with a partition that begins inside the volume. Boot sectors of
+/// A boot record with the flags of a partition table, and a partition that begins inside the volume. Boot sectors of
 /// filesystems have code or zeros there.
 pub(super) fn mbr(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<64>(volume, offset - 64, |slots| {
@@ -56,14 +56,14 @@ pub(super) fn mbr(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// All words of the label cancel out.
+/// The exclusive or of all words of the label is zero.
 pub(super) fn sun(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<512>(volume, offset - 508, |label| {
         label.as_chunks::<2>().0.iter().fold([0; 2], |[a, b], word| [a ^ word[0], b ^ word[1]]) == [0; 2]
     })
 }
 
-/// An active partition with a name of letters and digits, inside a disk of a credible size.
+/// An active partition with a name of letters and digits, inside a disk of a plausible size.
 pub(super) fn atari(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<52>(volume, offset - 4, |root| {
         let sectors = be32(root, 0);
@@ -101,7 +101,7 @@ pub(super) fn lvm1(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<4>(volume, offset, |label| matches!(label[2..], [1 | 2, 0]))
 }
 
-/// A record of the log that has a version, a length and a format.
+/// A log record with a valid version, length and format.
 pub(super) fn xfs_log(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<304>(volume, offset, |record| {
         matches!(be32(record, 8), 1..=3)
@@ -124,12 +124,12 @@ pub(super) fn hfsplus(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// The second revision, which is the only one that there is.
+/// The second revision, the only one that exists.
 pub(super) fn nilfs(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<4>(volume, offset - 6, |revision| *revision == [2, 0, 0, 0])
 }
 
-/// Versions 1 and 2: a map of inodes, zones of one block, a state; and no ext, whose counts may look the same.
+/// Versions 1 and 2: a map of inodes, zones of one block, a valid state; and not ext, whose counts may look the same.
 pub(super) fn minix(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<58>(volume, offset - 16, |superblock| {
         let state = [superblock[18], superblock[19]];

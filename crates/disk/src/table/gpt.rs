@@ -13,9 +13,9 @@ use crate::text::guid;
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Length of a header's fixed fields, in bytes.
 const HEADER_BYTES: usize = 92;
-/// Where the header's own checksum stands.
+/// Offset of the header's own checksum.
 const CRC_OFFSET: usize = 16;
-/// Largest entry, in bytes. Everybody uses 128.
+/// Largest accepted entry, in bytes. All known programs write 128.
 const ENTRY_BYTES_MAX: u32 = 4096;
 
 /// A header whose checksum is right.
@@ -83,7 +83,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// The copy whose header stands at block `at`, if it is all right.
+    /// The copy with its header at block `at`, if it is valid.
     fn read(blocks: &Blocks, at: u64) -> Result<Option<Self>> {
         let Some(header) = blocks.read(at, 1)?.and_then(|sector| Header::parse(&sector, at)) else {
             return Ok(None);
@@ -108,10 +108,11 @@ pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     let last = blocks.count.saturating_sub(1);
     table.own.push(blocks.extent(0, 34));
     table.own.push(blocks.extent(last.saturating_sub(32), 33));
-    // Headers that are damaged are this table's as well.
+    // Damaged headers also belong to this table.
     table.own.extend([1, last].map(|at| blocks.extent(at, 1)));
     let primary = Replica::read(blocks, 1)?;
-    // The disk may have grown, or the image been copied to a larger one: then the backup is where the primary says.
+    // The disk may have grown, or the image may have been copied to a larger disk: then the primary tells where the
+    // backup is.
     let alternate = primary.as_ref().map_or(last, |primary| primary.header.alternate);
     let places = if alternate == last { vec![last] } else { vec![alternate, last] };
     let mut backups = Vec::new();
@@ -139,7 +140,7 @@ pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     Ok(table)
 }
 
-/// Where the copies of the table and the boot record say different things of the disk's space, if they do.
+/// Where the copies of the table and the boot record contradict each other about the disk's space, if they do.
 fn disagreement(
     table: &Table,
     blocks: &Blocks,
@@ -156,7 +157,7 @@ fn disagreement(
     } else if backups.iter().any(|backup| backup.layout() != layout) {
         "the GPT and its backup disagree about the partitions"
     } else if !has_primary && layout_at(blocks, 2, &copy.header)? != Some(layout) {
-        // A table that was cut off while it was written may be newer than its backup.
+        // A table whose update was interrupted may be newer than its backup.
         "the primary GPT is damaged, and what is left of it disagrees with its backup"
     } else {
         return Ok(None);
@@ -164,10 +165,10 @@ fn disagreement(
     Ok(Some(why.to_owned()))
 }
 
-/// Where a partition lies: its number, first and last block.
+/// The position of a partition: its number, first and last block.
 type Place = (u64, u64, u64);
 
-/// The layout that stands in the entries from block `at` on, sound or not; as many as `header` has.
+/// The layout in the entries from block `at` on, valid or not; `header` says how many there are.
 fn layout_at(blocks: &Blocks, at: u64, header: &Header) -> Result<Option<Vec<Place>>> {
     let len = header.entries_len();
     let entries = blocks.read(at, (len as u64).div_ceil(blocks.bytes))?;
@@ -205,7 +206,7 @@ fn fill(table: &mut Table, blocks: &Blocks, copy: &Replica) {
     }
 }
 
-/// An entry as it stands in the table; bounds in blocks, the last included.
+/// An entry as stored in the table; the bounds are in blocks, and include the last block.
 struct RawEntry {
     kind: [u8; 16],
     id: [u8; 16],

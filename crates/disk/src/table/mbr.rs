@@ -9,7 +9,7 @@ use crate::TableKind;
 
 /// Where the four slots begin.
 const SLOTS_OFFSET: usize = 446;
-/// Where the disk's signature stands.
+/// Offset of the disk's signature.
 const DISK_ID_OFFSET: usize = 440;
 
 /// The type that announces a GPT.
@@ -66,18 +66,18 @@ impl BootRecord {
         self.slots.iter().any(|slot| slot.kind == PROTECTIVE)
     }
 
-    /// Whether Linux takes the announcement: it does only where that begins with the second block of the disk.
+    /// Whether Linux accepts the announcement: only if it begins at the second block of the disk.
     pub(super) fn announces_gpt(&self) -> bool {
         self.slots.iter().any(|slot| slot.kind == PROTECTIVE && slot.start == 1)
     }
 
-    /// The sectors of its partitions, those aside that announce a GPT.
+    /// The sectors of its partitions, except those that announce a GPT.
     pub(super) fn extents(&self, blocks: &Blocks) -> impl Iterator<Item = Extent> {
         let used = self.slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE);
         used.map(|slot| blocks.extent(u64::from(slot.start), u64::from(slot.count)))
     }
 
-    /// Whether its slots look like a table, rather than like the code or text of a filesystem's boot sector.
+    /// Whether its slots look like a table, and not like the code or text of a filesystem's boot sector.
     pub(super) fn is_plausible(&self) -> bool {
         self.slots.iter().all(|slot| matches!(slot.flag, 0 | 0x80))
     }
@@ -88,7 +88,7 @@ impl BootRecord {
     }
 }
 
-/// The table that `record`, the first sector of the disk, begins.
+/// The table in `record`, the first sector of the disk.
 pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     let mut table = Table::new(TableKind::Mbr);
     let disk_id = format!("{:08x}", record.disk_id);
@@ -111,7 +111,7 @@ pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     Ok(table)
 }
 
-/// What is wrong with a chain, in words.
+/// Describes what is wrong with a chain.
 type Damage = String;
 
 /// Follows the chain of boot records of the extended partition `extended`.

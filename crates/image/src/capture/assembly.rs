@@ -1,4 +1,4 @@
-//! Where chunks that were encoded in parallel get back into order and become a tree.
+//! Puts chunks that were encoded in parallel into order again, and builds the tree.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::manifest::Statistics;
 use crate::tree::{LeafRun, Root, TreeBuilder};
 use crate::workers::FirstError;
 
-/// How far a worker may be ahead of the slowest one, in chunks.
+/// Most chunks between the fastest and the slowest worker.
 const AHEAD_MAX: u64 = 1024;
 
-/// Takes leaves in any order, by consecutive tickets, and builds the tree in the order of the tickets.
+/// Accepts leaves in any order, with consecutive tickets, and builds the tree in the order of the tickets.
 pub(super) struct Assembly<'a> {
     state: Mutex<State<'a>>,
     moved: Condvar,
@@ -32,8 +32,8 @@ impl<'a> Assembly<'a> {
         Self { state: Mutex::new(state), moved: Condvar::new() }
     }
 
-    /// Takes the chunks of the `ticket`-th part of the plan. Waits while they are too far ahead; returns at once when
-    /// `group` was stopped.
+    /// Accepts the chunks of part `ticket` of the plan. Waits while they are too far ahead; returns at once if `group`
+    /// was stopped.
     pub(super) fn deliver(&self, ticket: u64, run: LeafRun, group: &FirstError) -> Result<()> {
         let mut state = self.lock();
         while ticket >= state.next + AHEAD_MAX && !group.is_stopped() {
@@ -48,18 +48,18 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    /// Wakes those who wait, after the group was stopped.
+    /// Wakes waiting workers after the group was stopped.
     pub(super) fn wake(&self) {
         drop(self.lock());
         self.moved.notify_all();
     }
 
-    /// The tree and the statistics, once all was delivered.
+    /// The tree and the statistics, after all parts were accepted.
     pub(super) fn finish(self) -> Result<(Root, Statistics)> {
         let state = self.state.into_inner();
         assert!(state.waiting.is_empty(), "every ticket was delivered");
         let (root, mut statistics) = (state.builder.finish()?, state.statistics);
-        // Free chunks were passed over.
+        // Free chunks have no leaf of their own.
         statistics.free_chunks = root.chunk_count - statistics.zero_chunks - statistics.data_chunks;
         Ok((root, statistics))
     }

@@ -1,7 +1,7 @@
-//! Capture: reads what is allocated on a disk, encodes it, and stores it as objects under a tree.
+//! Capture: reads the allocated sectors of a disk, encodes them, and stores them as objects under a tree.
 //!
-//! Every worker takes the next chunk, reads, hashes, encodes and stores it, all by itself: one buffer per worker,
-//! no queue between stages, and all cores busy as long as there is something to encode.
+//! Each worker takes the next chunk, and reads, hashes, encodes and stores it by itself. There is one buffer per worker
+//! and no queue between stages, and all cores are busy as long as there are chunks to encode.
 
 mod assembly;
 mod plan;
@@ -28,10 +28,10 @@ use crate::workers::{FirstError, thread_count};
 use assembly::Assembly;
 use plan::{Plan, Planned};
 
-/// The zstd level at which system files get smaller than by zlib level 4 in 1 MiB pieces, at several times its speed.
+/// At this zstd level system files become smaller than with zlib level 4 in 1 MiB pieces, at several times its speed.
 pub const LEVEL_DEFAULT: i32 = 2;
 
-/// How to capture.
+/// Options of a capture.
 #[derive(Debug, Clone)]
 pub struct CaptureOptions {
     /// Size of a chunk.
@@ -40,7 +40,7 @@ pub struct CaptureOptions {
     pub level: i32,
     /// Worker threads; 0 for as many as this machine can use.
     pub threads: usize,
-    /// Memory for chunks and encoders in bytes. One worker runs whatever it is.
+    /// Memory for chunks and encoders in bytes. At least one worker runs, whatever the value is.
     pub memory_bytes: u64,
     /// Chunks that need not be encoded again.
     pub known: KnownChunks,
@@ -61,8 +61,8 @@ impl Default for CaptureOptions {
     }
 }
 
-/// The chunks of a version that others are made from, by plain digest: equal content keeps its object, whatever
-/// zstd would make of it today.
+/// The chunks of an existing version by plain digest. A chunk with equal content keeps its object, even if zstd would
+/// encode it differently today.
 #[derive(Debug, Clone, Default)]
 pub struct KnownChunks(HashMap<Digest, ChunkRef>);
 
@@ -79,22 +79,22 @@ impl KnownChunks {
     }
 }
 
-/// What came of a capture: everything but the words of a manifest.
+/// The result of a capture, without the texts of a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Captured {
-    /// How the image is cut.
+    /// Sizes of the image and its chunks.
     pub layout: Layout,
-    /// The tree, whose nodes and chunks the sink holds.
+    /// The tree; its nodes and chunks are in the sink.
     pub root: Root,
     /// What was counted.
     pub statistics: Statistics,
 }
 
-/// Captures what `map` calls allocated of the disk `source` into `sink`. Peak memory is about
+/// Captures the sectors of the disk `source` that `map` marks as allocated into `sink`. Peak memory is about
 /// `options.memory_bytes`.
 ///
-/// `Refused` if the map's window is empty, lies outside the disk or is no multiple of its logical sector; `Io` with
-/// the chunk and its offset if reading fails; else what the sink says. After an error some objects may be stored.
+/// `Refused` if the map's window is empty, lies outside the disk or is no multiple of its logical sector; `Io` with the
+/// chunk and its offset if reading fails; errors of the sink. After an error some objects may be stored.
 pub fn capture(
     source: &dyn ReadAt,
     map: &DiskMap,
@@ -119,7 +119,7 @@ pub fn capture(
         assembly: Assembly::new(builder),
         group: FirstError::default(),
     };
-    // A chunk, its frame and its object; zstd's own tables grow with the chunk up to some MiB.
+    // A chunk, its frame and its object; zstd's own tables grow with the chunk size, up to some MiB.
     let bytes_each = 3 * u64::from(layout.chunk.bytes()) + (2 << 20);
     std::thread::scope(|scope| {
         for _ in 0..thread_count(options.threads, options.memory_bytes, bytes_each) {
@@ -160,7 +160,7 @@ struct Job<'a> {
     group: FirstError,
 }
 
-/// Wakes the other workers when one is gone before its time, even by a panic.
+/// Wakes the other workers if one ends early, even by a panic.
 struct WakeOthers<'a, 'b>(&'a Job<'b>);
 
 impl Drop for WakeOthers<'_, '_> {
@@ -195,7 +195,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Fills `plain` with the allocated sectors of chunk `index`, one run behind the other.
+    /// Fills `plain` with the allocated sectors of chunk `index`, one run after the other.
     fn read(&self, index: u64, extents: &ChunkExtents, plain: &mut [u8]) -> Result<()> {
         let mut rest = plain;
         for extent in self.layout.extents_of(index, extents) {
@@ -210,7 +210,7 @@ impl Job<'_> {
     }
 }
 
-/// What one worker keeps from chunk to chunk.
+/// Buffers that a worker keeps from chunk to chunk.
 struct Worker {
     buffer: AlignedBuffer,
     hasher: PlainHasher,
@@ -223,14 +223,14 @@ impl Worker {
         Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)?.encrypting(cipher) })
     }
 
-    /// The leaves of a part of the plan; their objects are in the sink afterwards.
+    /// The leaves of a part of the plan; their objects are in the sink when this returns.
     fn run(&mut self, job: &Job<'_>, planned: Planned) -> Result<LeafRun> {
         let Planned { first, count, extents, is_hole } = planned;
         let leaf = if is_hole { Leaf::Zero(extents) } else { self.leaf(job, first, extents)? };
         Ok(LeafRun { first, count, leaf })
     }
 
-    /// Reads chunk `index` and makes its leaf; its object, if it has one, is in the sink afterwards.
+    /// Reads chunk `index` and makes its leaf; its object, if it has one, is in the sink when this returns.
     fn leaf(&mut self, job: &Job<'_>, index: u64, extents: ChunkExtents) -> Result<Leaf> {
         let plain = self.buffer.front(extents.len_bytes() as usize);
         job.read(index, &extents, plain)?;

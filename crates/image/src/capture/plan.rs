@@ -8,13 +8,13 @@ use base::limits::SECTOR_BYTES;
 use crate::extents::{ChunkExtents, Run};
 use crate::layout::Layout;
 
-/// Chunks of which something is allocated.
+/// Chunks with allocated sectors.
 pub(super) struct Planned {
     pub(super) first: u64,
-    /// How many; above 1 only for whole chunks in one hole of the disk.
+    /// Their number; above 1 only for whole chunks in one hole of the disk.
     pub(super) count: u64,
     pub(super) extents: ChunkExtents,
-    /// Whether the disk knows, without reading, that they hold zeros.
+    /// Whether the disk reports, without reading, that they hold zeros.
     pub(super) is_hole: bool,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Plan<'a> {
         data.saturating_sub(self.start).min(end).saturating_sub(sector)
     }
 
-    /// What is allocated of `chunk` (relative to the image), widened to whole logical sectors.
+    /// The allocated sectors of `chunk` (relative to the image), widened to whole logical sectors.
     fn extents(&self, chunk: Extent) -> Option<ChunkExtents> {
         let unit = u64::from(self.layout.logical_sector_bytes / 512);
         let on_disk = Extent::new(self.start + chunk.start, chunk.count);
@@ -66,7 +66,7 @@ impl Iterator for Plan<'_> {
         let index = (first.start - self.start) / unit;
         let chunk = self.layout.chunk_extent(index);
         let extents = self.extents(chunk).expect("something of it is allocated");
-        // A hole is followed as far as everything is allocated.
+        // A hole is followed only while all its sectors are allocated.
         let allocated_end = (first.end() - self.start).max(chunk.end());
         let hole = self.hole_sectors(chunk.start, allocated_end);
         let count = if extents.is_full() { (hole / unit).max(1) } else { 1 };

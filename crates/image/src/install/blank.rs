@@ -1,4 +1,4 @@
-//! The parts of a target that no chunk fills: allocated zeros, and free space.
+//! The parts of a target that get no content: allocated zeros, and free space.
 
 use std::sync::atomic::Ordering;
 
@@ -18,22 +18,22 @@ use super::shared::Shared;
 pub(super) enum Blank {
     /// Allocated, and must read as zeros.
     Zero,
-    /// Not allocated, or behind the image's end.
+    /// Not allocated, or after the image's end.
     Free,
 }
 
-/// Largest extent that is handled in one call, in sectors: 1 GiB, so that nobody waits long to stop it.
+/// Largest extent of one call, in sectors: 1 GiB, so that an install can be stopped soon.
 const PIECE_SECTORS: u64 = 1 << 21;
-/// Runs of zeros shorter than this, in sectors, are written as bytes: to ask a device or filesystem to make them takes
-/// longer. 64 KiB.
+/// Runs of zeros shorter than this, in sectors, are written as bytes, because the command for zeros takes longer. 64
+/// KiB.
 const SHORT_SECTORS: u64 = 128;
 /// Short runs this close to each other, in sectors, are handled together: 32 KiB.
 const NEAR_SECTORS: u64 = 64;
-/// Short runs that are handled together lie in so many bytes.
+/// Short runs that are handled together lie within this many bytes.
 pub(super) const GROUP_BYTES: usize = 256 << 10;
 
 /// Calls `each` with all blank parts of a target of `target_sectors`, ascending by kind: with one extent of at most 1
-/// GiB, or with short runs of zeros that lie within [`GROUP_BYTES`]. If `zero_free`, what is free counts as zeros.
+/// GiB, or with short runs of zeros that lie within [`GROUP_BYTES`]. If `zero_free` is set, free space counts as zeros.
 pub(super) fn for_each_blank(
     catalogue: &Catalogue,
     target_sectors: u64,
@@ -60,7 +60,7 @@ pub(super) fn for_each_blank(
 }
 
 struct Walk<'a, F> {
-    /// What free space counts as.
+    /// The kind of free space.
     free: Blank,
     pending: Option<(Blank, Extent)>,
     /// Short runs of zeros near each other.
@@ -107,7 +107,7 @@ impl<F: FnMut(Blank, &[Extent]) -> Result<()>> Walk<'_, F> {
         Ok(())
     }
 
-    /// Takes a short run of zeros into the group, or lets that go and begins another.
+    /// Adds a short run of zeros to the group, or emits the group and begins another.
     fn gather(&mut self, run: Extent) -> Result<()> {
         let fits = |first: &Extent, last: &Extent| {
             run.start - last.end() <= NEAR_SECTORS
@@ -138,16 +138,16 @@ pub(super) fn hull(runs: &[Extent]) -> Extent {
     bounds.map_or(Extent::default(), |(first, last)| Extent::between(first.start, last.end()))
 }
 
-/// The bytes of `run` in those of the extent `hull` around it.
+/// The part of `hull`'s bytes that belongs to `run`.
 pub(super) fn part<'a>(bytes: &'a [u8], hull: Extent, run: &Extent) -> &'a [u8] {
     let from = usize::try_from((run.start - hull.start) * SECTOR_BYTES).expect("inside a group");
     &bytes[from..from + usize::try_from(run.len_bytes()).expect("a short run")]
 }
 
-/// Pages of a kernel's cache, in sectors.
+/// Size of a page of the kernel's cache, in sectors.
 const PAGE_SECTORS: u64 = 8;
 
-/// Makes the target's zeros, and treats its free space as asked.
+/// Writes the target's zeros, and treats its free space as the options say.
 pub(super) fn make_all(shared: &Shared, free: FreeSpace) -> Result<()> {
     let (counters, zero_free) = (&shared.counters, free == FreeSpace::Zero);
     let target_sectors = shared.target.geometry().size_bytes / SECTOR_BYTES;
@@ -169,7 +169,7 @@ pub(super) fn make_all(shared: &Shared, free: FreeSpace) -> Result<()> {
     })
 }
 
-/// Makes `runs` zeros, one extent or a group of short ones.
+/// Writes zeros to `runs`: one extent or a group of short ones.
 fn zero(shared: &Shared, runs: &[Extent], buffer: &mut AlignedBuffer) -> Result<()> {
     let hull = hull(runs);
     if shared.target.is_hole(hull.offset_bytes(), hull.len_bytes()) {
@@ -179,8 +179,8 @@ fn zero(shared: &Shared, runs: &[Extent], buffer: &mut AlignedBuffer) -> Result<
         [run] if run.count >= SHORT_SECTORS => zero_long(shared, *run),
         [run] => write_zeros(shared, *run),
         _ => {
-            // Read in one go, the pages that the runs share with others need not be read one by one when they are
-            // written.
+            // The runs share pages with other data. Read at once, these pages need not be read one by one during the
+            // writes.
             let bytes = buffer.front(usize::try_from(hull.len_bytes()).expect("a group"));
             let known = shared.target.read_exact_at(bytes, hull.offset_bytes()).is_ok();
             let is_done = |run: &&Extent| known && is_zero(part(bytes, hull, run));
@@ -201,8 +201,8 @@ fn failed(extent: Extent) -> impl Fn(Error) -> Error {
     move |error| error.within(format!("write {len} zeros at offset {offset}"))
 }
 
-/// The whole pages inside `extent`, and what lies before and behind them. Others write their sectors of the pages at
-/// both ends at the same time, and what works beside the page cache must not touch those.
+/// The whole pages inside `extent`, and the sectors before and after them. Other threads write their sectors of the
+/// pages at both ends at the same time, so an operation that bypasses the page cache must not touch these pages.
 fn split_at_pages(extent: Extent) -> (Extent, [Extent; 2]) {
     let from = extent.start.next_multiple_of(PAGE_SECTORS).min(extent.end());
     let to = (extent.end() - extent.end() % PAGE_SECTORS).max(from);
@@ -215,7 +215,7 @@ fn zero_long(shared: &Shared, extent: Extent) -> Result<()> {
     shared.target.write_zeroes(pages.offset_bytes(), pages.len_bytes()).map_err(failed(pages))
 }
 
-/// Whether the target knows how to discard.
+/// Whether the target supports discard.
 fn discard(shared: &Shared, extent: Extent) -> Result<bool> {
     let (pages, _) = split_at_pages(extent);
     if pages.is_empty() {

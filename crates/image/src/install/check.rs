@@ -1,4 +1,4 @@
-//! Reading a target: what is right before an install is kept, what is wrong after one is an error.
+//! Compares a target with the image: before an install, to keep correct content; afterwards, to detect errors.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use super::plan::PlannedChunk;
 use super::shared::{Shared, State};
 use super::writer::Writer;
 
-/// Offsets that an error names.
+/// Most offsets that an error lists.
 const OFFSETS_SHOWN: usize = 8;
 
 /// Runs `each` on all chunks, in order, by `threads` threads.
@@ -43,7 +43,7 @@ fn for_each_chunk(
     shared.group.take().map_or(Ok(()), Err)
 }
 
-/// Marks the chunks that the target holds already. What cannot be read counts as wrong: it will be written.
+/// Marks the chunks that the target already holds. A chunk that cannot be read counts as wrong and will be written.
 pub(super) fn keep_what_is_right(shared: &Shared, threads: usize) -> Result<()> {
     shared.progress.begin(Stage::Resume, shared.plan.bytes());
     for_each_chunk(shared, threads, |writer, id, chunk| {
@@ -57,8 +57,8 @@ pub(super) fn keep_what_is_right(shared: &Shared, threads: usize) -> Result<()> 
     })
 }
 
-/// Reads back all content and all allocated zeros, past the cache where the target allows.
-/// `Verification` with offsets if anything differs.
+/// Reads back all content and all allocated zeros, past the cache if the target allows it. `Verification` with offsets
+/// if anything differs.
 pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     shared.progress.begin(Stage::Verify, shared.plan.bytes());
     let read = |buf: &mut [u8], offset: u64| {
@@ -88,7 +88,7 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Verification, format!("{text} {}{more}", shown.join(", "))))
 }
 
-/// Calls `note` with the offsets where `read` finds anything else in allocated zeros.
+/// Calls `note` with the offsets at which `read` finds other bytes than zeros in allocated zeros.
 fn verify_zeros(
     shared: &Shared,
     threads: usize,
@@ -113,7 +113,7 @@ fn verify_zeros(
             scope.spawn(move || work(groups));
         }
         drop(groups);
-        // Closed when this is done, be it well or not.
+        // Closed when this ends, with or without an error.
         let queue = queue;
         for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, false, |kind, runs| {
             if kind == Blank::Zero && !shared.group.is_stopped() {
@@ -125,14 +125,14 @@ fn verify_zeros(
     shared.group.take().map_or(Ok(()), Err)
 }
 
-/// Reads what has to be zeros.
+/// Reads the parts that must be zero.
 struct Zeros<'a> {
     shared: &'a Shared,
     buffer: AlignedBuffer,
 }
 
 impl Zeros<'_> {
-    /// The offset of the first piece of `runs`, one extent or a group of short ones, where `read` finds anything else.
+    /// The offset of the first piece of `runs` (one extent or a group of short ones) that is not zero.
     fn first_other(
         &mut self,
         runs: &[Extent],
@@ -142,7 +142,7 @@ impl Zeros<'_> {
         let end = whole.end() * SECTOR_BYTES;
         let mut offset = whole.offset_bytes();
         while offset < end && !self.shared.group.is_stopped() {
-            // Holes of a sparse target need no reading.
+            // Holes of a sparse target need not be read.
             let data = self.shared.target.next_data(offset).min(end) / SECTOR_BYTES * SECTOR_BYTES;
             if data > offset {
                 offset = data;

@@ -1,5 +1,5 @@
-//! What an install does once the content is durable: the backup of a GPT goes to the end of a larger target, and no
-//! signature of what was there before is left.
+//! The last steps of an install, after the content is durable: moves the backup of a GPT to the end of a larger target,
+//! and erases the remaining signatures of earlier contents.
 
 use std::sync::atomic::Ordering;
 
@@ -10,11 +10,11 @@ use super::old::{Old, is_whole_disk};
 use super::options::InstallOptions;
 use super::shared::Shared;
 
-/// Signatures that an error names.
+/// Most signatures that an error lists.
 const SHOWN: usize = 8;
 
-/// Moves the backup of the GPT, unless it is to stay; then looks for signatures once more, also in partitions that the
-/// table on the target has and the manifest lacks. `Verification` if one can't be erased.
+/// Moves the backup of the GPT, unless the options keep it; then searches for signatures again, also in partitions that
+/// the target's table has and the manifest lacks. `Verification` if one cannot be erased.
 pub(super) fn finalize(shared: &Shared, options: &InstallOptions) -> Result<()> {
     let moved = if options.keep_gpt { None } else { move_backup(shared)? };
     shared.counters.moved_gpt.store(moved.is_some(), Ordering::Relaxed);
@@ -27,7 +27,7 @@ pub(super) fn finalize(shared: &Shared, options: &InstallOptions) -> Result<()> 
     let partitions =
         stale::partitions(target).map_err(|e| e.within("read the partition table that was written"))?;
     partitions.into_iter().for_each(|(number, extent)| old.add(number, extent));
-    // What was discarded meanwhile may hold older bytes than those that were erased.
+    // Sectors that were discarded meanwhile may show older bytes than those that were erased.
     let count = old.erase(target)?;
     shared.counters.erased.fetch_add(count, Ordering::Relaxed);
     if options.verify { check(&old, shared) } else { Ok(()) }
@@ -42,7 +42,7 @@ fn move_backup(shared: &Shared) -> Result<Option<Extent>> {
         .map_err(|e| e.within("move the backup of the GPT to the end of the target"))
 }
 
-/// Reads back that nothing is left.
+/// Verifies that no signature is left.
 fn check(old: &Old, shared: &Shared) -> Result<()> {
     let left = old.find(|buf, offset| shared.target.read_back_at(buf, offset).map(drop))?;
     if left.is_empty() {

@@ -1,7 +1,7 @@
-//! Install: puts a version on a target. Only what both digests of a chunk confirm is ever written.
+//! Install: puts a version on a target. A chunk is written only after both of its digests were verified.
 //!
-//! Objects are pushed by a receiver ([`Installer::offer`]) or pulled from a source ([`install`]). Worker threads
-//! decode and write; one more thread makes zeros and frees space meanwhile. [`Installer::finish`] returns when the
+//! Objects are pushed by a receiver ([`Installer::offer`]) or pulled from a source ([`install`]). Worker threads decode
+//! and write; another thread writes zeros and frees space at the same time. [`Installer::finish`] returns when the
 //! target is durable and was read back.
 
 mod blank;
@@ -35,43 +35,44 @@ use plan::Plan;
 use shared::{Shared, State};
 use writer::Writer;
 
-/// What an install did, in bytes of the target.
+/// The result of an install, in bytes of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InstallReport {
     /// Content written.
     pub written_bytes: u64,
-    /// Content that was right already.
+    /// Content that was already correct.
     pub kept_bytes: u64,
-    /// Zeros written: allocated ones, and free space if asked for.
+    /// Zeros written: allocated ones, and free space if requested.
     pub zeroed_bytes: u64,
     /// Free space discarded.
     pub discarded_bytes: u64,
-    /// Free space left as it was.
+    /// Free space that was not changed.
     pub skipped_bytes: u64,
-    /// Content and allocated zeros read back and found right.
+    /// Content and allocated zeros that were read back and verified.
     pub verified_bytes: u64,
-    /// Signatures of what was on the target before that were erased in free space.
+    /// Signatures of earlier contents that were erased in free space.
     pub erased_signatures: u64,
     /// Whether the backup of the GPT was moved to the end of a larger target.
     pub moved_gpt: bool,
-    /// Whether all that was read back came from the medium; false if some came from the page cache, or nothing was.
+    /// Whether everything that was read back came from the medium; false if some of it came from the page cache, or
+    /// nothing was read.
     pub past_cache: bool,
 }
 
-/// What came of an offer.
+/// The result of an offer.
 #[derive(Debug)]
 pub enum Offer {
-    /// The object is right and will be written.
+    /// The object is correct and will be written.
     Taken,
-    /// The object is not needed: a node, or here already.
+    /// The object is not needed: it is a node, or was offered before.
     Known,
-    /// There is no room for it now. Only from [`Installer::try_offer`].
+    /// The queue is full now. Only from [`Installer::try_offer`].
     Full,
     /// These are not the bytes of that object; it is still needed.
     Wrong(Error),
 }
 
-/// An install that takes objects as they come, in any order.
+/// An install that accepts objects in any order.
 pub struct Installer {
     shared: Arc<Shared>,
     options: InstallOptions,
@@ -81,8 +82,8 @@ pub struct Installer {
 }
 
 impl Installer {
-    /// Begins to install the version of `catalogue` on `target`: checks sizes, erases the signatures of what was there
-    /// before, looks for what is right already if asked to, and starts the threads.
+    /// Begins to install the version of `catalogue` on `target`: checks sizes, erases signatures of earlier contents,
+    /// searches for correct content if requested, and starts the threads.
     ///
     /// `Refused`, with nothing written, if the target is too small or can't address the image's sectors; `Corrupt` if
     /// the tree contradicts itself.
@@ -94,7 +95,7 @@ impl Installer {
     ) -> Result<Self> {
         preflight(&catalogue, &*target)?;
         let chunk_bytes = u64::from(catalogue.layout().chunk.bytes());
-        // A buffer for a chunk, the decoder's tables, and as much again for objects that wait.
+        // A buffer for a chunk, the decoder's tables, and the same amount again for queued objects.
         let threads = thread_count(options.threads, options.memory_bytes, 2 * (chunk_bytes + (256 << 10)));
         let waiting = usize::try_from(options.memory_bytes / 2 / chunk_bytes).unwrap_or(usize::MAX);
         let (queue, objects) = crossbeam_channel::bounded(waiting.clamp(threads, 4096));
@@ -130,15 +131,15 @@ impl Installer {
         self.shared.is_needed(id)
     }
 
-    /// Takes the bytes of object `id`; waits while there is no room. The object is verified before this returns.
-    /// Errors are those of the install: it can't go on.
+    /// Accepts the bytes of object `id`; waits while the queue is full. The object is verified before this returns. An
+    /// error means that the install has failed.
     pub fn offer(&self, id: u64, bytes: Bytes) -> Result<Offer> {
         self.take(id, bytes, |queue, item| {
             queue.send(item).map_err(|unsent| TrySendError::Disconnected(unsent.into_inner()))
         })
     }
 
-    /// The same without waiting: [`Offer::Full`] if there is no room, and the object is still needed.
+    /// The same without waiting: [`Offer::Full`] if the queue is full; the object is still needed then.
     pub fn try_offer(&self, id: u64, bytes: Bytes) -> Result<Offer> {
         if self.queue.as_ref().is_some_and(Sender::is_full) && self.shared.is_needed(id) {
             return self.healthy().map(|()| Offer::Full);
@@ -184,7 +185,7 @@ impl Installer {
         self.shared.group.restated().map_or(Ok(()), Err)
     }
 
-    /// Fetches all that is missing from `source`, verifies and writes it. Stops at the first error.
+    /// Fetches all missing objects from `source`, verifies and writes them. Stops at the first error.
     pub fn pull(&self, source: &dyn ObjectSource) -> Result<()> {
         let shared = &*self.shared;
         let missing = shared.missing();
@@ -210,10 +211,10 @@ impl Installer {
         self.healthy()
     }
 
-    /// Waits until all that was taken is written and durable, and reads it back if asked to.
+    /// Waits until everything accepted is written and durable, and reads it back if requested.
     ///
-    /// `Incomplete` if objects are missing; `Verification` if the target does not hold what was written; else the
-    /// first error of any thread. After an error the target holds a part of the image.
+    /// `Incomplete` if objects are missing; `Verification` if the target holds other bytes than were written; otherwise
+    /// the first error of any thread. After an error the target holds a part of the image.
     pub fn finish(mut self) -> Result<InstallReport> {
         self.join();
         let shared = &*self.shared;
@@ -272,14 +273,14 @@ impl Installer {
 }
 
 impl Drop for Installer {
-    /// Stops the threads and waits for them, so that nobody writes to the target afterwards.
+    /// Stops the threads and waits for them, so that none writes to the target afterwards.
     fn drop(&mut self) {
         self.shared.group.stop();
         self.join();
     }
 }
 
-/// What waits to be written: the number of an object, and the object.
+/// An entry of the write queue: the number of an object, and the object.
 type Item = (u64, Verified);
 
 /// `Refused` unless the image fits on `target` and its extents can be addressed there.
@@ -299,7 +300,7 @@ fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
     Ok(())
 }
 
-/// Erases what would let others see what is no longer there.
+/// Erases signatures through which the kernel and tools would see earlier contents.
 fn erase_old(shared: &Shared) -> Result<()> {
     let mut old = Old::on(&shared.catalogue, shared.target.geometry().size_bytes)?;
     old.spare_backup(&shared.catalogue, &*shared.target)?;
@@ -308,7 +309,8 @@ fn erase_old(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Writes objects from the queue until it is closed. After a failure it only empties the queue, so that nobody waits.
+/// Writes objects from the queue until it is closed. After a failure it only empties the queue, so that no other thread
+/// blocks.
 fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
     let mut writer = Writer::new(shared)?;
     for (id, object) in objects {
@@ -321,7 +323,7 @@ fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
     Ok(())
 }
 
-/// Without a writer the object, verified as it is, is dropped.
+/// Without a writer the verified object is dropped.
 fn write_one(shared: &Shared, writer: Option<&mut Writer>, id: u64, object: &Verified) -> Result<()> {
     let chunk = shared.plan.chunk(id).expect("only chunks are taken");
     if let Some(writer) = writer {

@@ -1,9 +1,9 @@
-//! What was on a target before: signatures in space that the image leaves free, which would let kernel and tools see
-//! what is no longer there.
+//! Signatures of earlier contents of a target, in space that the image leaves free. Through them the kernel and tools
+//! would see filesystems that no longer exist.
 //!
-//! They are erased before the first chunk is written. Only free space is ever searched, and there an install writes
-//! nothing but zeros and the backup of a GPT, which is told by its GUID and spared: so an install that goes on after it
-//! broke off can't erase what it wrote, and needs no journal to know that.
+//! They are erased before the first chunk is written. Only free space is ever searched. An install writes nothing there
+//! but zeros and the backup of a GPT, which is recognised by its GUID and kept. So an install that is resumed cannot
+//! erase what it wrote before, and needs no journal for that.
 
 use base::limits::SECTOR_BYTES;
 use base::{Extent, ExtentSet, Result};
@@ -14,12 +14,12 @@ use crate::catalogue::Catalogue;
 
 use super::blank::{Blank, for_each_blank};
 
-/// A signature of what was on a target before, in space that the image leaves free.
+/// A signature of an earlier content of a target, in space that the image leaves free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldSignature {
-    /// What it stands for, as `blkid` calls it.
+    /// The format, with the name that `blkid` uses.
     pub kind: &'static str,
-    /// The partition that it would be seen in; `None` for the whole target.
+    /// The partition in which it would be visible; `None` for the whole target.
     pub partition: Option<u32>,
     /// Its first byte, from the start of the target.
     pub offset: u64,
@@ -27,8 +27,8 @@ pub struct OldSignature {
     pub len: u64,
 }
 
-/// The old signatures that an install of `catalogue`'s version would erase on `target`, once that has `size_bytes`:
-/// by ascending offset. What lies behind the end of `target` holds none. Nothing is written.
+/// The old signatures that an install of `catalogue`'s version would erase on `target`, assuming its size is
+/// `size_bytes`; by ascending offset. Space after the present end of `target` holds none. Nothing is written.
 pub fn old_signatures(
     catalogue: &Catalogue,
     target: &dyn ReadAt,
@@ -43,9 +43,9 @@ pub fn old_signatures(
 /// Where old signatures may stand.
 pub(super) struct Old {
     size_bytes: u64,
-    /// Space that the image leaves free, without partitions that it says nothing of.
+    /// Space that the image leaves free, without partitions that the image does not describe.
     free: ExtentSet,
-    /// What is looked at as one: the target, and its partitions.
+    /// The volumes to search: the target, and its partitions.
     volumes: Vec<Extent>,
     /// The numbers of the partitions among them.
     numbers: Vec<Option<u32>>,
@@ -64,7 +64,7 @@ impl Old {
         })?;
         let whole = Extent::new(0, sectors);
         let mut old = Self { size_bytes, free, volumes: vec![whole], numbers: vec![None] };
-        // The image of one partition has none inside.
+        // The image of a single partition contains no other partitions.
         if catalogue.origin().start_sector == 0 {
             let records = catalogue.disk().partitions.iter().filter(|partition| partition.number > 0);
             for record in records {
@@ -74,8 +74,8 @@ impl Old {
         Ok(old)
     }
 
-    /// Looks into the partition at `extent` as well. If the image holds nothing of it, it was left out when the image
-    /// was captured, and what the target has there is none of the install's business.
+    /// Also searches the partition at `extent`. If the image holds nothing of it, it was excluded from the capture, and
+    /// the install must not change it.
     pub(super) fn add(&mut self, number: u32, extent: Extent) {
         let Some(extent) = extent.intersection(self.volumes[0]) else { return };
         if self.free.contains(extent) {
@@ -86,7 +86,7 @@ impl Old {
         }
     }
 
-    /// Leaves alone what an earlier install of this disk has moved to the end of `target`.
+    /// Protects what an earlier install of this disk has moved to the end of `target`.
     pub(super) fn spare_backup(&mut self, catalogue: &Catalogue, target: &dyn ReadAt) -> Result<()> {
         let Some(id) = &catalogue.disk().id else { return Ok(()) };
         let larger = self.size_bytes > catalogue.layout().size_bytes();
@@ -99,12 +99,12 @@ impl Old {
         Ok(())
     }
 
-    /// Leaves these sectors alone.
+    /// Excludes these sectors from the search.
     pub(super) fn spare(&mut self, sectors: Option<Extent>) {
         sectors.into_iter().for_each(|sectors| self.free.remove(sectors));
     }
 
-    /// The signatures that there are.
+    /// The signatures that were found.
     pub(super) fn find(
         &self,
         read: impl Fn(&mut [u8], u64) -> Result<()> + Send + Sync,
@@ -113,7 +113,7 @@ impl Old {
             .map_err(|error| error.within("look for old signatures"))
     }
 
-    /// Erases those that there are, durably; returns how many.
+    /// Erases the signatures durably; returns their number.
     pub(super) fn erase(&self, target: &dyn WriteAt) -> Result<u64> {
         let found = self.find(|buf, offset| target.read_exact_at(buf, offset))?;
         for one in &found {
@@ -127,14 +127,14 @@ impl Old {
         Ok(found.len() as u64)
     }
 
-    /// A signature in terms of partitions.
+    /// Translates a signature from volumes to partitions.
     pub(super) fn describe(&self, one: &Stale) -> OldSignature {
         let (kind, offset, len) = (one.kind, one.offset, one.len);
         OldSignature { kind, partition: self.numbers[one.volume], offset, len }
     }
 }
 
-/// Whether the image is one of a whole disk, and not of a partition.
+/// Whether the image holds a whole disk, and not a single partition.
 pub(super) fn is_whole_disk(catalogue: &Catalogue) -> bool {
     let (origin, layout) = (catalogue.origin(), catalogue.layout());
     origin.start_sector == 0 && origin.disk_sectors == layout.size_sectors

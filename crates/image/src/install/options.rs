@@ -1,39 +1,39 @@
-//! How to install.
+//! Options of an install.
 
 use base::limits::PIPELINE_BYTES_DEFAULT;
 
-/// What happens to space that the image does not use, inside it and behind its end.
+/// What happens to space that the image does not use, inside it and after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FreeSpace {
-    /// Keeps what it held.
+    /// It keeps its bytes.
     #[default]
     Skip,
-    /// Holds zeros.
+    /// It is filled with zeros.
     Zero,
-    /// Is discarded, where the target knows that; then what it holds is open.
+    /// It is discarded if the target supports that; its contents are undefined afterwards.
     Discard,
 }
 
-/// How to install.
+/// Options of an install.
 #[derive(Debug, Clone, Copy)]
 pub struct InstallOptions {
     /// What happens to free space.
     pub free: FreeSpace,
-    /// Whether to read everything back, past the page cache where the target allows, and compare.
+    /// Whether to read everything back and compare, past the page cache if the target allows it.
     pub verify: bool,
-    /// Whether to look first which chunks the target holds already.
+    /// Whether to search the target first for chunks that it already holds.
     pub resume: bool,
-    /// Whether to decode and write what comes. If not, objects are held against their names and dropped, to try a
-    /// network: nothing is written, and there is nothing to read back.
+    /// Whether to decode and write objects. If not, objects are verified and dropped, to test a network: nothing is
+    /// written or read back.
     pub decode: bool,
-    /// Whether signatures of what was on the target before stay in free space. Otherwise they are erased.
+    /// Whether signatures of earlier contents stay in free space. Otherwise they are erased.
     pub keep_signatures: bool,
-    /// Whether the backup of a GPT stays where it was on the image's disk, also on a larger target. Otherwise it moves
+    /// Whether the backup of a GPT keeps its position on the image's disk, even on a larger target. Otherwise it moves
     /// to the end.
     pub keep_gpt: bool,
     /// Worker threads; 0 for as many as this machine can use.
     pub threads: usize,
-    /// Memory for objects that wait and for buffers, in bytes. One worker runs whatever it is.
+    /// Memory for queued objects and for buffers, in bytes. At least one worker runs, whatever the value is.
     pub memory_bytes: u64,
 }
 

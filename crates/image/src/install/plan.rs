@@ -1,4 +1,4 @@
-//! What an install has to write: each chunk object with the places where it belongs.
+//! The plan of an install: each chunk object with all places of its content.
 
 use base::{Digest, Error, Result};
 
@@ -15,17 +15,17 @@ pub(super) struct PlannedChunk {
     pub(super) plain: Digest,
     /// Index of the chunk where it appears first.
     first: u64,
-    /// The other chunks that it is the content of.
+    /// The other chunks with this content.
     others: Vec<u64>,
 }
 
 impl PlannedChunk {
-    /// The indices of the chunks that it is the content of.
+    /// The indices of the chunks with this content.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> + '_ {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }
 
-    /// Bytes that it fills on a disk, at all its places.
+    /// Bytes that it fills on the disk, at all its places together.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.extents.len_bytes()) * (1 + self.others.len() as u64)
     }
@@ -40,7 +40,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `Corrupt` if the same object is to be the content of chunks that differ.
+    /// `Corrupt` if chunks that share an object have different lengths or extents.
     pub(super) fn of(catalogue: &Catalogue) -> Result<Self> {
         let heads = catalogue.heads();
         let mut chunks: Vec<PlannedChunk> = Vec::new();
@@ -68,7 +68,7 @@ impl Plan {
         Ok(Self { layout: *catalogue.layout(), heads, chunks })
     }
 
-    /// The chunk object of number `id`; `None` if that is a node or nothing.
+    /// The chunk object with number `id`; `None` if that is a node or unknown.
     pub(super) fn chunk(&self, id: u64) -> Option<&PlannedChunk> {
         self.chunks.get(usize::try_from(id.checked_sub(self.heads)?).ok()?)
     }

@@ -1,4 +1,4 @@
-//! What the threads of an install share: the plan, the target, and which objects are done.
+//! State that the threads of an install share: the plan, the target, and which objects are done.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::workers::FirstError;
 
 use super::plan::Plan;
 
-/// Where one chunk object is.
+/// State of one chunk object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Not here.
+    /// Missing.
     Needed = 0,
-    /// Here and verified, not yet written.
+    /// Verified, but not written yet.
     Taken = 1,
-    /// On the target.
+    /// Written to the target.
     Done = 2,
 }
 
-/// Bytes of the target by what became of them.
+/// Bytes of the target, by how they were treated.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) written: AtomicU64,
@@ -60,7 +60,7 @@ impl Shared {
         Self { plan, catalogue, target, progress, group, counters, states }
     }
 
-    /// Moves object `id` from one state to another; false if it was in neither or in another.
+    /// Moves object `id` from one state to another; false if it was in a different state.
     pub(super) fn change(&self, id: u64, from: State, to: State) -> bool {
         let state = self.index(id).map(|index| &self.states[index]);
         let exchange = |state: &AtomicU8| {
@@ -69,17 +69,17 @@ impl Shared {
         state.is_some_and(exchange)
     }
 
-    /// Whether object `id` is a chunk that is not here.
+    /// Whether object `id` is a chunk that is missing.
     pub(super) fn is_needed(&self, id: u64) -> bool {
         self.index(id).is_some_and(|index| self.is(index, State::Needed))
     }
 
-    /// How many chunk objects are not on the target.
+    /// Number of chunk objects that are not on the target.
     pub(super) fn unfinished(&self) -> usize {
         (0..self.states.len()).filter(|&index| !self.is(index, State::Done)).count()
     }
 
-    /// The numbers of the objects that are not here, as ascending ranges with gaps between them.
+    /// The numbers of the missing objects, as ascending ranges with gaps between them.
     pub(super) fn missing(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for id in (0..self.states.len()).filter(|&index| self.is(index, State::Needed)) {

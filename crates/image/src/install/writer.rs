@@ -1,4 +1,4 @@
-//! What one thread does with a chunk: verify, decode, write; or read it back and compare.
+//! The work of one thread on a chunk: verify, decode, write; or read it back and compare.
 
 use base::{Error, Extent, Result};
 
@@ -9,7 +9,7 @@ use crate::object::Verified;
 use super::plan::PlannedChunk;
 use super::shared::Shared;
 
-/// What one thread keeps from chunk to chunk.
+/// Buffers that a thread keeps from chunk to chunk.
 pub(super) struct Writer {
     decoder: Decoder,
     buffer: AlignedBuffer,
@@ -43,7 +43,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The places of `chunk` where `read` finds other content.
+    /// The places of `chunk` at which `read` finds other content.
     pub(super) fn wrong_places(
         &mut self,
         shared: &Shared,

@@ -1,4 +1,4 @@
-//! How two trees differ, without a look at what they share.
+//! Compares two trees without reading the subtrees that they share.
 
 use base::Result;
 
@@ -7,26 +7,27 @@ use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node};
 
-/// Chunks that one tree has otherwise than another: `count` chunks from `first` on.
+/// Chunks that differ between two trees: `count` chunks from `first` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// Index of the first.
     pub first: u64,
-    /// How many; above 1 only where all are free in one tree and full zeros in the other.
+    /// Their number; above 1 only if all are free in one tree and full zeros in the other.
     pub count: u64,
-    /// What each is in the tree before.
+    /// The leaf of each in the first tree.
     pub before: Leaf,
-    /// What each is in the tree after.
+    /// The leaf of each in the second tree.
     pub after: Leaf,
 }
 
-/// The chunks in which two trees of chunks of one size differ, ascending. Equal subtrees are passed over: the work is
-/// in proportion to what differs. The shorter image counts as free behind its end. After the first error it ends.
+/// Iterates over the chunks in which two trees with chunks of one size differ, ascending. Equal subtrees are skipped,
+/// so the work is proportional to the difference. The shorter image counts as free after its end. It ends after the
+/// first error.
 pub struct Differences<A, B> {
     size: ChunkSize,
     before: (A, u64),
     after: (B, u64),
-    /// What is still to be compared, the next one last.
+    /// Pairs still to compare, the next one last.
     stack: Vec<Pair>,
 }
 
@@ -35,7 +36,7 @@ enum Pair {
     Leaves { index: u64, before: Leaf, after: Leaf },
 }
 
-/// A subtree. Where a tree of greater height is compared with it, it stands alone in the first slot.
+/// A subtree. If it is compared with a tree of greater height, it stands alone in the first slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Part {
     child: Child,
@@ -49,7 +50,7 @@ impl Part {
         if child == Child::Free { Self::FREE } else { Self { child, height } }
     }
 
-    /// The leaf that all chunks of a subtree of `height` are, if it is one.
+    /// The leaf of all chunks of a subtree of `height`, if they are equal.
     fn uniform(self, height: u8, size: ChunkSize) -> Option<Leaf> {
         match self.child {
             Child::Free => Some(Leaf::Free),
@@ -58,7 +59,7 @@ impl Part {
         }
     }
 
-    /// What stands in it as a subtree of `height`.
+    /// Its contents as a subtree of `height`.
     fn enter(
         self,
         source: &impl NodeSource,
@@ -85,8 +86,8 @@ enum Entries {
 }
 
 impl<A: NodeSource, B: NodeSource> Differences<A, B> {
-    /// What differs between the tree of `before`, whose nodes come from `from`, and that of `after`, whose nodes come
-    /// from `to`. The chunks of both have `size`.
+    /// The difference between the tree of `before`, with nodes from `from`, and that of `after`, with nodes from `to`.
+    /// Both have chunks of `size`.
     pub fn new(size: ChunkSize, (from, before): (A, &Root), (to, after): (B, &Root)) -> Self {
         let whole = Pair::Subtrees {
             first: 0,
@@ -127,7 +128,7 @@ impl<A: NodeSource, B: NodeSource> Differences<A, B> {
     }
 }
 
-/// The entries of two nodes side by side; where one is shorter it has `missing`.
+/// The entries of two nodes in pairs; `missing` stands for entries that the shorter one lacks.
 fn pairs<T: Clone>(old: Vec<T>, new: Vec<T>, missing: &T) -> impl Iterator<Item = (T, T)> {
     let count = old.len().max(new.len());
     let padded = |entries: Vec<T>| entries.into_iter().chain(std::iter::repeat(missing.clone())).take(count);

@@ -1,4 +1,5 @@
-//! A new tree from an old one: only the nodes on the way to what changed are read and written, all others are shared.
+//! Makes a new tree from an old one: only nodes on the way to changed chunks are read and written; all others are
+//! shared.
 
 use std::ops::Range;
 
@@ -13,8 +14,8 @@ use crate::manifest::Statistics;
 use crate::node::{Child, Node};
 use crate::objects::{ObjectSink, ObjectSource};
 
-/// Changes leaves of a tree in ascending order. Holds one node of each level. A node that it has put is finished: it is
-/// not read again, so source and sink may be two places.
+/// Changes leaves of a tree in ascending order. It holds one node of each level. A node is written when it is complete
+/// and never read again, so source and sink may be different.
 ///
 /// ```
 /// use image::{ChunkExtents, ChunkSize, Child, Cipher, Leaf, MemoryObjects, Root, TreeEditor};
@@ -33,26 +34,26 @@ pub struct TreeEditor<'a> {
     cipher: &'a Cipher,
     size: ChunkSize,
     chunk_count: u64,
-    /// The whole tree, without what is still open.
+    /// The whole tree, without the open nodes.
     child: Child,
-    /// The node of each level that is being changed, from the leaves up.
+    /// The open node of each level, from the leaves up.
     levels: Vec<Option<Open>>,
-    /// The first chunk that may still be looked at: it is behind the last leaf that was set, and not before the node of
-    /// leaves that was opened last.
+    /// The first chunk that may still be read: it comes after the last leaf that was set, and does not precede the last
+    /// opened node of leaves.
     next: u64,
     statistics: Statistics,
 }
 
 struct Open {
-    /// Which node of its level.
+    /// Its position within its level.
     number: u64,
     node: Node,
     changed: bool,
 }
 
 impl<'a> TreeEditor<'a> {
-    /// Edits the tree of `root`, whose chunks have `size` and count as `statistics`. Nodes are read from `source`, new
-    /// ones are put into `sink`; both are encrypted with `cipher`.
+    /// Edits the tree of `root`, whose chunks have `size` and the statistics `statistics`. Nodes are read from
+    /// `source`, and new ones are put into `sink`; both are encrypted with `cipher`.
     #[must_use]
     pub fn new(
         (source, sink): (&'a dyn ObjectSource, &'a dyn ObjectSink),
@@ -66,14 +67,14 @@ impl<'a> TreeEditor<'a> {
         Self { source, sink, cipher, size, chunk_count, child, levels, next: 0, statistics }
     }
 
-    /// Lets the image reach as far as `chunk_count` chunks, if it does not yet; the new ones are free. Comes first.
+    /// Extends the image to at least `chunk_count` chunks; the new ones are free. Call it before all other methods.
     pub fn grow(&mut self, chunk_count: u64) {
         assert!(self.levels.iter().all(Option::is_none), "a tree grows before it is changed");
         let more = chunk_count.saturating_sub(self.chunk_count);
         self.statistics.add(&Leaf::Free, more);
         self.chunk_count += more;
-        // What was the whole tree is the first child of the first new level. Its nodes stay open, since what is set
-        // next may be in them.
+        // The old tree becomes the first child of the first new level. Its nodes stay open, because the next changes
+        // may be in them.
         let mut first = (self.child != Child::Free).then(|| vec![self.child]);
         for _ in self.height()..Root::height_of(self.chunk_count) {
             let node = first.as_mut().map(|first| Node::Children(std::mem::take(first)));
@@ -81,14 +82,14 @@ impl<'a> TreeEditor<'a> {
         }
     }
 
-    /// Chunk `index`, which is above all that were set, and not before the node of leaves that was looked at last.
+    /// Chunk `index`, which must come after all that were set, and must not precede the last opened node of leaves.
     pub fn get(&mut self, index: u64) -> Result<Leaf> {
         self.open(index)?;
         Ok(self.leaves().get(slot(index)).cloned().unwrap_or(Leaf::Free))
     }
 
-    /// The first chunk of `range` that is not free, `None` if there is none; `range` begins as [`Self::get`] says. Free
-    /// subtrees are passed over, and nothing behind `range` is looked at.
+    /// The first chunk of `range` that is not free, `None` if there is none. The start of `range` is limited as in
+    /// [`Self::get`]. Free subtrees are skipped, and nothing after `range` is read.
     pub fn next_allocated(&mut self, range: Range<u64>) -> Result<Option<u64>> {
         let (mut index, end) = (range.start, range.end.min(self.chunk_count));
         while index < end {
@@ -102,7 +103,7 @@ impl<'a> TreeEditor<'a> {
         Ok(None)
     }
 
-    /// Makes the chunks of `range`, which begins as [`Self::get`] says, free.
+    /// Frees the chunks of `range`, whose start is limited as in [`Self::get`].
     pub fn free(&mut self, range: Range<u64>) -> Result<()> {
         let mut index = range.start;
         while let Some(allocated) = self.next_allocated(index..range.end)? {
@@ -112,14 +113,14 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
-    /// Where the next subtree begins that is not free, behind the open node of leaves that holds chunk `index`; behind
-    /// the image's end if there is none.
+    /// The start of the next subtree that is not free, after the open node of leaves that holds chunk `index`; the
+    /// image's end if there is none.
     fn behind(&mut self, index: u64) -> u64 {
         let mut next = (index / span(1) + 1) * span(1);
         for level in 1..self.height() {
             let number = next / span(level);
             if next / span(level + 1) != index / span(level + 1) {
-                // The node of this level ended with the one below.
+                // The node of this level ended together with the one below.
                 continue;
             }
             let children = self.children(usize::from(level)).get(slot(number)..).unwrap_or_default();
@@ -131,7 +132,7 @@ impl<'a> TreeEditor<'a> {
         next
     }
 
-    /// Makes chunk `index` `leaf`; `index` is as [`Self::get`] says.
+    /// Sets chunk `index` to `leaf`; `index` is limited as in [`Self::get`].
     pub fn set(&mut self, index: u64, leaf: Leaf) -> Result<()> {
         let before = self.get(index)?;
         self.next = index + 1;
@@ -149,7 +150,7 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
-    /// The new tree, and what its chunks count. Errors are those of the sink.
+    /// The new tree, and the statistics of its chunks. Fails with errors of the sink.
     pub fn finish(mut self) -> Result<(Root, Statistics)> {
         self.close(self.levels.len() - 1)?;
         let root = Root { child: self.child, height: self.height(), chunk_count: self.chunk_count };
@@ -224,7 +225,7 @@ impl<'a> TreeEditor<'a> {
     }
 }
 
-/// Where entry `index` of a level stands in its node.
+/// The position of entry `index` of a level in its node.
 fn slot(index: u64) -> usize {
     usize::try_from(index % TREE_FANOUT).expect("below the fan-out")
 }

@@ -1,4 +1,4 @@
-//! The demo's disks: the source, targets full of random bytes, and what proves that they became the source.
+//! The demo's disks: the source, targets filled with random bytes, and the check that they equal the source.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,9 +10,9 @@ use disk::{DiskMap, ReadAt as _, SurveyOptions};
 
 use crate::Failure;
 
-/// How much is filled or compared at once.
+/// How many bytes are filled or compared at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What the disk is made of without root: mostly readable by all, and much like a system.
+/// Contents of the disk without root: files that look like a system's and that everybody may read.
 const PLAIN_CONTENT: &str = "/usr/share";
 
 /// The source, and its map.
@@ -32,19 +32,19 @@ impl Disk {
         self.map.window.len_bytes()
     }
 
-    /// What its filesystems use.
+    /// The sectors that its filesystems use.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.map.allocated.sectors() * base::limits::SECTOR_BYTES
     }
 }
 
-/// A target, and the seed of what it was filled with.
+/// A target, and the seed of its first contents.
 pub(crate) struct Target {
     pub path: PathBuf,
     seed: u64,
 }
 
-/// A Debian disk that boots, beside the folder so that it is kept for the next time.
+/// A Debian disk that boots. It lies next to the folder, so that it is kept for the next time.
 pub(crate) fn debian(folder: &Path) -> Result<Disk, Failure> {
     let path = folder.with_file_name("debian").join("disk.img");
     tool(Command::new("tools/debian-disk.sh").arg(&path))?;
@@ -54,7 +54,7 @@ pub(crate) fn debian(folder: &Path) -> Result<Disk, Failure> {
 /// A disk with a GPT and one ext4 of this machine's files, made without root.
 pub(crate) fn plain(folder: &Path) -> Result<Disk, Failure> {
     let (path, content) = (folder.join("plain.img"), folder.join("plain"));
-    // It fails for what only root may read, which is left out; that the rest is something shows below.
+    // `cp` fails for files that only root may read, and leaves them out. That the others were copied is checked below.
     let _ = tool(Command::new("cp").args(["-R", PLAIN_CONTENT]).arg(&content));
     let usage = tool(Command::new("du").arg("-sm").arg(&content))?;
     let used_mib: u64 = usage.split_whitespace().next().ok_or("`du` printed nothing")?.parse()?;
@@ -86,13 +86,14 @@ pub(crate) fn fill_targets(folder: &Path, count: u32, bytes: u64) -> Result<Vec<
 }
 
 impl Target {
-    /// What it was filled with at `offset`, a multiple of `PIECE_BYTES`.
+    /// The first contents at `offset`, a multiple of `PIECE_BYTES`.
     fn random_at(&self, offset: u64, piece: &mut [u8]) {
         Chance::from_seed((self.seed << 48) + offset).fill(piece);
     }
 }
 
-/// Compares each target with the source: what filesystems use must be the source's, all else what it was filled with.
+/// Compares each target with the source: sectors that filesystems use must equal the source's, and all others must be
+/// as before.
 pub(crate) fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failure> {
     let disk = disk::open_source(&source.path)?;
     on_each(targets, |target| {
@@ -120,7 +121,7 @@ pub(crate) fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failu
     })
 }
 
-/// Runs the check of ext4 itself on every such partition.
+/// Runs e2fsck on every ext4 partition.
 pub(crate) fn check_filesystem(source: &Disk, target: &Path) -> Result<(), Failure> {
     for partition in &source.map.partitions {
         if partition.filesystem.as_ref().is_some_and(|filesystem| filesystem.kind == "ext4") {
@@ -139,7 +140,7 @@ fn on_each(targets: &[Target], work: impl Fn(&Target) -> Result<(), Failure> + S
     })
 }
 
-/// Runs a tool to its end and returns what it printed. Users other than root often lack `/usr/sbin` in their path.
+/// Runs a tool and returns its output. Users other than root often lack `/usr/sbin` in their path.
 fn tool(command: &mut Command) -> Result<String, Failure> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let name = command.get_program().to_string_lossy().into_owned();
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
     use base::ExtentSet;
 
-    /// A source of random bytes, of which some are used.
+    /// A source of random bytes of which a part is in use.
     fn source(folder: &Path) -> Disk {
         let path = folder.join("source.img");
         let mut bytes = vec![0; 3 * 1024 * 1024 + 512];

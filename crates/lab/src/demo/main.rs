@@ -1,9 +1,9 @@
-//! `make demo`: the main job on real input. One disk is captured and served; four hosts fetch it at the same time by
-//! multicast, a fifth joins late; all five are compared with the source, one is checked and booted. A sixth machine
-//! boots at once, from a disk of which nothing is there yet.
+//! `make demo`: the main job on real input. One disk is captured and served. Four hosts fetch it at the same time by
+//! multicast, a fifth joins late. All five are compared with the source; one is checked and booted. A sixth machine
+//! boots at once from a disk that fetches its data on demand.
 //!
-//! As root the hosts are a lab and the disk is a Debian one. Without root all runs on loopback with a disk that is not
-//! made to boot, and the table says what was left out.
+//! As root the hosts are in a lab and the disk is a Debian one. Without root everything runs on loopback with a disk
+//! that does not boot, and the table says what was left out.
 
 mod disks;
 mod place;
@@ -26,11 +26,12 @@ use report::{AtOnce, Report};
 const TOGETHER: u32 = 4;
 /// The one that joins late.
 const LATE: u32 = 5;
-/// The one that does not wait for its disk.
+/// The one that boots before its disk has arrived.
 const AT_ONCE: u32 = 6;
 const IMAGE: &str = "debian";
 
-/// Captures a disk, multicasts it to five hosts, verifies and boots it; boots a sixth while its disk is on its way.
+/// Captures a disk, multicasts it to five hosts, verifies and boots it; boots a sixth from a disk that is still
+/// arriving.
 #[derive(Parser)]
 struct Arguments {
     /// Folder for disks and repository, which take about 13 GiB while the demo runs.
@@ -120,7 +121,7 @@ fn boot(disk: &Path) -> Result<Duration, Failure> {
     until_login(Medium::File(disk))
 }
 
-/// Boots a machine from the server's image, of which it has nothing when it is switched on.
+/// Boots a machine from the server's image. Nothing of it is on the host when the machine is switched on.
 fn boot_at_once(place: &Place, folder: &Path) -> Result<AtOnce, Failure> {
     step("booting a sixth machine at once: its disk comes as it is read");
     let server = Server::start(place, folder)?;
@@ -142,7 +143,7 @@ fn step(what: &str) {
     eprintln!("==> {what}");
 }
 
-/// The demo's folder; what is large goes when the demo ends.
+/// The demo's folder; its large files are removed when the demo ends.
 struct Folder(PathBuf, bool);
 
 impl Folder {
@@ -159,13 +160,13 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.1 {
-            // What stays is named in the way; the next run empties the folder again.
+            // Left-over files may be in the way, so the next run empties the folder again.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 }
 
-/// A rate for people.
+/// A rate as text.
 fn per_second(bytes: u64, time: Duration) -> String {
     #[expect(
         clippy::cast_precision_loss,

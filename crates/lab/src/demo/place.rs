@@ -10,7 +10,7 @@ use crate::Failure;
 pub(crate) enum Place {
     /// Hosts of a star.
     Lab { star: Star, rate_bits_per_second: u64 },
-    /// All on loopback, the server at a port that was free.
+    /// All on loopback, with the server on a free port.
     Loopback { port: u16, why: String },
 }
 
@@ -60,7 +60,7 @@ impl Place {
         }
     }
 
-    /// What the first fetching host received so far; on loopback, all that went over it.
+    /// What the first fetching host received so far; on loopback, all traffic.
     pub(crate) fn received_bytes(&self) -> Result<u64, Failure> {
         match self {
             Self::Lab { star, .. } => Ok(star.traffic()?[1].received.bytes),
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// The first number behind `lo:` in `/proc/net/dev`.
+/// The first number after `lo:` in `/proc/net/dev`.
 fn loopback_bytes(table: &str) -> Result<u64, Failure> {
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix("lo:"));
     let field =

@@ -1,4 +1,4 @@
-//! Running the `diskcast` binary as a person would, and reading what it says with `--json`.
+//! Runs the `diskcast` binary as a user would, and reads its `--json` output.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::Failure;
 use crate::place::Place;
 
-/// Seconds after which what runs hangs. `timeout` (coreutils) ends it, and passes on the signals that it gets itself.
+/// Time limit of each program in seconds. `timeout` (coreutils) ends it, and passes on the signals that it gets itself.
 const PATIENCE: &str = "300";
 
-/// What a capture said.
+/// The report of a capture.
 pub(crate) struct Captured {
     /// From the start of the program to its end.
     pub took: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Captured {
     pub image_bytes: u64,
 }
 
-/// What a fetch said.
+/// The report of a fetch.
 pub(crate) struct Fetched {
     /// When the program was started.
     pub began: Instant,
@@ -31,17 +31,17 @@ pub(crate) struct Fetched {
     pub received: Duration,
     /// From then until all was written, read back and the program ended.
     pub installed: Duration,
-    /// How the bytes came.
+    /// By which transport the bytes came.
     pub transport: String,
 }
 
-/// What the server said of a session that ended.
+/// The server's report of a session that has ended.
 pub(crate) struct Statistics {
-    /// Payload of all blocks, first and again.
+    /// Payload of all blocks, first and repeated.
     pub payload_bytes: u64,
     /// Bytes of all objects of the image.
     pub image_bytes: u64,
-    /// Blocks sent again: for those who joined late, had no buffer, or lost them.
+    /// Blocks sent again: for receivers that joined late, had no buffer, or lost them.
     pub resent_blocks: [u64; 3],
 }
 
@@ -99,9 +99,9 @@ impl Server {
         Job::start(command.arg(&self.token).args([&self.url, image]).arg(target))
     }
 
-    /// Asks the server to end and returns what it did in its multicast session, if there was one.
+    /// Asks the server to end and returns the report of its multicast session, if there was one.
     pub(crate) fn stop(mut self) -> Result<Option<Statistics>, Failure> {
-        // One that has ended by itself tells so when it is waited for.
+        // One that has ended by itself reports that when it is waited for.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let mut said = String::new();
         self.lines.read_to_string(&mut said)?;
@@ -159,7 +159,7 @@ impl Machine {
         lines.read_line(&mut first)?;
         record(&first, "attached")?;
         let socket = disks.join(&name).join("nbd.sock");
-        // What it says later is for nobody, but must not stop it.
+        // Its later output is not needed, but must not block it.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         Ok(Self { child, name, disks, socket })
     }
@@ -169,12 +169,12 @@ impl Machine {
         &self.socket
     }
 
-    /// What it is called there.
+    /// Its NBD export name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of objects that came so far, asked for or not.
+    /// Bytes of objects that have arrived so far.
     pub(crate) fn moved_bytes(&self) -> Result<u64, Failure> {
         let (said, _) = Job::start(&mut self.command("disks")?)?.finish()?;
         let disk = record(&said, "disk")?;
@@ -214,7 +214,7 @@ fn statistics(said: &Value) -> Result<Statistics, Failure> {
     })
 }
 
-/// Waits for a fetch and reads what it said.
+/// Waits for a fetch and reads its report.
 pub(crate) fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
     let began = job.began;
     let (output, installed) = job.finish()?;
@@ -224,12 +224,12 @@ pub(crate) fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
     Ok(Fetched { began, received: Duration::from_secs_f64(received), installed, transport })
 }
 
-/// A program that runs, and is ended if nobody waits for it.
+/// A running program, which is ended if nobody waits for it.
 pub(crate) struct Job {
     name: String,
     pid: Pid,
     began: Instant,
-    /// Its output and when it ended; `None` once that was taken.
+    /// Its output and the time of its end; `None` after that was taken.
     waiter: Option<JoinHandle<(std::io::Result<Output>, Instant)>>,
 }
 
@@ -250,7 +250,7 @@ impl Job {
         self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Its output and the time it took; a failure holds all that it said.
+    /// Its output and the time it took; a failure contains all its output.
     fn finish(mut self) -> Result<(String, Duration), Failure> {
         let waiter = self.waiter.take().expect("only this takes it");
         let (output, ended) = waiter.join().expect("waiting does not panic");
@@ -266,13 +266,13 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if !self.is_done() {
-            // It may end by itself at this moment, which is as good.
+            // It may end by itself at this moment, which is fine.
             let _ = kill_process(self.pid, Signal::TERM);
         }
     }
 }
 
-/// The program beside this one.
+/// The program next to this one.
 fn program() -> Result<PathBuf, Failure> {
     Ok(std::env::current_exe()?.with_file_name("diskcast"))
 }

@@ -9,24 +9,24 @@ use crate::disks::Disk;
 use crate::per_second;
 use crate::program::{Captured, Fetched, Statistics};
 
-/// All that the demo found.
+/// All results of the demo.
 pub(crate) struct Report {
     pub place: String,
     pub source: Disk,
     pub captured: Captured,
     pub fetched: Vec<Fetched>,
     pub statistics: Option<Statistics>,
-    /// Until the login prompt, where a disk was booted.
+    /// Time to the login prompt, if a disk was booted.
     pub booted: Option<Duration>,
-    /// The machine that did not wait for its disk.
+    /// The machine that booted before its disk had arrived.
     pub at_once: Option<AtOnce>,
 }
 
-/// A boot from a disk of which nothing was there.
+/// A boot from a disk that was empty at first.
 pub(crate) struct AtOnce {
-    /// Until the login prompt.
+    /// Time to the login prompt.
     pub until_prompt: Duration,
-    /// Bytes of objects that had come until then.
+    /// Bytes of objects that had arrived by then.
     pub moved_bytes: u64,
 }
 
@@ -90,7 +90,7 @@ impl Report {
         for (index, host) in self.fetched.iter().enumerate() {
             let joined = show_duration(host.began - first);
             let (received, installed) = (show_duration(host.received), show_duration(host.installed));
-            // What counts for a person: the disk's content over the time until it is there.
+            // The figure that matters to a person: the disk's content over the time until it is installed.
             let rate = per_second(self.source.allocated_bytes(), host.installed);
             let (name, transport) = (index + 1, &host.transport);
             writeln!(f, "{name:<10} {joined:>10} {received:>10} {installed:>10} {rate:>12}  {transport}")?;

@@ -1,5 +1,5 @@
-//! Block groups: where their metadata lies, and what their bitmaps say. Layout as in e2fsprogs (closefs.c,
-//! `ext2fs_super_and_bgd_loc2`), checksums as in Linux (fs/ext4/super.c, fs/ext4/bitmap.c).
+//! Block groups: where their metadata lies, and which blocks their bitmaps mark as used. Layout as in e2fsprogs
+//! (closefs.c, `ext2fs_super_and_bgd_loc2`), checksums as in Linux (fs/ext4/super.c, fs/ext4/bitmap.c).
 
 use base::wire::{Reader, Truncated};
 
@@ -11,7 +11,7 @@ use crate::volume::Volume;
 
 /// The group's bitmap was never written: nothing but metadata is in use.
 const BLOCK_UNINIT: u16 = 2;
-/// Where a descriptor's own checksum stands, and behind it the part for 64 bits.
+/// Where a descriptor's own checksum stands, and after it the part for 64 bits.
 const CHECKSUM_OFFSET: usize = 0x1E;
 const HIGH_OFFSET: usize = 0x20;
 
@@ -81,7 +81,7 @@ pub(super) fn read(volume: &Volume, superblock: &Superblock) -> std::result::Res
 struct Layout<'a> {
     superblock: &'a Superblock,
     descriptors_per_block: u64,
-    /// Blocks of descriptors behind each copy of the superblock.
+    /// Number of blocks of descriptors after each copy of the superblock.
     old_descriptor_blocks: u64,
     meta_groups: bool,
 }
@@ -120,7 +120,7 @@ impl<'a> Layout<'a> {
         start.max(SUPERBLOCK_OFFSET / self.superblock.block_bytes())
     }
 
-    /// Whether the descriptors of `group` lie in its meta group, rather than behind the superblock.
+    /// Whether the descriptors of `group` lie in its meta group, and not after the superblock.
     fn is_in_meta_group(&self, group: u64) -> bool {
         self.meta_groups && group / self.descriptors_per_block >= self.superblock.first_meta_group
     }
@@ -162,7 +162,7 @@ struct Walk<'a, 'v> {
     superblock: &'a Superblock,
     layout: Layout<'a>,
     used: Coverage,
-    /// The block of descriptors at hand.
+    /// The current block of descriptors.
     descriptors: Vec<u8>,
     bitmap: Vec<u8>,
 }
@@ -178,7 +178,7 @@ impl Walk<'_, '_> {
         self.mark(descriptor.inode_table, self.superblock.inode_table_blocks())?;
         let uninit = self.superblock.features.has_group_checksums() && descriptor.flags & BLOCK_UNINIT != 0;
         if uninit {
-            // What other groups keep here is marked when their turn comes.
+            // What other groups store here is marked when their turn comes.
             return Ok(());
         }
         self.volume.read(&mut self.bitmap, descriptor.block_bitmap * self.superblock.block_bytes())?;
@@ -205,7 +205,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The descriptor of `group`, its checksum held against it. Groups come in ascending order.
+    /// The descriptor of `group`, after its checksum was verified. Groups come in ascending order.
     fn descriptor(&mut self, group: u64) -> std::result::Result<Descriptor, Why> {
         let index = group % self.layout.descriptors_per_block;
         if index == 0 {
@@ -223,7 +223,7 @@ impl Walk<'_, '_> {
         Ok(descriptor)
     }
 
-    /// What the checksum of a descriptor should be, if the filesystem has such.
+    /// The expected checksum of a descriptor, if the filesystem has checksums.
     fn descriptor_checksum(&self, group: u64, bytes: &[u8]) -> Option<u16> {
         let number = u32::try_from(group).ok()?.to_le_bytes();
         let (head, tail) = (&bytes[..CHECKSUM_OFFSET], &bytes[HIGH_OFFSET..]);
@@ -238,7 +238,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Holds the bitmap at hand against the checksum in its descriptor.
+    /// Compares the current bitmap with the checksum in its descriptor.
     fn check_bitmap(&self, group: u64, descriptor: &Descriptor) -> std::result::Result<(), Why> {
         if !self.superblock.features.has_ro_compat(feature::METADATA_CSUM) {
             return Ok(());
@@ -272,7 +272,7 @@ impl Walk<'_, '_> {
         require(all, || format!("the metadata of group {group} lie where they cannot"))
     }
 
-    /// Marks what the bitmap at hand says of `clusters` clusters; returns how many are free.
+    /// Marks the used clusters of the current bitmap, which describes `clusters` clusters; returns how many are free.
     fn take_bitmap(&mut self, group: u64, clusters: u64) -> u64 {
         let (start, per_cluster) = (self.superblock.group_start(group), self.superblock.cluster_blocks());
         let sectors = self.superblock.block_sectors();
@@ -288,7 +288,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// The runs of ones among the first `count` bits, each as its first bit and the one behind it.
+/// The runs of ones among the first `count` bits, each as its first bit and the one after it.
 fn runs(bitmap: &[u8], count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -117,7 +117,7 @@ impl Features {
         self.ro_compat & bit != 0
     }
 
-    /// Whether group descriptors bear checksums, without which their flags count for nothing.
+    /// Whether group descriptors have checksums. Without these their flags are ignored.
     pub(super) fn has_group_checksums(self) -> bool {
         self.has_ro_compat(feature::GDT_CSUM | feature::METADATA_CSUM)
     }
@@ -133,11 +133,11 @@ pub(super) struct Superblock {
     pub(super) first_data_block: u64,
     pub(super) blocks_per_group: u64,
     pub(super) inodes_per_group: u64,
-    /// Blocks of descriptors kept free for growing, behind those in use.
+    /// Blocks of descriptors that are reserved for growing, after those in use.
     pub(super) reserved_descriptor_blocks: u64,
     pub(super) first_meta_group: u64,
     pub(super) backup_groups: [u32; 2],
-    /// What checksums of group descriptors and bitmaps begin with.
+    /// Initial value for the checksums of group descriptors and bitmaps.
     pub(super) checksum_seed: u32,
     log_block: u32,
     log_cluster: u32,
@@ -157,7 +157,7 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    /// The superblock of `volume`, if its magic number is there; not yet checked.
+    /// The superblock of `volume`, not checked yet, if its magic number is there.
     pub(super) fn read(volume: &Volume) -> Result<Option<Self>> {
         let Some(bytes) = volume.peek(SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES)? else { return Ok(None) };
         Ok(Self::parse(&bytes).ok().flatten())
@@ -209,7 +209,7 @@ impl Superblock {
         reader.bytes(4)?;
         self.first_meta_group = reader.u32()?.into();
         if self.revision == 0 {
-            // The first revision had fixed inodes and none of the fields behind.
+            // The first revision had inodes of fixed size and none of the following fields.
             self.features = Features::default();
             self.inode_bytes = 128;
         }
@@ -219,7 +219,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Fields far behind, each by its offset.
+    /// Fields far from the beginning, each by its offset.
     fn parse_late(&mut self, bytes: &[u8]) -> std::result::Result<(), Truncated> {
         let at = |offset: usize| Reader::new(bytes.get(offset..).unwrap_or_default());
         self.blocks_high = at(0x150).u32()?;
@@ -292,7 +292,7 @@ impl Superblock {
         Ok(Some(self.mmp_block))
     }
 
-    /// Refuses what this reader does not know in every part.
+    /// Refuses features that this reader does not know completely.
     pub(super) fn check_known(&self) -> std::result::Result<(), Why> {
         use feature::{
             COMPAT_KNOWN, HAS_JOURNAL, INCOMPAT_KNOWN, JOURNAL_DEV, METADATA_CSUM, RO_COMPAT_KNOWN,
@@ -316,7 +316,7 @@ impl Superblock {
         })
     }
 
-    /// Refuses what is dirty or contradicts itself.
+    /// Refuses a filesystem that is dirty or contradicts itself.
     pub(super) fn check_sound(&self, volume: &Volume) -> std::result::Result<(), Why> {
         let checked = self.features.has_ro_compat(feature::METADATA_CSUM);
         require(!checked || self.checksum_holds, || "the checksum of its superblock is wrong".to_owned())?;
