@@ -18,7 +18,7 @@ pub(crate) const HOSTS_MAX: u32 = 1000;
 /// Options of a star.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StarOptions {
-    /// Number of hosts, host 0 (the server, by convention) among them: 1 to [`HOSTS_MAX`].
+    /// Number of hosts, host 0 (the server, by convention) among them: 1 to `HOSTS_MAX`.
     pub hosts: u32,
     /// Rate of every link in both directions; not shaped if `None`.
     pub rate_bits_per_second: Option<u64>,

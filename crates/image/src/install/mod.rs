@@ -1,6 +1,6 @@
 //! Install: puts a version on a target. A chunk is written only after both of its digests were verified.
 //!
-//! Objects are pushed by a receiver ([`Installer::offer`]) or pulled from a source ([`install`]). Worker threads decode
+//! Objects are offered as they arrive ([`Installer::offer`]). Worker threads decode
 //! and write; another thread writes zeros and frees space at the same time. [`Installer::finish`] returns when the
 //! target is durable and was read back.
 
