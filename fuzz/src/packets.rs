@@ -51,6 +51,7 @@ fn downstream() -> Vec<Vec<u8>> {
         timestamp_us: 4,
         cursor: 5,
         idle: false,
+        calm: false,
         receivers: 3,
         report_interval: Duration::from_millis(20),
         echo: None,

@@ -8,6 +8,7 @@ use base::limits;
 use bytes::Bytes;
 use proto::multicast::ReceiverCounters;
 
+use super::outage::Reach;
 use crate::clock::Stop;
 use crate::interface::Interface;
 use crate::waker::Waker;
@@ -32,8 +33,11 @@ pub struct ReceiveOptions {
     pub silent_after: Duration,
     /// The session has failed after this time without a new object, although packets arrive and there is room.
     pub stalled_after: Duration,
-    /// Whether to leave the session when the network loses a large part of its packets to this receiver.
+    /// Whether to leave the session when the link to this receiver carries less than the session sends.
     pub leaves_if_slow: bool,
+    /// Asks for the server when a session that had worked falls silent. The receiver goes on listening until the
+    /// server has answered. `None`: such a session has failed at once.
+    pub reach: Option<Reach>,
     /// Ends the receiving.
     pub stop: Stop,
 }
@@ -51,6 +55,7 @@ impl ReceiveOptions {
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
             leaves_if_slow: true,
+            reach: None,
             stop: Stop::new(),
         }
     }
@@ -132,7 +137,7 @@ pub enum End {
     },
     /// Packets arrive, but no new blocks.
     Stalled,
-    /// The network loses a large part of the packets to this receiver.
+    /// The link to this receiver carries less than the session sends.
     TooSlow,
     /// The server was restarted: request a new grant.
     NewEpoch,

@@ -7,6 +7,7 @@ pub mod bundle;
 mod consumer;
 mod driver;
 pub mod order;
+mod outage;
 mod outgoing;
 mod readahead;
 pub mod receiver;

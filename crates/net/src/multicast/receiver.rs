@@ -23,6 +23,8 @@ use proto::multicast::{
 use super::buffers::Buffers;
 use super::bundle::{BUNDLE_BLOCKS_MAX, Lacked, Packing};
 pub use super::consumer::{Accept, Consumer, End, ReceiveOptions, Received, SessionView, Wish};
+use super::outage::Outage;
+pub use super::outage::Reach;
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
@@ -85,6 +87,7 @@ pub fn receive(
         heard: false,
         heard_at: clock.now(),
         end: None,
+        outage: None,
         finishing: false,
         moved_at: clock.now(),
         counted: Counted::default(),
@@ -198,6 +201,8 @@ struct Driver<'a> {
     heard_at: Instant,
     /// Why the session has ended, according to the state machine.
     end: Option<End>,
+    /// The session had worked, and is silent now.
+    outage: Option<Outage>,
     /// The consumer will want nothing more.
     finishing: bool,
     /// When the consumer last took an object, or had no room for one.
@@ -258,6 +263,10 @@ impl Driver<'_> {
             // Packets with another epoch are not authenticated: they are believed only while the old epoch is silent.
             Some(End::NewEpoch) if now.since(self.heard_at) < EPOCH_DOUBT => None,
             Some(end) => Some(end),
+            None if self.outage.is_some() => {
+                let is_final = self.outage.as_mut().is_some_and(|outage| outage.is_final(now));
+                is_final.then_some(End::Silent { heard: true })
+            }
             None if self.heard => stuck.then_some(End::Stalled),
             None => stuck.then_some(End::Silent { heard: false }),
         }
@@ -427,10 +436,13 @@ impl Driver<'_> {
                     let stored = self.lacked.stored(object);
                     self.counted.unanswered += stored.map(|stored| self.get_otherwise(stored)).sum::<u64>();
                 }
-                ReceiverEvent::Silent { .. } => self.end = Some(End::Silent { heard: self.heard }),
+                ReceiverEvent::Silent { .. } => match self.options.reach.as_ref().filter(|_| self.heard) {
+                    Some(reach) => self.outage = Some(Outage::begin(reach)),
+                    None => self.end = Some(End::Silent { heard: self.heard }),
+                },
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
-                ReceiverEvent::Resumed => self.end = None,
+                ReceiverEvent::Resumed => (self.end, self.outage) = (None, None),
                 ReceiverEvent::TooSlow if self.options.leaves_if_slow => self.end = Some(End::TooSlow),
                 ReceiverEvent::TooSlow => {}
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
