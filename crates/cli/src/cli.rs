@@ -10,7 +10,7 @@ use crate::commands;
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit"]),
-    ("To many machines", &["serve", "fetch", "token"]),
+    ("To many machines", &["serve", "fetch", "status", "token"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -78,6 +78,7 @@ pub(crate) enum Command {
     Install(commands::install::Args),
     Fetch(commands::fetch::Args),
     Serve(commands::serve::Args),
+    Status(commands::status::Args),
     Attach(commands::attach::Args),
     Detach(commands::detach::Args),
     Disks(commands::disks::Args),

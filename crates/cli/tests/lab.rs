@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Stdio};
 
 use common::{Bench, Served, assert_same};
@@ -122,7 +123,7 @@ fn hosts_that_hear_no_multicast_or_whose_server_was_cut_off_get_the_image_and_ho
     star.heal(0).unwrap();
     for fetching in others {
         let report = fetching.end();
-        assert_eq!((&report["transport"], &report["sessions"]), (&"multicast".into(), &2.into()), "{report}");
+        assert_eq!((&report["transport"], &report["sessions"]), (&"multicast".into(), &1.into()), "{report}");
     }
     let report = deaf.end();
     assert_eq!(
@@ -181,9 +182,43 @@ fn a_host_on_a_slow_port_holds_nobody() {
     }
     let report = slow.end();
     assert_eq!(report["transport"], "multicast and unicast", "{report}");
-    assert!(report["unicast_reason"].as_str().unwrap().contains("too slow"), "{report}");
+    assert!(report["unicast_reason"].as_str().unwrap().contains("carries less"), "{report}");
     for index in 1..5 {
         assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
     }
     assert!(session(server)["unicast_bytes"].as_u64() > Some(0), "what it takes by unicast is counted");
+}
+
+#[test]
+fn a_host_whose_port_carries_other_traffic_leaves_it_to_that_and_gets_the_image() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let options = StarOptions { hosts: 5, rate_bits_per_second: Some(50_000_000), ..StarOptions::default() };
+    let (star, bench, server, disk) = room(&options, 128, "");
+    star.shape_host(0, 200_000_000, 1 << 20).unwrap();
+    // Host 4 sends to host 3 as fast as TCP can.
+    let address = (star.host(3).ipv4(), 5201);
+    let listener = star.host(3).run(move || TcpListener::bind(address)).unwrap().join().unwrap().unwrap();
+    let connect = move || TcpStream::connect(address);
+    let mut sender = star.host(4).run(connect).unwrap().join().unwrap().unwrap();
+    let (mut arriving, _) = listener.accept().unwrap();
+    let closing = sender.try_clone().unwrap();
+    let writer = std::thread::spawn(move || while sender.write_all(&[7; 1 << 16]).is_ok() {});
+    let reader = std::thread::spawn(move || std::io::copy(&mut arriving, &mut std::io::sink()).unwrap_or(0));
+
+    let start = |index| Fetching::start(&bench, star.host(index), &server.url, "");
+    let (shared, others) = (start(3), [start(1), start(2)]);
+    for fetching in others {
+        let report = fetching.end();
+        assert_eq!(report["transport"], "multicast", "{report}");
+    }
+    let report = shared.end();
+    assert!(report["unicast_reason"].as_str().unwrap().contains("carries less"), "{report}");
+    closing.shutdown(Shutdown::Both).unwrap();
+    writer.join().unwrap();
+    assert!(reader.join().unwrap() > 1 << 20, "TCP delivered something");
+    for index in 1..4 {
+        assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
+    }
 }

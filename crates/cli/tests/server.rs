@@ -231,6 +231,57 @@ fn a_fetch_survives_a_server_that_is_killed_and_started_again() {
 }
 
 #[test]
+fn a_server_tells_what_became_of_each_machine() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 64, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--rate 100M");
+    let fetch =
+        |name: &str| format!("fetch {} web {name}.img --token-file join.token --receiver {name}", server.url);
+    assert!(bench.see(&fetch("pc1")).ends_with("exit: 0\n"));
+    let begin = |name: &str| {
+        let mut child =
+            bench.command(&fetch(name)).arg("--json").stdout(std::process::Stdio::piped()).spawn().unwrap();
+        // The first line of progress shows that objects arrive.
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        lines.next().unwrap().unwrap();
+        (child, lines)
+    };
+    let (mut stopped, rest) = begin("pc2");
+    let pid = rustix::process::Pid::from_raw(stopped.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    drop(rest);
+    assert_eq!(stopped.wait().unwrap().code(), Some(130));
+    let (mut killed, _rest) = begin("pc3");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+
+    let status = format!("status {} --token-file join.token", server.url);
+    let stage = |name: &str| {
+        let hosts = bench.json(&status);
+        let host = hosts.iter().find(|line| line["type"] == "host" && line["host"] == name);
+        host.map_or(String::new(), |host| host["stage"].as_str().unwrap().to_owned())
+    };
+    while stage("pc3") != "gone" {
+        assert_eq!(stage("pc1"), "verified");
+    }
+    let seen = bench.see(&status);
+    for words in ["MACHINE", "pc1", "verified", "pc2", "failed", "pc3", "gone", "interrupted", "SESSION"] {
+        assert!(seen.contains(words), "{words} is missing in\n{seen}");
+    }
+    // A token for other images shows nothing of these.
+    bench.keep_secret("other.token", bench.command("token --image other").output().unwrap().stdout);
+    let hidden = bench.see(&format!("status {} --token-file other.token", server.url));
+    assert!(hidden.contains("no machine has fetched") && !hidden.contains("pc1"), "{hidden}");
+    let (_, log) = server.stop();
+    let ends: Vec<_> =
+        log.iter().filter(|line| line["type"] == "host_ended").map(|line| &line["host"]).collect();
+    let ends: Vec<_> =
+        ends.iter().map(|host| (host["host"].as_str().unwrap(), host["stage"].as_str().unwrap())).collect();
+    assert_eq!(ends, [("pc1", "verified"), ("pc2", "failed"), ("pc3", "gone")]);
+}
+
+#[test]
 fn an_interface_that_does_not_exist_is_an_error_at_the_start() {
     let bench = Bench::new();
     bench.disk("disk.img", 1, 1);
@@ -243,7 +294,7 @@ fn an_interface_that_does_not_exist_is_an_error_at_the_start() {
             refused.contains("no interface is called, or has the address, `nosuch`; there are"),
             "{refused}"
         );
-        assert!(refused.ends_with("exit: 3\n"), "{refused}");
+        assert!(refused.ends_with("exit: 10\n"), "{refused}");
     }
 }
 

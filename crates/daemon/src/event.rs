@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use base::units::{show_bits_per_second, show_bytes};
-use net::api::SessionStatistics;
+use base::units::{show_bits_per_second, show_bytes, show_duration};
+use net::api::{HostStage, HostStatus, SessionStatistics};
 use serde::Serialize;
 
 /// Something that happened.
@@ -45,6 +46,11 @@ pub enum Event {
     SessionEnded {
         /// Its statistics.
         statistics: Box<SessionStatistics>,
+    },
+    /// A machine that fetched an image ended, or has not reported for some seconds.
+    HostEnded {
+        /// Which machine, and how it ended.
+        host: Box<HostStatus>,
     },
     /// A client published a version.
     Published {
@@ -107,6 +113,16 @@ impl fmt::Display for Event {
                     statistics.reference,
                     crate::statistics::text(statistics)
                 )
+            }
+            Self::HostEnded { host } => {
+                let HostStatus { host: name, address, reference, stage, .. } = &**host;
+                let after = show_duration(Duration::from_secs(host.runtime_seconds));
+                let why = host.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                let end = match stage {
+                    HostStage::Gone => "gone, no report for some seconds",
+                    stage => stage.name(),
+                };
+                write!(f, "{name} ({address}) {reference} after {after}: {end}{why}")
             }
             Self::Published { reference, peer } => write!(f, "{reference} published by {peer}"),
             Self::TokenEnds { images, expires, peer } => {

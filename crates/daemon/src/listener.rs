@@ -17,11 +17,20 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
+use crate::crowd::{Crowd, Seat};
+use crate::steady::Steady;
+
 /// Maximum number of connections at the same time; further ones wait in the kernel.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
+/// Maximum number of connections of one address: a machine that fetches uses ten.
+const CONNECTIONS_PER_ADDRESS_MAX: u32 = 1024;
+/// When fewer places than this are left, idle connections are closed sooner.
+const PLACES_SHORT: usize = 1024;
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum time to receive the headers; also the time after which an idle connection is closed.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(60);
+/// The same while places are short.
+const HEADER_TIME_SHORT: Duration = Duration::from_secs(5);
 /// Maximum time that sent data may stay unacknowledged.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 const HEADER_BYTES_MAX: usize = 16 << 10;
@@ -47,13 +56,25 @@ pub(crate) async fn serve(
     net::tcp::retransmit_soon(&listener);
     let door = Door { tls: tls.map(TlsAcceptor::from), router };
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let crowd = Crowd::default();
     let graceful = GracefulShutdown::new();
     loop {
         let (stream, place) = tokio::select! {
             accepted = accept(&listener, &places) => accepted,
             _ = stop.wait_for(|&stop| stop) => break,
         };
-        tokio::spawn(handle(door.clone(), stream, graceful.watcher(), place));
+        let Ok(peer) = stream.peer_addr() else { continue };
+        // A connection too many is closed at once.
+        let Some(seat) = crowd.enter(peer.ip(), CONNECTIONS_PER_ADDRESS_MAX) else { continue };
+        let header_time =
+            if places.available_permits() < PLACES_SHORT { HEADER_TIME_SHORT } else { HEADER_TIME_MAX };
+        tokio::spawn(handle(
+            door.clone(),
+            stream,
+            Caller { peer, header_time },
+            graceful.watcher(),
+            (place, seat),
+        ));
     }
     drop(listener);
     let _ = timeout(GRACE, graceful.shutdown()).await;
@@ -71,17 +92,23 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, 
 }
 
 /// Handles one connection from its handshake to its end. Errors concern only this client and are dropped.
-async fn handle(door: Door, stream: TcpStream, watcher: Watcher, _place: OwnedSemaphorePermit) {
-    let peer = stream.peer_addr().ok();
+async fn handle(
+    door: Door,
+    stream: TcpStream,
+    caller: Caller,
+    watcher: Watcher,
+    _place: (OwnedSemaphorePermit, Seat),
+) {
     let socket = socket2::SockRef::from(&stream);
     if stream.set_nodelay(true).and_then(|()| socket.set_tcp_user_timeout(Some(SILENCE_MAX))).is_err() {
         return;
     }
+    let stream = Steady::new(stream);
     match door.tls {
-        None => exchange(stream, door.router, peer, watcher).await,
+        None => exchange(stream, door.router, caller, watcher).await,
         Some(acceptor) => {
             if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)).await {
-                exchange(stream, door.router, peer, watcher).await;
+                exchange(stream, door.router, caller, watcher).await;
             }
         }
     }
@@ -90,20 +117,26 @@ async fn handle(door: Door, stream: TcpStream, watcher: Watcher, _place: OwnedSe
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    peer: Option<SocketAddr>,
+    Caller { peer, header_time }: Caller,
     watcher: Watcher,
 ) {
-    let Some(peer) = peer else { return };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
         router.clone().call(request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME_MAX)
+        .header_read_timeout(header_time)
         .max_buf_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let _ = watcher.watch(connection).await;
+}
+
+/// The client of a connection, and how long it may take for the headers of a request.
+#[derive(Clone, Copy)]
+struct Caller {
+    peer: SocketAddr,
+    header_time: Duration,
 }
 
 /// The address of the client that sent a request.

@@ -106,6 +106,7 @@ async fn sweep(app: Arc<App>) {
         let app = app.clone();
         let work = move || {
             app.sessions.sweep();
+            app.hosts.sweep(tokio::time::Instant::now());
             if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
                 app.sessions.log_running();
             }

@@ -17,8 +17,10 @@ use net::profile::runs_of;
 use net::udp::SendOptions;
 use parking_lot::Mutex;
 use store::Repository;
+use tokio::time::Instant;
 
 use crate::api::Failure;
+use crate::crowd::Joins;
 use crate::event::{Event, Log};
 use crate::metrics::SessionTotals;
 use crate::unicast_share::UnicastShare;
@@ -58,6 +60,7 @@ pub(crate) struct Sessions {
     /// Bytes that the receivers of each session got by unicast; for running sessions and those in `past`.
     unicast: Mutex<HashMap<SessionId, u64>>,
     unicast_share: UnicastShare,
+    joins: Joins,
 }
 
 /// Identifies a session: clients with equal keys share one.
@@ -102,7 +105,8 @@ impl Sessions {
         );
         let (slots, past, unicast) = (Mutex::default(), Mutex::default(), Mutex::default());
         let unicast_share = UnicastShare::new(Arc::clone(&budget));
-        Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast, unicast_share })
+        let joins = Joins::default();
+        Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast, unicast_share, joins })
     }
 
     /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Blocks.
@@ -113,6 +117,10 @@ impl Sessions {
         peer: SocketAddr,
     ) -> Result<SessionGrant, Failure> {
         let options = self.options.as_ref().ok_or_else(|| refused("this server offers no multicast"))?;
+        // A machine that joins again and again gets the image by unicast.
+        if !self.joins.allow(peer.ip(), Instant::now()) {
+            return Err(refused("too many joins from this address within a minute"));
+        }
         let interface = match &options.interface {
             Some(choice) => interface::choose(choice),
             None => interface::towards(peer).map(|(interface, _)| interface),

@@ -57,7 +57,7 @@ impl Stop {
 
     /// Sleeps for `duration`, or until the job should stop. False if the job should stop.
     #[expect(clippy::disallowed_methods, reason = "back-off between attempts is time that has to pass")]
-    pub(crate) fn pause(&self, duration: Duration) -> bool {
+    pub fn pause(&self, duration: Duration) -> bool {
         let clock = Clock::start();
         while !self.is_stopped() && clock.elapsed() < duration {
             std::thread::sleep(STEP.min(duration - clock.elapsed().min(duration)));

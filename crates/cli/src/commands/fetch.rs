@@ -7,7 +7,7 @@ use base::units::{show_bytes, show_duration};
 use image::{Catalogue, Installer, SignedManifest};
 use net::client::Client;
 use net::clock::Stop;
-use net::fetch::{FetchOptions, FetchReport};
+use net::fetch::{FetchOptions, FetchReport, HostReporter};
 use net::interface;
 use serde_json::json;
 
@@ -98,13 +98,17 @@ fn fetch(
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
     let mut install = target::options(&args.target, &args.writing, &args.effort);
     install.decode = !target::is_null(&args.target);
+    let name = args.receiver.clone().unwrap_or_else(repository::host_name);
+    let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
+    let reporter = HostReporter::start(client, &name, reference);
     let watcher = meter.clone();
+    let progress = reporter.watch(meter.clone());
     let (output, writing) = (context.output, args.writing.clone());
     let begin = Box::new(move |catalogue: Arc<Catalogue>| {
         let old = image::old_signatures(&catalogue, &*disk, disk.geometry().size_bytes)?;
         // A failure to print must not stop the work.
         watcher.suspend(|| drop(target::show_signatures(&old, &writing, output)));
-        Installer::begin(catalogue, disk, install, watcher)
+        Installer::begin(catalogue, disk, install, progress)
     });
     let teller = meter.clone();
     let options = FetchOptions {
@@ -113,13 +117,14 @@ fn fetch(
         buffer_bytes: args.buffer,
         stop,
         tell: Arc::new(move |words: &str| teller.suspend(|| output.remark(words))),
-        ..FetchOptions::new(args.receiver.clone().unwrap_or_else(repository::host_name))
+        ..FetchOptions::new(name)
     };
     let done = net::fetch::fetch(client, version, begin, &options);
     meter.finish();
+    reporter.end(done.as_ref());
     done.map_err(|error| {
         let failure = explain(error);
-        if failure.exit == Exit::Interrupted { failure.hint(GO_ON) } else { failure }
+        if failure.exit == Exit::Interrupted { failure.context("interrupted").hint(GO_ON) } else { failure }
     })
 }
 

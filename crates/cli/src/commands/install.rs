@@ -41,7 +41,8 @@ pub(crate) struct Args {
 }
 
 /// Hint after an interrupted install.
-pub(crate) const GO_ON: &str = "the same command with --resume goes on from here";
+pub(crate) const GO_ON: &str =
+    "the target holds a part of the image; the same command with --resume goes on from here";
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log: a damaged object that is found here is removed from the log.

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use net::api::ProblemKind;
 use store::Repository;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
 
 use super::problem::Failure;
 use crate::authority::Authority;
 use crate::boot_exchange::Reads;
 use crate::clock;
 use crate::event::Log;
+use crate::hosts::Hosts;
 use crate::join::Join;
 use crate::metrics::Metrics;
 use crate::publications::Publications;
@@ -25,6 +28,12 @@ const REPOSITORY_THREADS_MAX: usize = 32;
 /// Memory for objects in transfer from and to clients, reserved in pieces of [`PIECE_BYTES`].
 pub(super) const MEMORY_BYTES: usize = 256 << 20;
 pub(super) const PIECE_BYTES: usize = 64 << 10;
+/// Maximum number of requests at the same time that read much to answer little, such as a comparison of two versions.
+const SLOW_REQUESTS_MAX: usize = 2;
+/// Maximum number of such requests that wait; further ones get 503.
+const SLOW_WAITING_MAX: usize = 32;
+/// Longest pause of a client that sends a body.
+pub(super) const BODY_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Time limit for the body of a request.
 pub(super) const BODY_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -35,13 +44,18 @@ pub(crate) struct App {
     pub join: Join,
     pub token_uses: TokenUses,
     pub sessions: Arc<Sessions>,
+    pub hosts: Hosts,
     pub publications: Publications,
     pub uploads: Uploads,
     pub reads: Reads,
     pub metrics: Metrics,
     pub log: Log,
+    /// When the repository was last found readable.
+    pub(super) ready_at: Mutex<Option<Instant>>,
     pub(super) requests: Semaphore,
     pub(super) threads: Semaphore,
+    slow: Semaphore,
+    slow_waiting: Semaphore,
     pub(super) memory: Arc<Semaphore>,
 }
 
@@ -59,13 +73,17 @@ impl App {
             join,
             token_uses: TokenUses::default(),
             sessions,
+            hosts: Hosts::new(log.clone()),
             publications: Publications::default(),
             uploads: Uploads::default(),
             reads: Reads::new(clock::epoch()),
             metrics: Metrics::new(),
             log,
+            ready_at: Mutex::default(),
             requests: Semaphore::new(REQUESTS_MAX),
             threads: Semaphore::new(REPOSITORY_THREADS_MAX),
+            slow: Semaphore::new(SLOW_REQUESTS_MAX),
+            slow_waiting: Semaphore::new(SLOW_WAITING_MAX),
             memory: Arc::new(Semaphore::new(MEMORY_BYTES / PIECE_BYTES)),
         })
     }
@@ -77,6 +95,25 @@ impl App {
         work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
     ) -> Result<T, Failure> {
         let _thread = self.threads.acquire().await.expect("the semaphore is never closed");
+        self.on_thread(work).await
+    }
+
+    /// The same for requests that read much: few run at the same time, so that they do not hold up the others.
+    pub(super) async fn blocking_slow<T: Send + 'static, E: Into<Failure> + Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let too_many = |_| Failure::new(ProblemKind::Unavailable, "too many comparisons at once");
+        let waiting = self.slow_waiting.try_acquire().map_err(too_many)?;
+        let _place = self.slow.acquire().await.expect("the semaphore is never closed");
+        drop(waiting);
+        self.on_thread(work).await
+    }
+
+    async fn on_thread<T: Send + 'static, E: Into<Failure> + Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, Failure> {
         let app = self.clone();
         match tokio::task::spawn_blocking(move || work(&app)).await {
             Ok(result) => result.map_err(Into::into),

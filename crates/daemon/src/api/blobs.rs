@@ -156,7 +156,7 @@ pub(super) async fn diff(
     access.needs(Right::Read, before.image().as_str())?;
     access.needs(Right::Read, after.image().as_str())?;
     let closeness = if two.exact { Closeness::Sectors } else { Closeness::Chunks };
-    let answer = app.blocking(move |app| -> Result<_, Failure> {
+    let answer = app.blocking_slow(move |app| -> Result<_, Failure> {
         let [before, after] = [app.repository.snapshot(&before)?, app.repository.snapshot(&after)?];
         let mut ranges = Vec::new();
         let totals = before.diff(&after, closeness, &mut |changed| {

@@ -1,24 +1,27 @@
 //! Bodies of requests and answers, with limits on their size, their time and their memory.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts as _, Request};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
 use base::limits::OBJECT_BYTES_MAX;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use net::api::ProblemKind;
 use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::app::{App, BODY_TIME_MAX, MEMORY_BYTES, PIECE_BYTES};
+use super::access::Access;
+use super::app::{App, BODY_PAUSE_MAX, BODY_TIME_MAX, MEMORY_BYTES, PIECE_BYTES};
 use super::problem::Failure;
+use crate::authority::Right;
 
 /// Largest JSON body of a request.
 const JSON_BYTES_MAX: u32 = 16 << 10;
@@ -28,7 +31,7 @@ const JSON_BYTES_MAX: u32 = 16 << 10;
 pub(super) async fn receive(
     app: &Arc<App>,
     headers: &HeaderMap,
-    body: Body,
+    mut body: Body,
     bytes_max: u32,
 ) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
     let announced =
@@ -39,12 +42,54 @@ pub(super) async fn receive(
         let detail = format!("the body has {announced} bytes, at most {bytes_max} are accepted here");
         return Err(Failure::new(ProblemKind::Invalid, detail));
     }
+    // No memory is reserved for a client that announces a body and sends none.
+    let first = next(&mut body).await?;
     let memory = reserve(app, announced).await;
-    match timeout(BODY_TIME_MAX, axum::body::to_bytes(body, announced)).await {
-        Ok(Ok(bytes)) => Ok((bytes, memory)),
-        Ok(Err(_)) => Err(Failure::new(ProblemKind::Invalid, "the body broke off")),
-        Err(_) => Err(Failure::new(ProblemKind::Invalid, "the body came too slowly")),
+    let rest = async {
+        let mut bytes = BytesMut::with_capacity(announced);
+        let mut piece = first;
+        while let Some(more) = piece {
+            if more.len() > announced - bytes.len() {
+                return Err(Failure::new(ProblemKind::Invalid, "the body is longer than announced"));
+            }
+            bytes.extend_from_slice(&more);
+            piece = next(&mut body).await?;
+        }
+        Ok(bytes.freeze())
+    };
+    let bytes = timeout(BODY_TIME_MAX, rest).await.unwrap_or_else(|_| Err(too_slow()))?;
+    if bytes.len() < announced {
+        return Err(Failure::new(ProblemKind::Invalid, "the body broke off"));
     }
+    Ok((bytes, memory))
+}
+
+/// Reads the body of a refused request and drops it. A client that is still sending when the connection is closed
+/// would see only that.
+pub(super) async fn refuse(refused: Failure, mut body: Body) -> Failure {
+    let all = async { while let Ok(Some(_)) = next(&mut body).await {} };
+    // A client that sends for longer does not get to know why.
+    let _ = timeout(BODY_PAUSE_MAX, all).await;
+    refused
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next(body: &mut Body) -> Result<Option<Bytes>, Failure> {
+    use http_body::Body as _;
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+        let Some(frame) = timeout(BODY_PAUSE_MAX, frame).await.map_err(|_| too_slow())? else {
+            return Ok(None);
+        };
+        let frame = frame.map_err(|_| Failure::new(ProblemKind::Invalid, "the body broke off"))?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+}
+
+fn too_slow() -> Failure {
+    Failure::new(ProblemKind::Invalid, "the body came too slowly")
 }
 
 /// A body of image content, at most `OBJECT_BYTES_MAX` bytes.
@@ -58,7 +103,12 @@ impl FromRequest<Arc<App>> for Content {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        // Before the body is received: a client that may not write gets no memory for it.
+        let access = Access::from_request_parts(&mut parts, app).await?;
+        if let Err(refused) = access.needs_anywhere(Right::Write) {
+            return Err(refuse(refused, body).await);
+        }
         let (bytes, memory) = receive(app, &parts.headers, body, OBJECT_BYTES_MAX).await?;
         app.metrics.received(bytes.len() as u64);
         Ok(Self { bytes, _memory: memory })
@@ -95,15 +145,16 @@ pub(super) async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermi
     app.memory.clone().acquire_many_owned(pieces).await.expect("the semaphore is never closed")
 }
 
-/// The body of an answer, which keeps its memory reserved until it is sent.
+/// The body of an answer. It is handed on in small pieces and keeps its memory reserved until the last one, so a slow
+/// reader has little in the buffers of its connection.
 pub(super) struct Held {
-    bytes: Option<Bytes>,
+    bytes: Bytes,
     _memory: OwnedSemaphorePermit,
 }
 
 impl Held {
     pub(super) fn new(bytes: Bytes, memory: OwnedSemaphorePermit) -> Self {
-        Self { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), _memory: memory }
+        Self { bytes, _memory: memory }
     }
 }
 
@@ -115,14 +166,16 @@ impl http_body::Body for Held {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+        let next = self.bytes.len().min(PIECE_BYTES);
+        let piece = self.bytes.split_to(next);
+        Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
+        self.bytes.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+        SizeHint::with_exact(self.bytes.len() as u64)
     }
 }

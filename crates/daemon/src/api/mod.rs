@@ -10,6 +10,7 @@ mod operations;
 mod problem;
 mod profiles;
 mod sessions;
+mod status;
 mod tokens;
 
 use std::sync::Arc;
@@ -44,9 +45,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/diff", get(blobs::diff))
         .route("/manifests/{reference}", get(images::manifest))
         .route("/objects/{kind}/{digest}", get(objects::get).head(objects::head).put(objects::put))
-        .route("/sessions", get(sessions::list).post(sessions::join));
+        .route("/sessions", get(sessions::list).post(sessions::join))
+        .route("/hosts/{id}", put(status::report))
+        .route("/status", get(status::status));
     Router::new()
         .nest(net::api::PREFIX, api)
+        .route("/", get(status::page))
         .route("/healthz", get(operations::health))
         .route("/readyz", get(operations::ready))
         .route("/metrics", get(operations::metrics))

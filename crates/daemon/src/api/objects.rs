@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::access::Access;
 use super::app::App;
-use super::body::{Held, receive, reserve};
+use super::body::{Held, receive, refuse, reserve};
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
@@ -69,7 +69,9 @@ pub(super) async fn put(
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Failure> {
-    access.needs_anywhere(Right::Write)?;
+    if let Err(refused) = access.needs_anywhere(Right::Write) {
+        return Err(refuse(refused, body).await);
+    }
     let (bytes, _memory) = receive(&app, &headers, body, object.len).await?;
     app.metrics.received(bytes.len() as u64);
     let store = app.blocking(move |app| -> Result<(), Failure> {

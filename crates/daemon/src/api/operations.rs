@@ -2,23 +2,34 @@
 //! of images or machines.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+
+use tokio::time::Instant;
 
 use super::app::App;
 use super::problem::Failure;
 use crate::clock;
 use crate::metrics::{self, TokenTotals};
 
+/// For this time a repository that could be read counts as readable.
+const READY_LASTS: Duration = Duration::from_secs(2);
+
 pub(super) async fn health() -> &'static str {
     "ok\n"
 }
 
-/// Answers 200 while the repository can be read.
+/// Answers 200 while the repository can be read. That is tried at most once in `READY_LASTS`.
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Failure> {
-    app.blocking(|app| app.repository.images()).await?;
+    let mut ready_at = app.ready_at.lock().await;
+    if ready_at.is_none_or(|at| at.elapsed() >= READY_LASTS) {
+        *ready_at = None;
+        app.blocking(|app| app.repository.images()).await?;
+        *ready_at = Some(Instant::now());
+    }
     Ok("ready\n")
 }
 

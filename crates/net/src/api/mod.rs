@@ -5,6 +5,7 @@
 //! (RFC 6750). Manifests and objects are sent as they are stored, `application/octet-stream`.
 
 mod content;
+mod hosts;
 mod images;
 pub mod path;
 mod problem;
@@ -13,6 +14,7 @@ mod statistics;
 mod tokens;
 
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
+pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub use problem::{Problem, ProblemKind};
 pub use sessions::{Family, Key, SessionGrant, SessionId, SessionRequest};

@@ -16,6 +16,18 @@ pub fn token() -> String {
     format!("{PREFIX}/token")
 }
 
+/// `PUT`: the progress of the fetch `id`, 32 hexadecimal digits.
+#[must_use]
+pub fn host(id: &str) -> String {
+    format!("{PREFIX}/hosts/{}", escape(id))
+}
+
+/// `GET`: what becomes of the machines that fetch.
+#[must_use]
+pub fn status() -> String {
+    format!("{PREFIX}/status")
+}
+
 /// `GET`: all images.
 #[must_use]
 pub fn images() -> String {

@@ -10,6 +10,7 @@ mod credential;
 mod failure;
 mod options;
 mod profiles;
+mod status;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -7,6 +7,7 @@
 //! they came from.
 
 mod intake;
+mod reporter;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unicast_fallback;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result, chain, limits};
 use bytes::Bytes;
 use image::{InstallReport, Manifest, ObjectRef, ObjectSource, SignedManifest};
+use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
 
 use crate::api::{Family, SessionGrant, SessionRequest};
@@ -25,9 +27,10 @@ use crate::client::Client;
 use crate::clock::{Clock, Stop};
 use crate::interface::{self, Interface};
 use crate::multicast::SCATTERED_BYTES_MAX;
-use crate::multicast::receiver::{End, ReceiveOptions, Received, receive};
+use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
 pub use intake::Begin;
 use intake::Intake;
+pub use reporter::HostReporter;
 
 /// Unicast takes over after more than this many sessions in a row that brought no object.
 const FRUITLESS_JOINS_MAX: u32 = 3;
@@ -174,6 +177,7 @@ pub fn fetch(
         farewell: Duration::ZERO,
         sessions: 0,
         rejoins: false,
+        given_up: Arc::default(),
         counters: ReceiverCounters::default(),
     };
     let unicast_reason = fetch.get_all()?;
@@ -216,6 +220,8 @@ struct Fetch<'a> {
     sessions: u32,
     /// The session that is joined next was left because it fell silent.
     rejoins: bool,
+    /// The server did not answer during an outage of the session, within the client's patience.
+    given_up: Arc<Mutex<Option<Error>>>,
     counters: ReceiverCounters,
 }
 
@@ -364,6 +370,7 @@ impl Fetch<'_> {
             },
             stalled_after: self.options.stalled_after,
             leaves_if_slow: self.options.transport != Transport::Multicast,
+            reach: Some(self.reach(grant)),
             stop: self.options.stop.clone(),
         };
         match receive(grant, &options, &mut self.intake) {
@@ -381,6 +388,18 @@ impl Fetch<'_> {
             Err(error) if self.intake.is_broken() => Err(error),
             Err(error) => Ok(Err(chain(&error))),
         }
+    }
+
+    /// Asks for the server of a session that fell silent.
+    fn reach(&self, grant: &SessionGrant) -> Reach {
+        let (client, tell, group) = (Arc::clone(self.client), Arc::clone(&self.options.tell), grant.group);
+        let given_up = Arc::clone(&self.given_up);
+        Reach(Arc::new(move || {
+            tell(&format!("group {group} fell silent; asking the server"));
+            // Any answer will do: only whether there is one counts.
+            let answer = client.token_grant();
+            *given_up.lock() = answer.err().filter(|error| error.kind() == ErrorKind::Unreachable);
+        }))
     }
 
     /// Why some objects were fetched by unicast although sessions worked.
@@ -413,7 +432,7 @@ impl Fetch<'_> {
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after)));
             }
             End::TooSlow => {
-                let reason = "this machine's link is too slow for the session".to_owned();
+                let reason = "the link to this machine carries less than the session sends".to_owned();
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
             }
             End::NewEpoch => "the server was restarted".to_owned(),
@@ -421,7 +440,12 @@ impl Fetch<'_> {
             End::Silent { heard: true } => format!("group {} fell silent", grant.group),
             End::Silent { heard: false } => format!("nothing came from group {}", grant.group),
         };
-        (self.options.tell)(&format!("{why}; asking the server"));
+        if let Some(error) = self.given_up.lock().take() {
+            return Err(error);
+        }
+        if end != (End::Silent { heard: true }) {
+            (self.options.tell)(&format!("{why}; asking the server"));
+        }
         // If the server is being restarted, the client waits for it within its patience.
         match self.ask(interface)? {
             // The server answers again, so a cable or a switch may be back. The group is joined anew, which also

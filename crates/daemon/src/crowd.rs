@@ -1,0 +1,97 @@
+//! Counts what each address holds or did, so that one of them cannot take it from the others.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Most joins of one address within [`JOIN_TIME`]. A machine joins once, or once for each of its disks.
+const JOINS_MAX: u32 = 512;
+const JOIN_TIME: Duration = Duration::from_secs(60);
+/// Most addresses whose joins are remembered.
+const ADDRESSES_MAX: usize = 4096;
+
+/// The connections of each address.
+#[derive(Clone, Default)]
+pub(crate) struct Crowd(Arc<Mutex<HashMap<IpAddr, u32>>>);
+
+/// One connection of an address; dropping it ends the count.
+pub(crate) struct Seat {
+    crowd: Crowd,
+    address: IpAddr,
+}
+
+impl Crowd {
+    /// Counts one more connection; `None` if the address has `most` already.
+    pub(crate) fn enter(&self, address: IpAddr, most: u32) -> Option<Seat> {
+        let mut counts = self.0.lock();
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Seat { crowd: self.clone(), address })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut counts = self.crowd.0.lock();
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// The joins of each address in the present minute.
+#[derive(Default)]
+pub(crate) struct Joins(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+
+impl Joins {
+    /// Counts one more join; false if there were too many.
+    pub(crate) fn allow(&self, address: IpAddr, now: Instant) -> bool {
+        let mut joins = self.0.lock();
+        if joins.len() >= ADDRESSES_MAX && !joins.contains_key(&address) {
+            joins.retain(|_, (from, _)| now - *from < JOIN_TIME);
+        }
+        let (from, count) = joins.entry(address).or_insert((now, 0));
+        if now - *from >= JOIN_TIME {
+            (*from, *count) = (now, 0);
+        }
+        *count += 1;
+        *count <= JOINS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
+    #[test]
+    fn an_address_gets_its_seats_back_and_takes_none_of_another() {
+        let crowd = Crowd::default();
+        let seats: Vec<_> = (0..3).map(|_| crowd.enter(HERE, 3).unwrap()).collect();
+        assert!(crowd.enter(HERE, 3).is_none() && crowd.enter(THERE, 3).is_some());
+        drop(seats);
+        assert!(crowd.enter(HERE, 3).is_some() && crowd.0.lock().is_empty());
+    }
+
+    #[test]
+    fn joins_are_limited_for_each_address_and_minute() {
+        let (joins, now) = (Joins::default(), Instant::now());
+        assert!((0..JOINS_MAX).all(|_| joins.allow(HERE, now)));
+        assert!(!joins.allow(HERE, now) && joins.allow(THERE, now));
+        assert!(joins.allow(HERE, now + JOIN_TIME));
+    }
+}

@@ -1,0 +1,262 @@
+//! The machines that fetch, as they report it themselves, and what became of those that ended.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use net::api::{HostReport, HostStage, HostStatus};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::event::{Event, Log};
+
+/// Most machines that are kept; of those that ended, the oldest are forgotten first.
+const HOSTS_MAX: usize = 16_384;
+/// Most machines that report from one address: many may be behind one router.
+const HOSTS_PER_ADDRESS_MAX: usize = 1024;
+/// Shortest and longest time between two reports of a machine. Between them all machines together send one report per
+/// `REPORT_EACH`.
+const INTERVAL_MIN: Duration = Duration::from_secs(2);
+const INTERVAL_MAX: Duration = Duration::from_secs(4);
+const REPORT_EACH: Duration = Duration::from_millis(5);
+/// A machine that has not reported for this time is gone: two reports are missing at least.
+const SILENCE_MAX: Duration = Duration::from_millis(8500);
+/// Machines that ended are kept for this time.
+const ENDED_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// A rate is measured over at least this time.
+const RATE_TIME_MIN: Duration = Duration::from_secs(1);
+/// Longest reason that is kept, in characters.
+const REASON_CHARS_MAX: usize = 300;
+/// Longest name of a machine that is kept, in characters.
+const NAME_CHARS_MAX: usize = 64;
+
+/// All machines.
+pub(crate) struct Hosts {
+    log: Log,
+    table: Mutex<HashMap<u128, Host>>,
+}
+
+struct Host {
+    address: IpAddr,
+    report: HostReport,
+    /// It said that it ended, or it is gone.
+    ended: bool,
+    began: Instant,
+    heard: Instant,
+    /// Bytes that were done at `measured`, and the rate up to then in bytes per second.
+    measured: Instant,
+    measured_bytes: u64,
+    rate: Option<u64>,
+}
+
+impl Hosts {
+    pub(crate) fn new(log: Log) -> Self {
+        Self { log, table: Mutex::default() }
+    }
+
+    /// Takes a report of the fetch `id` from `address`; returns when the next one is due. If there are too many
+    /// machines, it is not kept.
+    pub(crate) fn report(&self, id: u128, address: IpAddr, report: HostReport, now: Instant) -> Duration {
+        let report = cleaned(report);
+        let mut table = self.table.lock();
+        if !table.contains_key(&id) && !has_room(&mut table, address) {
+            return INTERVAL_MAX;
+        }
+        let host = table.entry(id).or_insert_with(|| Host::new(address, &report, now));
+        host.hear(address, report, now);
+        let ended = host.ended.then(|| host.event(now));
+        let active = u32::try_from(table.values().filter(|host| !host.ended).count()).unwrap_or(u32::MAX);
+        drop(table);
+        ended.iter().for_each(|event| (self.log)(event));
+        (REPORT_EACH * active).clamp(INTERVAL_MIN, INTERVAL_MAX)
+    }
+
+    /// Finds machines that are gone, and forgets those that ended long ago. Must be called every second.
+    pub(crate) fn sweep(&self, now: Instant) {
+        let mut gone = Vec::new();
+        {
+            let mut table = self.table.lock();
+            table.retain(|_, host| !host.ended || now - host.heard < ENDED_KEPT);
+            for host in table.values_mut().filter(|host| !host.ended && now - host.heard >= SILENCE_MAX) {
+                (host.ended, host.report.stage) = (true, HostStage::Gone);
+                gone.push(host.event(now));
+            }
+        }
+        gone.iter().for_each(|event| (self.log)(event));
+    }
+
+    /// The machines that fetch images that `sees` permits: first those at work, then those that ended, the latest
+    /// first.
+    pub(crate) fn list(&self, sees: impl Fn(&str) -> bool, now: Instant) -> Vec<HostStatus> {
+        let table = self.table.lock();
+        let image = |host: &Host| host.report.reference.split('@').next().is_some_and(&sees);
+        let mut seen: Vec<&Host> = table.values().filter(|host| image(host)).collect();
+        seen.sort_by(|a, b| {
+            let order =
+                |host: &Host| (host.ended, if host.ended { now - host.heard } else { Duration::ZERO });
+            order(a).cmp(&order(b)).then_with(|| a.report.host.cmp(&b.report.host))
+        });
+        seen.into_iter().map(|host| host.status(now)).collect()
+    }
+}
+
+/// Whether there is room for another machine of `address`. Forgets the one that ended first if necessary.
+fn has_room(table: &mut HashMap<u128, Host>, address: IpAddr) -> bool {
+    let here = table.values().filter(|host| host.address == address).count();
+    if table.len() < HOSTS_MAX && here < HOSTS_PER_ADDRESS_MAX {
+        return true;
+    }
+    let crowd = |host: &Host| here < HOSTS_PER_ADDRESS_MAX || host.address == address;
+    let oldest =
+        table.iter().filter(|(_, host)| host.ended && crowd(host)).min_by_key(|(_, host)| host.heard);
+    let oldest = oldest.map(|(&id, _)| id);
+    oldest.is_some_and(|id| table.remove(&id).is_some())
+}
+
+/// The report without control characters and excess lengths: its texts go into logs and onto terminals.
+fn cleaned(mut report: HostReport) -> HostReport {
+    let text = |text: &str, most| text.chars().filter(|c| !c.is_control()).take(most).collect::<String>();
+    report.host = text(&report.host, NAME_CHARS_MAX);
+    report.reason = report.reason.map(|reason| text(&reason, REASON_CHARS_MAX));
+    if report.stage == HostStage::Gone {
+        report.stage = HostStage::Failed;
+    }
+    report
+}
+
+impl Host {
+    fn new(address: IpAddr, report: &HostReport, now: Instant) -> Self {
+        Self {
+            address,
+            report: report.clone(),
+            ended: false,
+            began: now,
+            heard: now,
+            measured: now,
+            measured_bytes: report.done_bytes,
+            rate: None,
+        }
+    }
+
+    fn hear(&mut self, address: IpAddr, report: HostReport, now: Instant) {
+        let passed = now - self.measured;
+        let same = report.stage == self.report.stage && report.done_bytes >= self.measured_bytes;
+        if !same {
+            (self.measured, self.measured_bytes, self.rate) = (now, report.done_bytes, None);
+        } else if passed >= RATE_TIME_MIN {
+            let bytes = u128::from(report.done_bytes - self.measured_bytes) * 1000;
+            self.rate = u64::try_from(bytes / passed.as_millis()).ok();
+            (self.measured, self.measured_bytes) = (now, report.done_bytes);
+        }
+        (self.address, self.heard, self.ended) = (address, now, report.ended);
+        self.report = report;
+    }
+
+    fn status(&self, now: Instant) -> HostStatus {
+        let report = &self.report;
+        let rate = self.rate.filter(|_| !self.ended);
+        let left = report.total_bytes.saturating_sub(report.done_bytes);
+        HostStatus {
+            host: report.host.clone(),
+            address: self.address,
+            reference: report.reference.clone(),
+            stage: report.stage,
+            reason: report.reason.clone(),
+            done_bytes: report.done_bytes,
+            total_bytes: report.total_bytes,
+            rate_bytes_per_second: rate,
+            left_seconds: rate.filter(|&rate| rate > 0).map(|rate| left.div_ceil(rate)),
+            runtime_seconds: (if self.ended { self.heard } else { now } - self.began).as_secs(),
+            quiet_seconds: (now - self.heard).as_secs(),
+            multicast_bytes: report.multicast_bytes,
+            unicast_bytes: report.unicast_bytes,
+        }
+    }
+
+    /// The event that it has ended.
+    fn event(&self, now: Instant) -> Event {
+        Event::HostEnded { host: Box::new(self.status(now)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn report(host: &str, stage: HostStage, done: u64) -> HostReport {
+        HostReport {
+            host: host.into(),
+            reference: "lab@3".into(),
+            stage,
+            ended: false,
+            reason: None,
+            done_bytes: done,
+            total_bytes: 1000,
+            multicast_bytes: 0,
+            unicast_bytes: 0,
+        }
+    }
+
+    fn hosts() -> (Hosts, Arc<Mutex<Vec<String>>>) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&told);
+        (Hosts::new(Arc::new(move |event: &Event| lines.lock().push(event.to_string()))), told)
+    }
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn each_end_is_told_once_and_a_silent_machine_is_gone() {
+        let (hosts, told) = hosts();
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        hosts.report(1, HERE, report("pc1", HostStage::Tree, 0), at(0));
+        hosts.report(1, HERE, report("pc1", HostStage::Receiving, 0), at(2));
+        hosts.report(1, HERE, report("pc1", HostStage::Receiving, 200), at(4));
+        hosts.report(2, HERE, report("pc2", HostStage::Receiving, 0), at(4));
+        let list = hosts.list(|image| image == "lab", at(5));
+        let first = &list[0];
+        assert_eq!(
+            (first.rate_bytes_per_second, first.left_seconds, first.percent()),
+            (Some(100), Some(8), Some(20))
+        );
+        assert!(hosts.list(|image| image == "other", at(5)).is_empty());
+        let ended = HostReport {
+            ended: true,
+            reason: Some("disk \u{1b}[2J full".into()),
+            ..report("pc1", HostStage::Failed, 200)
+        };
+        hosts.report(1, HERE, ended, at(6));
+        hosts.sweep(at(12));
+        assert_eq!(hosts.list(|_| true, at(12))[0].host, "pc2", "machines at work come first");
+        hosts.sweep(at(13));
+        hosts.sweep(at(14));
+        let list = hosts.list(|_| true, at(14));
+        assert_eq!(list.iter().filter(|host| host.stage == HostStage::Gone).count(), 1);
+        assert_eq!(list.len(), 2);
+        let told = told.lock();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("pc1") && told[0].contains("failed: disk [2J full"), "{told:?}");
+        assert!(told[1].contains("pc2") && told[1].contains("gone"), "{told:?}");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_one_address_does_not_take_it_from_the_others() {
+        let (hosts, _) = hosts();
+        let now = Instant::now();
+        for id in 0..5000 {
+            hosts.report(id, HERE, report("flood", HostStage::Tree, 0), now);
+        }
+        assert_eq!(hosts.table.lock().len(), HOSTS_PER_ADDRESS_MAX);
+        hosts.report(9999, Ipv4Addr::new(10, 0, 0, 1).into(), report("pc", HostStage::Tree, 0), now);
+        assert!(hosts.table.lock().contains_key(&9999));
+        hosts.sweep(now + SILENCE_MAX);
+        hosts.report(5001, HERE, report("late", HostStage::Tree, 0), now + SILENCE_MAX);
+        assert!(hosts.table.lock().contains_key(&5001), "one that is gone makes room");
+        hosts.sweep(now + SILENCE_MAX + ENDED_KEPT);
+        assert!(hosts.table.lock().len() <= 1);
+    }
+}

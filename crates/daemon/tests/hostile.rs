@@ -1,0 +1,121 @@
+//! Attacks on a server by holders of valid tokens, over real connections on loopback. The others must still be served.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use daemon::authority::{Claims, Right};
+use daemon::{ServeOptions, Server, serve};
+use net::api::CreateRequest;
+use net::client::{Client, ClientOptions};
+use net::token::JoinToken;
+use store::{Location, Repository};
+
+const EMPTY: CreateRequest =
+    CreateRequest { size_bytes: 64 << 20, chunk_bytes: None, logical_sector_bytes: None };
+
+struct Bench {
+    server: Server,
+    state: daemon::state::StateFolder,
+    _folder: tempfile::TempDir,
+}
+
+fn start() -> Bench {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(ServeOptions {
+        repository: Arc::new(Repository::open_or_create(&Location::Memory).unwrap()),
+        state: folder.path().to_owned(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        tls: false,
+        multicast: None,
+        token_lifetime: Duration::from_secs(60),
+        token_out: None,
+        log: Arc::new(|_| {}),
+    })
+    .unwrap();
+    let state = daemon::state::StateFolder::open(folder.path()).unwrap();
+    Bench { server, state, _folder: folder }
+}
+
+impl Bench {
+    fn token(&self, right: Right) -> JoinToken {
+        let claims = Claims { images: vec!["*".into()], right, expires: u64::MAX, lasts: None };
+        let secret = self.state.authority().unwrap().mint(&claims).unwrap();
+        JoinToken { secret, ..self.server.join_token().clone() }
+    }
+
+    /// A client that does not wait long.
+    fn client(&self, right: Right) -> Client {
+        let options = ClientOptions {
+            request_timeout: Duration::from_secs(5),
+            patience: Duration::ZERO,
+            first_patience: Duration::from_secs(5),
+            ..ClientOptions::default()
+        };
+        Client::connect(&self.server.address().to_string(), &self.token(right), options).unwrap()
+    }
+
+    /// Connects and sends the head of a request.
+    fn begin(&self, right: Right, line: &str, more: &str) -> TcpStream {
+        let mut stream = connect(self.server.address());
+        let secret = self.token(right).secret.expose().to_owned();
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n{more}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).unwrap()
+}
+
+/// The status of the answer that comes.
+fn status(mut stream: TcpStream) -> u16 {
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).unwrap();
+    std::str::from_utf8(&start[9..]).unwrap().parse().unwrap()
+}
+
+#[test]
+fn bodies_that_never_come_take_no_memory() {
+    let bench = start();
+    let writer = bench.client(Right::Write);
+    writer.create("web", &EMPTY).unwrap();
+    let announced = "Content-Length: 16777216\r\n";
+    let path = "PUT /api/v1/images/web/content?offset=0";
+    // A token for reading is refused before its body comes.
+    assert_eq!(status(bench.begin(Right::Read, path, announced)), 403);
+    // 300 bodies of 16 MiB would take 18 times the memory for objects in transfer.
+    let _waiting: Vec<_> = (0..300).map(|_| bench.begin(Right::Write, path, announced)).collect();
+    assert_eq!(bench.client(Right::Read).images().unwrap().images.len(), 1);
+    let mut legitimate = bench.begin(Right::Write, path, announced);
+    legitimate.write_all(&vec![7; 16 << 20]).unwrap();
+    legitimate.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    assert_eq!(status(legitimate), 201);
+}
+
+#[test]
+fn comparisons_do_not_hold_up_other_requests() {
+    let bench = start();
+    let writer = bench.client(Right::Write);
+    writer.create("web", &EMPTY).unwrap();
+    for byte in [1_u8, 2] {
+        let mut stream = bench.begin(
+            Right::Write,
+            "PUT /api/v1/images/web/content?offset=0",
+            "Content-Length: 16777216\r\n",
+        );
+        stream.write_all(&vec![byte; 16 << 20]).unwrap();
+        assert_eq!(status(stream), 201);
+    }
+    let line = "GET /api/v1/diff?before=web@2&after=web@3&exact=true";
+    let many: Vec<_> = (0..300).map(|_| bench.begin(Right::Read, line, "")).collect();
+    assert_eq!(bench.client(Right::Read).images().unwrap().images.len(), 1);
+    let answers: Vec<_> = many.into_iter().map(status).collect();
+    // Two run and 32 wait; those that come when all these places are taken are refused at once.
+    assert!(answers.contains(&200) && answers.contains(&503), "{answers:?}");
+    assert!(answers.iter().all(|answer| [200, 503].contains(answer)), "{answers:?}");
+}

@@ -1,0 +1,158 @@
+//! Tells the server how far a fetch is, and how it ended, so that `diskcast status` can show it. Reports are sent by a
+//! thread of their own. They never slow the fetch down, and their errors are ignored.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, chain};
+use image::{Progress, Stage};
+use parking_lot::{Condvar, Mutex};
+
+use super::FetchReport;
+use crate::api::{HostReport, HostStage};
+use crate::client::{Client, ClientOptions};
+use crate::clock::{self, Stop};
+
+/// Time until the next report if the server did not answer the last one.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Longest time that one report may take.
+const REPORT_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long the end of a fetch waits for its last report.
+const LAST_REPORT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Reports one fetch. Dropping it without [`HostReporter::end`] reports nothing more.
+pub struct HostReporter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    report: HostReport,
+    /// The thread ends: the last report was sent, or nobody wants reports.
+    done: bool,
+}
+
+impl HostReporter {
+    /// Begins to report that the machine `host` fetches `reference`, `image@version`, from the server of `client`.
+    #[must_use]
+    pub fn start(client: &Client, host: &str, reference: String) -> Self {
+        let report = HostReport {
+            host: host.to_owned(),
+            reference,
+            stage: HostStage::Tree,
+            ended: false,
+            reason: None,
+            done_bytes: 0,
+            total_bytes: 0,
+            multicast_bytes: 0,
+            unicast_bytes: 0,
+        };
+        let state = Mutex::new(State { report, done: false });
+        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        // A stop of the fetch does not stop the report of its end.
+        let options = ClientOptions {
+            request_timeout: REPORT_TIME_MAX,
+            first_patience: REPORT_TIME_MAX,
+            patience: Duration::ZERO,
+            stop: Stop::new(),
+            tell: Arc::new(|_| {}),
+            ..client.options().clone()
+        };
+        let (client, sent) = (client.with_options(options), Arc::clone(&shared));
+        thread::spawn(move || sent.send_all(&client));
+        Self { shared }
+    }
+
+    /// Passes the progress of an install on to `next`, and keeps it for the reports.
+    #[must_use]
+    pub fn watch(&self, next: Arc<dyn Progress>) -> Arc<dyn Progress> {
+        Arc::new(Watched { shared: Arc::clone(&self.shared), next })
+    }
+
+    /// Reports how the fetch ended. Waits a moment until the server knows.
+    pub fn end(self, done: Result<&FetchReport, &Error>) {
+        let mut state = self.shared.state.lock();
+        let report = &mut state.report;
+        report.ended = true;
+        match done {
+            Ok(done) => {
+                let verified = done.install.verified_bytes > 0;
+                report.stage = if verified { HostStage::Verified } else { HostStage::Written };
+                report.done_bytes = report.total_bytes;
+                (report.multicast_bytes, report.unicast_bytes) = (done.multicast_bytes, done.unicast_bytes);
+            }
+            Err(error) => {
+                report.stage = HostStage::Failed;
+                let interrupted = error.kind() == ErrorKind::Stopped;
+                report.reason = Some(if interrupted { "interrupted".to_owned() } else { chain(error) });
+            }
+        }
+        self.shared.changed.notify_all();
+        self.shared.changed.wait_while_for(&mut state, |state| !state.done, LAST_REPORT_TIME_MAX);
+    }
+}
+
+impl Drop for HostReporter {
+    fn drop(&mut self) {
+        self.shared.state.lock().done = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// Sends reports until the last one, or until the server is found to be too old for them.
+    fn send_all(&self, client: &Client) {
+        let mut chance = clock::jitter();
+        let id = format!("{:016x}{:016x}", chance.u64(), chance.u64());
+        loop {
+            let state = self.state.lock();
+            if state.done {
+                return;
+            }
+            let report = state.report.clone();
+            drop(state);
+            let answer = client.report_host(&id, &report);
+            let unwanted = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+            let next = answer.map_or(INTERVAL, |answer| Duration::from_millis(answer.next_ms));
+            let mut state = self.state.lock();
+            if report.ended || unwanted {
+                state.done = true;
+                self.changed.notify_all();
+                return;
+            }
+            self.changed.wait_while_for(&mut state, |state| !state.report.ended && !state.done, next);
+        }
+    }
+}
+
+/// The progress of an install, on its way to the user.
+struct Watched {
+    shared: Arc<Shared>,
+    next: Arc<dyn Progress>,
+}
+
+impl Progress for Watched {
+    fn begin(&self, stage: Stage, bytes: u64) {
+        {
+            let mut state = self.shared.state.lock();
+            let report = &mut state.report;
+            report.stage = match stage {
+                Stage::Capture | Stage::Install => HostStage::Receiving,
+                Stage::Resume => HostStage::Comparing,
+                Stage::Verify => HostStage::Written,
+            };
+            (report.done_bytes, report.total_bytes) = (0, bytes);
+        }
+        self.next.begin(stage, bytes);
+    }
+
+    fn advance(&self, stage: Stage, bytes: u64) {
+        self.shared.state.lock().report.done_bytes += bytes;
+        self.next.advance(stage, bytes);
+    }
+}
