@@ -1,5 +1,5 @@
-//! The backup of a GUID partition table lies in the last sectors of its disk (UEFI specification 2.10, section 5.3). If
-//! a table was made for a smaller disk, this module moves its backup to the end, as `sgdisk -e` does.
+//! Moves the backup of a GUID partition table (UEFI specification 2.10, section 5.3) to the last sectors of a disk that
+//! is larger than the one for which the table was made, as `sgdisk -e` does.
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
@@ -10,12 +10,12 @@ use crate::{ReadAt, WriteAt, text};
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 /// Length of a header's fixed fields, in bytes.
 const HEADER_BYTES: usize = 92;
-/// Most bytes of table entries that are accepted here. All known programs write 16 KiB.
+/// Largest size of all entries of a table that is accepted, in bytes. In practice they have 16 KiB.
 const ENTRIES_BYTES_MAX: u64 = 1 << 20;
-/// Where the four slots of a boot record begin, and how long each is.
+/// Offset of the first of the four slots of a boot record, and the length of each slot, in bytes.
 const SLOTS: (usize, usize) = (446, 16);
 
-/// Offsets of a header's fields.
+/// Offsets of a header's fields in bytes.
 mod field {
     pub(super) const HEADER_LEN: usize = 12;
     pub(super) const HEADER_CRC: usize = 16;
@@ -29,12 +29,12 @@ mod field {
     pub(super) const ENTRIES_CRC: usize = 88;
 }
 
-/// The block of a header whose checksum is right.
+/// The bytes of a block that holds a header with a correct checksum.
 #[derive(Clone)]
 struct Header(Vec<u8>);
 
 impl Header {
-    /// The header at block `at` of `disk` with its entries, if both are valid.
+    /// The header at block `at` of `disk` and its entries; `None` unless both are valid.
     fn read(disk: &dyn ReadAt, block_bytes: u64, at: u64) -> Result<Option<(Self, Vec<u8>)>> {
         let Some(block) = read_blocks(disk, block_bytes, at, block_bytes)? else { return Ok(None) };
         let header = Self(block);
@@ -59,7 +59,7 @@ impl Header {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    /// The checksum that it should have; `None` if the length in the header is impossible.
+    /// The correct checksum of the header; `None` if its length field is out of range.
     fn crc(&self) -> Option<u32> {
         let len = usize::try_from(self.u32(field::HEADER_LEN)).ok()?;
         let mut covered = self.0.get(..len).filter(|_| len >= HEADER_BYTES)?.to_vec();
@@ -67,7 +67,7 @@ impl Header {
         Some(CRC32.checksum(&covered))
     }
 
-    /// The same header with other values in these fields.
+    /// The bytes of this header with `changes` (offset, value of 64 bits) and a new checksum.
     fn with(&self, changes: &[(usize, u64)]) -> Vec<u8> {
         let mut changed = self.clone();
         for &(at, value) in changes {
@@ -79,7 +79,7 @@ impl Header {
     }
 }
 
-/// `len` bytes from block `at`; `None` if the disk ends before.
+/// Reads `len` bytes from block `at`; `None` if the disk ends before.
 fn read_blocks(disk: &dyn ReadAt, block_bytes: u64, at: u64, len: u64) -> Result<Option<Vec<u8>>> {
     let end = at.checked_mul(block_bytes).and_then(|offset| offset.checked_add(len));
     if end.is_none_or(|end| end > disk.geometry().size_bytes) {
@@ -89,8 +89,9 @@ fn read_blocks(disk: &dyn ReadAt, block_bytes: u64, at: u64, len: u64) -> Result
     disk.read_exact_at(&mut bytes, at * block_bytes).map(|()| Some(bytes))
 }
 
-/// The sectors of the backup table at the end of `disk`, entries first, if there is a valid one with the GUID
-/// `disk_id`. `Io` if the disk fails.
+/// The sectors of the backup table at the end of `disk`, from its entries to its header. A block is a logical
+/// sector. `None` unless the last block has the header of a valid table with the GUID `disk_id`. `Io` if the disk
+/// fails.
 pub fn find_at_end(disk: &dyn ReadAt, block_bytes: u32, disk_id: &str) -> Result<Option<Extent>> {
     let block_bytes = u64::from(block_bytes);
     let Some(last) = (disk.geometry().size_bytes / block_bytes).checked_sub(1) else { return Ok(None) };
@@ -102,21 +103,24 @@ pub fn find_at_end(disk: &dyn ReadAt, block_bytes: u32, disk_id: &str) -> Result
     Ok(ours.then(|| Extent::between(start * scale, (last + 1) * scale)))
 }
 
-/// What to write where.
+/// The writes that move a backup table.
 struct Move {
-    /// The backup: entries, then header.
+    /// The backup, as byte offset and bytes: first the entries, then the header.
     backup: Vec<(u64, Vec<u8>)>,
-    /// Boot record and primary header, the first two blocks.
+    /// The first two blocks of the disk: boot record and primary header.
     front: Vec<u8>,
-    /// The sectors of the backup.
+    /// The sectors of the new backup.
     sectors: Extent,
 }
 
-/// Moves the backup table of a disk that was `made_bytes` long to the end of `target`. First the entries and the backup
-/// header are written, then the primary header and the protective boot record are updated. Both steps are durable in
-/// this order, so the primary names a complete backup at any moment. The old backup stays, without a meaning. Returns
-/// the sectors of the new backup. Returns `None` and writes nothing unless primary and backup are valid and agree, and
-/// the target is longer. `Io` if the target fails, or reads back something else than was written.
+/// Moves the backup table of a disk that was `made_bytes` long, with logical sectors (blocks) of `block_bytes`, to
+/// the end of `target`. First it writes and syncs the new backup, then the primary header and the protective boot
+/// record. So the primary always points to a valid backup, unless the target is so little longer that the new backup
+/// overwrites the old one. Otherwise the old backup stays on the disk, and nothing points to it.
+///
+/// Returns the sectors of the new backup. Returns `None`, and writes nothing, unless primary and backup are valid and
+/// agree, the boot record announces the GPT, and the target is longer. `Io` if the target fails, or if the bytes that
+/// are read back differ from those written.
 pub fn move_to_end(target: &dyn WriteAt, block_bytes: u32, made_bytes: u64) -> Result<Option<Extent>> {
     let Some(Move { backup, front, sectors }) = plan(target, u64::from(block_bytes), made_bytes)? else {
         return Ok(None);
@@ -138,6 +142,7 @@ pub fn move_to_end(target: &dyn WriteAt, block_bytes: u32, made_bytes: u64) -> R
     Ok(Some(sectors))
 }
 
+/// The writes for [`move_to_end`]; `None` if the table must stay where it is.
 fn plan(target: &dyn WriteAt, block_bytes: u64, made_bytes: u64) -> Result<Option<Move>> {
     let ends = (made_bytes / block_bytes, target.geometry().size_bytes / block_bytes);
     if ends.0 < 2 || ends.1 <= ends.0 {
@@ -170,14 +175,15 @@ fn plan(target: &dyn WriteAt, block_bytes: u64, made_bytes: u64) -> Result<Optio
     }))
 }
 
-/// The protective boot record, with the GPT's entry made as long as the disk if it was so before; `None` if no entry
-/// announces a GPT.
+/// The protective boot record for a disk whose last block is `last`. A GPT entry that covered the old disk, up to block
+/// `made_last`, now covers the new one; other entries stay. `None` if no entry announces a GPT.
 fn announced(mut record: Vec<u8>, made_last: u64, last: u64) -> Option<Vec<u8>> {
     let (first, len) = SLOTS;
     let starts: Vec<usize> = (first..510).step_by(len).filter(|&at| record[at + 4] == 0xEE).collect();
     if record[510..512] != [0x55, 0xAA] || starts.is_empty() {
         return None;
     }
+    // The length field has 32 bits; UEFI wants all ones for a larger disk.
     let field = |value: u64| u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes();
     for at in starts {
         let count = at + 12..at + 16;

@@ -1,5 +1,5 @@
-//! Recognises files that hold a disk in another format than byte by byte: disk formats of virtual machines, and
-//! compressed files. If such a file were taken for a raw disk, no machine could boot from the image.
+//! Recognises files that are not raw disks: disk formats of virtual machines, and compressed files. If such a file were
+//! captured as a raw disk, no machine could boot from the image.
 //!
 //! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk
 //! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878
@@ -9,19 +9,19 @@ use std::path::Path;
 
 use crate::ReadAt;
 
-/// A format that a disk may be stored in.
+/// The format of a file that holds a disk in another form than raw bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Container {
-    /// Its usual name.
+    /// The usual name of the format.
     pub name: &'static str,
-    /// The command that converts it to a raw disk, without the paths.
+    /// The command that writes the raw disk to stdout, without the path; empty for `qemu-img`.
     tool: &'static str,
 }
 
-/// Number of bytes at the beginning that identify it.
+/// The number of bytes that are examined at the start and at the end of the file.
 const FRONT_BYTES: usize = 512;
 
-/// Which bytes at which offset identify which format.
+/// Signatures at the start: offset, magic bytes, format.
 const FRONTS: &[(usize, &[u8], Container)] = &[
     (0, b"QFI\xfb", qemu("QCOW2")),
     (0, b"QED\0", qemu("QED")),
@@ -44,7 +44,7 @@ const FRONTS: &[(usize, &[u8], Container)] = &[
     (0, b"PK\x03\x04", by("zip", "unzip -p")),
 ];
 
-/// These bytes stand 512 bytes before the end: a VHD of fixed size is a raw disk with a footer.
+/// Signatures 512 bytes before the end: a VHD of fixed size is the raw disk with a footer after it.
 const ENDS: &[(&[u8], Container)] = &[(b"conectix", qemu("VHD")), (b"koly", qemu("DMG"))];
 
 const fn qemu(name: &'static str) -> Container {
@@ -56,7 +56,7 @@ const fn by(name: &'static str, tool: &'static str) -> Container {
 }
 
 impl Container {
-    /// The command that converts the file at `path` to a raw disk.
+    /// A command for the user that converts the file at `path` to a raw disk.
     #[must_use]
     pub fn conversion(&self, path: &Path) -> String {
         let path = path.display();
@@ -67,8 +67,7 @@ impl Container {
     }
 }
 
-/// The format of `disk`, if it is not raw. A disk that cannot be read counts as raw here; reading it will report the
-/// error.
+/// The format of `disk` if it is not raw; `None` also if the disk cannot be read or is shorter than 512 bytes.
 #[must_use]
 pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
     let size = disk.geometry().size_bytes;
@@ -78,7 +77,7 @@ pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
     }
     let stands = |at: usize, magic: &[u8]| front[at..].starts_with(magic);
     let found = FRONTS.iter().find(|(at, magic, _)| stands(*at, magic)).map(|(.., found)| *found);
-    // Some programs write spaces or empty lines before the text of a descriptor.
+    // Some programs write blanks or other lines before the first line of a VMDK descriptor.
     let descriptor = || {
         let text = front.windows(21).take(64).any(|window| window == b"# Disk DescriptorFile");
         text.then_some(qemu("VMDK"))

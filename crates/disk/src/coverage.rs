@@ -1,19 +1,19 @@
-//! Collects the sectors to capture, in any order and within bounded memory. If free space is too scattered, its
-//! smallest pieces are captured as if they were allocated.
+//! Collects the sectors that matter, in any order and in bounded memory. If there are too many runs, the smallest gaps
+//! between them count as allocated.
 
 use base::limits::MAP_RUNS_MAX;
 use base::{Extent, ExtentSet};
 
-/// Sectors to capture, before they become an [`ExtentSet`].
+/// The sectors that matter, until [`Coverage::into_set`] makes an [`ExtentSet`] of them.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage {
     runs: Vec<Extent>,
-    /// Gaps of at most this many sectors are closed.
+    /// A gap of at most this number of sectors between two runs counts as allocated.
     gap_sectors: u64,
 }
 
 impl Coverage {
-    /// Adds a run of sectors; its end must not pass 2^64.
+    /// Adds a run of sectors. Its end must not pass 2^64.
     pub(crate) fn add(&mut self, run: Extent) {
         if run.is_empty() {
             return;
@@ -27,11 +27,12 @@ impl Coverage {
             _ => self.runs.push(run),
         }
         if self.runs.len() > MAP_RUNS_MAX {
+            // Half of the limit, so that the next run does not sort all of them again.
             self.shrink(MAP_RUNS_MAX / 2);
         }
     }
 
-    /// Adds all runs of `other`, moved by `sectors` to the right.
+    /// Adds all runs of `other`, with `sectors` added to each start.
     pub(crate) fn add_moved(&mut self, other: Self, sectors: u64) {
         for run in other.runs {
             self.add(Extent::new(run.start + sectors, run.count));
@@ -48,7 +49,7 @@ impl Coverage {
         self.runs.iter().filter_map(widen).collect()
     }
 
-    /// Leaves at most `count` runs.
+    /// Joins runs until there are at most `count`: closes larger and larger gaps.
     fn shrink(&mut self, count: usize) {
         self.merge();
         while self.runs.len() > count {
@@ -57,7 +58,7 @@ impl Coverage {
         }
     }
 
-    /// Orders the runs and joins those that touch, or nearly so.
+    /// Sorts the runs and joins those that overlap, touch, or have a gap of at most `gap_sectors` between them.
     fn merge(&mut self) {
         self.runs.sort_unstable();
         let gap = self.gap_sectors;

@@ -1,5 +1,5 @@
-//! Filesystems: which one a volume holds, and which of its sectors matter. One file per filesystem; a new one is a
-//! type that implements [`AllocationReader`] and a line in [`READERS`].
+//! Finds out which filesystem a volume holds and which of its sectors matter. There is one file per filesystem. To add
+//! one, implement [`AllocationReader`] for a new type and add that to [`READERS`].
 
 mod ext;
 mod fat;
@@ -14,30 +14,30 @@ use crate::volume::Volume;
 
 /// Reads the allocation map of one family of filesystems.
 trait AllocationReader: Sync {
-    /// What its signatures are called ([`Claim::kind`]).
+    /// The [`Claim::kind`] of its signatures.
     fn family(&self) -> &'static str;
 
-    /// The filesystem of the volume if it is of this family, valid or not. Fails with `Io` only.
+    /// Describes the filesystem in `volume` if it is of this family, even if it is damaged. The only error is `Io`.
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>>;
 
-    /// Which sectors matter. If in doubt, a sector is in the map. A filesystem that is dirty, inconsistent or has
-    /// unknown features is [`Why::Whole`].
+    /// The sectors that matter. Errs towards allocated: the map leaves out only sectors that are certainly free. A
+    /// filesystem that was not unmounted cleanly, is inconsistent or has unknown features is [`Why::Whole`].
     fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why>;
 
-    /// Whether `claim` does not contradict a volume of this family. Leftovers of an earlier filesystem may lie in the
-    /// free space of a filesystem whose map was checked, if no program takes them for more than leftovers.
+    /// Whether `claim` does not contradict this family: it is the family's own signature, or a copy. An earlier
+    /// filesystem may have left copies in free space, and no program uses a copy by itself.
     fn explains(&self, claim: &Claim) -> bool {
         claim.kind == self.family() || claim.is_copy
     }
 }
 
-/// All readers. Their order does not matter: a volume that two of them claim is captured whole.
+/// All readers. Their order does not matter: a volume with signatures of two of them is captured whole.
 static READERS: [&dyn AllocationReader; 3] = [&ext::Ext, &fat::Fat, &swap::Swap];
 
 /// The sectors of a filesystem that matter, counted from the start of its volume.
 struct Allocation {
     used: Coverage,
-    /// Where the filesystem ends. The rest of the volume counts as allocated.
+    /// Where the filesystem ends. The sectors from here to the end of the volume are not in `used`.
     end_sectors: u64,
 }
 
@@ -52,7 +52,7 @@ enum Why {
 
 impl From<Error> for Why {
     fn from(error: Error) -> Self {
-        // If a structure points outside the volume, the filesystem is damaged, not the disk.
+        // A structure that points out of the volume is damage to the filesystem, not to the disk.
         if error.kind() == ErrorKind::Malformed {
             Self::Whole(error.to_string())
         } else {
@@ -67,29 +67,31 @@ impl From<base::wire::Truncated> for Why {
     }
 }
 
-/// `Err(Whole)` with the reason that `why` gives, unless `holds`.
+/// Returns [`Why::Whole`] with the reason that `why` gives, unless `holds` is true.
 fn require(holds: bool, why: impl FnOnce() -> String) -> std::result::Result<(), Why> {
     if holds { Ok(()) } else { Err(Why::Whole(why())) }
 }
 
-/// What a volume holds and which of its sectors matter.
+/// The contents of a volume: its format, and which of its sectors matter.
 pub(crate) struct Contents {
     /// The filesystem or other format, if known.
     pub(crate) filesystem: Option<Filesystem>,
-    /// Which sectors matter, or why all of them do.
+    /// The sectors that matter, or the reason to capture the whole volume.
     pub(crate) used: std::result::Result<Coverage, String>,
-    /// Where the filesystem ends, in sectors from the start of the volume: what follows is not in `used`.
+    /// Where the filesystem ends, in sectors from the start of the volume. `used` has no sectors after this one.
     pub(crate) end_sectors: u64,
 }
 
-/// What `volume` holds according to its signatures: the first one that claims it.
+/// The filesystem or other format in `volume`, by its signatures; allocation maps are not read. If several formats
+/// claim the volume, one that has a reader wins. `Io` if the disk fails.
 pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
     let claims = signature::find(volume)?;
     let read = reader_of(&claims).map_or(Ok(None), |reader| reader.probe(volume))?;
     Ok(read.or_else(|| claims.first().map(unread)))
 }
 
-/// Examines `volume`. `Io` if the disk fails; any other problem is a reason to capture the volume whole.
+/// Finds the format of `volume` and the sectors that matter. `Io` if the disk fails; any other problem is a reason to
+/// capture the volume whole.
 pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
     let whole = |filesystem, why| Contents { filesystem, used: Err(why), end_sectors: volume.sectors() };
     let claims = signature::find(volume)?;
@@ -97,6 +99,7 @@ pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
     let names = names(&claims, reader);
     match (reader, &names[..]) {
         (_, []) => Ok(whole(None, "it holds no filesystem that is known".to_owned())),
+        // No other known format claims the volume, so the reader's map may decide what is free.
         (Some(reader), [_]) => match (reader.probe(volume)?, reader.allocated(volume)) {
             (_, Err(Why::Failed(error))) => Err(error),
             (filesystem, Err(Why::Whole(why))) => Ok(whole(filesystem, why)),
@@ -114,16 +117,17 @@ pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
             };
             Ok(whole(claims.first().map(unread), why))
         }
-        (_, names) => Ok(whole(None, format!("it bears the signatures of {}", names.join(" and ")))),
+        (_, names) => Ok(whole(None, format!("it has the signatures of {}", names.join(" and ")))),
     }
 }
 
-/// The first reader that reads one of `claims`.
+/// The first reader whose family is the kind of one of `claims`.
 fn reader_of(claims: &[Claim]) -> Option<&'static dyn AllocationReader> {
     READERS.into_iter().find(|reader| claims.iter().any(|claim| claim.kind == reader.family()))
 }
 
-/// The names of the formats that claim a volume, each once, without those that `reader` explains besides its own.
+/// The names of the formats in `claims`, each once: first the family of `reader`, then each claim that it does not
+/// explain.
 fn names(claims: &[Claim], reader: Option<&dyn AllocationReader>) -> Vec<String> {
     let mut names: Vec<String> = reader.map(|reader| reader.family().to_owned()).into_iter().collect();
     for claim in claims.iter().filter(|claim| reader.is_none_or(|reader| !reader.explains(claim))) {
@@ -135,13 +139,13 @@ fn names(claims: &[Claim], reader: Option<&dyn AllocationReader>) -> Vec<String>
     names
 }
 
-/// What is known of a format that no reader can read.
+/// A format that no reader supports: only its name is known.
 fn unread(claim: &Claim) -> Filesystem {
     Filesystem { kind: claim.kind, uuid: None, label: None, block_bytes: 0, understood: false }
 }
 
-/// `count` units of `unit_sectors` sectors, from unit `start` on, as sectors. The caller has checked that they lie in
-/// the volume.
+/// The sectors of `count` units from unit `start` on; a unit has `unit_sectors` sectors. The caller has checked that
+/// the units lie in the volume.
 fn units(start: u64, count: u64, unit_sectors: u64) -> Extent {
     Extent::new(start * unit_sectors, count * unit_sectors)
 }

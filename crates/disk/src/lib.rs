@@ -1,4 +1,5 @@
-//! Disks: devices and raw files, partition tables, and which sectors matter. Knows nothing about images.
+//! Reads and writes disks: devices and raw files, partition tables, filesystems, and which sectors matter. This crate
+//! does not depend on the image format.
 
 pub mod backup_gpt;
 mod container;

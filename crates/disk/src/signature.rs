@@ -1,5 +1,5 @@
-//! Signatures: which formats claim a volume, by magic bytes at fixed places. A claim means that some program may take
-//! the volume for its own; callers decide whether it does.
+//! Finds signatures: the magic bytes, at known places, of the formats that a volume may have. A signature that is found
+//! is a *claim*: some program may accept the volume as its format. The callers decide which claim is right.
 
 mod check;
 mod table;
@@ -13,33 +13,33 @@ use table::{Place, Signature};
 /// A signature that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The format, usually with the name that `blkid` uses. All ext filesystems are `ext`; a master boot record is
-    /// `mbr`.
+    /// The format that claims the volume, in most cases by the name that `blkid` has for it. All ext filesystems are
+    /// `ext`; a master boot record is `mbr`.
     pub kind: &'static str,
-    /// Where the magic bytes stand, in bytes from the start of the volume.
+    /// Offset of the magic bytes, from the start of the volume.
     pub offset: u64,
-    /// How many there are.
+    /// Number of magic bytes; 0 if the format has none and only its fields tell (an Atari partition table).
     pub len: u64,
-    /// Whether it is a partition table.
+    /// Whether the format is a partition table.
     pub is_table: bool,
-    /// Whether it is a copy that no program uses if the first one is missing.
+    /// Whether it is a copy of the first signature, and no program uses the copy if the first is missing.
     pub is_copy: bool,
 }
 
 impl Claim {
-    /// Its name for messages.
+    /// The name of the format for messages.
     pub(crate) fn describe(&self) -> String {
         if self.is_table { format!("a {} partition table", self.kind) } else { self.kind.to_owned() }
     }
 }
 
-/// All signatures in the part of `disk` at `extent`, treated as a volume. The extent lies inside the disk. `Io` if the
-/// disk fails.
+/// All signatures in the part of `disk` at `extent`. Offsets count from the start of `extent`, as if it were a disk of
+/// its own. Panics if `extent` passes the end of the disk. `Io` if the disk fails.
 pub fn claims(disk: &dyn ReadAt, extent: Extent) -> Result<Vec<Claim>> {
     find(&Volume::new(disk, extent))
 }
 
-/// All signatures in `volume`.
+/// All signatures in `volume`: formats first, then partition tables. `Io` if the disk fails.
 pub(crate) fn find(volume: &Volume) -> Result<Vec<Claim>> {
     let mut found = Vec::new();
     for signature in table::FORMATS {
@@ -55,6 +55,7 @@ impl Signature {
     fn find(&self, volume: &Volume, is_table: bool, found: &mut Vec<Claim>) -> Result<()> {
         let len = self.magic.len();
         for place in self.places {
+            // One read covers all repetitions of the magic.
             let span = (self.repeat - 1) * self.step_bytes + len;
             let Some(start) = place.offset(volume.len_bytes()) else { continue };
             let Some(bytes) = volume.peek(start, span)? else { continue };
@@ -71,7 +72,7 @@ impl Signature {
 }
 
 impl Place {
-    /// The offset in a volume of `len` bytes, if the volume is long enough.
+    /// The offset in a volume of `len` bytes; `None` if the volume is shorter than the distance from its end.
     fn offset(self, len: u64) -> Option<u64> {
         match self {
             Self::Start(offset) => Some(offset),
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use crate::device::MemoryDisk;
 
-    /// Every row that stands for itself is found where it should be, alone.
+    /// Every signature that needs no other fields is found at each of its places, and no other signature is.
     #[test]
     fn finds_each_signature_at_each_place() {
         const LEN: usize = (5 << 20) + 512;
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Ends are rounded down, each in its own unit.
+    /// The length of the volume is rounded down to the unit of the place.
     #[test]
     fn places_from_the_end() {
         let len = (10 << 20) + 5 * 512;

@@ -1,4 +1,4 @@
-//! Finds signatures of earlier contents in unused parts of a disk, and erases them.
+//! Finds and erases stale signatures: those that an earlier use of a disk left in sectors that the image does not use.
 
 use base::limits::SECTOR_BYTES;
 use base::{Extent, ExtentSet, Result};
@@ -6,15 +6,15 @@ use base::{Extent, ExtentSet, Result};
 use crate::signature::{Claim, claims};
 use crate::{Geometry, ReadAt, WriteAt};
 
-/// Shortest read, in bytes: no disk has larger sectors.
+/// The unit of reads in bytes. No disk has larger sectors, so one bad sector fails at most one page.
 const PAGE_BYTES: usize = 4096;
 
 /// A signature on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale {
-    /// The format, as in [`Claim`].
+    /// The format that it belongs to, as in [`Claim`].
     pub kind: &'static str,
-    /// Its first byte, from the start of the disk.
+    /// Offset of its first byte, from the start of the disk.
     pub offset: u64,
     /// Its length in bytes, at least 1.
     pub len: u64,
@@ -23,7 +23,7 @@ pub struct Stale {
 }
 
 impl Stale {
-    /// The sectors that contain it.
+    /// The sectors of 512 bytes in which it lies.
     #[must_use]
     pub fn sectors(&self) -> Extent {
         let end = (self.offset + self.len).div_ceil(SECTOR_BYTES);
@@ -31,9 +31,10 @@ impl Stale {
     }
 }
 
-/// The signatures of `volumes` that lie in the sectors of `within`, by ascending offset, each once. A volume is a disk
-/// of `size_bytes`, or a partition of it. `read` fills a buffer from an offset; parts that it cannot read hold no
-/// signature, since other programs cannot read them either. So `Io` does not occur here.
+/// The signatures of `volumes` that lie completely in the sectors of `within`, by ascending offset, at most one per
+/// offset. A volume is the whole disk of `size_bytes`, or a partition of it. `read` fills a buffer from a byte offset.
+/// Pages that it cannot read count as zeros, because another program could not find a signature there either. So this
+/// function never fails with `Io`.
 pub fn find(
     size_bytes: u64,
     volumes: &[Extent],
@@ -44,6 +45,7 @@ pub fn find(
     let mut found = Vec::new();
     for (volume, extent) in volumes.iter().enumerate() {
         for Claim { kind, offset, len, .. } in claims(&disk, *extent)? {
+            // A claim without magic bytes (an Atari table) has nothing to erase.
             let stale = Stale { kind, offset: extent.offset_bytes() + offset, len, volume };
             if len > 0 && within.contains(stale.sectors()) {
                 found.push(stale);
@@ -55,14 +57,15 @@ pub fn find(
     Ok(found)
 }
 
-/// The partitions that the table on `disk` lists, with their numbers: volumes besides the disk itself. `Io` if the disk
+/// The number and the place of each partition in the table of `disk`; each is a volume for [`find`]. `Io` if the disk
 /// fails.
 pub fn partitions(disk: &dyn ReadAt) -> Result<Vec<(u32, Extent)>> {
     let entries = crate::table::read(disk)?.entries;
     Ok(entries.into_iter().map(|entry| (entry.number, entry.extent)).collect())
 }
 
-/// Overwrites a signature with zeros, and no other byte. No other process may write its sectors at the same time.
+/// Overwrites a signature with zeros, and changes no other byte. It reads and writes whole logical sectors, so no other
+/// thread or process may write them at the same time. `Io` if the target fails.
 pub fn erase(target: &dyn WriteAt, stale: &Stale) -> Result<()> {
     let unit = u64::from(target.geometry().logical_sector_bytes);
     let start = stale.offset / unit * unit;
@@ -74,7 +77,7 @@ pub fn erase(target: &dyn WriteAt, stale: &Stale) -> Result<()> {
     target.write_all_at(&bytes, start)
 }
 
-/// A disk whose unreadable pages are zeros. It is read in whole pages.
+/// A disk whose unreadable pages read as zeros. All reads are widened to whole pages.
 struct Lenient<F> {
     size_bytes: u64,
     read: F,
@@ -90,6 +93,7 @@ impl<F: Fn(&mut [u8], u64) -> Result<()> + Send + Sync> ReadAt for Lenient<F> {
         let end = (offset + buf.len() as u64).next_multiple_of(PAGE_BYTES as u64).min(self.size_bytes);
         let skip = usize::try_from(offset - start).expect("inside a page");
         let mut pages = vec![0; usize::try_from(end - start).expect("little more than was asked for")];
+        // After a failed read of all pages, single reads find out which ones fail.
         if (self.read)(&mut pages, start).is_err() {
             for (page, at) in pages.chunks_mut(PAGE_BYTES).zip((start..).step_by(PAGE_BYTES)) {
                 if (self.read)(page, at).is_err() {

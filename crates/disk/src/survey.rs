@@ -1,5 +1,6 @@
-//! The survey of a disk: partition table, filesystems, and which sectors matter. A sector is free only if a reader says
-//! so and no other format claims that space; all other sectors count as allocated, including zeros.
+//! Surveys a disk: finds its partition table, its filesystems and the sectors that matter. A sector is free only if the
+//! reader of its filesystem says so and no other signature claims that filesystem's space. All other sectors are
+//! allocated, including those that hold zeros.
 
 use base::limits::{PARTITIONS_MAX, SECTOR_BYTES};
 use base::{Error, ErrorKind, Extent, ExtentSet, Result};
@@ -12,24 +13,25 @@ use crate::table::{self, Entry, Table};
 use crate::volume::Volume;
 use crate::{Filesystem, ReadAt};
 
-/// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. They are captured whole
-/// without a warning.
+/// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Capturing them whole gives
+/// no warning.
 const RAW_TYPES: [&str; 2] = ["21686148-6449-6e6f-744e-656564454649", "e3c9e316-0b5c-4db8-817d-f92df00215ae"];
 
-/// This much is captured at both ends of the disk and of each partition, whatever it contains: 128 KiB. Most signatures
-/// stand there.
+/// The sectors that are always captured at each end of the disk and of each partition: 128 KiB. Most signatures are
+/// there.
 const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
 
-/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. Space between and outside
-/// partitions counts as allocated. If in doubt, sectors count as allocated; the map's warnings name everything that is
-/// captured whole for lack of certainty. `NotFound` if the options name a partition that the table lacks, `Io` if the
-/// disk fails, `Unsupported` if it has more partitions than an image can describe.
+/// Surveys `source`: reads its partition table and the allocation maps of its filesystems. Sectors outside partitions
+/// are allocated. If there is any doubt about a partition or the disk, all its sectors are allocated, and a warning in
+/// the map says why. `NotFound` if `options` name a partition that the table lacks, `Io` if the disk fails,
+/// `Unsupported` if the disk has more partitions than an image can describe.
 pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {
     let table = table::read(source)?;
     check_numbers(source, &table, options)?;
     Survey::new(source, options, table).run()
 }
 
+/// Checks that there are not too many partitions, and that those that `options` name exist.
 fn check_numbers(source: &dyn ReadAt, table: &Table, options: &SurveyOptions) -> Result<()> {
     if table.entries.len() >= PARTITIONS_MAX {
         let context = format!("`{}` has more than {PARTITIONS_MAX} partitions", source.name());
@@ -47,11 +49,12 @@ fn check_numbers(source: &dyn ReadAt, table: &Table, options: &SurveyOptions) ->
     }
 }
 
-/// A survey in progress.
+/// The state of a survey.
 struct Survey<'a> {
     source: &'a dyn ReadAt,
     options: &'a SurveyOptions,
     table: Table,
+    /// All sectors of the disk.
     disk: Extent,
     window: Extent,
     partitions: Vec<Partition>,
@@ -84,6 +87,7 @@ impl<'a> Survey<'a> {
         if !self.options.raw {
             self.judge_table(&entries)?;
         }
+        // If the table cannot be trusted, neither can the bounds of its partitions, so nothing in them is free.
         let whole = self.options.raw || self.table.distrust.is_some();
         for (entry, overlaps) in entries.drain(..).zip(overlapping) {
             self.partition(entry, overlaps, whole)?;
@@ -97,7 +101,8 @@ impl<'a> Survey<'a> {
         Ok(self.finish())
     }
 
-    /// Examines the disk as one volume: it may be one filesystem, or both a filesystem and a table.
+    /// Examines the disk as one volume. Without a table it may be one filesystem; with a table and a second signature
+    /// the table cannot be trusted.
     fn judge_table(&mut self, entries: &[Entry]) -> Result<()> {
         if self.table.kind == TableKind::None {
             return self.bare(&Volume::whole(self.source));
@@ -115,8 +120,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// The formats that claim the disk besides its table. If the ends of the disk and of a partition coincide, a
-    /// signature there may belong to either: then it counts as the partition's.
+    /// A claim to the whole disk that is not its table's. If a partition begins or ends with the disk, one place may
+    /// be a known place of both; a signature there belongs to the partition.
     fn stranger(&self, entries: &[Entry]) -> Result<Option<Claim>> {
         for claim in signature::find(&Volume::whole(self.source))? {
             let at = Extent::new(claim.offset / SECTOR_BYTES, 1);
@@ -135,7 +140,7 @@ impl<'a> Survey<'a> {
         Ok(None)
     }
 
-    /// A disk without a table, listed as partition 0.
+    /// Surveys a disk without a table. If its format is known, the map lists it as partition 0.
     fn bare(&mut self, volume: &Volume) -> Result<()> {
         if identify(volume)?.is_none() {
             self.warnings
@@ -157,6 +162,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
+    /// Adds the partition `entry`. Its contents are not examined if `whole`, because then all sectors are allocated.
     fn partition(&mut self, entry: Entry, overlaps: Option<u32>, whole: bool) -> Result<()> {
         let Entry { number, extent, type_id, name, uuid, cut } = entry;
         if extent.intersection(self.window).is_none() {
@@ -186,18 +192,20 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Adds the sectors at both ends of `extent`.
+    /// Adds the first and the last [`EDGE_SECTORS`] of `extent`.
     fn edges(&mut self, extent: Extent) {
         let count = extent.count.min(EDGE_SECTORS);
         self.used.add(Extent::new(extent.start, count));
         self.used.add(Extent::new(extent.end() - count, count));
     }
 
-    /// Adds the sectors that matter of the volume at `extent`, and reports why if these are all.
+    /// Adds the sectors that matter of the volume at `extent`. If these are all its sectors, adds a warning with the
+    /// reason, unless `quiet` and no format is known.
     fn take(&mut self, contents: Contents, extent: Extent, what: &str, quiet: bool) -> Option<Filesystem> {
         match contents.used {
             Ok(used) => {
                 self.used.add_moved(used, extent.start);
+                // No map covers the sectors after the end of the filesystem.
                 self.used.add(Extent::between(extent.start + contents.end_sectors, extent.end()));
                 self.edges(extent);
             }
@@ -213,6 +221,7 @@ impl<'a> Survey<'a> {
         contents.filesystem
     }
 
+    /// Builds the map. Skipped partitions are removed last: only the table and other partitions keep sectors in them.
     fn finish(mut self) -> DiskMap {
         self.table.own.iter().for_each(|own| self.used.add(*own));
         let geometry = self.source.geometry();
@@ -252,7 +261,7 @@ fn overlaps(entry: &Entry, entries: &[Entry]) -> Option<u32> {
     entries.iter().find(shares).map(|other| other.number)
 }
 
-/// The format of a volume whose bounds are not reliable.
+/// The contents of a volume whose bounds cannot be trusted: all its sectors matter.
 fn distrusted(contents: Contents, why: String, sectors: u64) -> Contents {
     let filesystem = contents.filesystem.map(|filesystem| Filesystem { understood: false, ..filesystem });
     Contents { filesystem, used: Err(why), end_sectors: sectors }

@@ -1,4 +1,4 @@
-//! Partition tables: which one a disk has, and what it says.
+//! Reads the partition table of a disk: its kind, its partitions, and whether it can be trusted.
 
 mod gpt;
 mod mbr;
@@ -10,25 +10,24 @@ use crate::signature::Claim;
 use crate::volume::Volume;
 use crate::{ReadAt, TableKind};
 
-/// What a partition table says.
+/// The contents of a partition table.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// Its kind.
     pub(crate) kind: TableKind,
-    /// GUID or signature of the disk.
+    /// The GUID (GPT) or the signature (MBR) of the disk, as text.
     pub(crate) disk_id: Option<String>,
     /// Its partitions by ascending number, all inside the disk.
     pub(crate) entries: Vec<Entry>,
-    /// Sectors that are captured whatever they contain: the table itself, and space whose owner a damaged chain does
-    /// not tell.
+    /// Sectors that are always captured: the table itself, and an extended partition whose chain is damaged.
     pub(crate) own: Vec<Extent>,
-    /// Why the disk must be captured whole.
+    /// The reason to capture the disk whole, if there is one.
     pub(crate) distrust: Option<String>,
-    /// Notes for the user.
+    /// Messages for the user.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A partition as its table describes it.
+/// A partition as the table describes it. The fields are those of [`crate::Partition`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) number: u32,
@@ -36,7 +35,7 @@ pub(crate) struct Entry {
     pub(crate) type_id: String,
     pub(crate) name: Option<String>,
     pub(crate) uuid: Option<String>,
-    /// Whether the table allows it to extend past the end of the disk.
+    /// Whether it passes the end of the disk in the table; `extent` is cut there.
     pub(crate) cut: bool,
 }
 
@@ -52,7 +51,7 @@ impl Table {
         }
     }
 
-    /// Whether a claim to the disk comes from this table.
+    /// Whether `claim`, found in the whole disk, is the signature of this table.
     pub(crate) fn is_own(&self, claim: &Claim) -> bool {
         let stands_here = || self.own.iter().any(|own| own.offset_bytes() == claim.offset);
         match self.kind {
@@ -64,7 +63,7 @@ impl Table {
 }
 
 /// Reads the partition table of `disk`. As in Linux, a GPT counts only if the boot record announces it. `Io` if the
-/// disk fails; any problem with the table is described in the result.
+/// disk fails; any problem of the table itself is recorded in its `distrust` or its `warnings`.
 pub(crate) fn read(disk: &dyn ReadAt) -> Result<Table> {
     let blocks = Blocks::of(disk);
     let record = match blocks.read(0, 1)? {
@@ -78,12 +77,12 @@ pub(crate) fn read(disk: &dyn ReadAt) -> Result<Table> {
     }
 }
 
-/// A disk in its own logical sectors, which are the unit of tables.
+/// A disk in blocks, which are its logical sectors: the unit of partition tables.
 struct Blocks<'a> {
     volume: Volume<'a>,
-    /// Bytes of a logical sector.
+    /// Size of a block in bytes, at least 512.
     bytes: u64,
-    /// Number of logical sectors of the disk.
+    /// Number of blocks of the disk.
     count: u64,
 }
 
@@ -93,7 +92,7 @@ impl<'a> Blocks<'a> {
         Self { volume: Volume::whole(disk), bytes, count: disk.geometry().size_bytes / bytes }
     }
 
-    /// `count` blocks from `start`; `None` if the disk ends before.
+    /// Reads `count` blocks from block `start`; `None` if the disk ends before.
     fn read(&self, start: u64, count: u64) -> Result<Option<Vec<u8>>> {
         if start.checked_add(count).is_none_or(|end| end > self.count) {
             return Ok(None);
@@ -102,14 +101,14 @@ impl<'a> Blocks<'a> {
         self.volume.peek(start * self.bytes, len)
     }
 
-    /// The sectors of `count` blocks from `start`, cut at the end of the disk.
+    /// The 512-byte sectors of `count` blocks from block `start`, cut at the end of the disk.
     fn extent(&self, start: u64, count: u64) -> Extent {
         let scale = self.bytes / SECTOR_BYTES;
         let end = start.saturating_add(count).min(self.count);
         Extent::between(start.min(self.count) * scale, end * scale)
     }
 
-    /// Whether `count` blocks from `start` extend past the end of the disk.
+    /// Whether `count` blocks from block `start` pass the end of the disk.
     fn cuts(&self, start: u64, count: u64) -> bool {
         start.checked_add(count).is_none_or(|end| end > self.count)
     }

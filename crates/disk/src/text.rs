@@ -1,6 +1,6 @@
-//! Names and numbers of disks as text.
+//! Formats the UUIDs, GUIDs and labels of disks as text.
 
-/// 16 bytes in the form `01234567-89ab-cdef-0123-456789abcdef`.
+/// Formats 16 bytes as `01234567-89ab-cdef-0123-456789abcdef`.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (at, byte) in bytes.iter().enumerate() {
@@ -12,7 +12,7 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     text
 }
 
-/// A GUID as text: its first three fields are little endian.
+/// Formats a GUID, whose first three fields are stored in little endian.
 pub(crate) fn guid(b: [u8; 16]) -> String {
     let swapped = [
         b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15],
@@ -20,12 +20,13 @@ pub(crate) fn guid(b: [u8; 16]) -> String {
     uuid(&swapped)
 }
 
-/// A UUID of 16 bytes, unless it is all zeros.
+/// Formats a UUID; `None` if all its bytes are zero, which means that there is no UUID.
 pub(crate) fn some_uuid(bytes: &[u8; 16]) -> Option<String> {
     (*bytes != [0; 16]).then(|| uuid(bytes))
 }
 
-/// A label that ends at its first zero byte or with its field, without spaces at its end; `None` if it is empty.
+/// The label in `field`: ends at the first zero byte, or with the field. Trailing blanks are removed; `None` if nothing
+/// is left.
 pub(crate) fn label(field: &[u8]) -> Option<String> {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]).trim_end().to_owned();

@@ -1,11 +1,11 @@
-//! A part of a disk as a disk of its own, for filesystem readers.
+//! A volume: a part of a disk with addresses of its own, from 0. Filesystem readers work on volumes.
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
 
 use crate::ReadAt;
 
-/// Sectors `extent` of a disk, addressed from 0.
+/// The sectors `extent` of `disk`, with offsets that count from the start of `extent`.
 #[derive(Clone, Copy)]
 pub(crate) struct Volume<'a> {
     disk: &'a dyn ReadAt,
@@ -13,7 +13,7 @@ pub(crate) struct Volume<'a> {
 }
 
 impl<'a> Volume<'a> {
-    /// The part of `disk` at `extent`, which lies inside it.
+    /// The part of `disk` at `extent`. Panics if `extent` passes the end of the disk.
     pub(crate) fn new(disk: &'a dyn ReadAt, extent: Extent) -> Self {
         assert!(extent.end() <= disk.geometry().size_bytes / SECTOR_BYTES, "volume inside its disk");
         Self { disk, extent }
@@ -34,7 +34,7 @@ impl<'a> Volume<'a> {
         self.extent.count
     }
 
-    /// Fills `buf` from `offset`. `Malformed` if that lies outside the volume, `Io` if the disk fails.
+    /// Fills `buf` from byte `offset`. `Malformed` if the range passes the end of the volume, `Io` if the disk fails.
     pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > self.len_bytes()) {
@@ -44,7 +44,7 @@ impl<'a> Volume<'a> {
         self.disk.read_exact_at(buf, self.extent.offset_bytes() + offset)
     }
 
-    /// `len` bytes from `offset`, if the volume is that long. `Io` if the disk fails.
+    /// Reads `len` bytes from byte `offset`; `None` if the volume ends before. `Io` if the disk fails.
     pub(crate) fn peek(&self, offset: u64, len: usize) -> Result<Option<Vec<u8>>> {
         if offset.checked_add(len as u64).is_none_or(|end| end > self.len_bytes()) {
             return Ok(None);

@@ -1,5 +1,6 @@
-//! Measures capture and install of a raw disk image against what zstd and BLAKE3 alone reach on the same bytes and
-//! cores in the same run, and the image's size against zlib level 4 in pieces of 1 MiB, as Frisbee's imagezip makes.
+//! Measures the rates of capture and install for a raw disk image. Compares them with zstd and BLAKE3 alone, on the
+//! same bytes and cores in the same run, and the image's size with zlib level 4 in pieces of 1 MiB, as Frisbee's
+//! imagezip uses.
 //!
 //! `cargo run --release -p diskcast-image --example rates -- DISK.img [ROUNDS]`
 //! `cargo run --release -p diskcast-image --example rates -- DISK.img levels`
@@ -27,7 +28,7 @@ const CHUNK: usize = 256 << 10;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let path = arguments.get(1).ok_or("usage: rates DISK.img [ROUNDS | levels]")?;
+    let path = arguments.get(1).ok_or("usage: rates DISK.img [ROUNDS | levels | memory]")?;
     let disk = disk::open_source(Path::new(path))?;
     let map = disk::survey(&disk, &SurveyOptions::default())?;
     map.warnings.iter().for_each(|warning| println!("warning: {warning}"));
@@ -70,7 +71,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Peak memory of a capture that keeps nothing, and of an install whose source is in memory.
+/// Prints the peak memory of a capture whose sink drops all objects, and of an install whose source is in memory.
 fn memory(disk: &dyn ReadAt, map: &DiskMap) -> std::result::Result<(), Box<dyn std::error::Error>> {
     capture(disk, map, &Nowhere::default(), &CaptureOptions::default(), &NoProgress)?;
     println!("capture: peak memory {} MiB", peak_mib());
@@ -80,11 +81,15 @@ fn memory(disk: &dyn ReadAt, map: &DiskMap) -> std::result::Result<(), Box<dyn s
     manifest.number = 1;
     let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None)?);
     push(&catalogue, &objects, map.geometry)?;
-    println!("install: peak memory {} MiB beside {} MiB of objects", peak_mib(), objects.bytes() >> 20);
+    println!(
+        "install: peak memory {} MiB with {} MiB of objects in memory",
+        peak_mib(),
+        objects.bytes() >> 20
+    );
     Ok(())
 }
 
-/// Size and rate of zstd's levels in chunks, beside zlib's level 4.
+/// Prints size and rate of several zstd levels, in chunks, and of zlib level 4 for comparison.
 fn levels(plain: &[u8]) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let start = Start::now();
     let zlib = in_parallel(&pieces(plain, 1 << 20), |_| (), |(), piece| zlib4(piece));
@@ -98,7 +103,7 @@ fn levels(plain: &[u8]) -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// All that the map calls allocated, one run behind the other.
+/// The content of all allocated sectors, without gaps.
 fn allocated(disk: &dyn ReadAt, map: &DiskMap) -> Result<Vec<u8>> {
     let runs: &ExtentSet = &map.allocated;
     let mut plain = Vec::new();
@@ -110,6 +115,7 @@ fn allocated(disk: &dyn ReadAt, map: &DiskMap) -> Result<Vec<u8>> {
     Ok(plain)
 }
 
+/// The content of the whole disk.
 fn whole(disk: &dyn ReadAt) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(disk.geometry().size_bytes).unwrap_or(usize::MAX)];
     disk.read_exact_at(&mut bytes, 0)?;
@@ -120,13 +126,14 @@ fn pieces(plain: &[u8], bytes: usize) -> Vec<&[u8]> {
     plain.chunks(bytes).collect()
 }
 
+/// Bytes that zlib level 4 makes of `piece`.
 fn zlib4(piece: &[u8]) -> u64 {
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(4));
     let written = encoder.write_all(piece).and_then(|()| encoder.finish());
     written.map_or(0, |bytes| bytes.len() as u64)
 }
 
-/// Sums what `each` says of all pieces, on all cores.
+/// The sum of `each` over all pieces, on all cores. `new` makes the state of one thread.
 fn in_parallel<T>(
     pieces: &[&[u8]],
     new: impl Fn(()) -> T + Sync,
@@ -147,7 +154,7 @@ fn in_parallel<T>(
     sum.into_inner()
 }
 
-/// Bytes that zstd makes of `plain` in chunks; BLAKE3 over plain and encoded bytes beside it.
+/// Bytes that zstd makes of `plain` in chunks. Also hashes plain and encoded bytes with BLAKE3, as a capture does.
 fn encode_all(plain: &[u8], level: i32) -> u64 {
     let new = |()| {
         let compressor = zstd::bulk::Compressor::new(level).expect("a level of zstd");
@@ -162,15 +169,17 @@ fn encode_all(plain: &[u8], level: i32) -> u64 {
     })
 }
 
+/// The rate of zstd and BLAKE3 alone on the chunks of `plain`: the upper limit for a capture.
 fn encode_limit(plain: &[u8], level: i32) -> Rate {
     let start = Start::now();
     std::hint::black_box(encode_all(plain, level));
     rate(plain.len(), &start)
 }
 
-/// The rate of BLAKE3 and zstd alone on the chunks of `catalogue`.
+/// The rate of BLAKE3 and zstd alone on the chunks of `catalogue`: the upper limit for an install. `data` is the number
+/// of plain bytes.
 fn decode_limit(catalogue: &Catalogue, objects: &MemoryObjects, data: usize) -> Result<Rate> {
-    // Frames that decode to the same bytes, without headers.
+    // Frames that decode to the same bytes but have no object headers, so that zstd alone can read them.
     let mut frames: Vec<Bytes> = Vec::new();
     let mut encoder = zstd::bulk::Compressor::new(CaptureOptions::default().level).expect("a level of zstd");
     let mut plain = vec![0; CHUNK];
@@ -195,10 +204,12 @@ fn decode_limit(catalogue: &Catalogue, objects: &MemoryObjects, data: usize) -> 
     Ok(rate(data, &start))
 }
 
+/// Without verification, because the target keeps nothing.
 fn options() -> InstallOptions {
     InstallOptions { verify: false, ..InstallOptions::default() }
 }
 
+/// Installs to a target that drops all writes; the installer fetches the objects.
 fn pull(catalogue: &Arc<Catalogue>, objects: &MemoryObjects, geometry: disk::Geometry) -> Result<()> {
     let target = Arc::new(NullTarget::new(geometry));
     let installer = Installer::begin(Arc::clone(catalogue), target, options(), Arc::new(NoProgress))?;
@@ -206,6 +217,7 @@ fn pull(catalogue: &Arc<Catalogue>, objects: &MemoryObjects, geometry: disk::Geo
     installer.finish().map(drop)
 }
 
+/// The same, but offers the objects one by one, as a receiver does.
 fn push(catalogue: &Arc<Catalogue>, objects: &MemoryObjects, geometry: disk::Geometry) -> Result<()> {
     let target = Arc::new(NullTarget::new(geometry));
     let installer = Installer::begin(Arc::clone(catalogue), target, options(), Arc::new(NoProgress))?;
@@ -216,7 +228,7 @@ fn push(catalogue: &Arc<Catalogue>, objects: &MemoryObjects, geometry: disk::Geo
     installer.finish().map(drop)
 }
 
-/// A sink that keeps nothing.
+/// A sink that drops all objects.
 #[derive(Default)]
 struct Nowhere(Mutex<u64>);
 
@@ -239,14 +251,15 @@ fn timed(bytes: usize, run: impl FnOnce() -> Result<()>) -> Result<Rate> {
     Ok(rate(bytes, &start))
 }
 
-/// Seconds of the processors that this process used, so that rates can be told from how busy the machine was.
+/// Processor time of this process in seconds. A rate by processor time does not depend on the load of the machine.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Fields 14 and 15 are user and system time, in ticks of 10 ms. The name in parentheses may contain spaces.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// When something began, by the wall's clock and by the processors'.
+/// The start of a measurement: wall-clock time, and processor time in seconds.
 struct Start(Instant, f64);
 
 impl Start {
@@ -255,7 +268,7 @@ impl Start {
     }
 }
 
-/// A rate in MB/s: by the wall's clock, and as it would be had all cores been free for it.
+/// A rate in MB/s: by wall-clock time, and by processor time, which is the rate if all cores were free.
 #[derive(Clone, Copy)]
 struct Rate(f64, f64);
 
@@ -271,11 +284,12 @@ fn rate(bytes: usize, start: &Start) -> Rate {
     Rate(bytes as f64 / 1e6 / start.0.elapsed().as_secs_f64(), bytes as f64 / 1e6 / used)
 }
 
-/// How much of a limit was reached, by both clocks.
+/// The share of the limit that `rate` reaches, by both clocks.
 fn share(rate: Rate, limit: Rate) -> String {
     format!("{:.3} ({:.3}) of the limit, {limit}", rate.0 / limit.0, rate.1 / limit.1)
 }
 
+/// The peak resident memory of this process in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0");

@@ -1,4 +1,4 @@
-//! Edited trees, ranges of trees, and differences between them, held against plain maps of leaves.
+//! Tests edits of trees, ranges of trees and differences between trees: compares them with plain maps of leaves.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -18,7 +18,7 @@ use image::{
 
 type Map = BTreeMap<u64, Leaf>;
 
-/// A few clusters of leaves, and now and then a long run of zeros, so that subtrees of all kinds occur.
+/// A few clusters of leaves, and sometimes a long run of zeros, so that subtrees of all kinds occur.
 fn random_map(chance: &mut Chance, chunk_count: u64) -> Map {
     let mut map = Map::new();
     for _ in 0..chance.below(6) {
@@ -33,6 +33,7 @@ fn random_map(chance: &mut Chance, chunk_count: u64) -> Map {
     map
 }
 
+/// A few ranges of chunks with their new leaves.
 fn random_changes(chance: &mut Chance, chunk_count: u64) -> Map {
     let mut changes = Map::new();
     for _ in 0..1 + chance.below(5) {
@@ -53,6 +54,7 @@ fn tree(chunk_count: u64, map: &Map, objects: &MemoryObjects) -> Root {
     build(chunk_count, &leaves, objects).unwrap()
 }
 
+/// The statistics of the leaves in `map`.
 fn count(chunk_count: u64, map: &Map) -> Statistics {
     let mut statistics = Statistics::default();
     map.values().for_each(|leaf| statistics.add(leaf, 1));
@@ -60,6 +62,8 @@ fn count(chunk_count: u64, map: &Map) -> Statistics {
     statistics
 }
 
+/// Grows the tree under `root` to `grown` chunks and applies `changes`. The first of the pair has the old tree's nodes,
+/// the second takes the new ones.
 fn edited(
     (objects, made): (&MemoryObjects, &MemoryObjects),
     root: &Root,
@@ -92,7 +96,7 @@ fn an_edited_tree_is_the_tree_of_the_edited_leaves() {
         let root = tree(chunk_count, &map, &objects);
         let grown = chunk_count + if chance.hits(400_000) { chance.below(20_000_000) } else { 0 };
         let changes = random_changes(&mut chance, grown);
-        // What it puts it can't read: a node that it has made is finished.
+        // The editor reads from `objects` and writes to `made`, so it fails if it reads a node that it has written.
         let made = MemoryObjects::new();
         let (found, statistics) = edited((&objects, &made), &root, &map, grown, &changes);
         apply(&mut map, &changes);
@@ -101,7 +105,7 @@ fn an_edited_tree_is_the_tree_of_the_edited_leaves() {
     }
 }
 
-/// Below `bound`; as often as not so low that one node of leaves holds many such steps.
+/// A random number below `bound`. In half of the cases it is below 40, so that one node of leaves sees many such steps.
 fn below(chance: &mut Chance, bound: u64) -> u64 {
     let near = chance.hits(500_000);
     chance.below(if near { bound.min(40) } else { bound })
@@ -139,6 +143,7 @@ fn freed_ranges_are_free_and_what_is_allocated_is_found() {
     }
 }
 
+/// A node of leaves covers 256 chunks, so all these changes are in one node. The editor must write it only once.
 #[test]
 fn what_is_free_already_keeps_the_changed_node_open() {
     let (objects, made, mut chance) = (MemoryObjects::new(), MemoryObjects::new(), Chance::from_seed(5));
@@ -167,7 +172,7 @@ fn a_large_image_is_freed_by_the_nodes_that_hold_something() {
     assert_eq!(editor.finish().unwrap(), (tree(far + 1, &Map::new(), &objects), count(far + 1, &Map::new())));
 }
 
-/// Counts the nodes that are read.
+/// Counts the nodes that a test reads.
 struct Counting<'a>(&'a MemoryObjects, Cell<u64>);
 
 impl NodeSource for &Counting<'_> {
@@ -190,7 +195,7 @@ fn an_edit_reads_and_writes_the_way_to_what_changed_only() {
     let (old, new) = (Counting(&objects, Cell::new(0)), Counting(&objects, Cell::new(0)));
     let found = Differences::new(small(), (&old, &root), (&new, &after)).map(|found| found.unwrap());
     assert!(found.map(|found| found.first).eq(300..310));
-    assert_eq!((old.1.get(), new.1.get()), (3, 3), "equal subtrees are not looked into");
+    assert_eq!((old.1.get(), new.1.get()), (3, 3), "equal subtrees are not read");
     let (unchanged, _) = edited((&objects, &objects), &root, &map, root.chunk_count, &Map::new());
     assert_eq!(unchanged, root);
 }

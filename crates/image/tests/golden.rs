@@ -1,7 +1,8 @@
-//! Golden files of format version 1, good and broken: what was written once is read forever, byte for byte.
+//! Tests golden files of format version 1, good and broken: later releases must read them, and must still
+//! write nodes and encrypted files with the same bytes.
 //!
-//! `DISKCAST_BLESS=1 cargo test -p diskcast-image --test golden` writes those that do not exist yet; it never
-//! changes one that does.
+//! `DISKCAST_BLESS=1 cargo test -p diskcast-image --test golden` writes golden files that do not exist yet. It never
+//! changes an existing file.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod common;
@@ -21,7 +22,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/image").join(name)
 }
 
-/// The file, which is written from `made` if it does not exist and that was asked for.
+/// The content of the golden file `name`. If it does not exist and `DISKCAST_BLESS` is set, first writes `made` to it.
 fn golden(name: &str, made: &[u8]) -> Vec<u8> {
     let path = path(name);
     if !path.exists() && std::env::var_os("DISKCAST_BLESS").is_some() {
@@ -42,7 +43,7 @@ struct Chunk {
     plain: Vec<u8>,
 }
 
-/// One chunk of every form: full, runs, bitmap; zstd and raw.
+/// Chunks that cover all forms: extents full, as runs and as bitmap; content as zstd and raw.
 fn chunks() -> Vec<Chunk> {
     let mut chance = Chance::from_seed(1);
     let runs = [Run { start: 0, count: 3 }, Run { start: 100, count: 28 }];
@@ -77,7 +78,7 @@ fn chunks_decode_to_what_they_held() {
         assert_eq!(
             golden(&format!("{name}.plain"), hex.as_bytes()),
             hex.as_bytes(),
-            "{name}: the plain digest moved"
+            "{name}: the plain digest changed"
         );
     }
 }
@@ -107,7 +108,7 @@ fn nodes_are_written_and_read_as_ever() {
     let root = root.child.object().unwrap();
     let made = objects.fetch(&root).unwrap();
     let stored = golden("node-level1-v1", &made);
-    assert_eq!(stored, made, "nodes are encoded otherwise than in version 1");
+    assert_eq!(stored, made, "nodes are encoded differently than in version 1");
     let Node::Children(children) = Node::decode(&verified(ObjectKind::Node, &stored), 1, small()).unwrap()
     else {
         panic!("level 1 holds subtrees")
@@ -115,7 +116,7 @@ fn nodes_are_written_and_read_as_ever() {
     assert_eq!(children.len(), 3);
     let made = objects.fetch(&children[0].object().unwrap()).unwrap();
     let stored = golden("node-level0-v1", &made);
-    assert_eq!(stored, made, "leaves are encoded otherwise than in version 1");
+    assert_eq!(stored, made, "leaves are encoded differently than in version 1");
     let Node::Leaves(read) = Node::decode(&verified(ObjectKind::Node, &stored), 0, small()).unwrap() else {
         panic!("level 0 holds leaves")
     };
@@ -143,7 +144,7 @@ fn manifests_are_read_as_ever() {
     assert_eq!(read.signed().signers().unwrap(), [PublicKey::from(&SigningKey::from_bytes(&[7; 32]))]);
 }
 
-/// A manifest that says which disk it was captured from, and that it was in use.
+/// A manifest that records its source disk, and that the disk was in use.
 fn sample_of_a_live_disk() -> Manifest {
     let mut sample = sample();
     let place = disk::Place { marks: vec!["disk naa.5000c500a1b2c3d4".to_owned()], start_sector: 2048 };
@@ -175,7 +176,7 @@ fn what_is_sealed_is_written_and_opened_as_ever() {
         let plain = std::fs::read(path(from)).unwrap();
         let made = cipher().encrypt_object(kind, plain.clone()).unwrap();
         let stored = golden(&format!("sealed-{from}"), &made);
-        assert_eq!(stored, made, "{from} is sealed otherwise than in version 1");
+        assert_eq!(stored, made, "{from} is encrypted differently than in version 1");
         let object = verified(kind, &stored);
         assert_eq!(cipher().decrypt_object(kind, &object).unwrap().bytes(), &plain);
         assert_eq!(other.decrypt_object(kind, &object).unwrap_err().kind(), ErrorKind::Corrupt, "{from}");
@@ -188,17 +189,18 @@ fn what_is_sealed_is_written_and_opened_as_ever() {
     let plain = Bytes::from(std::fs::read(path("manifest-v1")).unwrap());
     let made = cipher().encrypt_manifest(plain.clone()).unwrap();
     let stored = Bytes::from(golden("sealed-manifest-v1", &made));
-    assert_eq!(stored, made, "a manifest is sealed otherwise than in version 1");
+    assert_eq!(stored, made, "a manifest is encrypted differently than in version 1");
     assert_eq!(cipher().decrypt_manifest(&stored).unwrap(), plain);
     assert_eq!(other.decrypt_manifest(&stored).unwrap_err().kind(), ErrorKind::Corrupt);
     for keyless in [Cipher::None, Cipher::Locked] {
         assert_eq!(keyless.decrypt_manifest(&stored).unwrap_err().kind(), ErrorKind::Refused);
     }
-    // Who has a key means to read nothing that somebody else could have written.
+    // With a key, a reader rejects manifests that are not encrypted: a party without the key could have written them.
     assert_eq!(cipher().decrypt_manifest(&plain).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Puts `change` into the golden file `name` and, where that is a manifest, its checksum right again.
+/// The golden file `name` after `change`. If it is a manifest, also corrects its checksum, so that the change itself
+/// is detected.
 fn broken(name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = std::fs::read(path(name)).unwrap();
     change(&mut bytes);
@@ -210,6 +212,7 @@ fn broken(name: &str, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
+/// Replaces the first `old` by `new`, which has the same length.
 fn replace(bytes: &mut [u8], old: &str, new: &str) {
     let at = bytes.windows(old.len()).position(|window| window == old.as_bytes()).unwrap();
     bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
@@ -264,7 +267,8 @@ fn broken_and_newer_files_are_called_so() {
     }
 }
 
-/// Every bit flipped and every cut of objects whose digest was made right again: a hostile publisher, not decay.
+/// Flips bits and cuts objects, then names them by the digest of the result, as a hostile publisher could. The digest
+/// check can't find such changes.
 #[test]
 fn hostile_objects_give_errors_or_good_values_never_panics() {
     for Chunk { name, extents, plain } in chunks() {

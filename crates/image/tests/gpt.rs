@@ -1,5 +1,5 @@
-//! A GPT on a larger target: its backup moves to the end as by `sgdisk -e`, and gdisk's and util-linux's tools are
-//! content.
+//! Tests that the backup of a GPT moves to the end of a larger target like with `sgdisk -e`, and that the tools of
+//! gdisk and util-linux find no problem.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests unwrap, too")]
 
@@ -65,7 +65,7 @@ fn the_backup_of_a_gpt_moves_to_the_end_of_a_larger_target() {
         let sfdisk = output("sfdisk --verify", &[&copy]);
         let text = [sfdisk.stdout, sfdisk.stderr].concat();
         assert!(sfdisk.status.success() && !String::from_utf8_lossy(&text).contains("mismatch"));
-        // As gdisk does it on a copy that was only made longer.
+        // For comparison, sgdisk moves the backup on a copy of the disk that was only extended.
         let theirs = bench.path("theirs");
         fs::copy(&disk, &theirs).unwrap();
         fs::File::options().write(true).open(&theirs).unwrap().set_len(larger).unwrap();
@@ -80,8 +80,8 @@ fn the_backup_of_a_gpt_moves_to_the_end_of_a_larger_target() {
     }
 }
 
-/// What was moved is recognised: an install that goes on spares it, and where it broke off the primary names a backup
-/// that is whole.
+/// A resumed install recognises the backup that the first install moved, and does not erase it as an old signature. If
+/// the resumed install is interrupted, the primary header still names a complete backup.
 #[test]
 fn going_on_spares_the_backup_that_was_moved() {
     if !have(&["sgdisk"]) {
@@ -96,11 +96,11 @@ fn going_on_spares_the_backup_that_was_moved() {
     let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     let begun = Installer::begin(catalogue, target(&copy), options, Arc::new(NoProgress)).unwrap();
     drop(begun);
-    assert!(fs::read(&copy).unwrap() == done, "it erased what was moved");
+    assert!(fs::read(&copy).unwrap() == done, "the install erased the backup that was moved");
     let report = installed(&manifest, &objects, &copy, options);
     assert!(report.moved_gpt && report.written_bytes <= 65_536, "{report:?}");
     assert!(fs::read(&copy).unwrap() == done);
-    // A backup of another disk in the same place is old.
+    // A new disk GUID makes it the backup of another disk: an old signature.
     run("sgdisk -G", &[&copy]);
     assert_eq!(installed(&manifest, &objects, &copy, InstallOptions::default()).erased_signatures, 1);
     assert!(fs::read(&copy).unwrap() == done);
@@ -119,7 +119,7 @@ fn a_gpt_stays_where_it_is_told_to_or_where_it_is_not_whole() {
     assert!(!installed(&manifest, &objects, &copy, options).moved_gpt);
     let same = |copy: &Path| fs::read(copy).unwrap()[..1 << 20] == fs::read(&disk).unwrap()[..1 << 20];
     assert!(same(&copy));
-    // With a damaged backup nothing is made up.
+    // If the backup is damaged, the install does not write a new one.
     let file = fs::File::options().write(true).open(&disk).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0xFF], SIZE - 512 + 20).unwrap();
     let (manifest, objects) = captured(&disk);

@@ -1,4 +1,4 @@
-//! Trees that a hostile publisher could name: every digest is right, and what they say is not.
+//! Tests trees that a hostile publisher could make: every digest is right, but the content is not valid.
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
 mod common;
@@ -31,6 +31,7 @@ fn tree(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> (Memory
     (objects, manifest)
 }
 
+/// Loads the catalogue of such a tree, which must fail as `Corrupt`, and returns the error's text.
 fn refused(leaves: &[(u64, Leaf)], size_sectors: u64, sector_bytes: u32) -> String {
     let (objects, manifest) = tree(leaves, size_sectors, sector_bytes);
     let error = Catalogue::load(&manifest, &objects, &Cipher::None).unwrap_err();
@@ -45,7 +46,7 @@ fn leaves_lie_inside_the_image_in_whole_sectors() {
     let (objects, manifest) = tree(&[(0, full()), (3, full())], 3 * 128, 512);
     assert!(
         Leaves::new(plain(&objects), small(), &manifest.root).any(|run| run.is_err()),
-        "a walk sees it, too"
+        "a walk over the leaves finds it, too"
     );
     assert!(refused(&[(2, full())], 3 * 128 - 8, 512).contains("chunk 2"));
     assert!(refused(&[(1, Leaf::Zero(runs(&[(8, 4)])))], 3 * 128, 4096).contains("4096"));
@@ -63,7 +64,7 @@ fn a_subtree_of_zeros_lies_inside_the_image() {
 
 #[test]
 fn objects_are_as_long_as_a_chunk_can_be() {
-    // Header 16, extents 1, plain 65,536.
+    // An object has a header of 16 bytes, here 1 byte of extents, then 1 to 65,536 bytes of content.
     for (len, good) in
         [(0, false), (17, false), (18, true), (65_553, true), (65_554, false), (u32::MAX, false)]
     {
@@ -77,6 +78,7 @@ fn objects_are_as_long_as_a_chunk_can_be() {
     }
 }
 
+/// Encryption adds 36 bytes to an object.
 #[test]
 fn objects_of_a_sealed_tree_are_longer_by_what_sealing_adds() {
     for (len, good) in [(17 + 36, false), (18 + 36, true), (65_553 + 36, true), (65_554 + 36, false)] {
@@ -108,7 +110,7 @@ fn a_node_is_no_chunk_and_stands_at_one_level() {
     let node = manifest.root.child.object().unwrap();
     let leaf = Leaf::Data(ChunkExtents::full(small()), ChunkRef { encoded: node.digest, ..chunk(100, 1, 2) });
     let parent = build(256, &[(1, leaf)], &objects).unwrap();
-    // Level 1 over the node of level 0 and the one that takes it for a chunk.
+    // A node of level 1 with two children: `node` of level 0, and a node with a leaf that names `node` as its chunk.
     let mut bytes = [b"DCND".as_slice(), &[1, 0, 0, 16, 1, 0, 2, 0, 0, 0, 0, 0]].concat();
     for object in [node, parent.child.object().unwrap()] {
         bytes.push(2);
@@ -122,7 +124,7 @@ fn a_node_is_no_chunk_and_stands_at_one_level() {
     let error =
         Catalogue::load(&common::manifest(root, small(), 512 * 128), &objects, &Cipher::None).unwrap_err();
     assert!(error.to_string().contains("two ways"), "{error}");
-    // The same node as its own grandparent's height claims it: at the wrong level.
+    // A root of height 2 names the node of level 0, where only a node of level 1 is valid.
     let child = Child::Node { len: node.len, digest: node.digest };
     let root = Root { child, height: 2, chunk_count: 512 };
     let error =

@@ -1,4 +1,4 @@
-//! Manifests: round trip, signatures, decay, newer formats.
+//! Tests manifests: round trip, signatures, damaged bytes, and contradictions that encoding refuses.
 
 mod common;
 
@@ -35,6 +35,7 @@ fn a_signature_of_something_else_is_none() {
     let mut other = sample();
     other.number = 8;
     let (bytes, donor) = (sample().encode(Some(&key)).unwrap(), other.encode(Some(&key)).unwrap());
+    // The last 132 bytes are one signature of 100 bytes and the checksum of 32.
     let at = |bytes: &[u8]| bytes.len() - 32 - 100;
     let mut forged = bytes[..at(&bytes)].to_vec();
     forged.extend(&donor[at(&donor)..donor.len() - 32]);

@@ -1,5 +1,5 @@
-//! What a target held before: old signatures in free space are erased, before anything else is written, and nothing
-//! that the image holds, that an install wrote, or that the image says nothing of is ever touched.
+//! Tests old signatures: an install erases those in free space before it writes anything else. It never erases content
+//! of the image, anything that an install wrote, or partitions that were left out of the image.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
@@ -22,7 +22,8 @@ const SECTORS: u64 = 16 << 11;
 const SWAP: (u64, &[u8]) = (4086, b"SWAPSPACE2");
 const BTRFS: (u64, &[u8]) = (0x1_0040, b"_BHRfS_M");
 
-/// An image of a disk with two partitions: 1 is in use in part, 2 was left out. Beside them only the first MiB is held.
+/// The map of a disk with two partitions: 32 KiB of partition 1 are allocated, partition 2 was left out. Outside of
+/// them only the first MiB is allocated.
 fn two_partitions() -> DiskMap {
     let mut allocated = ExtentSet::of(Extent::new(0, 2048));
     allocated.insert(Extent::new(2048, 64));
@@ -52,7 +53,7 @@ fn put(bytes: &mut [u8], offset: u64, magic: &[u8]) {
     bytes[at..at + magic.len()].copy_from_slice(magic);
 }
 
-/// Where `after` differs from `before`, as ranges of bytes.
+/// The ranges of bytes where `after` differs from `before`.
 fn changed(before: &[u8], after: &[u8]) -> Vec<(usize, usize)> {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for at in (0..before.len()).filter(|&at| before[at] != after[at]) {
@@ -64,8 +65,9 @@ fn changed(before: &[u8], after: &[u8]) -> Vec<(usize, usize)> {
     ranges
 }
 
-/// Old signatures everywhere. Those in free space are erased, byte for byte; those under the image's content are
-/// overwritten by it; in the partition that was left out, and with `keep_signatures`, all stay.
+/// The target has old signatures everywhere. The install erases exactly the bytes of those in free space, and
+/// overwrites those where the image has content. All stay in the partition that was left out, and with
+/// `keep_signatures`.
 #[test]
 fn old_signatures_are_erased_where_the_image_leaves_space_free() {
     let map = two_partitions();
@@ -96,7 +98,7 @@ fn old_signatures_are_erased_where_the_image_leaves_space_free() {
             let listed: Vec<_> =
                 old.iter().map(|one| (one.kind, one.partition, one.offset, one.len)).collect();
             assert_eq!(listed, expected);
-            assert!(target.contents() == before, "to list changes nothing");
+            assert!(target.contents() == before, "the list of signatures changed the target");
             let report = install(&manifest, (&objects, &Cipher::None), target.clone(), options).unwrap();
             assert_eq!(report.erased_signatures, if keep_signatures { 0 } else { 3 });
             if free == FreeSpace::Discard {
@@ -113,13 +115,13 @@ fn old_signatures_are_erased_where_the_image_leaves_space_free() {
     }
 }
 
-/// A disk that notes what is done to it.
+/// A disk that logs the offset and length of each write, and each sync.
 struct Noting {
     disk: MemoryDisk,
     log: Mutex<Vec<(u64, u64)>>,
 }
 
-/// Stands for a sync in the log.
+/// The entry of the log for a sync.
 const SYNC: (u64, u64) = (u64::MAX, 0);
 
 impl ReadAt for Noting {
@@ -161,7 +163,7 @@ impl WriteAt for Noting {
     }
 }
 
-/// A power cut at any moment leaves either what was there before, or no old signature.
+/// A power cut at any moment leaves either the old content, or no old signature: they are erased and synced first.
 #[test]
 fn signatures_are_gone_for_good_before_the_first_chunk_is_written() {
     let (manifest, objects) = captured(&two_partitions(), content());
@@ -173,13 +175,13 @@ fn signatures_are_gone_for_good_before_the_first_chunk_is_written() {
     let log = target.log.lock();
     assert_eq!(log[..2], [(at / 512 * 512, 512), SYNC]);
     let free = |offset: u64| offset >= 2112 * 512;
-    assert!(log[2..].iter().all(|&entry| entry == SYNC || !free(entry.0)), "erased once");
+    assert!(log[2..].iter().all(|&entry| entry == SYNC || !free(entry.0)), "free space was written twice");
 }
 
-/// Whatever an install wrote and wherever it broke off: one that goes on erases nothing that the first one wrote.
+/// A resumed install erases nothing that the first install wrote, wherever the first one was interrupted.
 #[test]
 fn an_install_that_goes_on_erases_nothing_that_it_wrote() {
-    // The content itself is full of magic bytes, also next to free space.
+    // The content itself has magic bytes of signatures, also next to free space.
     let mut bytes = content();
     for (offset, magic) in [SWAP, BTRFS, (1080, b"\x53\xEF"), (510, b"\x55\xAA"), (512, b"EFI PART")] {
         put(&mut bytes, offset, magic);
@@ -204,7 +206,7 @@ fn an_install_that_goes_on_erases_nothing_that_it_wrote() {
         assert_eq!(old_signatures(&catalogue, &*target, SECTORS * 512).unwrap(), []);
         let again = begin(true);
         drop(again);
-        assert!(target.contents() == between, "broken after {broken_after}");
+        assert!(target.contents() == between, "interrupted after {broken_after} objects");
     }
 }
 
@@ -226,7 +228,8 @@ fn a_target_that_keeps_what_was_erased_fails_verification() {
     run(Fault::LosesWritesOf(at), false).unwrap();
 }
 
-/// The image of one partition lies on a larger one: what libblkid looks for at the larger one's end is looked for.
+/// An image of one partition is installed on a larger one. The install looks for signatures at the end of the larger
+/// one, as libblkid does.
 #[test]
 fn the_end_that_counts_is_that_of_the_target() {
     let mut map = map(4096, 512, ExtentSet::of(Extent::new(0, 64)));
@@ -236,7 +239,7 @@ fn the_end_that_counts_is_that_of_the_target() {
     assert_eq!(manifest.origin.disk_sectors, SECTORS);
     let size = 8192 * 512;
     let mut before = vec![0; 8192 * 512];
-    // At the end of the image nobody looks any more; at the end of the target everybody does.
+    // Tools look for an md superblock at the end of the target, but no longer at the end of the image.
     put(&mut before, 4096 * 512 - 65_536, b"\xFC\x4E\x2B\xA9");
     put(&mut before, size - 65_536, b"\xFC\x4E\x2B\xA9");
     let target = Arc::new(MemoryDisk::new(before.clone()));

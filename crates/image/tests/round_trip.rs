@@ -1,4 +1,5 @@
-//! Capture and install together: what is allocated comes back, the rest is treated as asked, faults are errors.
+//! Tests capture and install together: allocated sectors are restored, free space is treated as asked, and faults are
+//! reported as errors.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
 
@@ -98,14 +99,16 @@ fn what_is_sealed_is_opened_by_an_install_that_has_the_key() {
         for run in sample.map.allocated.runs() {
             assert!(after[range(*run)] == sample.bytes[range(*run)], "seed {seed}: {run:?} differs");
         }
-        // Equal chunks are one object, sealed or not, and none has a name that is known without the key.
+        // Equal chunks share one object, encrypted or not. The names of encrypted objects can't be computed without
+        // the key.
         assert_eq!(objects.count(), plain.count(), "seed {seed}");
         let names = |manifest: &Manifest, source: &dyn ObjectSource, cipher: &Cipher| {
             Catalogue::load(manifest, source, cipher).unwrap().objects().to_vec()
         };
         let (sealed, clear) = (names(&manifest, &objects, &key()), names(&same, &plain, &Cipher::None));
         assert!(sealed.iter().all(|object| clear.iter().all(|other| other.digest != object.digest)));
-        // Without the key the tree can't be read, though all that it names is there.
+        // Without the key the tree can't be read, although all its objects are present. An image without objects has
+        // no node to decrypt.
         let locked = Catalogue::load(&manifest, &objects, &Cipher::None);
         assert_eq!(locked.is_ok(), sealed.is_empty(), "seed {seed}");
     }
@@ -138,7 +141,7 @@ fn capturing_again_gives_the_same_root_and_nothing_new() {
     let count = objects.count();
     assert_eq!(captured(&sample, &objects).root, first.root);
     assert_eq!(objects.count(), count);
-    // Chunks of a base keep their objects even where the encoder has changed.
+    // Chunks of a base version keep their objects even if another level encodes them differently.
     let known = KnownChunks::of(&Catalogue::load(&first, &objects, &Cipher::None).unwrap()).unwrap();
     let disk = MemoryDisk::with_sectors(sample.bytes.clone(), 4096);
     let other_level = CaptureOptions { level: 9, known, ..options() };
@@ -251,7 +254,7 @@ fn resuming_fetches_only_what_is_not_right_yet() {
         let options = InstallOptions { resume, ..InstallOptions::default() };
         Installer::begin(catalogue.clone(), target.clone(), options, Arc::new(NoProgress)).unwrap()
     };
-    // A third arrives, and then the machine dies.
+    // A third of the objects arrive before the install ends.
     let first = begin(false);
     let ids: Vec<u64> = first.missing().into_iter().flatten().collect();
     for id in ids.iter().filter(|id| *id % 3 == 0) {
@@ -261,7 +264,7 @@ fn resuming_fetches_only_what_is_not_right_yet() {
     assert_eq!(first.finish().unwrap_err().kind(), ErrorKind::Incomplete);
     let second = begin(true);
     let left: Vec<u64> = second.missing().into_iter().flatten().collect();
-    assert!(left.iter().all(|id| id % 3 != 0), "what was written is not needed again");
+    assert!(left.iter().all(|id| id % 3 != 0), "an object that was written is needed again");
     assert!(!left.is_empty());
     second.pull(&objects).unwrap();
     let report = second.finish().unwrap();
@@ -271,7 +274,7 @@ fn resuming_fetches_only_what_is_not_right_yet() {
     assert_eq!(third.finish().unwrap().written_bytes, 0);
 }
 
-/// A disk of noise with `zeros` in the middle, all of it allocated.
+/// A disk of 64 chunks of noise, with zeros in chunks 20 to 29. All of it is allocated.
 fn plain_sample() -> Sample {
     let mut bytes = noise(&mut Chance::from_seed(2), 64 << 16);
     bytes[20 << 16..30 << 16].fill(0);
@@ -382,8 +385,8 @@ fn bad_objects_of_a_source_never_reach_the_target() {
     }
 }
 
-/// Runs of 1 KiB of zeros with as much free space between them, and some longer ones: all of them are zeros afterwards,
-/// nothing else is touched, and one that is not is found.
+/// Many runs of 1 KiB of zeros with 1 KiB of free space between them, and some longer runs. All of them are zeros after
+/// the install, other sectors are unchanged, and verification finds a run that is not zeros.
 #[test]
 fn short_runs_of_zeros_are_made_and_checked_one_by_one() {
     let sectors = 8000;

@@ -1,9 +1,9 @@
-//! No silent loss, end to end: disks with signatures stacked at random are captured and installed onto noise, or onto
-//! another such disk. Copy and source are then held against each other by what others see of them: blkid, wipefs and
-//! sfdisk of the disk and of every partition in every partition, the filesystems' own checkers, and the kernel, which
-//! mounts what it knows.
+//! Tests end to end that nothing is lost silently. It captures disks with random layers of signatures, and installs
+//! them onto noise or onto another such disk. Then it compares copy and source as other programs see them: blkid,
+//! wipefs and sfdisk for the disk and for all partitions, nested ones too; the filesystems' own checkers; and the
+//! files after the kernel has mounted the filesystem.
 //!
-//! One seed again: `DISKCAST_STACKED=17 cargo test -p diskcast-image --test stacked`; `17..40` for some of them.
+//! `DISKCAST_STACKED=17 cargo test -p diskcast-image --test stacked` runs one seed again; `17..40` runs a range.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests unwrap, too")]
 
@@ -48,22 +48,22 @@ const TOOLS: &[&str] = &[
     "sha256sum",
 ];
 
-/// What the kernel mounts, with which options, and the checker of each.
+/// The filesystems that the kernel mounts, with the mount options and the checker of each.
 const MOUNTED: &[(&str, &str, &str)] = &[
     ("ext2", "ro,loop", "e2fsck -fn"),
     ("ext4", "ro,loop", "e2fsck -fn"),
     ("vfat", "ro,loop", "fsck.fat -n"),
     ("btrfs", "ro,loop", "btrfs check --readonly"),
-    // There is one group, of which the checker would rather see two.
+    // Such a small XFS has only one allocation group; `force_geometry` makes the checker accept that.
     ("xfs", "ro,loop,norecovery,nouuid", "xfs_repair -n -f -o force_geometry"),
 ];
 
-/// Held while a btrfs is mounted: the kernel mounts no two of one name at a time.
+/// Locked while a btrfs is mounted: the kernel does not mount two with the same identifier at a time, and source and
+/// copy have the same.
 static MOUNTING: Mutex<()> = Mutex::new(());
 
-/// How many volumes that differ in their bytes were looked at, and how many trees of files, so that the test can't
-/// come to look at nothing; and on how many disks there were XFS and btrfs, which are captured whole and come back
-/// byte by byte.
+/// Counters that prove that the test compares something: volumes whose bytes differ, file trees, and disks with XFS and
+/// with btrfs. These two are captured whole and restored byte by byte, so the other counters do not show them.
 static VOLUMES: AtomicU64 = AtomicU64::new(0);
 static TREES: AtomicU64 = AtomicU64::new(0);
 static LARGE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -113,17 +113,17 @@ fn seeds() -> Range<u64> {
     }
 }
 
-/// What is seen of a volume.
+/// What other programs see in a volume.
 struct Seen {
-    /// By blkid, wipefs and sfdisk.
+    /// Output of blkid, wipefs and sfdisk.
     signatures: String,
-    /// By the filesystem's checker and the kernel.
+    /// Output of the filesystem's checker, and the list of files that the kernel shows.
     files: String,
-    /// Its partitions, in bytes.
+    /// Its partitions, as ranges of bytes.
     partitions: Vec<Range<usize>>,
 }
 
-/// A folder for one of the two disks, in which files have the same names.
+/// The folder of one of the two disks. File names are the same in both, so that the tools' output can be compared.
 struct Side(PathBuf);
 
 impl Side {
@@ -133,7 +133,7 @@ impl Side {
         Self(path)
     }
 
-    /// What a command says, with its exit status.
+    /// The output of a command with its exit status, without the path of this folder.
     fn says(&self, line: &str, file: &Path) -> String {
         let output = output(line, &[&file]);
         let text = [output.stdout, output.stderr].concat();
@@ -141,7 +141,7 @@ impl Side {
         format!("$ {line}\n{text}{}\n", output.status)
     }
 
-    /// What kernel and tools see in `bytes`.
+    /// What the kernel and the tools see in `bytes`.
     fn seen(&self, bytes: &[u8], name: &str) -> Seen {
         VOLUMES.fetch_add(1, Ordering::Relaxed);
         let file = self.0.join(name);
@@ -156,7 +156,7 @@ impl Side {
         Seen { signatures, files: files.unwrap_or_default(), partitions }
     }
 
-    /// The files of a filesystem, by SHA-256; or that the kernel does not mount it.
+    /// The list of a filesystem's files with their attributes and SHA-256, or "not mounted" if the kernel refuses it.
     fn tree(&self, file: &Path, kind: &str, how: &str) -> String {
         use std::os::unix::fs::MetadataExt;
         let at = self.0.join("mount");
@@ -194,7 +194,7 @@ impl Side {
     }
 }
 
-/// All that is below `folder`, in order; what can't be listed as something that is not there.
+/// Adds all paths below `folder`, in order. A folder that can't be listed gives a path that does not exist.
 fn list(folder: &Path, into: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut entries: Vec<PathBuf> = entries.unwrap_or_else(|_| vec![folder.join("(not to be listed)")]);
@@ -207,7 +207,8 @@ fn list(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The partitions of a table as `sfdisk -d` shows it, in bytes, cut at the end of the disk.
+/// The partitions in the output of `sfdisk -d`, as ranges of bytes, cut at the end of the disk. Leaves out extended
+/// partitions (type 5).
 fn partitions(dump: &str, len: usize) -> Vec<Range<usize>> {
     let number = |line: &str, key: &str| -> Option<usize> {
         let rest = line.split_once(key)?.1.trim_start();
@@ -221,14 +222,14 @@ fn partitions(dump: &str, len: usize) -> Vec<Range<usize>> {
     dump.lines().filter_map(range).collect()
 }
 
-/// The first difference between what is seen of two disks, or of a partition of them.
+/// The first difference that programs see between two disks, or between the same partition of both.
 fn difference(sides: [&Side; 2], disks: [&[u8]; 2], name: &str) -> Option<String> {
-    // Equal bytes look equal.
+    // Programs can't see a difference in equal bytes.
     if disks[0] == disks[1] {
         return None;
     }
     let [source, copy] = [0, 1].map(|side| sides[side].seen(disks[side], name));
-    // Of a filesystem that its own checker finds damaged only what its maps call allocated can come back.
+    // If the checker finds the source damaged, sectors that its maps wrongly call free are lost, so files may differ.
     let is_sound = source.files.contains("exit status: 0\n");
     if source.signatures != copy.signatures || (is_sound && source.files != copy.files) {
         let Seen { signatures, files, .. } = source;
@@ -244,6 +245,7 @@ fn difference(sides: [&Side; 2], disks: [&[u8]; 2], name: &str) -> Option<String
     })
 }
 
+/// Makes a source and a target from `seed`, copies, and compares. An error lists the layers and the difference.
 fn try_seed(bench: &Bench, templates: &Templates, seed: u64) -> Result<(), String> {
     let mut chance = Chance::from_seed(seed);
     let mut bytes = 512 * (8192 + chance.below(12_288) as usize);
@@ -278,6 +280,7 @@ fn try_seed(bench: &Bench, templates: &Templates, seed: u64) -> Result<(), Strin
     }
 }
 
+/// Captures the disk `from` and installs it on `to`.
 fn copy(from: &Path, to: &Path, bytes: u64) -> base::Result<()> {
     let (source, objects) = (open_source(from).unwrap(), MemoryObjects::new());
     let map = survey(&source, &SurveyOptions::default()).unwrap();

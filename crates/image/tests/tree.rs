@@ -1,4 +1,4 @@
-//! Trees and catalogues: round trips, sparse giants, learning node by node, hostile nodes.
+//! Tests trees and catalogues: round trips, huge sparse images, catalogues learned node by node, and hostile nodes.
 
 mod common;
 
@@ -10,6 +10,7 @@ use image::{
     ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
 };
 
+/// Leaves with free gaps and runs of zeros between them.
 fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
     let mut leaves = Vec::new();
     let mut index = 0;
@@ -31,7 +32,7 @@ fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {
     leaves
 }
 
-/// The same leaves with neighbouring full zeros in one run each.
+/// The same leaves, with adjacent fully allocated zero chunks joined into runs.
 fn in_runs(leaves: &[(u64, Leaf)]) -> Vec<LeafRun> {
     let mut runs: Vec<LeafRun> = Vec::new();
     for (index, leaf) in leaves {
@@ -128,7 +129,7 @@ fn nodes_that_arrive_before_their_parents_are_kept_and_damaged_ones_are_named() 
         let mut builder = CatalogueBuilder::from_manifest(&manifest, Cipher::None).unwrap();
         let heads = loaded.heads();
         let spoiled = 1 + chance.below(heads - 1);
-        // From the last to the first: only the root has a name when it arrives.
+        // Nodes arrive from the last to the first, so the builder knows no digest but the root's and can't check them.
         for id in (1..heads).rev() {
             let object = &loaded.objects()[usize::try_from(id).unwrap()];
             let bytes =
@@ -148,7 +149,7 @@ fn nodes_that_arrive_before_their_parents_are_kept_and_damaged_ones_are_named() 
 
 #[test]
 fn a_tree_that_names_itself_without_end_is_refused() {
-    // Each level names the same child 256 times: 2^48 chunks out of six small nodes.
+    // Each level names the same child 256 times: six small nodes describe 2^48 chunks.
     let objects = MemoryObjects::new();
     let mut chance = Chance::from_seed(3);
     let leaf = std::iter::repeat_with(|| random_leaf(&mut chance, small()))

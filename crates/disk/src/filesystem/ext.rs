@@ -1,5 +1,5 @@
-//! ext2, ext3 and ext4 (Linux Documentation/filesystems/ext4; e2fsprogs lib/ext2fs). The superblock tells the variant
-//! and whether it is clean; the block bitmaps tell which blocks are in use.
+//! Reads ext2, ext3 and ext4 (Linux Documentation/filesystems/ext4; e2fsprogs lib/ext2fs). The superblock tells which
+//! of the three it is and whether it is clean; the block bitmaps tell which blocks are in use.
 
 mod checksum;
 mod groups;
@@ -43,8 +43,9 @@ impl AllocationReader for Ext {
     }
 }
 
-/// With multiple mount protection, another machine may have it mounted right now.
+/// Checks multiple mount protection, if the filesystem has it: another machine may have it mounted right now.
 fn check_multiple_mount(volume: &Volume, superblock: &Superblock) -> std::result::Result<(), Why> {
+    // `EXT4_MMP_MAGIC` and `EXT4_MMP_SEQ_CLEAN` of Linux, fs/ext4/ext4.h.
     const MAGIC: u32 = 0x004D_4D50;
     const CLEAN: u32 = 0xFF4D_4D50;
     let Some(block) = superblock.multiple_mount_block()? else { return Ok(()) };

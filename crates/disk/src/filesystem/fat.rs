@@ -1,5 +1,5 @@
-//! FAT12, FAT16 and FAT32 (Microsoft, "FAT: General Overview of On-Disk Format" 1.03; Linux fs/fat/inode.c for how to
-//! tell them apart, and for the marks of an unclean unmount).
+//! Reads FAT12, FAT16 and FAT32 (Microsoft, "FAT: General Overview of On-Disk Format" 1.03). How the three are told
+//! apart, and the marks of an unclean unmount, follow Linux (fs/fat/inode.c).
 
 use base::Result;
 use base::limits::SECTOR_BYTES;
@@ -10,13 +10,13 @@ use crate::coverage::Coverage;
 use crate::volume::Volume;
 use crate::{Filesystem, text};
 
-/// How much of the tables is read at once, in bytes: a multiple of the sizes of 2 and 4-byte entries and of pairs of
-/// 12-bit entries (3 bytes), so that no entry is cut.
+/// Bytes of a table that one read takes. It is a multiple of 2, 4 and 3 (a pair of 12-bit entries), so no read ends
+/// inside an entry.
 const PIECE_BYTES: u64 = 3 << 18;
 /// Number of the first data cluster.
 const FIRST_CLUSTER: u64 = 2;
 
-/// Which bytes of the boot sector describe the layout.
+/// The range of bytes in the boot sector that describes the layout.
 const LAYOUT_START: usize = 11;
 const LAYOUT_END: usize = 52;
 
@@ -32,7 +32,7 @@ enum Width {
 }
 
 impl Width {
-    /// Bits of an entry that count.
+    /// The bits of an entry that have a meaning: the upper four of FAT32 are reserved.
     fn mask(self) -> u32 {
         match self {
             Self::Fat12 => 0xFFF,
@@ -41,7 +41,8 @@ impl Width {
         }
     }
 
-    /// Bits of the second entry that are cleared while mounted, and after an error.
+    /// Bits of the table's second entry that a system clears while the filesystem is mounted, or after an error. FAT12
+    /// has none.
     fn clean_bits(self) -> u32 {
         match self {
             Self::Fat12 => 0,
@@ -76,7 +77,7 @@ impl Width {
     }
 }
 
-/// The boot sector, in its own sectors.
+/// The boot sector. Its counts are in sectors of `sector_bytes`.
 struct Boot {
     sector_bytes: u64,
     cluster_sectors: u64,
@@ -136,15 +137,18 @@ impl Boot {
             mirrored: flags & 0x80 == 0,
             backup,
             state,
+            // 0x28 marks a boot sector with a serial number, 0x29 one with a label as well.
             serial: if matches!(extended, 0x28 | 0x29) { serial } else { 0 },
             label: label.filter(|label| extended == 0x29 && label != "NO NAME"),
         };
+        // The number of clusters alone tells FAT12 from FAT16.
         if table_short != 0 {
             boot.width = if boot.clusters() > 4084 { Width::Fat16 } else { Width::Fat12 };
         }
         Ok(boot)
     }
 
+    /// Whether the fields are possible for a FAT, so that the sector is not some other boot sector.
     fn is_plausible(&self) -> bool {
         self.sector_bytes.is_power_of_two()
             && (512..=4096).contains(&self.sector_bytes)
@@ -155,17 +159,18 @@ impl Boot {
             && self.table_sectors > 0
     }
 
-    /// Sectors before the data clusters.
+    /// Sectors before the first data cluster: reserved sectors, tables, and the root folder of FAT12 and FAT16.
     fn head_sectors(&self) -> u64 {
         let root_sectors = (self.root_entries * 32).div_ceil(self.sector_bytes.max(1));
         self.reserved_sectors + self.tables * self.table_sectors + root_sectors
     }
 
+    /// Number of data clusters; sectors after the last whole cluster belong to none.
     fn clusters(&self) -> u64 {
         self.total_sectors.saturating_sub(self.head_sectors()) / self.cluster_sectors.max(1)
     }
 
-    /// Whether all parts fit into each other and into the volume.
+    /// Checks that the parts of the layout agree with each other and fit in the volume, and that the state is clean.
     fn check(&self, volume: &Volume) -> std::result::Result<(), Why> {
         require(self.total_sectors * self.sector_bytes <= volume.len_bytes(), || {
             "the filesystem claims to be larger than its partition".to_owned()
@@ -177,6 +182,7 @@ impl Boot {
         require((self.root_entries * 32).is_multiple_of(self.sector_bytes), || {
             "its root folder does not fill whole sectors".to_owned()
         })?;
+        // The tables' reserved values (end of file, bad cluster) limit the number of clusters.
         let most = if self.width == Width::Fat32 { 0x0FFF_FFF4 } else { 65_524 };
         let needed = self.width.table_bytes(self.clusters() + FIRST_CLUSTER);
         require(self.clusters() <= most && needed <= self.table_sectors * self.sector_bytes, || {
@@ -202,16 +208,17 @@ impl Boot {
     }
 }
 
-/// Reads the tables from beginning to end and compares the copies.
+/// Reads the first table from start to end, and compares the other tables with it.
 struct Walk<'a, 'v> {
     boot: &'a Boot,
     volume: &'a Volume<'v>,
     used: Coverage,
-    /// Number of the next entry.
+    /// Index of the next entry.
     cluster: u64,
 }
 
 impl Walk<'_, '_> {
+    /// Walks all entries. Adds the sectors of the clusters that are in use.
     fn run(mut self) -> std::result::Result<Coverage, Why> {
         let behind = self.boot.clusters() + FIRST_CLUSTER;
         let table_bytes = self.boot.table_sectors * self.boot.sector_bytes;
@@ -237,6 +244,7 @@ impl Walk<'_, '_> {
         Ok(self.used)
     }
 
+    /// Reads `len` bytes of table number `table`, from byte `offset` of it.
     fn piece(&self, table: u64, offset: u64, len: u64) -> std::result::Result<Vec<u8>, Why> {
         let start = self.boot.reserved_sectors + table * self.boot.table_sectors;
         let mut piece = vec![0; usize::try_from(len).expect("at most PIECE_BYTES")];
@@ -244,6 +252,7 @@ impl Walk<'_, '_> {
         Ok(piece)
     }
 
+    /// Checks the next entry, and marks its cluster if that is in use. `behind` is the number of clusters plus 2.
     fn entry(&mut self, entry: u32, behind: u64) -> std::result::Result<(), Why> {
         let (cluster, mask) = (self.cluster, self.boot.width.mask());
         self.cluster += 1;
@@ -294,7 +303,7 @@ impl AllocationReader for Fat {
         let mut used = Coverage::default();
         used.add(units(0, boot.head_sectors(), scale));
         let mut used = Walk { boot: &boot, volume, used, cluster: 0 }.run()?;
-        // The remainder after the last whole cluster.
+        // Sectors after the last whole cluster; the tables have no entry for them.
         let data_end = boot.head_sectors() + boot.clusters() * boot.cluster_sectors;
         used.add(units(data_end, boot.total_sectors - data_end, scale));
         Ok(Allocation { used, end_sectors: boot.total_sectors * scale })

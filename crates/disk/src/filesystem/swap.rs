@@ -1,5 +1,5 @@
-//! Linux swap space: only the page with its header matters (include/linux/swap.h, `union swap_header`), unless it holds
-//! a hibernated system.
+//! Reads Linux swap space (include/linux/swap.h, `union swap_header`). Only the page with the header matters, unless
+//! the space holds the image of a hibernated system.
 
 use base::Result;
 use base::wire::Reader;
@@ -10,13 +10,14 @@ use crate::signature::Claim;
 use crate::volume::Volume;
 use crate::{Filesystem, text};
 
-/// Page sizes of the machines that Linux runs on. The signature ends the first page.
+/// The page sizes of Linux machines, in bytes. The signature is at the end of the first page, so its place depends on
+/// the machine that made the swap space.
 const PAGE_BYTES: [u64; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 /// Length of the signature, in bytes.
 const SIGNATURE_BYTES: u64 = 10;
-/// Where the header's fields begin, in every page size.
+/// Offset of the header's fields in bytes, the same for every page size.
 const HEADER_OFFSET: u64 = 1024;
-/// Signatures that hibernation puts in the place of its own (as in libblkid/src/superblocks/swap.c).
+/// Signatures that hibernation writes over that of the swap space (as in libblkid/src/superblocks/swap.c).
 const HIBERNATED: [&[u8]; 5] =
     [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001", b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C"];
 
@@ -27,6 +28,7 @@ pub(super) struct Swap;
 struct Header {
     page_bytes: u64,
     hibernated: bool,
+    /// Whether the signature is the first one, `SWAP-SPACE`, which Linux no longer accepts.
     old: bool,
     version: u32,
     last_page: u32,
@@ -82,9 +84,7 @@ impl AllocationReader for Swap {
     fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
         let header = Header::read(volume)?.ok_or_else(|| Why::Whole("it has no swap header".to_owned()))?;
         require(!header.hibernated, || "a hibernated system sleeps in this swap space".to_owned())?;
-        require(!header.old && header.version == 1, || {
-            "its swap header is of a version not known".to_owned()
-        })?;
+        require(!header.old && header.version == 1, || "its swap header has an unknown version".to_owned())?;
         let pages = u64::from(header.last_page) + 1;
         let fits = header.last_page > 0 && pages * header.page_bytes <= volume.len_bytes();
         require(fits, || "its swap header claims more pages than there are".to_owned())?;
@@ -94,7 +94,8 @@ impl AllocationReader for Swap {
         Ok(Allocation { used, end_sectors: pages * page_sectors })
     }
 
-    /// A swap header has no checksum, so another signature in the volume may be the valid one.
+    /// Nothing confirms that a swap header is valid: it has no checksum, and there is no map to compare it with. So any
+    /// other signature, even a copy, may be the right one.
     fn explains(&self, claim: &Claim) -> bool {
         claim.kind == self.family()
     }

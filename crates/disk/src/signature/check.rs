@@ -1,17 +1,17 @@
-//! Checks the fields around magic bytes that are too short to be reliable. Fields and bounds as in util-linux
-//! (libblkid), each in the file of its format.
+//! Checks the fields around magic bytes that are too short to identify a format. Fields and bounds are those of
+//! util-linux (libblkid, in the file of each format). The offset that a check receives is that of the magic bytes.
 
 use base::Result;
 use base::limits::SECTOR_BYTES;
 
 use crate::volume::Volume;
 
-/// `N` bytes from `offset`; `None` after the end.
+/// Reads `N` bytes from `offset`; `None` if the volume ends before.
 fn bytes<const N: usize>(volume: &Volume, offset: u64) -> Result<Option<[u8; N]>> {
     Ok(volume.peek(offset, N)?.and_then(|bytes| bytes.try_into().ok()))
 }
 
-/// Whether the `N` bytes from `offset` exist and satisfy `holds`.
+/// Whether `holds` is true for the `N` bytes from `offset`; false if the volume ends before.
 fn holds<const N: usize>(volume: &Volume, offset: u64, holds: impl Fn(&[u8; N]) -> bool) -> Result<bool> {
     Ok(bytes(volume, offset)?.is_some_and(|bytes| holds(&bytes)))
 }
@@ -24,12 +24,12 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     be32(bytes, at).swap_bytes()
 }
 
-/// The sum of 16-bit words.
+/// The wrapping sum of the little-endian 16-bit words in `bytes`.
 fn sum16(bytes: &[u8]) -> u16 {
     bytes.as_chunks().0.iter().fold(0, |sum: u16, &pair| sum.wrapping_add(u16::from_le_bytes(pair)))
 }
 
-/// A boot sector that begins with a jump and describes a layout.
+/// FAT: a boot sector that begins with a jump instruction and describes a possible layout.
 pub(super) fn fat(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<24>(volume, offset - 510, |sector| {
         let sector_bytes = u16::from_le_bytes([sector[11], sector[12]]);
@@ -43,8 +43,8 @@ pub(super) fn fat(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// A boot record with the flags of a partition table, and a partition that begins inside the volume. Boot sectors of
-/// filesystems have code or zeros there.
+/// Master boot record: all four slots have a valid flag, and one holds a partition that begins inside the volume. The
+/// boot sector of a filesystem has code or zeros in the place of the slots.
 pub(super) fn mbr(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<64>(volume, offset - 64, |slots| {
         let slots = slots.as_chunks::<16>().0;
@@ -56,14 +56,14 @@ pub(super) fn mbr(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// The exclusive or of all words of the label is zero.
+/// Sun label: the XOR of all its 16-bit words is zero.
 pub(super) fn sun(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<512>(volume, offset - 508, |label| {
         label.as_chunks::<2>().0.iter().fold([0; 2], |[a, b], word| [a ^ word[0], b ^ word[1]]) == [0; 2]
     })
 }
 
-/// An active partition with a name of letters and digits, inside a disk of a plausible size.
+/// Atari table: the disk size is possible. One entry is in use, is named in letters and digits, and lies in the disk.
 pub(super) fn atari(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<52>(volume, offset - 4, |root| {
         let sectors = be32(root, 0);
@@ -79,6 +79,7 @@ pub(super) fn atari(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
+/// VIA RAID: a known version and a correct sum of the bytes.
 pub(super) fn via(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<51>(volume, offset, |record| {
         let sum = record[..50].iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte));
@@ -86,6 +87,7 @@ pub(super) fn via(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
+/// Silicon Image RAID: a possible number of the disk and a correct sum of the words.
 pub(super) fn silicon(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<0x140>(volume, offset - 0x60, |record| {
         let sum = sum16(&record[..0x13E]).wrapping_neg();
@@ -93,15 +95,17 @@ pub(super) fn silicon(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
+/// JMicron RAID: a known mode and a correct sum of the words.
 pub(super) fn jmicron(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<0x80>(volume, offset, |record| record[0x30] <= 5 && matches!(sum16(record), 0 | 1))
 }
 
+/// LVM1: version 1 or 2.
 pub(super) fn lvm1(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<4>(volume, offset, |label| matches!(label[2..], [1 | 2, 0]))
 }
 
-/// A log record with a valid version, length and format.
+/// XFS external log: a log record with a known version, a possible length and a known format.
 pub(super) fn xfs_log(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<304>(volume, offset, |record| {
         matches!(be32(record, 8), 1..=3)
@@ -110,6 +114,7 @@ pub(super) fn xfs_log(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
+/// HFS: the block size is a multiple of a sector.
 pub(super) fn hfs(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<24>(volume, offset, |record| {
         let block_bytes = be32(record, 20);
@@ -117,6 +122,7 @@ pub(super) fn hfs(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
+/// HFS+ and HFSX: version 4 or 5, and a block size that is a power of two.
 pub(super) fn hfsplus(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<44>(volume, offset, |header| {
         let block_bytes = be32(header, 40);
@@ -124,12 +130,13 @@ pub(super) fn hfsplus(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// The second revision, the only one that exists.
+/// NILFS: revision 2, the only one in use.
 pub(super) fn nilfs(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<4>(volume, offset - 6, |revision| *revision == [2, 0, 0, 0])
 }
 
-/// Versions 1 and 2: a map of inodes, zones of one block, a valid state; and not ext, whose counts may look the same.
+/// Minix versions 1 and 2: it has an inode map, zones of one block and a known state. The magic number of ext must be
+/// absent, because a count in an ext superblock may look like the magic number of Minix.
 pub(super) fn minix(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<58>(volume, offset - 16, |superblock| {
         let state = [superblock[18], superblock[19]];
@@ -140,7 +147,7 @@ pub(super) fn minix(volume: &Volume, offset: u64) -> Result<bool> {
     })
 }
 
-/// Version 3.
+/// Minix version 3: it has an inode map and zones of one block. As above, the magic number of ext must be absent.
 pub(super) fn minix3(volume: &Volume, offset: u64) -> Result<bool> {
     holds::<58>(volume, offset - 24, |superblock| {
         superblock[6..8] != [0; 2] && superblock[12..14] == [0; 2] && superblock[56..] != [0x53, 0xEF]

@@ -1,31 +1,32 @@
-//! The table of signatures. Places and magic bytes as in util-linux 2.41 (libblkid/src/superblocks,
-//! libblkid/src/partitions), and as in Linux (block/partitions) for tables that libblkid does not know. If a magic has
-//! fewer than four bytes, or many zeros, a check of [`super::check`] examines the fields around it.
+//! The table of signatures. Places and magic bytes are those of util-linux 2.41 (libblkid/src/superblocks,
+//! libblkid/src/partitions), and those of Linux (block/partitions) for tables that libblkid does not know. Most magics
+//! that may occur by chance, because they are short or common, have a function in [`super::check`] that looks at the
+//! fields around them.
 
 use super::check;
 use crate::volume::Volume;
 
-/// Where magic bytes stand in a volume.
+/// The place of magic bytes in a volume.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     /// This number of bytes from the start.
     Start(u64),
-    /// `before` bytes before the end, after the volume's length was rounded down to a multiple of `unit`.
+    /// `before` bytes before the end, where the volume's length is first rounded down to a multiple of `unit` bytes.
     End { unit: u64, before: u64 },
 }
 
-/// Whether the magic bytes at an offset really are this signature.
+/// Whether the magic bytes at this offset of the volume really belong to the format. `Io` if the disk fails.
 type Check = fn(&Volume, u64) -> Result<bool>;
 
-/// A row of the table.
+/// One row of the table: a format and one of its magics.
 #[derive(Clone, Copy)]
 pub(super) struct Signature {
     pub(super) kind: &'static str,
     pub(super) magic: &'static [u8],
     pub(super) places: &'static [Place],
-    /// Distance in bytes between repeated magics.
+    /// The distance in bytes between repetitions of the magic; 0 if there is only one.
     pub(super) step_bytes: usize,
-    /// Number of places from each one on, itself included.
+    /// How often the magic may occur from each place on, the place itself included: at least 1.
     pub(super) repeat: usize,
     pub(super) check: Check,
     pub(super) is_copy: bool,
@@ -60,7 +61,7 @@ const fn row(kind: &'static str, magic: &'static [u8], places: &'static [Place])
     Signature::new(kind, magic, places)
 }
 
-/// `before` bytes before the end, in whole sectors.
+/// `before` bytes before the end of the last whole sector.
 const fn end(before: u64) -> Place {
     End { unit: 512, before }
 }
@@ -68,30 +69,31 @@ const fn end(before: u64) -> Place {
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The signature of swap ends the first page. The page size depends on the machine that made it.
+/// The ends of the first page, for each page size: the signature of swap space is there.
 const PAGE_ENDS: &[Place] =
     &[Start(4096 - 10), Start(8192 - 10), Start(16_384 - 10), Start(32_768 - 10), Start(65_536 - 10)];
-/// The four labels of ZFS: two at each end, in units of 256 KiB.
+/// ZFS has four labels of 256 KiB: two at each end of the volume. This is the ring of uberblocks in each label.
 const ZFS_RINGS: &[Place] = &[
     Start(128 * KIB),
     Start(384 * KIB),
     End { unit: 256 * KIB, before: 384 * KIB },
     End { unit: 256 * KIB, before: 128 * KIB },
 ];
+/// The list of the pool's properties (an nvlist) in each label of ZFS.
 const ZFS_LISTS: &[Place] = &[
     Start(16 * KIB + 20),
     Start(272 * KIB + 20),
     End { unit: 256 * KIB, before: 496 * KIB - 20 },
     End { unit: 256 * KIB, before: 240 * KIB - 20 },
 ];
-/// The superblocks of UFS, by variant.
+/// The magic numbers in the superblocks of the variants of UFS.
 const UFS: &[Place] =
     &[Start(0x55C), Start(8 * KIB + 0x55C), Start(64 * KIB + 0x55C), Start(256 * KIB + 0x55C)];
 const SYSV: &[Place] =
     &[Start(512 + 504), Start(9 * KIB + 512 + 504), Start(15 * KIB + 512 + 504), Start(18 * KIB + 512 + 504)];
 const DRBD: &[Place] = &[end(4096 - 60), End { unit: 1024, before: 4096 - 60 }];
 const BCACHEFS: &[u8] = b"\xC6\x85\x73\xF6\x66\xCE\x90\xA9\xD9\x6A\x60\xCF\x80\x3D\xF7\xEF";
-/// Where Promise's controllers store their record, by capacity and model.
+/// The places of the record of Promise's controllers: they depend on the capacity and the model.
 const PROMISE: &[Place] = &[
     end(63 * 512),
     end(255 * 512),
@@ -107,6 +109,7 @@ const PROMISE: &[Place] = &[
     end(951 * 512),
     end(3087 * 512),
 ];
+/// The places of the second header of LUKS2: they depend on the size of the first.
 const LUKS2_SECOND: &[Place] = &[
     Start(16 * KIB),
     Start(32 * KIB),
@@ -119,9 +122,9 @@ const LUKS2_SECOND: &[Place] = &[
     Start(4 * MIB),
 ];
 
-/// Filesystems, members of arrays, containers.
+/// Formats of whole volumes: filesystems, members of RAID arrays, containers of other volumes.
 pub(super) const FORMATS: &[Signature] = &[
-    // Formats that this crate can read.
+    // Formats whose allocation maps this crate reads.
     row("ext", b"\x53\xEF", &[Start(0x438)]),
     row("vfat", b"\x55\xAA", &[Start(510)]).checked(check::fat),
     row("vfat", b"MSDOS", &[Start(0x36)]),
@@ -138,7 +141,7 @@ pub(super) const FORMATS: &[Signature] = &[
     row("swap", b"LINHIB0001", PAGE_ENDS),
     row("swap", b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C", PAGE_ENDS),
     row("swsuspend", b"\xED\xC3\x02\xE9\x98\x56\xE5\x0C", &[Start(0)]),
-    // Arrays: Linux's own, then those of firmware, whose records stand at the end.
+    // RAID arrays: those of Linux, then those of controllers' firmware, most of which have their record at the end.
     row(
         "linux_raid_member",
         b"\xFC\x4E\x2B\xA9",
@@ -158,7 +161,7 @@ pub(super) const FORMATS: &[Signature] = &[
     row("hpt37x_raid_member", b"\xFD\x16\x78\x5A", &[Start(4096 + 544)]),
     row("adaptec_raid_member", b"\x37\xFC\x4D\x1E", &[end(512)]),
     row("jmicron_raid_member", b"JM", &[end(512)]).checked(check::jmicron),
-    // Formats that contain other volumes.
+    // Containers of other volumes.
     row("bcache", b"\xC6\x85\x73\xF6\x4E\x1A\x45\xCA\x82\x65\xF5\x7F\x48\xBA\x6D\x81", &[Start(4096 + 24)]),
     row("ceph_bluestore", b"bluestore block device", &[Start(0)]),
     row("drbd", b"\x83\x74\x02\x6B", DRBD),
@@ -174,7 +177,7 @@ pub(super) const FORMATS: &[Signature] = &[
     row("crypto_LUKS", b"LUKS\xBA\xBE", &[Start(0)]),
     row("crypto_LUKS", b"SKUL\xBA\xBE", LUKS2_SECOND),
     row("BitLocker", b"-FVE-FS-", &[Start(3)]),
-    // BitLocker To Go, after a boot sector like FAT's.
+    // BitLocker To Go has a boot sector like that of FAT, with this GUID inside.
     row(
         "BitLocker",
         b"\x3B\xD6\x67\x49\x29\x2E\xD8\x4A\x83\x99\xF6\xA3\x39\xE3\xD0\x01",
@@ -210,7 +213,7 @@ pub(super) const FORMATS: &[Signature] = &[
     row("jfs", b"JFS1", &[Start(32 * KIB)]),
     row("nilfs2", b"\x34\x34", &[Start(KIB + 6), end(4096 - 6), End { unit: 4096, before: 4096 - 6 }])
         .checked(check::nilfs),
-    // Linux uses the second superblock of F2FS if the first one is bad.
+    // Linux uses the second superblock of F2FS if the first is bad, so it is not marked as a copy.
     row("f2fs", b"\x10\x20\xF5\xF2", &[Start(KIB), Start(5 * KIB)]),
     row("iso9660", b"CD001", &[Start(32 * KIB + 1)]),
     row("iso9660", b"CDROM", &[Start(32 * KIB + 9)]),
@@ -271,7 +274,7 @@ pub(super) const FORMATS: &[Signature] = &[
 /// Partition tables.
 pub(super) const TABLES: &[Signature] = &[
     row("mbr", b"\x55\xAA", &[Start(510)]).checked(check::mbr),
-    // The second and the last block of the disk, for both sizes of logical sectors.
+    // The header is in the second and in the last block of the disk. The size of a block is not known here.
     row(
         "gpt",
         b"EFI PART",

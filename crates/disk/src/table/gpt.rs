@@ -1,4 +1,4 @@
-//! The GUID partition table and its backup (UEFI specification 2.10, section 5.3).
+//! Reads the GUID partition table and its backup (UEFI specification 2.10, section 5.3).
 
 use base::Result;
 use base::limits::PARTITIONS_MAX;
@@ -15,12 +15,14 @@ const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 const HEADER_BYTES: usize = 92;
 /// Offset of the header's own checksum.
 const CRC_OFFSET: usize = 16;
-/// Largest accepted entry, in bytes. All known programs write 128.
+/// Largest size of an entry that is accepted, in bytes. In practice entries have 128.
 const ENTRY_BYTES_MAX: u32 = 4096;
 
-/// A header whose checksum is right.
+/// A header whose checksum is correct. Places are in blocks.
 struct Header {
+    /// The block of this header.
     at: u64,
+    /// The block of the other copy.
     alternate: u64,
     disk_id: [u8; 16],
     entries_at: u64,
@@ -30,7 +32,7 @@ struct Header {
 }
 
 impl Header {
-    /// The header that stands at block `at`.
+    /// The header in `sector`, which was read from block `at`; `None` if it is damaged or belongs to another block.
     fn parse(sector: &[u8], at: u64) -> Option<Self> {
         let mut reader = Reader::new(sector);
         if reader.array::<8>().ok()? != *b"EFI PART" {
@@ -41,6 +43,7 @@ impl Header {
         let crc = reader.u32().ok()?;
         let covered = sector.get(..len).filter(|covered| covered.len() >= HEADER_BYTES)?;
         let mut digest = CRC32.digest();
+        // The checksum covers its own field as zeros.
         digest.update(&covered[..CRC_OFFSET]);
         digest.update(&[0; 4]);
         digest.update(&covered[CRC_OFFSET + 4..]);
@@ -65,25 +68,27 @@ impl Header {
         })
     }
 
+    /// Whether number and size of the entries are within limits, so that memory for them may be taken.
     fn is_bounded(&self) -> bool {
         self.entry_count as usize <= PARTITIONS_MAX
             && (128..=ENTRY_BYTES_MAX).contains(&self.entry_bytes)
             && self.entry_bytes.is_multiple_of(128)
     }
 
+    /// Length of all entries in bytes.
     fn entries_len(&self) -> usize {
         self.entry_count as usize * self.entry_bytes as usize
     }
 }
 
-/// A header with the entries that it describes.
+/// A copy of the table: a header with its entries.
 struct Replica {
     header: Header,
     entries: Vec<u8>,
 }
 
 impl Replica {
-    /// The copy with its header at block `at`, if it is valid.
+    /// The copy whose header is at block `at`; `None` if header or entries are damaged.
     fn read(blocks: &Blocks, at: u64) -> Result<Option<Self>> {
         let Some(header) = blocks.read(at, 1)?.and_then(|sector| Header::parse(&sector, at)) else {
             return Ok(None);
@@ -102,17 +107,18 @@ impl Replica {
     }
 }
 
-/// The table of a disk whose boot record, `record`, announces a GPT.
+/// Reads the GPT of a disk whose boot record, `record`, has an entry of the GPT type. `Io` if the disk fails.
 pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     let mut table = Table::new(TableKind::Gpt);
     let last = blocks.count.saturating_sub(1);
+    // The usual size, 16 KiB of entries in blocks of 512 bytes: boot record, header and entries, and the backup.
     table.own.push(blocks.extent(0, 34));
     table.own.push(blocks.extent(last.saturating_sub(32), 33));
-    // Damaged headers also belong to this table.
+    // `Table::is_own` compares where extents start, so both headers get extents of their own, even if damaged.
     table.own.extend([1, last].map(|at| blocks.extent(at, 1)));
     let primary = Replica::read(blocks, 1)?;
-    // The disk may have grown, or the image may have been copied to a larger disk: then the primary tells where the
-    // backup is.
+    // If the disk has grown, or the image was copied to a larger disk, the backup is not in the last block, but where
+    // the primary says.
     let alternate = primary.as_ref().map_or(last, |primary| primary.header.alternate);
     let places = if alternate == last { vec![last] } else { vec![alternate, last] };
     let mut backups = Vec::new();
@@ -140,7 +146,8 @@ pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     Ok(table)
 }
 
-/// Where the copies of the table and the boot record contradict each other about the disk's space, if they do.
+/// How the copies of the table and the boot record contradict each other about the partitions; `None` if they agree.
+/// `copy` is the copy in use: the primary if `has_primary`, otherwise a backup.
 fn disagreement(
     table: &Table,
     blocks: &Blocks,
@@ -157,7 +164,7 @@ fn disagreement(
     } else if backups.iter().any(|backup| backup.layout() != layout) {
         "the GPT and its backup disagree about the partitions"
     } else if !has_primary && layout_at(blocks, 2, &copy.header)? != Some(layout) {
-        // A table whose update was interrupted may be newer than its backup.
+        // A write of the primary that was interrupted may have left entries that are newer than the backup.
         "the primary GPT is damaged, and what is left of it disagrees with its backup"
     } else {
         return Ok(None);
@@ -165,22 +172,25 @@ fn disagreement(
     Ok(Some(why.to_owned()))
 }
 
-/// The position of a partition: its number, first and last block.
+/// The place of a partition: its number, first block and last block (inclusive).
 type Place = (u64, u64, u64);
 
-/// The layout in the entries from block `at` on, valid or not; `header` says how many there are.
+/// The layout of the entries from block `at` on, without a check of their checksum. Number and size of the entries are
+/// those in `header`.
 fn layout_at(blocks: &Blocks, at: u64, header: &Header) -> Result<Option<Vec<Place>>> {
     let len = header.entries_len();
     let entries = blocks.read(at, (len as u64).div_ceil(blocks.bytes))?;
     Ok(entries.map(|entries| layout(&entries[..len], header.entry_bytes)))
 }
 
+/// The places of all partitions in `entries`.
 fn layout(entries: &[u8], entry_bytes: u32) -> Vec<Place> {
     let raw = entries.chunks_exact(entry_bytes as usize).map(RawEntry::parse);
     let used = (1..).zip(raw.filter_map(std::result::Result::ok));
     used.filter(|(_, raw)| raw.kind != [0; 16]).map(|(number, raw)| (number, raw.first, raw.last)).collect()
 }
 
+/// Adds the partitions of `copy` to `table`, and the GUID of the disk.
 fn fill(table: &mut Table, blocks: &Blocks, copy: &Replica) {
     table.disk_id = Some(guid(copy.header.disk_id));
     let size = copy.header.entry_bytes as usize;
@@ -192,7 +202,9 @@ fn fill(table: &mut Table, blocks: &Blocks, copy: &Replica) {
         let count = raw.last.saturating_sub(raw.first).saturating_add(1);
         let extent = blocks.extent(raw.first, count);
         if raw.last < raw.first || extent.is_empty() {
-            table.warnings.push(format!("partition {number} has impossible bounds and is left out"));
+            table.warnings.push(format!(
+                "partition {number} ends before it begins or lies beyond the end of the disk, and is left out"
+            ));
             continue;
         }
         table.entries.push(Entry {
@@ -206,7 +218,7 @@ fn fill(table: &mut Table, blocks: &Blocks, copy: &Replica) {
     }
 }
 
-/// An entry as stored in the table; the bounds are in blocks, and include the last block.
+/// An entry as stored in the table. Its bounds are in blocks; the last block is part of the partition.
 struct RawEntry {
     kind: [u8; 16],
     id: [u8; 16],

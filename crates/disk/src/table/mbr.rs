@@ -1,4 +1,4 @@
-//! The master boot record and the chain of extended boot records, as Linux reads them (block/partitions/msdos.c).
+//! Reads the master boot record and the chain of extended boot records, as Linux does (block/partitions/msdos.c).
 
 use base::limits::LOGICAL_PARTITIONS_MAX;
 use base::wire::{Reader, Truncated};
@@ -7,22 +7,22 @@ use base::{Extent, Result};
 use super::{Blocks, Entry, Table};
 use crate::TableKind;
 
-/// Where the four slots begin.
+/// Offset of the four slots in bytes.
 const SLOTS_OFFSET: usize = 446;
-/// Offset of the disk's signature.
+/// Offset of the disk's signature in bytes.
 const DISK_ID_OFFSET: usize = 440;
 
-/// The type that announces a GPT.
+/// The partition type that announces a GPT.
 const PROTECTIVE: u8 = 0xEE;
 
-/// A boot record's table.
+/// The partition table in a boot record.
 #[derive(Debug)]
 pub(super) struct BootRecord {
     disk_id: u32,
     slots: Vec<Slot>,
 }
 
-/// One of the four slots of a boot record, in logical sectors.
+/// One of the four slots of a boot record. `start` and `count` are in logical sectors.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     flag: u8,
@@ -61,23 +61,23 @@ impl BootRecord {
         Some(Self { disk_id, slots })
     }
 
-    /// Whether it announces a GPT.
+    /// Whether a slot has the type that announces a GPT.
     pub(super) fn is_protective(&self) -> bool {
         self.slots.iter().any(|slot| slot.kind == PROTECTIVE)
     }
 
-    /// Whether Linux accepts the announcement: only if it begins at the second block of the disk.
+    /// Whether Linux would look for a GPT: it does so only if the slot that announces it starts at block 1.
     pub(super) fn announces_gpt(&self) -> bool {
         self.slots.iter().any(|slot| slot.kind == PROTECTIVE && slot.start == 1)
     }
 
-    /// The sectors of its partitions, except those that announce a GPT.
+    /// The sectors of its partitions, without the slots that announce a GPT.
     pub(super) fn extents(&self, blocks: &Blocks) -> impl Iterator<Item = Extent> {
         let used = self.slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE);
         used.map(|slot| blocks.extent(u64::from(slot.start), u64::from(slot.count)))
     }
 
-    /// Whether its slots look like a table, and not like the code or text of a filesystem's boot sector.
+    /// Whether its slots look like a table, and not like code or text in the boot sector of a filesystem.
     pub(super) fn is_plausible(&self) -> bool {
         self.slots.iter().all(|slot| matches!(slot.flag, 0 | 0x80))
     }
@@ -88,7 +88,7 @@ impl BootRecord {
     }
 }
 
-/// The table in `record`, the first sector of the disk.
+/// Reads the MBR table of a disk whose first sector is `record`, with its logical partitions. `Io` if the disk fails.
 pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     let mut table = Table::new(TableKind::Mbr);
     let disk_id = format!("{:08x}", record.disk_id);
@@ -111,10 +111,11 @@ pub(super) fn read(blocks: &Blocks, record: &BootRecord) -> Result<Table> {
     Ok(table)
 }
 
-/// Describes what is wrong with a chain.
+/// The problem of a chain, as text for the user.
 type Damage = String;
 
-/// Follows the chain of boot records of the extended partition `extended`.
+/// Follows the chain of boot records in the extended partition `extended` and adds its logical partitions. The outer
+/// error is `Io`, the inner one is damage to the chain.
 fn follow(
     table: &mut Table,
     blocks: &Blocks,
@@ -126,7 +127,7 @@ fn follow(
     let mut next = Some(base);
     while let Some(at) = next {
         if visited.contains(&at) {
-            return Ok(Err("the chain of logical partitions bites its tail".to_owned()));
+            return Ok(Err("the chain of logical partitions forms a loop".to_owned()));
         }
         if visited.len() == LOGICAL_PARTITIONS_MAX {
             return Ok(Err(format!("it has more than {LOGICAL_PARTITIONS_MAX} logical partitions")));
@@ -141,15 +142,18 @@ fn follow(
         };
         table.own.push(blocks.extent(at, 1));
         for slot in record.slots.iter().filter(|slot| slot.is_used() && !slot.is_extended()) {
+            // Logical partitions begin with number 5, even if there are fewer primary ones.
             let number = table.entries.last().map_or(5, |last: &Entry| (last.number + 1).max(5));
             push(table, blocks, disk_id, number, at + u64::from(slot.start), *slot);
         }
         let link = record.slots.iter().find(|slot| slot.is_used() && slot.is_extended());
+        // Links count from the start of the extended partition, partitions from their own boot record.
         next = link.map(|link| base + u64::from(link.start));
     }
     Ok(Ok(()))
 }
 
+/// Adds the partition of `slot` at block `start`, or a warning if it lies outside the disk.
 fn push(table: &mut Table, blocks: &Blocks, disk_id: &str, number: u32, start: u64, slot: Slot) {
     let count = u64::from(slot.count);
     let extent = blocks.extent(start, count);

@@ -1,7 +1,7 @@
-//! Capture: reads the allocated sectors of a disk, encodes them, and stores them as objects under a tree.
+//! Capture: reads the allocated sectors of a disk, encodes them as chunks, and stores chunks and tree as objects.
 //!
-//! Each worker takes the next chunk, and reads, hashes, encodes and stores it by itself. There is one buffer per worker
-//! and no queue between stages, and all cores are busy as long as there are chunks to encode.
+//! There are no stages with queues between them: each worker takes the next chunk, then reads, hashes, encodes and
+//! stores it. So a worker needs one buffer only, and all cores are busy until the last chunk.
 
 mod assembly;
 mod plan;
@@ -28,23 +28,24 @@ use crate::workers::{FirstError, thread_count};
 use assembly::Assembly;
 use plan::{Plan, Planned};
 
-/// At this zstd level system files become smaller than with zlib level 4 in 1 MiB pieces, at several times its speed.
+/// The default zstd level. It makes system files smaller than zlib level 4 in pieces of 1 MiB does, and is several
+/// times as fast. `examples/rates.rs` compares the levels.
 pub const LEVEL_DEFAULT: i32 = 2;
 
-/// Options of a capture.
+/// The options of a capture.
 #[derive(Debug, Clone)]
 pub struct CaptureOptions {
     /// Size of a chunk.
     pub chunk: ChunkSize,
-    /// Level of zstd.
+    /// The compression level, in the range of zstd.
     pub level: i32,
-    /// Worker threads; 0 for as many as this machine can use.
+    /// The number of worker threads; 0 for twice the number of cores. `memory_bytes` may reduce it.
     pub threads: usize,
-    /// Memory for chunks and encoders in bytes. At least one worker runs, whatever the value is.
+    /// Memory for chunks and encoders, in bytes. At least one worker runs, even if this is too small for it.
     pub memory_bytes: u64,
-    /// Chunks that need not be encoded again.
+    /// Chunks that need no encoding, because an earlier version has them.
     pub known: KnownChunks,
-    /// How the sink's objects are encrypted.
+    /// The cipher that encrypts the objects of the sink.
     pub cipher: Cipher,
 }
 
@@ -61,13 +62,13 @@ impl Default for CaptureOptions {
     }
 }
 
-/// The chunks of an existing version by plain digest. A chunk with equal content keeps its object, even if zstd would
-/// encode it differently today.
+/// The chunks of a base version, by plain digest. A chunk with the same content and extents reuses the object of the
+/// base, even if another release or level of zstd would encode it differently.
 #[derive(Debug, Clone, Default)]
 pub struct KnownChunks(HashMap<Digest, ChunkRef>);
 
 impl KnownChunks {
-    /// The chunks of `catalogue`.
+    /// The chunks of the version of `catalogue`. Returns the error of the first tree node that is damaged.
     pub fn of(catalogue: &Catalogue) -> Result<Self> {
         let mut known = HashMap::new();
         for run in catalogue.leaves() {
@@ -79,22 +80,23 @@ impl KnownChunks {
     }
 }
 
-/// The result of a capture, without the texts of a manifest.
+/// The result of a capture: the parts of a manifest that describe the image's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Captured {
-    /// Sizes of the image and its chunks.
+    /// The sizes of the image, its sectors and its chunks.
     pub layout: Layout,
-    /// The tree; its nodes and chunks are in the sink.
+    /// The root of the tree. The sink holds the tree's nodes and chunks.
     pub root: Root,
-    /// What was counted.
+    /// Counts of chunks and bytes, by kind.
     pub statistics: Statistics,
 }
 
-/// Captures the sectors of the disk `source` that `map` marks as allocated into `sink`. Peak memory is about
-/// `options.memory_bytes`.
+/// Reads the sectors of the disk `source` that are allocated according to `map`, and stores them in `sink`. Peak memory
+/// is about `options.memory_bytes`.
 ///
-/// `Refused` if the map's window is empty, lies outside the disk or is no multiple of its logical sector; `Io` with the
-/// chunk and its offset if reading fails; errors of the sink. After an error some objects may be stored.
+/// Errors: `Refused` if the map's window is empty, lies outside the disk or is not aligned to its logical sectors, or
+/// if zstd does not have the level; `Io` with the chunk and its offset if a read fails; the sink's errors. After an
+/// error the sink may already hold some of the objects.
 pub fn capture(
     source: &dyn ReadAt,
     map: &DiskMap,
@@ -105,6 +107,7 @@ pub fn capture(
     let DiskMap { window, allocated, .. } = map;
     let window = *window;
     let layout = layout_of(source, window, options.chunk)?;
+    // Refuses an unknown level before any thread starts.
     Encoder::new(options.level)?;
     progress.begin(Stage::Capture, allocated.within(window).map(Extent::len_bytes).sum());
     let builder = TreeBuilder::new(layout.chunk, layout.chunk_count(), sink, &options.cipher);
@@ -119,7 +122,8 @@ pub fn capture(
         assembly: Assembly::new(builder),
         group: FirstError::default(),
     };
-    // A chunk, its frame and its object; zstd's own tables grow with the chunk size, up to some MiB.
+    // Each worker holds a chunk, its compressed frame and its object. 2 MiB stand for zstd's tables, which grow with
+    // the chunk up to some MiB.
     let bytes_each = 3 * u64::from(layout.chunk.bytes()) + (2 << 20);
     std::thread::scope(|scope| {
         for _ in 0..thread_count(options.threads, options.memory_bytes, bytes_each) {
@@ -133,6 +137,7 @@ pub fn capture(
     Ok(Captured { layout, root, statistics })
 }
 
+/// The layout of an image of `window`. `Refused` as for [`capture`].
 fn layout_of(source: &dyn ReadAt, window: Extent, chunk: ChunkSize) -> Result<Layout> {
     let geometry = source.geometry();
     let unit = u64::from(geometry.logical_sector_bytes);
@@ -140,27 +145,32 @@ fn layout_of(source: &dyn ReadAt, window: Extent, chunk: ChunkSize) -> Result<La
     let fits = end.is_some_and(|end| end <= geometry.size_bytes / 512);
     if window.is_empty() || !fits || !(window.offset_bytes() | window.len_bytes()).is_multiple_of(unit) {
         let (name, size) = (source.name(), geometry.size_bytes);
-        let text = format!("{window:?} is no part of `{name}`, which has {size} bytes in sectors of {unit}");
+        let text = format!(
+            "cannot capture {window:?} of `{name}`: it is empty, or not made of whole sectors of the disk, which has \
+             {size} bytes in sectors of {unit}"
+        );
         return Err(Error::new(ErrorKind::Refused, text));
     }
     Ok(Layout { chunk, size_sectors: window.count, logical_sector_bytes: geometry.logical_sector_bytes })
 }
 
-/// What all workers share.
+/// The state that all workers share.
 struct Job<'a> {
     source: &'a dyn ReadAt,
-    /// Offset of the image on the source.
+    /// Offset of the image on the source, in bytes.
     start_bytes: u64,
     layout: Layout,
     sink: &'a dyn ObjectSink,
     options: &'a CaptureOptions,
     progress: &'a dyn Progress,
+    /// The parts of the plan, with their tickets.
     plan: Mutex<std::iter::Zip<std::ops::RangeFrom<u64>, Plan<'a>>>,
     assembly: Assembly<'a>,
     group: FirstError,
 }
 
-/// Wakes the other workers if one ends early, even by a panic.
+/// Wakes the waiting workers when a worker ends because of an error or a panic. Otherwise they would wait forever for
+/// its ticket.
 struct WakeOthers<'a, 'b>(&'a Job<'b>);
 
 impl Drop for WakeOthers<'_, '_> {
@@ -195,7 +205,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Fills `plain` with the allocated sectors of chunk `index`, one run after the other.
+    /// Fills `plain` with the allocated sectors of chunk `index`, without gaps between the runs.
     fn read(&self, index: u64, extents: &ChunkExtents, plain: &mut [u8]) -> Result<()> {
         let mut rest = plain;
         for extent in self.layout.extents_of(index, extents) {
@@ -210,7 +220,7 @@ impl Job<'_> {
     }
 }
 
-/// Buffers that a worker keeps from chunk to chunk.
+/// The buffers of one worker, which it reuses for each chunk.
 struct Worker {
     buffer: AlignedBuffer,
     hasher: PlainHasher,
@@ -223,14 +233,14 @@ impl Worker {
         Ok(Self { buffer, hasher: PlainHasher::default(), encoder: Encoder::new(level)?.encrypting(cipher) })
     }
 
-    /// The leaves of a part of the plan; their objects are in the sink when this returns.
+    /// Returns the leaves of one part of the plan, after it has stored their objects in the sink.
     fn run(&mut self, job: &Job<'_>, planned: Planned) -> Result<LeafRun> {
         let Planned { first, count, extents, is_hole } = planned;
         let leaf = if is_hole { Leaf::Zero(extents) } else { self.leaf(job, first, extents)? };
         Ok(LeafRun { first, count, leaf })
     }
 
-    /// Reads chunk `index` and makes its leaf; its object, if it has one, is in the sink when this returns.
+    /// Reads chunk `index` and returns its leaf. If the chunk has data, its object is in the sink afterwards.
     fn leaf(&mut self, job: &Job<'_>, index: u64, extents: ChunkExtents) -> Result<Leaf> {
         let plain = self.buffer.front(extents.len_bytes() as usize);
         job.read(index, &extents, plain)?;
@@ -238,6 +248,7 @@ impl Worker {
             return Ok(Leaf::Zero(extents));
         }
         let digest = self.hasher.digest(&extents, plain);
+        // The catalogue of the base was read from tree nodes only: the chunk's object may be missing from the sink.
         if let Some(known) = job.options.known.0.get(&digest)
             && job.sink.contains(&known.object())?
         {

@@ -1,4 +1,4 @@
-//! Which sectors of which chunks to read: the allocated sectors of a disk, cut at chunk boundaries.
+//! The plan of a capture: the allocated sectors of a disk, cut at chunk boundaries, in ascending order.
 
 use base::{Extent, ExtentSet};
 use disk::ReadAt;
@@ -8,39 +8,44 @@ use base::limits::SECTOR_BYTES;
 use crate::extents::{ChunkExtents, Run};
 use crate::layout::Layout;
 
-/// Chunks with allocated sectors.
+/// One part of the plan: one chunk with allocated sectors, or several in the same hole of the disk.
 pub(super) struct Planned {
+    /// Index of the first chunk.
     pub(super) first: u64,
-    /// Their number; above 1 only for whole chunks in one hole of the disk.
+    /// Number of chunks, at least 1. More than 1 only for fully allocated chunks that lie in one hole of the disk.
     pub(super) count: u64,
+    /// The allocated sectors of each of these chunks.
     pub(super) extents: ChunkExtents,
-    /// Whether the disk reports, without reading, that they hold zeros.
+    /// Whether the chunks lie in a hole of the disk, so that they are known to be zeros and need no reading.
     pub(super) is_hole: bool,
 }
 
-/// The chunks of an image that are not free, ascending.
+/// Iterates over the chunks of an image that have allocated sectors, in ascending order.
 pub(super) struct Plan<'a> {
     layout: Layout,
     /// First sector of the image on its disk.
     start: u64,
     allocated: &'a ExtentSet,
     disk: &'a dyn ReadAt,
+    /// First sector of the image that `next` has not covered yet.
     next: u64,
 }
 
 impl<'a> Plan<'a> {
-    /// The chunks of an image of `layout` that begins at sector `start` of `disk` with these `allocated` sectors.
+    /// The plan for an image of `layout` that begins at sector `start` of `disk`. `allocated` counts from the start of
+    /// the disk, not of the image.
     pub(super) fn new(layout: Layout, start: u64, allocated: &'a ExtentSet, disk: &'a dyn ReadAt) -> Self {
         Self { layout, start, allocated, disk, next: 0 }
     }
 
-    /// How many sectors of the image from `sector` on, up to `end`, lie in one hole of the disk.
+    /// How many sectors of the image from `sector` on lie in one hole of the disk, counted up to `end` at most.
     fn hole_sectors(&self, sector: u64, end: u64) -> u64 {
         let data = self.disk.next_data((self.start + sector) * SECTOR_BYTES) / SECTOR_BYTES;
         data.saturating_sub(self.start).min(end).saturating_sub(sector)
     }
 
-    /// The allocated sectors of `chunk` (relative to the image), widened to whole logical sectors.
+    /// The allocated sectors of `chunk` (relative to the image), widened to whole logical sectors of the disk: it can
+    /// only be read and written in these. `None` if no sector is allocated.
     fn extents(&self, chunk: Extent) -> Option<ChunkExtents> {
         let unit = u64::from(self.layout.logical_sector_bytes / 512);
         let on_disk = Extent::new(self.start + chunk.start, chunk.count);
@@ -65,8 +70,9 @@ impl Iterator for Plan<'_> {
         let unit = u64::from(self.layout.chunk.sectors());
         let index = (first.start - self.start) / unit;
         let chunk = self.layout.chunk_extent(index);
-        let extents = self.extents(chunk).expect("something of it is allocated");
-        // A hole is followed only while all its sectors are allocated.
+        let extents = self.extents(chunk).expect("the chunk contains the allocated sector `first.start`");
+        // A hole may go on where sectors are free. Follow it to the end of this allocated run only, since one part of
+        // the plan gives the same extents to all its chunks.
         let allocated_end = (first.end() - self.start).max(chunk.end());
         let hole = self.hole_sectors(chunk.start, allocated_end);
         let count = if extents.is_full() { (hole / unit).max(1) } else { 1 };

@@ -1,4 +1,5 @@
-//! Compares a target with the image: before an install, to keep correct content; afterwards, to detect errors.
+//! Reads a target and compares it with the image: before an install to keep chunks that are right already, and after
+//! it to verify.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,10 +17,11 @@ use super::plan::PlannedChunk;
 use super::shared::{Shared, State};
 use super::writer::Writer;
 
-/// Most offsets that an error lists.
+/// How many offsets an error message lists at most.
 const OFFSETS_SHOWN: usize = 8;
 
-/// Runs `each` on all chunks, in order, by `threads` threads.
+/// Calls `each` for all chunk objects in the order of their numbers, on `threads` threads. Stops at the first error and
+/// returns it.
 fn for_each_chunk(
     shared: &Shared,
     threads: usize,
@@ -43,7 +45,8 @@ fn for_each_chunk(
     shared.group.take().map_or(Ok(()), Err)
 }
 
-/// Marks the chunks that the target already holds. A chunk that cannot be read counts as wrong and will be written.
+/// Marks the chunks that the target holds already as done. A chunk that can't be read counts as wrong, so the install
+/// writes it.
 pub(super) fn keep_what_is_right(shared: &Shared, threads: usize) -> Result<()> {
     shared.progress.begin(Stage::Resume, shared.plan.bytes());
     for_each_chunk(shared, threads, |writer, id, chunk| {
@@ -57,8 +60,8 @@ pub(super) fn keep_what_is_right(shared: &Shared, threads: usize) -> Result<()> 
     })
 }
 
-/// Reads back all content and all allocated zeros, past the cache if the target allows it. `Verification` with offsets
-/// if anything differs.
+/// Reads back all content and all allocated zeros, past the page cache if the target allows it. `Verification` with the
+/// first offsets if anything differs; `Io` if a read fails.
 pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     shared.progress.begin(Stage::Verify, shared.plan.bytes());
     let read = |buf: &mut [u8], offset: u64| {
@@ -80,15 +83,17 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
+    // The threads found them in any order.
     wrong.sort_unstable();
     let shown: Vec<String> = wrong.iter().take(OFFSETS_SHOWN).map(u64::to_string).collect();
     let more = if wrong.len() > OFFSETS_SHOWN { ", …" } else { "" };
     let (count, name) = (wrong.len(), shared.target.name());
-    let text = format!("`{name}` does not hold what was written to it in {count} chunks, at offsets");
+    let text = format!("`{name}` differs from what was written to it in {count} places, at offsets");
     Err(Error::new(ErrorKind::Verification, format!("{text} {}{more}", shown.join(", "))))
 }
 
-/// Calls `note` with the offsets at which `read` finds other bytes than zeros in allocated zeros.
+/// Reads all allocated zeros with `read`, on `threads` threads, and calls `note` with the offsets of runs that are not
+/// zeros.
 fn verify_zeros(
     shared: &Shared,
     threads: usize,
@@ -113,7 +118,7 @@ fn verify_zeros(
             scope.spawn(move || work(groups));
         }
         drop(groups);
-        // Closed when this ends, with or without an error.
+        // Moved into this scope, so that the queue closes when the walk ends, even by an error: then the threads end.
         let queue = queue;
         for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, false, |kind, runs| {
             if kind == Blank::Zero && !shared.group.is_stopped() {
@@ -125,14 +130,15 @@ fn verify_zeros(
     shared.group.take().map_or(Ok(()), Err)
 }
 
-/// Reads the parts that must be zero.
+/// Reads sectors that must be zeros, with the buffer of one thread.
 struct Zeros<'a> {
     shared: &'a Shared,
     buffer: AlignedBuffer,
 }
 
 impl Zeros<'_> {
-    /// The offset of the first piece of `runs` (one extent or a group of short ones) that is not zero.
+    /// Returns the offset of the first part of `runs` that is not zeros, or `None`. `runs` is one extent, or a group of
+    /// short ones. A long extent is read in pieces of `GROUP_BYTES`; the offset is then that of the piece.
     fn first_other(
         &mut self,
         runs: &[Extent],
@@ -142,7 +148,7 @@ impl Zeros<'_> {
         let end = whole.end() * SECTOR_BYTES;
         let mut offset = whole.offset_bytes();
         while offset < end && !self.shared.group.is_stopped() {
-            // Holes of a sparse target need not be read.
+            // Skip the holes of a sparse target: they are zeros.
             let data = self.shared.target.next_data(offset).min(end) / SECTOR_BYTES * SECTOR_BYTES;
             if data > offset {
                 offset = data;

@@ -1,5 +1,5 @@
 //! The last steps of an install, after the content is durable: moves the backup of a GPT to the end of a larger target,
-//! and erases the remaining signatures of earlier contents.
+//! and erases old signatures that are still there.
 
 use std::sync::atomic::Ordering;
 
@@ -10,11 +10,12 @@ use super::old::{Old, is_whole_disk};
 use super::options::InstallOptions;
 use super::shared::Shared;
 
-/// Most signatures that an error lists.
+/// How many signatures an error message lists at most.
 const SHOWN: usize = 8;
 
-/// Moves the backup of the GPT, unless the options keep it; then searches for signatures again, also in partitions that
-/// the target's table has and the manifest lacks. `Verification` if one cannot be erased.
+/// Moves the backup of the GPT, unless `keep_gpt`. Then erases old signatures once more, unless `keep_signatures`, now
+/// also in partitions that the target's new table has and the manifest lacks. `Verification` if one is still there
+/// afterwards; `Io` if the target fails.
 pub(super) fn finalize(shared: &Shared, options: &InstallOptions) -> Result<()> {
     let moved = if options.keep_gpt { None } else { move_backup(shared)? };
     shared.counters.moved_gpt.store(moved.is_some(), Ordering::Relaxed);
@@ -23,16 +24,18 @@ pub(super) fn finalize(shared: &Shared, options: &InstallOptions) -> Result<()> 
     }
     let target = &*shared.target;
     let mut old = Old::on(&shared.catalogue, target.geometry().size_bytes)?;
+    // The new backup lies in free space and looks like the signature of an old GPT.
     old.spare(moved);
     let partitions =
         stale::partitions(target).map_err(|e| e.within("read the partition table that was written"))?;
     partitions.into_iter().for_each(|(number, extent)| old.add(number, extent));
-    // Sectors that were discarded meanwhile may show older bytes than those that were erased.
+    // Erase again: sectors that were discarded since then may return older bytes, with other signatures.
     let count = old.erase(target)?;
     shared.counters.erased.fetch_add(count, Ordering::Relaxed);
     if options.verify { check(&old, shared) } else { Ok(()) }
 }
 
+/// Moves the backup of the GPT, if the image is of a whole disk, and returns its new sectors.
 fn move_backup(shared: &Shared) -> Result<Option<Extent>> {
     let layout = &shared.plan.layout;
     if !is_whole_disk(&shared.catalogue) {
@@ -42,7 +45,7 @@ fn move_backup(shared: &Shared) -> Result<Option<Extent>> {
         .map_err(|e| e.within("move the backup of the GPT to the end of the target"))
 }
 
-/// Verifies that no signature is left.
+/// Reads the target back and returns `Verification` if it still has old signatures.
 fn check(old: &Old, shared: &Shared) -> Result<()> {
     let left = old.find(|buf, offset| shared.target.read_back_at(buf, offset).map(drop))?;
     if left.is_empty() {
@@ -51,6 +54,6 @@ fn check(old: &Old, shared: &Shared) -> Result<()> {
     let shown: Vec<_> =
         left.iter().take(SHOWN).map(|one| format!("{} at {}", one.kind, one.offset)).collect();
     let (count, name, shown) = (left.len(), shared.target.name(), shown.join(", "));
-    let text = format!("`{name}` still bears {count} signatures that were erased: {shown}");
+    let text = format!("`{name}` still has {count} signatures that were erased: {shown}");
     Err(Error::new(ErrorKind::Verification, text))
 }

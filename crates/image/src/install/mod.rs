@@ -1,8 +1,9 @@
-//! Install: puts a version on a target. A chunk is written only after both of its digests were verified.
+//! Install: writes a version to a target. It writes a chunk only after both digests, of the object and of the plain
+//! bytes, were found right.
 //!
-//! Objects are offered as they arrive ([`Installer::offer`]). Worker threads decode
-//! and write; another thread writes zeros and frees space at the same time. [`Installer::finish`] returns when the
-//! target is durable and was read back.
+//! A receiver pushes objects ([`Installer::offer`]), or the install pulls them from a source ([`Installer::pull`]).
+//! Worker threads decode and write them. At the same time another thread makes zeros and discards free space.
+//! [`Installer::finish`] returns after the target is durable and was read back.
 
 mod blank;
 mod check;
@@ -35,58 +36,58 @@ use plan::Plan;
 use shared::{Shared, State};
 use writer::Writer;
 
-/// The result of an install, in bytes of the target.
+/// What an install did. Fields that end in `_bytes` count bytes of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InstallReport {
-    /// Content written.
+    /// Content of chunks that was written.
     pub written_bytes: u64,
-    /// Content that was already correct.
+    /// Content of chunks that the target held already, found by `InstallOptions::resume`.
     pub kept_bytes: u64,
-    /// Zeros written: allocated ones, and free space if requested.
+    /// Zeros that were made: allocated ones, and free space with [`FreeSpace::Zero`].
     pub zeroed_bytes: u64,
-    /// Free space discarded.
+    /// Free space that was discarded.
     pub discarded_bytes: u64,
-    /// Free space that was not changed.
+    /// Free space that was left unchanged.
     pub skipped_bytes: u64,
-    /// Content and allocated zeros that were read back and verified.
+    /// Content and allocated zeros that were read back and found right.
     pub verified_bytes: u64,
-    /// Signatures of earlier contents that were erased in free space.
+    /// Number of old signatures that were erased in free space.
     pub erased_signatures: u64,
     /// Whether the backup of the GPT was moved to the end of a larger target.
     pub moved_gpt: bool,
-    /// Whether everything that was read back came from the medium; false if some of it came from the page cache, or
-    /// nothing was read.
+    /// Whether the target was read back, and each read came from the medium, not from the page cache.
     pub past_cache: bool,
 }
 
-/// The result of an offer.
+/// The result of [`Installer::offer`].
 #[derive(Debug)]
 pub enum Offer {
-    /// The object is correct and will be written.
+    /// The object's digest is right, and a worker will write it.
     Taken,
-    /// The object is not needed: it is a node, or was offered before.
+    /// The object is not needed: it is a tree node, a chunk that was taken or kept already, or the number is unknown.
     Known,
-    /// The queue is full now. Only from [`Installer::try_offer`].
+    /// The queue is full. Offer the object again later. Only [`Installer::try_offer`] returns this.
     Full,
-    /// These are not the bytes of that object; it is still needed.
+    /// The bytes do not match the object's digest or length. The object is still needed.
     Wrong(Error),
 }
 
-/// An install that accepts objects in any order.
+/// A running install, which takes objects in any order.
 pub struct Installer {
     shared: Arc<Shared>,
     options: InstallOptions,
     threads: usize,
+    /// Verified objects for the workers. `None` after `join` has closed it.
     queue: Option<Sender<Item>>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Installer {
-    /// Begins to install the version of `catalogue` on `target`: checks sizes, erases signatures of earlier contents,
-    /// searches for correct content if requested, and starts the threads.
+    /// Begins to install the version of `catalogue` on `target`: checks sizes, erases old signatures, looks for chunks
+    /// that are right already if `options.resume`, and starts the threads.
     ///
-    /// `Refused`, with nothing written, if the target is too small or can't address the image's sectors; `Corrupt` if
-    /// the tree contradicts itself.
+    /// Errors: `Refused`, with nothing written, if the target is too small or has larger sectors than the image;
+    /// `Corrupt` if the tree contradicts itself; `Io` if the target fails.
     pub fn begin(
         catalogue: Arc<Catalogue>,
         target: Arc<dyn WriteAt>,
@@ -95,11 +96,13 @@ impl Installer {
     ) -> Result<Self> {
         preflight(&catalogue, &*target)?;
         let chunk_bytes = u64::from(catalogue.layout().chunk.bytes());
-        // A buffer for a chunk, the decoder's tables, and the same amount again for queued objects.
+        // One half of the memory is for the threads, each with a buffer for a chunk and 256 KiB for the decoder's
+        // tables. The other half is for objects in the queue.
         let threads = thread_count(options.threads, options.memory_bytes, 2 * (chunk_bytes + (256 << 10)));
         let waiting = usize::try_from(options.memory_bytes / 2 / chunk_bytes).unwrap_or(usize::MAX);
         let (queue, objects) = crossbeam_channel::bounded(waiting.clamp(threads, 4096));
         let shared = Arc::new(Shared::new(Plan::of(&catalogue)?, catalogue, target, progress));
+        // Before any chunk is written: so a power cut leaves either the old content, or no old signature.
         if options.decode && !options.keep_signatures {
             erase_old(&shared)?;
         }
@@ -119,34 +122,37 @@ impl Installer {
         Ok(installer)
     }
 
-    /// The numbers of the objects that are still needed, as ascending ranges with gaps between them.
+    /// The numbers of the chunk objects that are still needed, as ascending ranges that do not touch.
     #[must_use]
     pub fn missing(&self) -> Vec<Range<u64>> {
         self.shared.missing()
     }
 
-    /// Whether object `id` is still needed.
+    /// Whether object `id` is a chunk that is still needed.
     #[must_use]
     pub fn needs(&self, id: u64) -> bool {
         self.shared.is_needed(id)
     }
 
-    /// Accepts the bytes of object `id`; waits while the queue is full. The object is verified before this returns. An
-    /// error means that the install has failed.
+    /// Takes the bytes of object `id` and verifies their digest. Waits while the queue is full. An error means that the
+    /// install has failed and can't continue: it is the first error of any thread.
     pub fn offer(&self, id: u64, bytes: Bytes) -> Result<Offer> {
         self.take(id, bytes, |queue, item| {
             queue.send(item).map_err(|unsent| TrySendError::Disconnected(unsent.into_inner()))
         })
     }
 
-    /// The same without waiting: [`Offer::Full`] if the queue is full; the object is still needed then.
+    /// Like [`Installer::offer`], but never waits: returns [`Offer::Full`] if the queue is full and the object is still
+    /// needed.
     pub fn try_offer(&self, id: u64, bytes: Bytes) -> Result<Offer> {
+        // Checked first, because `take` would hash the object before it finds the queue full.
         if self.queue.as_ref().is_some_and(Sender::is_full) && self.shared.is_needed(id) {
             return self.healthy().map(|()| Offer::Full);
         }
         self.take(id, bytes, Sender::try_send)
     }
 
+    /// Verifies the object and passes it to the workers with `send`.
     fn take(
         &self,
         id: u64,
@@ -161,6 +167,7 @@ impl Installer {
             Ok(object) => object,
             Err(error) => return Ok(Offer::Wrong(error)),
         };
+        // Several threads may offer the same object at the same time; only one of them queues it.
         if !self.shared.change(id, State::Needed, State::Taken) {
             return Ok(Offer::Known);
         }
@@ -170,22 +177,25 @@ impl Installer {
         let queue = self.queue.as_ref().expect("the queue is open until the end");
         match send(queue, (id, object)) {
             Ok(()) => Ok(Offer::Taken),
+            // Another thread filled the queue after the check in `try_offer`.
             Err(TrySendError::Full(_)) => {
                 self.shared.change(id, State::Taken, State::Needed);
                 Ok(Offer::Full)
             }
             Err(TrySendError::Disconnected(_)) => {
                 self.healthy()?;
-                Err(Error::new(ErrorKind::Io, "the threads of the install are gone"))
+                Err(Error::new(ErrorKind::Io, "the threads of the install have ended"))
             }
         }
     }
 
+    /// The first error of any thread, if there is one.
     fn healthy(&self) -> Result<()> {
         self.shared.group.restated().map_or(Ok(()), Err)
     }
 
-    /// Fetches all missing objects from `source`, verifies and writes them. Stops at the first error.
+    /// Fetches all missing objects from `source`, verifies and writes them, on threads of its own. Stops at the first
+    /// error and returns it: of the source, of the target, or `Corrupt` for a bad object.
     pub fn pull(&self, source: &dyn ObjectSource) -> Result<()> {
         let shared = &*self.shared;
         let missing = shared.missing();
@@ -211,10 +221,11 @@ impl Installer {
         self.healthy()
     }
 
-    /// Waits until everything accepted is written and durable, and reads it back if requested.
+    /// Waits until all objects that were taken are written and durable. Then reads the target back if
+    /// `InstallOptions::verify`, moves the GPT's backup and erases old signatures that are left.
     ///
-    /// `Incomplete` if objects are missing; `Verification` if the target holds other bytes than were written; otherwise
-    /// the first error of any thread. After an error the target holds a part of the image.
+    /// Errors: the first error of any thread; `Incomplete` if objects are missing; `Verification` if the target differs
+    /// from what was written. After an error the target holds a part of the image.
     pub fn finish(mut self) -> Result<InstallReport> {
         self.join();
         let shared = &*self.shared;
@@ -223,8 +234,11 @@ impl Installer {
         }
         match shared.unfinished() {
             0 => {}
-            count => return Err(Error::new(ErrorKind::Incomplete, format!("{count} chunks never came"))),
+            count => {
+                return Err(Error::new(ErrorKind::Incomplete, format!("{count} chunks have not arrived")));
+            }
         }
+        // Durable first, because `read_back_at` reads the medium, past the page cache.
         shared.target.sync().map_err(|e| e.within(format!("make `{}` durable", shared.target.name())))?;
         if self.options.verify && self.options.decode {
             check::verify(shared, self.threads)?;
@@ -253,6 +267,7 @@ impl Installer {
         }
     }
 
+    /// Starts a thread for `job`. Its error stops the others.
     fn spawn(&mut self, job: impl FnOnce(&Shared) -> Result<()> + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         self.workers.push(std::thread::spawn(move || {
@@ -262,6 +277,7 @@ impl Installer {
         }));
     }
 
+    /// Closes the queue, so that the workers end when it is empty, and waits for all threads.
     fn join(&mut self) {
         self.queue = None;
         for worker in std::mem::take(&mut self.workers) {
@@ -273,17 +289,18 @@ impl Installer {
 }
 
 impl Drop for Installer {
-    /// Stops the threads and waits for them, so that none writes to the target afterwards.
+    /// Stops the threads and waits for them, so that no thread writes to the target afterwards.
     fn drop(&mut self) {
         self.shared.group.stop();
         self.join();
     }
 }
 
-/// An entry of the write queue: the number of an object, and the object.
+/// An entry of the queue: the number of an object, and the object.
 type Item = (u64, Verified);
 
-/// `Refused` unless the image fits on `target` and its extents can be addressed there.
+/// `Refused` if the target is smaller than the image, or has larger logical sectors, so that it can't address the
+/// image's extents.
 fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
     let (layout, geometry, name) = (catalogue.layout(), target.geometry(), target.name());
     let refuse = |text: String| Err(Error::new(ErrorKind::Refused, text));
@@ -300,7 +317,7 @@ fn preflight(catalogue: &Catalogue, target: &dyn WriteAt) -> Result<()> {
     Ok(())
 }
 
-/// Erases signatures through which the kernel and tools would see earlier contents.
+/// Erases old signatures in free space (`old.rs`), durably.
 fn erase_old(shared: &Shared) -> Result<()> {
     let mut old = Old::on(&shared.catalogue, shared.target.geometry().size_bytes)?;
     old.spare_backup(&shared.catalogue, &*shared.target)?;
@@ -309,8 +326,8 @@ fn erase_old(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Writes objects from the queue until it is closed. After a failure it only empties the queue, so that no other thread
-/// blocks.
+/// Writes objects from the queue until it is closed. After a failure it still empties the queue: an `offer` that waits
+/// for room could not return otherwise.
 fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
     let mut writer = Writer::new(shared)?;
     for (id, object) in objects {
@@ -323,7 +340,8 @@ fn write_all(shared: &Shared, objects: &Receiver<Item>) -> Result<()> {
     Ok(())
 }
 
-/// Without a writer the verified object is dropped.
+/// Writes one verified object and marks it as done. Without a `writer`, when the install does not decode, the object is
+/// dropped.
 fn write_one(shared: &Shared, writer: Option<&mut Writer>, id: u64, object: &Verified) -> Result<()> {
     let chunk = shared.plan.chunk(id).expect("only chunks are taken");
     if let Some(writer) = writer {

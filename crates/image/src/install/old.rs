@@ -1,9 +1,9 @@
-//! Signatures of earlier contents of a target, in space that the image leaves free. Through them the kernel and tools
-//! would see filesystems that no longer exist.
+//! Finds and erases old signatures: those of earlier content of a target, in space that the image leaves free. With
+//! them, the kernel and tools would detect a filesystem, RAID or table that no longer exists.
 //!
-//! They are erased before the first chunk is written. Only free space is ever searched. An install writes nothing there
-//! but zeros and the backup of a GPT, which is recognised by its GUID and kept. So an install that is resumed cannot
-//! erase what it wrote before, and needs no journal for that.
+//! They are erased before the first chunk is written. The search covers only free space. There an install itself writes
+//! nothing but zeros and the backup of a GPT, which is recognised by its GUID and left alone. So a resumed install
+//! can't erase what an earlier attempt wrote, and needs no journal.
 
 use base::limits::SECTOR_BYTES;
 use base::{Extent, ExtentSet, Result};
@@ -14,21 +14,22 @@ use crate::catalogue::Catalogue;
 
 use super::blank::{Blank, for_each_blank};
 
-/// A signature of an earlier content of a target, in space that the image leaves free.
+/// A signature of earlier content of a target, in space that the image leaves free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldSignature {
-    /// The format, with the name that `blkid` uses.
+    /// The type of the earlier content, in `blkid`'s words.
     pub kind: &'static str,
-    /// The partition in which it would be visible; `None` for the whole target.
+    /// The number of the partition in which tools would detect it; `None` for the whole target.
     pub partition: Option<u32>,
-    /// Its first byte, from the start of the target.
+    /// The offset of its first byte from the start of the target.
     pub offset: u64,
     /// Its length in bytes.
     pub len: u64,
 }
 
-/// The old signatures that an install of `catalogue`'s version would erase on `target`, assuming its size is
-/// `size_bytes`; by ascending offset. Space after the present end of `target` holds none. Nothing is written.
+/// Returns the old signatures that an install of `catalogue`'s version would erase on `target`, by ascending offset,
+/// and writes nothing. `size_bytes` is the size that the target will have; bytes after its present end have no
+/// signatures. Errors are those of a damaged tree, or `Io` if the target fails.
 pub fn old_signatures(
     catalogue: &Catalogue,
     target: &dyn ReadAt,
@@ -40,19 +41,19 @@ pub fn old_signatures(
     Ok(found.iter().map(|one| old.describe(one)).collect())
 }
 
-/// Where old signatures may stand.
+/// The places where old signatures may lie.
 pub(super) struct Old {
     size_bytes: u64,
-    /// Space that the image leaves free, without partitions that the image does not describe.
+    /// The space that the image leaves free, without partitions that were left out of the image.
     free: ExtentSet,
-    /// The volumes to search: the target, and its partitions.
+    /// The extents in which tools look for signatures: the whole target first, then its partitions.
     volumes: Vec<Extent>,
-    /// The numbers of the partitions among them.
+    /// The partition number of each volume; `None` for the whole target.
     numbers: Vec<Option<u32>>,
 }
 
 impl Old {
-    /// On a target of `size_bytes` with the partitions that the version has.
+    /// The places on a target of `size_bytes` with the partitions in the manifest. Errors are those of a damaged tree.
     pub(super) fn on(catalogue: &Catalogue, size_bytes: u64) -> Result<Self> {
         let sectors = size_bytes / SECTOR_BYTES;
         let mut free = ExtentSet::new();
@@ -64,7 +65,7 @@ impl Old {
         })?;
         let whole = Extent::new(0, sectors);
         let mut old = Self { size_bytes, free, volumes: vec![whole], numbers: vec![None] };
-        // The image of a single partition contains no other partitions.
+        // An image of one partition, which starts later on its disk, has no partitions inside.
         if catalogue.origin().start_sector == 0 {
             let records = catalogue.disk().partitions.iter().filter(|partition| partition.number > 0);
             for record in records {
@@ -74,8 +75,8 @@ impl Old {
         Ok(old)
     }
 
-    /// Also searches the partition at `extent`. If the image holds nothing of it, it was excluded from the capture, and
-    /// the install must not change it.
+    /// Adds the partition at `extent` to the search. If the image has no sector of it, the partition was left out of
+    /// the capture: then excludes it, because the install must not change what the target has there.
     pub(super) fn add(&mut self, number: u32, extent: Extent) {
         let Some(extent) = extent.intersection(self.volumes[0]) else { return };
         if self.free.contains(extent) {
@@ -86,9 +87,10 @@ impl Old {
         }
     }
 
-    /// Protects what an earlier install of this disk has moved to the end of `target`.
+    /// Excludes the backup of the GPT that an earlier install of this image may have moved to the end of `target`.
     pub(super) fn spare_backup(&mut self, catalogue: &Catalogue, target: &dyn ReadAt) -> Result<()> {
         let Some(id) = &catalogue.disk().id else { return Ok(()) };
+        // On a target of the image's size the backup lies inside the image and is part of its content.
         let larger = self.size_bytes > catalogue.layout().size_bytes();
         if larger && is_whole_disk(catalogue) && target.geometry().size_bytes == self.size_bytes {
             let unit = catalogue.layout().logical_sector_bytes;
@@ -99,12 +101,12 @@ impl Old {
         Ok(())
     }
 
-    /// Excludes these sectors from the search.
+    /// Excludes `sectors` from the search.
     pub(super) fn spare(&mut self, sectors: Option<Extent>) {
         sectors.into_iter().for_each(|sectors| self.free.remove(sectors));
     }
 
-    /// The signatures that were found.
+    /// Returns the old signatures that `read` finds, by ascending offset.
     pub(super) fn find(
         &self,
         read: impl Fn(&mut [u8], u64) -> Result<()> + Send + Sync,
@@ -113,7 +115,7 @@ impl Old {
             .map_err(|error| error.within("look for old signatures"))
     }
 
-    /// Erases the signatures durably; returns their number.
+    /// Erases all old signatures and syncs the target. Returns their number.
     pub(super) fn erase(&self, target: &dyn WriteAt) -> Result<u64> {
         let found = self.find(|buf, offset| target.read_exact_at(buf, offset))?;
         for one in &found {
@@ -127,14 +129,14 @@ impl Old {
         Ok(found.len() as u64)
     }
 
-    /// Translates a signature from volumes to partitions.
+    /// Names the partition of a signature by its number.
     pub(super) fn describe(&self, one: &Stale) -> OldSignature {
         let (kind, offset, len) = (one.kind, one.offset, one.len);
         OldSignature { kind, partition: self.numbers[one.volume], offset, len }
     }
 }
 
-/// Whether the image holds a whole disk, and not a single partition.
+/// Whether the image is of a whole disk, not of one partition.
 pub(super) fn is_whole_disk(catalogue: &Catalogue) -> bool {
     let (origin, layout) = (catalogue.origin(), catalogue.layout());
     origin.start_sector == 0 && origin.disk_sectors == layout.size_sectors

@@ -1,39 +1,39 @@
-//! Options of an install.
+//! The options of an install.
 
 use base::limits::PIPELINE_BYTES_DEFAULT;
 
-/// What happens to space that the image does not use, inside it and after its end.
+/// What an install does with free space: sectors that are not allocated in the image, and sectors after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FreeSpace {
-    /// It keeps its bytes.
+    /// Leave it unchanged.
     #[default]
     Skip,
-    /// It is filled with zeros.
+    /// Make it zeros.
     Zero,
-    /// It is discarded if the target supports that; its contents are undefined afterwards.
+    /// Discard it; what it reads as afterwards is undefined. Leave it unchanged if the target can't discard.
     Discard,
 }
 
-/// Options of an install.
+/// The options of an install.
 #[derive(Debug, Clone, Copy)]
 pub struct InstallOptions {
-    /// What happens to free space.
+    /// What to do with free space.
     pub free: FreeSpace,
     /// Whether to read everything back and compare, past the page cache if the target allows it.
     pub verify: bool,
-    /// Whether to search the target first for chunks that it already holds.
+    /// Whether to read the target first, and skip chunks that it holds already.
     pub resume: bool,
-    /// Whether to decode and write objects. If not, objects are verified and dropped, to test a network: nothing is
-    /// written or read back.
+    /// Whether to decode and write objects. If false, the install only checks each object's digest and drops it, to
+    /// test a network: it writes nothing and reads nothing back.
     pub decode: bool,
-    /// Whether signatures of earlier contents stay in free space. Otherwise they are erased.
+    /// Whether to keep signatures of earlier content in free space. If false, they are erased.
     pub keep_signatures: bool,
-    /// Whether the backup of a GPT keeps its position on the image's disk, even on a larger target. Otherwise it moves
-    /// to the end.
+    /// Whether to leave the backup of a GPT at its offset on the captured disk, even if the target is larger. If false,
+    /// it moves to the end of the target.
     pub keep_gpt: bool,
-    /// Worker threads; 0 for as many as this machine can use.
+    /// The number of worker threads; 0 for twice the number of cores. `memory_bytes` may reduce it.
     pub threads: usize,
-    /// Memory for queued objects and for buffers, in bytes. At least one worker runs, whatever the value is.
+    /// Memory for objects in the queue and for buffers, in bytes. At least one worker runs, even if this is too small.
     pub memory_bytes: u64,
 }
 

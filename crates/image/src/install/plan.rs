@@ -1,4 +1,4 @@
-//! The plan of an install: each chunk object with all places of its content.
+//! The plan of an install: the chunk objects of a version, each with all places on the disk where it belongs.
 
 use base::{Digest, Error, Result};
 
@@ -8,39 +8,40 @@ use crate::layout::Layout;
 use crate::leaf::Leaf;
 use crate::object::ObjectRef;
 
-/// One chunk object.
+/// One chunk object and its places.
 pub(super) struct PlannedChunk {
     pub(super) object: ObjectRef,
     pub(super) extents: ChunkExtents,
     pub(super) plain: Digest,
-    /// Index of the chunk where it appears first.
+    /// Index of the first chunk that has this content.
     first: u64,
-    /// The other chunks with this content.
+    /// Indices of the other chunks that have this content, ascending.
     others: Vec<u64>,
 }
 
 impl PlannedChunk {
-    /// The indices of the chunks with this content.
+    /// The indices of all chunks that have this content, ascending.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> + '_ {
         std::iter::once(self.first).chain(self.others.iter().copied())
     }
 
-    /// Bytes that it fills on the disk, at all its places together.
+    /// Bytes of the disk that it fills, at all its places together.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.extents.len_bytes()) * (1 + self.others.len() as u64)
     }
 }
 
-/// All chunk objects of a version, in the order of the catalogue.
+/// All chunk objects of a version, in the order of their numbers in the catalogue.
 pub(super) struct Plan {
     pub(super) layout: Layout,
-    /// Number of the first chunk object.
+    /// Number of the first chunk object: the catalogue numbers tree nodes first.
     pub(super) heads: u64,
     pub(super) chunks: Vec<PlannedChunk>,
 }
 
 impl Plan {
-    /// `Corrupt` if chunks that share an object have different lengths or extents.
+    /// The plan for the version of `catalogue`. `Corrupt` if chunks that name the same object differ in their extents
+    /// or plain digests.
     pub(super) fn of(catalogue: &Catalogue) -> Result<Self> {
         let heads = catalogue.heads();
         let mut chunks: Vec<PlannedChunk> = Vec::new();
@@ -56,7 +57,9 @@ impl Plan {
                     known.others.push(run.first);
                 }
                 Some(_) => {
-                    return Err(Error::corrupt(format!("{object} is the content of chunks that differ")));
+                    return Err(Error::corrupt(format!(
+                        "chunks with different content name the same object: {object}"
+                    )));
                 }
                 None => {
                     assert_eq!(id, chunks.len(), "chunks are numbered by first appearance");
@@ -68,12 +71,12 @@ impl Plan {
         Ok(Self { layout: *catalogue.layout(), heads, chunks })
     }
 
-    /// The chunk object with number `id`; `None` if that is a node or unknown.
+    /// The chunk object with number `id`; `None` if the number is that of a tree node, or of no object.
     pub(super) fn chunk(&self, id: u64) -> Option<&PlannedChunk> {
         self.chunks.get(usize::try_from(id.checked_sub(self.heads)?).ok()?)
     }
 
-    /// Bytes that all chunks fill on a disk.
+    /// Bytes of the disk that all chunk objects fill.
     pub(super) fn bytes(&self) -> u64 {
         self.chunks.iter().map(PlannedChunk::bytes).sum()
     }

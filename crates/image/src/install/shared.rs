@@ -1,4 +1,4 @@
-//! State that the threads of an install share: the plan, the target, and which objects are done.
+//! The state that the threads of an install share: the plan, the target, and the progress of each chunk object.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::workers::FirstError;
 
 use super::plan::Plan;
 
-/// State of one chunk object.
+/// The progress of one chunk object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Missing.
+    /// It has not arrived.
     Needed = 0,
-    /// Verified, but not written yet.
+    /// It has arrived and its digest is right, but it is not written yet.
     Taken = 1,
-    /// Written to the target.
+    /// It is on the target.
     Done = 2,
 }
 
-/// Bytes of the target, by how they were treated.
+/// The counters behind [`InstallReport`](super::InstallReport): bytes, except for the last three.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) written: AtomicU64,
@@ -33,11 +33,14 @@ pub(super) struct Counters {
     pub(super) discarded: AtomicU64,
     pub(super) skipped: AtomicU64,
     pub(super) verified: AtomicU64,
+    /// Number of signatures.
     pub(super) erased: AtomicU64,
     pub(super) moved_gpt: AtomicBool,
+    /// Whether at least one verifying read came from the page cache.
     pub(super) through_cache: AtomicBool,
 }
 
+/// The state that all threads of an install share.
 pub(super) struct Shared {
     pub(super) plan: Plan,
     pub(super) catalogue: Arc<Catalogue>,
@@ -45,6 +48,7 @@ pub(super) struct Shared {
     pub(super) progress: Arc<dyn Progress>,
     pub(super) group: FirstError,
     pub(super) counters: Counters,
+    /// The [`State`] of each chunk object, in the order of the plan.
     states: Vec<AtomicU8>,
 }
 
@@ -60,7 +64,8 @@ impl Shared {
         Self { plan, catalogue, target, progress, group, counters, states }
     }
 
-    /// Moves object `id` from one state to another; false if it was in a different state.
+    /// Moves object `id` from state `from` to state `to`. Returns false, and changes nothing, if the object is in
+    /// another state or is not a chunk.
     pub(super) fn change(&self, id: u64, from: State, to: State) -> bool {
         let state = self.index(id).map(|index| &self.states[index]);
         let exchange = |state: &AtomicU8| {
@@ -69,17 +74,17 @@ impl Shared {
         state.is_some_and(exchange)
     }
 
-    /// Whether object `id` is a chunk that is missing.
+    /// Whether object `id` is a chunk that has not arrived.
     pub(super) fn is_needed(&self, id: u64) -> bool {
         self.index(id).is_some_and(|index| self.is(index, State::Needed))
     }
 
-    /// Number of chunk objects that are not on the target.
+    /// The number of chunk objects that are not on the target yet.
     pub(super) fn unfinished(&self) -> usize {
         (0..self.states.len()).filter(|&index| !self.is(index, State::Done)).count()
     }
 
-    /// The numbers of the missing objects, as ascending ranges with gaps between them.
+    /// The numbers of the chunk objects that have not arrived, as ascending ranges that do not touch.
     pub(super) fn missing(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for id in (0..self.states.len()).filter(|&index| self.is(index, State::Needed)) {
@@ -92,6 +97,7 @@ impl Shared {
         ranges
     }
 
+    /// The index of object `id` in the plan; `None` if it is not a chunk.
     fn index(&self, id: u64) -> Option<usize> {
         let index = usize::try_from(id.checked_sub(self.plan.heads)?).ok()?;
         (index < self.states.len()).then_some(index)

@@ -1,4 +1,4 @@
-//! The work of one thread on a chunk: verify, decode, write; or read it back and compare.
+//! The work of one thread on one chunk: decode and write it, or read it back and compare.
 
 use base::{Error, Extent, Result};
 
@@ -9,7 +9,7 @@ use crate::object::Verified;
 use super::plan::PlannedChunk;
 use super::shared::Shared;
 
-/// Buffers that a thread keeps from chunk to chunk.
+/// The decoder and buffer of one thread, which it reuses for each chunk.
 pub(super) struct Writer {
     decoder: Decoder,
     buffer: AlignedBuffer,
@@ -22,7 +22,8 @@ impl Writer {
         Ok(Self { decoder, buffer })
     }
 
-    /// Decodes `object` and writes it to all its places. Nothing is written unless both digests are right.
+    /// Decodes `object` and writes it to all its places. Writes nothing unless both digests are right; `Corrupt` if
+    /// not.
     pub(super) fn write(&mut self, shared: &Shared, chunk: &PlannedChunk, object: &Verified) -> Result<()> {
         let plain = self.buffer.front(chunk.extents.len_bytes() as usize);
         let decoded = self.decoder.decode(object, &chunk.extents, chunk.plain, plain);
@@ -43,7 +44,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The places of `chunk` at which `read` finds other content.
+    /// Returns the offsets, in bytes, of the places of `chunk` where `read` finds other content. Errors are those of
+    /// `read`.
     pub(super) fn wrong_places(
         &mut self,
         shared: &Shared,

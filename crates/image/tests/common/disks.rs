@@ -1,4 +1,4 @@
-//! Random disks, and disks that fail.
+//! Disks for tests: random content, faults, and huge sparse disks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +8,14 @@ use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, ReadAt, TableKind, WriteAt};
 use parking_lot::RwLock;
 
-/// A disk with some content, and a map of what is allocated of it.
+/// The content of a disk, and the map of its allocated sectors.
 pub(crate) struct Sample {
     pub bytes: Vec<u8>,
     pub map: DiskMap,
 }
 
-/// Text, noise, zeros and repetitions in random places, allocated at random in units of `unit_sectors`.
+/// A disk with text, noise, zeros and repeated bytes in random places. Random extents of it are allocated, in
+/// multiples of `unit_sectors`.
 pub(crate) fn sample(chance: &mut Chance, sectors: u64, unit_sectors: u64) -> Sample {
     let mut bytes = vec![0; usize::try_from(sectors * 512).unwrap()];
     let mut at = 0;
@@ -40,7 +41,7 @@ pub(crate) fn sample(chance: &mut Chance, sectors: u64, unit_sectors: u64) -> Sa
     Sample { bytes, map: map(sectors, u32::try_from(unit_sectors * 512).unwrap(), allocated) }
 }
 
-/// The map of a whole disk.
+/// A map of a whole disk without a partition table.
 pub(crate) fn map(sectors: u64, sector_bytes: u32, allocated: ExtentSet) -> DiskMap {
     DiskMap {
         geometry: Geometry {
@@ -57,21 +58,27 @@ pub(crate) fn map(sectors: u64, sector_bytes: u32, allocated: ExtentSet) -> Disk
     }
 }
 
-/// A disk that fails to read or write one sector, loses or spoils a write, or runs full.
+/// A disk in memory with one [`Fault`].
 pub(crate) struct FaultyDisk {
     pub disk: MemoryDisk,
     pub fault: Fault,
+    /// Total length of all writes so far, also of those that failed.
     pub written: AtomicU64,
 }
 
+/// What goes wrong on a [`FaultyDisk`]. Numbers are byte offsets, and a read or write that covers the byte is affected.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Fault {
     None,
     ReadFails(u64),
     WriteFails(u64),
+    /// `Full` for a write that would exceed this total number of written bytes.
     FullAfter(u64),
+    /// One bit of the byte is flipped, and the write succeeds.
     SpoilsWritesOf(u64),
+    /// The write succeeds, but changes nothing.
     LosesWritesOf(u64),
+    /// `write_zeroes` succeeds, but changes nothing.
     LosesZeros,
     SyncFails,
 }
@@ -82,6 +89,7 @@ impl FaultyDisk {
     }
 }
 
+/// Whether the byte `at` is one of the `len` bytes from `offset`.
 fn hit(at: u64, offset: u64, len: u64) -> bool {
     (offset..offset + len).contains(&at)
 }
@@ -148,7 +156,7 @@ impl WriteAt for FaultyDisk {
     }
 }
 
-/// A disk that is mostly a hole: 4 KiB pages that hold anything, by number.
+/// A disk that is mostly a hole: it stores only the pages of 4 KiB that were written, by page number.
 pub(crate) struct SparseDisk {
     size_bytes: u64,
     pub pages: RwLock<BTreeMap<u64, [u8; 4096]>>,

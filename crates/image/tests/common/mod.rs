@@ -1,4 +1,4 @@
-//! What the tests of this crate share: seeded leaves, manifests and trees.
+//! Helpers that the tests of this crate share: seeded random leaves, manifests, trees, and a whole install.
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
@@ -15,7 +15,7 @@ use image::{
     TreeBuilder,
 };
 
-/// A manifest around a tree.
+/// A manifest for the tree under `root`. Its other fields are fixed.
 pub(crate) fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manifest {
     Manifest {
         format: 1,
@@ -42,22 +42,22 @@ pub(crate) fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manif
     }
 }
 
-/// A key for objects that a test encrypts.
+/// The key of tests that encrypt objects.
 pub(crate) fn key() -> Cipher {
     Cipher::Key(EncryptionKey::from_bytes([5; 32]))
 }
 
-/// The nodes in `source`, which are not encrypted.
+/// The tree nodes in `source`, which are not encrypted.
 pub(crate) fn plain(source: &dyn ObjectSource) -> DecryptedNodes<'_> {
     DecryptedNodes { source, cipher: &Cipher::None }
 }
 
-/// A chunk size that tests can afford.
+/// The smallest chunk size, 64 KiB, to keep tests fast.
 pub(crate) fn small() -> ChunkSize {
     ChunkSize::from_log2(16).unwrap()
 }
 
-/// Some extents, full in half of the cases.
+/// Random extents. In half of the cases the whole chunk is allocated.
 pub(crate) fn random_extents(chance: &mut Chance, size: ChunkSize) -> ChunkExtents {
     if chance.hits(500_000) {
         return ChunkExtents::full(size);
@@ -68,7 +68,7 @@ pub(crate) fn random_extents(chance: &mut Chance, size: ChunkSize) -> ChunkExten
     ChunkExtents::from_runs(size, picked.into_iter().map(|start| Run { start, count: 1 })).unwrap()
 }
 
-/// Some leaf; one of data names an object that does not exist.
+/// A random leaf. A leaf with data names an object that does not exist.
 pub(crate) fn random_leaf(chance: &mut Chance, size: ChunkSize) -> Leaf {
     match chance.below(4) {
         0 => Leaf::Zero(random_extents(chance, size)),
@@ -85,7 +85,7 @@ pub(crate) fn random_leaf(chance: &mut Chance, size: ChunkSize) -> Leaf {
     }
 }
 
-/// The tree of `leaves` (ascending; the rest is free).
+/// Builds the tree of `leaves`, which ascend. All other chunks are free.
 pub(crate) fn build(chunk_count: u64, leaves: &[(u64, Leaf)], sink: &dyn ObjectSink) -> Result<Root> {
     let mut builder = TreeBuilder::new(small(), chunk_count, sink, &Cipher::None);
     for (index, leaf) in leaves {
@@ -94,7 +94,7 @@ pub(crate) fn build(chunk_count: u64, leaves: &[(u64, Leaf)], sink: &dyn ObjectS
     builder.finish()
 }
 
-/// Runs as single chunks.
+/// Splits runs of leaves into one leaf per chunk.
 pub(crate) fn flatten(runs: impl Iterator<Item = Result<LeafRun>>) -> Result<Vec<(u64, Leaf)>> {
     let mut leaves = Vec::new();
     for run in runs {
@@ -104,7 +104,7 @@ pub(crate) fn flatten(runs: impl Iterator<Item = Result<LeafRun>>) -> Result<Vec
     Ok(leaves)
 }
 
-/// Puts the version of `manifest`, whose objects `source` has, encrypted with `cipher`, on `target`.
+/// Installs the version of `manifest` on `target`. Its objects are in `source`, encrypted with `cipher`.
 pub(crate) fn install(
     manifest: &Manifest,
     (source, cipher): (&dyn ObjectSource, &Cipher),

@@ -1,5 +1,6 @@
-//! Disks with signatures stacked at random: partition tables in partitions, filesystems made by the real tools, swap,
-//! RAID, LVM and LUKS, fresh and stale, at starts and ends.
+//! Makes disks with random layers of signatures: partition tables inside partitions, filesystems made by the real
+//! tools, swap, RAID, LVM and LUKS. Later layers overwrite only parts of earlier ones, so that stale signatures
+//! remain.
 #![allow(clippy::cast_possible_truncation, reason = "small disks")]
 
 use std::collections::HashMap;
@@ -16,14 +17,15 @@ use crate::tools::{Bench, output, run};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// A tool's command line, and a size in bytes.
+/// A tool's command line, and the size of the volume in bytes.
 type Recipe = (&'static str, usize);
 
-/// Filesystems that the real tools made, each once.
+/// A cache of the filesystems that the real tools made, so that each recipe runs only once.
 #[derive(Default)]
 pub(crate) struct Templates(Mutex<HashMap<Recipe, Arc<Vec<u8>>>>);
 
-/// What fills a volume: the command that makes it, and its least and most bytes. The smallest XFS is one of tests.
+/// The content of a volume: the command that makes it, and its minimum and maximum size in bytes. mkfs.xfs makes a
+/// filesystem as small as 16 MiB only in the mode that `TEST_DIR`, `TEST_DEV` and `QA_CHECK_FS` switch on.
 const FILESYSTEMS: &[(&str, usize, usize)] = &[
     ("mke2fs -q -F -t ext4 -b 1024 -d TREE", 512 * KIB, 16 * MIB),
     ("mke2fs -q -F -t ext4 -b 4096 -d TREE", 512 * KIB, 16 * MIB),
@@ -59,7 +61,7 @@ impl Templates {
     }
 }
 
-/// Files for a small filesystem.
+/// Writes the files for a small filesystem to `tree`.
 fn plant(tree: &Path) {
     let mut chance = Chance::from_seed(77);
     fs::create_dir_all(tree.join("some/deeper")).unwrap();
@@ -72,7 +74,7 @@ fn plant(tree: &Path) {
     std::os::unix::fs::symlink("some/file3", tree.join("link")).unwrap();
 }
 
-/// A description of `tree`, beside it, from which mkfs.xfs makes the same.
+/// Writes a file next to `tree` that describes it for mkfs.xfs, and returns its path.
 fn prototype(tree: &Path) -> PathBuf {
     fn describe(folder: &Path, text: &mut String) {
         let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -97,19 +99,19 @@ fn prototype(tree: &Path) -> PathBuf {
     path
 }
 
-/// Makes disks.
+/// Makes random disks.
 pub(crate) struct Stacker<'a> {
     pub bench: &'a Bench,
     pub templates: &'a Templates,
     pub chance: Chance,
-    /// What was stacked, for messages.
+    /// The layers so far, one line each, for messages.
     pub story: Vec<String>,
-    /// Whether nothing stale is left: so that there is free space to be left out.
+    /// Whether to make a disk without stale signatures, so that its capture has free space to leave out.
     pub tidy: bool,
 }
 
 impl Stacker<'_> {
-    /// A disk of `bytes`: what it is used for, on what it was used for before.
+    /// A disk of `bytes`: its present use, on top of up to two earlier uses and perhaps noise.
     pub(crate) fn disk(&mut self, bytes: usize) -> Vec<u8> {
         let mut disk = vec![0; bytes];
         self.tidy = self.chance.below(2) == 0;
@@ -126,7 +128,7 @@ impl Stacker<'_> {
         disk
     }
 
-    /// Lays something over `disk[range]`, without clearing what is there, as tools do.
+    /// Writes a random layer over `disk[range]`. Like the tools, it does not clear the earlier content.
     fn volume(&mut self, disk: &mut [u8], range: Range<usize>, depth: usize) {
         let size = range.len();
         match self.chance.below(if self.tidy { 9 } else { 12 }) {
@@ -145,15 +147,16 @@ impl Stacker<'_> {
         }
     }
 
+    /// Adds a layer to the story.
     fn tell(&mut self, depth: usize, what: &str, range: &Range<usize>) {
         self.story.push(format!("{}{what} at {}+{}", "  ".repeat(depth), range.start, range.len()));
     }
 
-    /// A filesystem that fills the volume, or is shorter; whole, or only where it begins.
+    /// Writes a filesystem that fills the volume or is shorter: all of it, or only its start, as a stale rest.
     fn filesystem(&mut self, disk: &mut [u8], range: Range<usize>, depth: usize) {
         let room = range.len();
         let which = match self.chance.below(3) {
-            // Few volumes are large enough for these.
+            // Few volumes are large enough for XFS and btrfs, so prefer them there.
             0 if room >= 16 * MIB => FILESYSTEMS.len() as u64 - 1,
             0 if room >= 8 * MIB => FILESYSTEMS.len() as u64 - 2,
             _ => self.chance.below(FILESYSTEMS.len() as u64),
@@ -169,7 +172,8 @@ impl Stacker<'_> {
         }
         let template = self.templates.get(self.bench, command, size);
         let is_stale = !self.tidy && self.chance.below(8) == 0;
-        // mkswap writes a page; the filesystems' tools clear what they rely on.
+        // mkswap writes only its first page. The other tools clear all areas that they rely on, so a filesystem that is
+        // in use is copied whole.
         let written = match command {
             _ if command.starts_with("mkswap") => 8 * KIB,
             _ if !is_stale => size,
@@ -181,7 +185,7 @@ impl Stacker<'_> {
         self.tell(depth, &format!("{kind}{command} ({size})"), &range);
     }
 
-    /// A partition table with one to three partitions, and what is in them.
+    /// Writes a partition table with one to three partitions, and a layer into each partition.
     fn table(&mut self, disk: &mut [u8], range: Range<usize>, depth: usize) {
         let (kib, start) = (range.len() / KIB, 512);
         let count = 1 + self.chance.below(3) as usize;
@@ -214,7 +218,7 @@ impl Stacker<'_> {
         }
     }
 
-    /// Lets sfdisk write a table over `disk[range]`.
+    /// Runs sfdisk to write a table over `disk[range]`. Returns false, and changes nothing, if sfdisk refuses.
     fn partition(&self, disk: &mut [u8], range: Range<usize>, script: &str) -> bool {
         use std::io::Write;
         let path = self.bench.path("table");
@@ -235,7 +239,7 @@ impl Stacker<'_> {
         done
     }
 
-    /// What RAID, LVM, LUKS and others leave: superblocks that libblkid takes for valid.
+    /// Writes a superblock of RAID, LVM, LUKS or another format that libblkid accepts as valid.
     fn signature(&mut self, disk: &mut [u8], range: Range<usize>) {
         let volume = &mut disk[range.clone()];
         let size = volume.len();

@@ -19,7 +19,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound` if the server is too old for this request; as [`Self::images`].
-    pub fn report_host(&self, id: &str, report: &HostReport) -> Result<NextReport> {
+    pub(crate) fn report_host(&self, id: &str, report: &HostReport) -> Result<NextReport> {
         let body = Body::Json(serde_json::to_vec(report).expect("a report is plain data"));
         self.json(Method::PUT, &api::path::host(id), body)
     }

@@ -1,5 +1,5 @@
-//! The two checksums of ext4, as they are chained there: crc32c and crc16, both started from all ones and never
-//! inverted.
+//! The two checksums of ext4: crc32c and crc16. As in Linux, both start from all ones and the result is not inverted,
+//! so that one call can continue the checksum of another.
 
 use crc::{Algorithm, CRC_16_MODBUS, CRC_32_ISCSI, Crc, Table};
 
@@ -7,15 +7,15 @@ const CRC32C_ALGORITHM: Algorithm<u32> = Algorithm { xorout: 0, ..CRC_32_ISCSI }
 static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC32C_ALGORITHM);
 static CRC16: Crc<u16, Table<1>> = Crc::<u16, Table<1>>::new(&CRC_16_MODBUS);
 
-/// A crc32c over `parts`, continued from `seed`. All ones begin a new one.
+/// The crc32c over `parts`, continued from `seed`. A `seed` of all ones starts a new checksum.
 pub(super) fn crc32c(seed: u32, parts: &[&[u8]]) -> u32 {
-    // The crate takes the register as it stands before reflection.
+    // The crate expects the initial value in unreflected bit order; crc32c is a reflected algorithm.
     let mut digest = CRC32C.digest_with_initial(seed.reverse_bits());
     parts.iter().for_each(|part| digest.update(part));
     digest.finalize()
 }
 
-/// A crc16 over `parts`.
+/// The crc16 over `parts`, started from all ones.
 pub(super) fn crc16(parts: &[&[u8]]) -> u16 {
     let mut digest = CRC16.digest();
     parts.iter().for_each(|part| digest.update(part));

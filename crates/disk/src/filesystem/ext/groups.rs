@@ -1,5 +1,5 @@
-//! Block groups: where their metadata lies, and which blocks their bitmaps mark as used. Layout as in e2fsprogs
-//! (closefs.c, `ext2fs_super_and_bgd_loc2`), checksums as in Linux (fs/ext4/super.c, fs/ext4/bitmap.c).
+//! Reads the block groups of ext: the places of their metadata and their block bitmaps. The layout follows e2fsprogs
+//! (closefs.c, `ext2fs_super_and_bgd_loc2`), the checksums follow Linux (fs/ext4/super.c, fs/ext4/bitmap.c).
 
 use base::wire::{Reader, Truncated};
 
@@ -9,13 +9,14 @@ use super::superblock::{SUPERBLOCK_OFFSET, Superblock, feature};
 use crate::coverage::Coverage;
 use crate::volume::Volume;
 
-/// The group's bitmap was never written: nothing but metadata is in use.
+/// Descriptor flag: the group's block bitmap was never written, and only metadata is in use in the group.
 const BLOCK_UNINIT: u16 = 2;
-/// Where a descriptor's own checksum stands, and after it the part for 64 bits.
+/// Offset of a descriptor's own checksum.
 const CHECKSUM_OFFSET: usize = 0x1E;
+/// Offset of the high halves of the fields, which only descriptors of the 64bit feature have.
 const HIGH_OFFSET: usize = 0x20;
 
-/// A group descriptor: places in blocks, counts in clusters.
+/// A group descriptor. Places are block numbers, counts are in clusters.
 #[derive(Debug)]
 struct Descriptor {
     block_bitmap: u64,
@@ -24,7 +25,7 @@ struct Descriptor {
     free_clusters: u64,
     flags: u16,
     bitmap_checksum: u32,
-    /// Whether it has all 32 bits of the bitmap's checksum.
+    /// Whether `bitmap_checksum` has 32 bits; otherwise it has only the low 16.
     wide_checksum: bool,
     checksum: u16,
 }
@@ -58,7 +59,7 @@ impl Descriptor {
     }
 }
 
-/// Which blocks of the filesystem in `volume` are in use, in sectors. `superblock` has been checked.
+/// The sectors of `volume` that its ext filesystem uses. The caller has checked `superblock`.
 pub(super) fn read(volume: &Volume, superblock: &Superblock) -> std::result::Result<Coverage, Why> {
     let bitmap_bytes = usize::try_from(superblock.block_bytes()).expect("at most 64 KiB");
     let mut walk = Walk {
@@ -69,7 +70,7 @@ pub(super) fn read(volume: &Volume, superblock: &Superblock) -> std::result::Res
         descriptors: vec![0; bitmap_bytes],
         bitmap: vec![0; bitmap_bytes],
     };
-    // The boot block, which no bitmap covers where blocks have 1 KiB.
+    // With blocks of 1 KiB no bitmap covers the boot block, because the first group starts at block 1.
     walk.mark(0, superblock.first_data_block + 1)?;
     for group in 0..superblock.groups() {
         walk.group(group)?;
@@ -77,11 +78,11 @@ pub(super) fn read(volume: &Volume, superblock: &Superblock) -> std::result::Res
     Ok(walk.used)
 }
 
-/// Where copies of the superblock and the group descriptors lie.
+/// The places of the copies of the superblock and of the group descriptors.
 struct Layout<'a> {
     superblock: &'a Superblock,
     descriptors_per_block: u64,
-    /// Number of blocks of descriptors after each copy of the superblock.
+    /// Blocks of descriptors after each copy of the superblock, including those reserved for growth.
     old_descriptor_blocks: u64,
     meta_groups: bool,
 }
@@ -113,14 +114,14 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The block where the group's copy of the superblock stands, if it has one: block 1, not 0, of a filesystem
-    /// with blocks of 1 KiB, whatever its first group begins with.
+    /// The block of the group's copy of the superblock, if it has one. With blocks of 1 KiB the first superblock is in
+    /// block 1, even if the first group starts at block 0.
     fn superblock_place(&self, group: u64) -> u64 {
         let start = self.superblock.group_start(group);
         start.max(SUPERBLOCK_OFFSET / self.superblock.block_bytes())
     }
 
-    /// Whether the descriptors of `group` lie in its meta group, and not after the superblock.
+    /// Whether the descriptor of `group` lies in its meta group, and not after a copy of the superblock.
     fn is_in_meta_group(&self, group: u64) -> bool {
         self.meta_groups && group / self.descriptors_per_block >= self.superblock.first_meta_group
     }
@@ -136,18 +137,20 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// How many blocks from [`Layout::superblock_place`] on hold the superblock's copy and descriptors.
+    /// The number of blocks, from [`Layout::superblock_place`] on, that hold the copies of superblock and descriptors.
     fn head_blocks(&self, group: u64) -> u64 {
         let copy = u64::from(self.has_superblock(group));
         if !self.is_in_meta_group(group) {
             return copy * (1 + self.old_descriptor_blocks);
         }
         let in_meta_group = group % self.descriptors_per_block;
+        // The first, second and last group of a meta group hold a copy of its block of descriptors.
         let holds = in_meta_group <= 1 || in_meta_group == self.descriptors_per_block - 1;
         copy + u64::from(holds)
     }
 }
 
+/// Whether `number` is a power of `base`, with an exponent of at least 1.
 fn is_power_of(base: u64, number: u64) -> bool {
     let mut power = base;
     while power < number {
@@ -162,8 +165,9 @@ struct Walk<'a, 'v> {
     superblock: &'a Superblock,
     layout: Layout<'a>,
     used: Coverage,
-    /// The current block of descriptors.
+    /// The block of descriptors that holds the current group.
     descriptors: Vec<u8>,
+    /// The block bitmap of the current group.
     bitmap: Vec<u8>,
 }
 
@@ -178,7 +182,7 @@ impl Walk<'_, '_> {
         self.mark(descriptor.inode_table, self.superblock.inode_table_blocks())?;
         let uninit = self.superblock.features.has_group_checksums() && descriptor.flags & BLOCK_UNINIT != 0;
         if uninit {
-            // What other groups store here is marked when their turn comes.
+            // Metadata of other groups that lies in this group is marked when the walk visits those groups.
             return Ok(());
         }
         self.volume.read(&mut self.bitmap, descriptor.block_bitmap * self.superblock.block_bytes())?;
@@ -191,7 +195,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Marks blocks as in use, with the whole clusters that they lie in. They must lie in the filesystem.
+    /// Marks `count` blocks from `start` as in use, widened to whole clusters. Fails if they pass the filesystem's end.
     fn mark(&mut self, start: u64, count: u64) -> std::result::Result<(), Why> {
         let (blocks, per_cluster) = (self.superblock.blocks, self.superblock.cluster_blocks());
         let end = start.checked_add(count).filter(|&end| end <= blocks);
@@ -205,7 +209,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The descriptor of `group`, after its checksum was verified. Groups come in ascending order.
+    /// Reads the descriptor of `group` and verifies its checksum. The caller visits the groups in ascending order,
+    /// because a block of descriptors is read only for its first group.
     fn descriptor(&mut self, group: u64) -> std::result::Result<Descriptor, Why> {
         let index = group % self.layout.descriptors_per_block;
         if index == 0 {
@@ -223,12 +228,13 @@ impl Walk<'_, '_> {
         Ok(descriptor)
     }
 
-    /// The expected checksum of a descriptor, if the filesystem has checksums.
+    /// The correct checksum of a descriptor, if the filesystem has such checksums.
     fn descriptor_checksum(&self, group: u64, bytes: &[u8]) -> Option<u16> {
         let number = u32::try_from(group).ok()?.to_le_bytes();
         let (head, tail) = (&bytes[..CHECKSUM_OFFSET], &bytes[HIGH_OFFSET..]);
         let features = self.superblock.features;
         if features.has_ro_compat(feature::METADATA_CSUM) {
+            // crc32c covers the checksum field as zeros; crc16 below leaves the field out.
             let sum = crc32c(self.superblock.checksum_seed, &[&number, head, &[0; 2], tail]);
             Some((sum & 0xFFFF) as u16)
         } else if features.has_ro_compat(feature::GDT_CSUM) {
@@ -238,7 +244,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Compares the current bitmap with the checksum in its descriptor.
+    /// Compares the current bitmap with the checksum in the group's descriptor.
     fn check_bitmap(&self, group: u64, descriptor: &Descriptor) -> std::result::Result<(), Why> {
         if !self.superblock.features.has_ro_compat(feature::METADATA_CSUM) {
             return Ok(());
@@ -252,7 +258,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Without flexible groups, a group's metadata lie in the group.
+    /// Checks the places of a group's bitmaps and inode table. Without flex_bg they must lie in the group itself.
     fn check_places(&self, group: u64, descriptor: &Descriptor) -> std::result::Result<(), Why> {
         let start = self.superblock.group_start(group);
         let end = start + self.superblock.group_blocks(group);
@@ -269,10 +275,10 @@ impl Walk<'_, '_> {
         let all = inside(descriptor.block_bitmap, 1)
             && inside(descriptor.inode_bitmap, 1)
             && inside(descriptor.inode_table, table);
-        require(all, || format!("the metadata of group {group} lie where they cannot"))
+        require(all, || format!("the metadata of group {group} lies outside its valid range"))
     }
 
-    /// Marks the used clusters of the current bitmap, which describes `clusters` clusters; returns how many are free.
+    /// Marks the first `clusters` clusters of the group as the current bitmap says; returns the number of free ones.
     fn take_bitmap(&mut self, group: u64, clusters: u64) -> u64 {
         let (start, per_cluster) = (self.superblock.group_start(group), self.superblock.cluster_blocks());
         let sectors = self.superblock.block_sectors();
@@ -288,7 +294,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// The runs of ones among the first `count` bits, each as its first bit and the one after it.
+/// The runs of ones among the first `count` bits. Each run is its first bit and the first bit after it.
 fn runs(bitmap: &[u8], count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -298,7 +304,7 @@ fn runs(bitmap: &[u8], count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
     })
 }
 
-/// The first bit from `from` on that is `wanted`, or `count`.
+/// The index of the first bit, from `from` on, that equals `wanted`; `count` if there is none.
 fn find(bitmap: &[u8], from: u64, count: u64, wanted: bool) -> u64 {
     let flip = if wanted { 0 } else { 0xFF };
     let mut at = from;

@@ -1,4 +1,4 @@
-//! The superblock: features, layout, state.
+//! Parses the superblock of ext and checks its features, its layout and its state.
 
 use base::Result;
 use base::limits::SECTOR_BYTES;
@@ -9,19 +9,19 @@ use super::checksum::crc32c;
 use crate::text;
 use crate::volume::Volume;
 
-/// Where the superblock stands, in bytes, whatever the block size.
+/// Offset of the superblock in bytes, the same for every block size.
 pub(super) const SUPERBLOCK_OFFSET: u64 = 1024;
 const SUPERBLOCK_BYTES: usize = 1024;
 const CHECKSUM_OFFSET: usize = SUPERBLOCK_BYTES - 4;
 const MAGIC: u16 = 0xEF53;
-/// Blocks of 64 KiB.
+/// Largest `log_block`: blocks of 64 KiB.
 const LOG_BLOCK_MAX: u32 = 6;
-/// Fewest blocks of a group that mke2fs makes.
+/// The smallest number of blocks per group that mke2fs allows.
 const GROUP_BLOCKS_MIN: u64 = 256;
-/// Clusters of 1 GiB.
+/// Largest `log_cluster`: clusters of 1 GiB.
 const LOG_CLUSTER_MAX: u32 = 20;
 
-/// Feature bits that this reader knows, or must tell apart. Names as in e2fsprogs.
+/// Feature bits that this reader accepts or checks. The names are those of e2fsprogs.
 pub(super) mod feature {
     pub(in super::super) const HAS_JOURNAL: u32 = 0x4;
     pub(in super::super) const SPARSE_SUPER2: u32 = 0x200;
@@ -37,8 +37,8 @@ pub(super) mod feature {
     pub(in super::super) const MMP: u32 = 0x100;
     pub(in super::super) const FLEX_BG: u32 = 0x200;
     pub(in super::super) const CSUM_SEED: u32 = 0x2000;
-    /// filetype, (needs_recovery, journal_dev: told apart), meta_bg, extents, 64bit, mmp, flex_bg, ea_inode, dirdata,
-    /// csum_seed, largedir, inline_data, encrypt, casefold.
+    /// filetype, needs_recovery and journal_dev (refused by checks of their own), meta_bg, extents, 64bit, mmp,
+    /// flex_bg, ea_inode, dirdata, csum_seed, largedir, inline_data, encrypt, casefold.
     pub(in super::super) const INCOMPAT_KNOWN: u32 = 0x2
         | 0x4
         | 0x8
@@ -54,7 +54,7 @@ pub(super) mod feature {
         | 0x8000
         | 0x1_0000
         | 0x2_0000;
-    /// Those that ext3 has: filetype, needs_recovery, meta_bg.
+    /// Features that ext3 may have: filetype, needs_recovery, meta_bg.
     pub(in super::super) const INCOMPAT_EXT3: u32 = 0x2 | 0x4 | 0x10;
 
     pub(in super::super) const SPARSE_SUPER: u32 = 0x1;
@@ -78,7 +78,7 @@ pub(super) mod feature {
         | 0x2000
         | 0x8000
         | 0x1_0000;
-    /// Those that ext3 has: sparse_super, large_file, btree_dir.
+    /// Features that ext3 may have: sparse_super, large_file, btree_dir.
     pub(in super::super) const RO_COMPAT_EXT3: u32 = 0x1 | 0x2 | 0x4;
 }
 
@@ -91,6 +91,7 @@ pub(super) struct Features {
 }
 
 impl Features {
+    /// The name that `blkid` has for a filesystem with these features; `jbd` is an external journal.
     pub(super) fn kind(self) -> &'static str {
         let beyond_ext3 =
             self.incompat & !feature::INCOMPAT_EXT3 != 0 || self.ro_compat & !feature::RO_COMPAT_EXT3 != 0;
@@ -117,13 +118,13 @@ impl Features {
         self.ro_compat & bit != 0
     }
 
-    /// Whether group descriptors have checksums. Without these their flags are ignored.
+    /// Whether group descriptors have checksums. Without checksums, the flags of a descriptor mean nothing.
     pub(super) fn has_group_checksums(self) -> bool {
         self.has_ro_compat(feature::GDT_CSUM | feature::METADATA_CSUM)
     }
 }
 
-/// The superblock. Counts are in blocks of `1024 << log_block` bytes unless said.
+/// The superblock. Sizes and places are in blocks of `1024 << log_block` bytes, unless the name has another unit.
 #[derive(Debug, Default)]
 pub(super) struct Superblock {
     pub(super) features: Features,
@@ -133,11 +134,11 @@ pub(super) struct Superblock {
     pub(super) first_data_block: u64,
     pub(super) blocks_per_group: u64,
     pub(super) inodes_per_group: u64,
-    /// Blocks of descriptors that are reserved for growing, after those in use.
+    /// Blocks of descriptors that are reserved for growth, after those in use.
     pub(super) reserved_descriptor_blocks: u64,
     pub(super) first_meta_group: u64,
     pub(super) backup_groups: [u32; 2],
-    /// Initial value for the checksums of group descriptors and bitmaps.
+    /// The seed of the checksums of group descriptors and bitmaps.
     pub(super) checksum_seed: u32,
     log_block: u32,
     log_cluster: u32,
@@ -157,7 +158,7 @@ pub(super) struct Superblock {
 }
 
 impl Superblock {
-    /// The superblock of `volume`, not checked yet, if its magic number is there.
+    /// The superblock of `volume`, if its magic number is there. Nothing else is checked. `Io` if the disk fails.
     pub(super) fn read(volume: &Volume) -> Result<Option<Self>> {
         let Some(bytes) = volume.peek(SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES)? else { return Ok(None) };
         Ok(Self::parse(&bytes).ok().flatten())
@@ -209,7 +210,7 @@ impl Superblock {
         reader.bytes(4)?;
         self.first_meta_group = reader.u32()?.into();
         if self.revision == 0 {
-            // The first revision had inodes of fixed size and none of the following fields.
+            // Revision 0 has inodes of 128 bytes, and its fields from `s_first_ino` on mean nothing.
             self.features = Features::default();
             self.inode_bytes = 128;
         }
@@ -219,7 +220,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Fields far from the beginning, each by its offset.
+    /// Single fields after 0x104, each by its offset.
     fn parse_late(&mut self, bytes: &[u8]) -> std::result::Result<(), Truncated> {
         let at = |offset: usize| Reader::new(bytes.get(offset..).unwrap_or_default());
         self.blocks_high = at(0x150).u32()?;
@@ -238,12 +239,12 @@ impl Superblock {
         Ok(())
     }
 
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub(super) fn block_bytes(&self) -> u64 {
         1024 << self.log_block.min(LOG_BLOCK_MAX)
     }
 
-    /// Blocks of a cluster, the unit of the bitmaps: 1 unless the filesystem has bigalloc.
+    /// Blocks per cluster, which is the unit of the bitmaps. It is 1 unless the filesystem has bigalloc.
     pub(super) fn cluster_blocks(&self) -> u64 {
         if self.features.has_ro_compat(feature::BIGALLOC) {
             1 << (self.log_cluster - self.log_block)
@@ -252,12 +253,12 @@ impl Superblock {
         }
     }
 
-    /// Sectors of a block.
+    /// Size of a block in sectors of 512 bytes.
     pub(super) fn block_sectors(&self) -> u64 {
         self.block_bytes() / SECTOR_BYTES
     }
 
-    /// How many groups there are.
+    /// Number of groups; the last may be shorter.
     pub(super) fn groups(&self) -> u64 {
         (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group)
     }
@@ -267,22 +268,22 @@ impl Superblock {
         self.first_data_block + group * self.blocks_per_group
     }
 
-    /// Blocks of a group: the last may be shorter.
+    /// Number of blocks in `group`.
     pub(super) fn group_blocks(&self, group: u64) -> u64 {
         self.blocks_per_group.min(self.blocks - self.group_start(group))
     }
 
-    /// Blocks of an inode table.
+    /// Number of blocks in each group's inode table.
     pub(super) fn inode_table_blocks(&self) -> u64 {
         (self.inodes_per_group * self.inode_bytes).div_ceil(self.block_bytes())
     }
 
-    /// Bytes of a group descriptor.
+    /// Size of a group descriptor in bytes.
     pub(super) fn descriptor_bytes(&self) -> usize {
         usize::try_from(self.descriptor_bytes).expect("16 bits")
     }
 
-    /// The block of multiple mount protection, if the filesystem has it.
+    /// The block of multiple mount protection, if the filesystem has that feature.
     pub(super) fn multiple_mount_block(&self) -> std::result::Result<Option<u64>, Why> {
         if !self.features.has_incompat(feature::MMP) {
             return Ok(None);
@@ -292,7 +293,7 @@ impl Superblock {
         Ok(Some(self.mmp_block))
     }
 
-    /// Refuses features that this reader does not know completely.
+    /// Refuses a filesystem with a feature, revision, journal or checksum type that this reader does not support.
     pub(super) fn check_known(&self) -> std::result::Result<(), Why> {
         use feature::{
             COMPAT_KNOWN, HAS_JOURNAL, INCOMPAT_KNOWN, JOURNAL_DEV, METADATA_CSUM, RO_COMPAT_KNOWN,
@@ -316,13 +317,14 @@ impl Superblock {
         })
     }
 
-    /// Refuses a filesystem that is dirty or contradicts itself.
+    /// Refuses a filesystem that is not clean, or whose superblock contradicts itself or `volume`.
     pub(super) fn check_sound(&self, volume: &Volume) -> std::result::Result<(), Why> {
         let checked = self.features.has_ro_compat(feature::METADATA_CSUM);
         require(!checked || self.checksum_holds, || "the checksum of its superblock is wrong".to_owned())?;
         require(!self.features.has_incompat(feature::RECOVER), || {
             "its journal has not been replayed: it is mounted, or was not unmounted cleanly".to_owned()
         })?;
+        // Bits of `s_state`: 1 unmounted cleanly, 2 errors found, 4 orphans are being recovered.
         require(self.state & 1 != 0, || "it is mounted, or was not unmounted cleanly".to_owned())?;
         require(self.state & 2 == 0, || "the kernel found errors in it".to_owned())?;
         let orphans = self.state & 4 != 0 || self.features.has_ro_compat(feature::ORPHAN_PRESENT);
@@ -334,7 +336,7 @@ impl Superblock {
         require(len <= volume.len_bytes().into(), || "it claims to be larger than its partition".to_owned())
     }
 
-    /// Whether the numbers of its layout agree with one another, as the kernel demands (fs/ext4/super.c).
+    /// Whether the numbers of its layout agree with each other. The conditions are those of Linux (fs/ext4/super.c).
     fn has_layout(&self) -> bool {
         let bigalloc = self.features.has_ro_compat(feature::BIGALLOC);
         let cluster_fits = if bigalloc {
@@ -347,6 +349,7 @@ impl Superblock {
             return false;
         }
         let block_bytes = self.block_bytes();
+        // With clusters of 1 KiB the boot block fills block 0, so the data begins at block 1.
         self.first_data_block == u64::from(self.log_cluster == 0)
             && self.blocks > self.first_data_block
             && self.blocks_per_group >= GROUP_BLOCKS_MIN
