@@ -33,7 +33,7 @@ pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {
 
 /// Checks that there are not too many partitions, and that those that `options` name exist.
 fn check_numbers(source: &dyn ReadAt, table: &Table, options: &SurveyOptions) -> Result<()> {
-    if table.entries.len() >= PARTITIONS_MAX {
+    if table.entries.len() > PARTITIONS_MAX {
         let context = format!("`{}` has more than {PARTITIONS_MAX} partitions", source.name());
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
@@ -265,4 +265,28 @@ fn overlaps(entry: &Entry, entries: &[Entry]) -> Option<u32> {
 fn distrusted(contents: Contents, why: String, sectors: u64) -> Contents {
     let filesystem = contents.filesystem.map(|filesystem| Filesystem { understood: false, ..filesystem });
     Contents { filesystem, used: Err(why), end_sectors: sectors }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDisk;
+
+    #[test]
+    fn as_many_partitions_as_a_manifest_describes_are_surveyed() {
+        let disk = MemoryDisk::new(vec![0; 1 << 20]);
+        let mut table = table::read(&disk).unwrap();
+        let entry = |number| Entry {
+            number,
+            extent: Extent::new(u64::from(number), 1),
+            type_id: String::new(),
+            name: None,
+            uuid: None,
+            cut: false,
+        };
+        table.entries.extend((1..=u32::try_from(PARTITIONS_MAX).unwrap()).map(entry));
+        assert!(check_numbers(&disk, &table, &SurveyOptions::default()).is_ok());
+        table.entries.push(entry(u32::MAX));
+        assert!(check_numbers(&disk, &table, &SurveyOptions::default()).is_err());
+    }
 }

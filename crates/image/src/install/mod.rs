@@ -100,7 +100,7 @@ impl Installer {
         // tables. The other half is for objects in the queue.
         let threads = thread_count(options.threads, options.memory_bytes, 2 * (chunk_bytes + (256 << 10)));
         let waiting = usize::try_from(options.memory_bytes / 2 / chunk_bytes).unwrap_or(usize::MAX);
-        let (queue, objects) = crossbeam_channel::bounded(waiting.clamp(threads, 4096));
+        let (queue, objects) = crossbeam_channel::bounded(waiting.min(4096).max(threads));
         let shared = Arc::new(Shared::new(Plan::of(&catalogue)?, catalogue, target, progress));
         // Before any chunk is written: so a power cut leaves either the old content, or no old signature.
         if options.decode && !options.keep_signatures {
