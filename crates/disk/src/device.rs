@@ -1,5 +1,5 @@
-//! The two traits for reading and writing disks; a disk in memory for tests; and a target that keeps nothing, for
-//! measurements.
+//! The two traits through which all code reads and writes disks, [`ReadAt`] and [`WriteAt`]; a disk in memory for
+//! tests, and a target that discards all writes, for measurements.
 
 use base::{Error, ErrorKind, Result};
 use parking_lot::RwLock;
@@ -7,11 +7,11 @@ use parking_lot::RwLock;
 /// Size and sector sizes of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes, a multiple of 512.
+    /// Size in bytes, a multiple of 512.
     pub size_bytes: u64,
     /// Smallest addressable unit in bytes: 512 or 4096.
     pub logical_sector_bytes: u32,
-    /// Unit that the medium writes without reading first, in bytes.
+    /// Smallest unit that the medium writes without reading it first, in bytes.
     pub physical_sector_bytes: u32,
 }
 
@@ -20,14 +20,14 @@ pub trait ReadAt: Send + Sync {
     /// Size and sector sizes.
     fn geometry(&self) -> Geometry;
 
-    /// Fills `buf` from `offset` on. `Io` if the device fails or ends before.
+    /// Fills `buf` with the bytes from `offset`. `Io` if the device fails, or ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
-    /// Its name in messages, usually a path.
+    /// The disk's name in messages, usually a path.
     fn name(&self) -> &str;
 
-    /// The first offset at or after `offset` that may hold anything but zeros; the disk's size if there is none. This
-    /// skips the holes of sparse files; an implementation that cannot tell returns `offset`.
+    /// The first offset at or after `offset` that may hold a byte other than zero; the disk's size if there is none.
+    /// This skips the holes of sparse files. A disk that does not know its holes returns `offset`.
     fn next_data(&self, offset: u64) -> u64 {
         offset
     }
@@ -46,15 +46,15 @@ pub trait WriteAt: ReadAt {
     /// Makes `len` bytes from `offset` read as zeros, in the cheapest way that guarantees it.
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Tells the medium that `len` bytes from `offset` are not needed any more. What they read as afterwards is
-    /// undefined. `Unsupported` if the medium has no such command.
+    /// Tells the medium that `len` bytes from `offset` are unused. Their contents are undefined afterwards.
+    /// `Unsupported` if the medium cannot discard.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Returns when everything written so far survives a power failure.
+    /// Makes all completed writes durable: when it returns, they survive a power cut.
     fn sync(&self) -> Result<()>;
 
-    /// Fills `buf` with what the medium holds, bypassing the page cache if the target allows it. Returns whether it was
-    /// bypassed. Call [`WriteAt::sync`] first.
+    /// Fills `buf` from `offset` of the medium, bypassing the page cache if the target can. Returns whether it bypassed
+    /// the cache. Call [`WriteAt::sync`] first.
     fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool>;
 }
 
@@ -82,7 +82,7 @@ impl MemoryDisk {
         Self { geometry, bytes: RwLock::new(bytes) }
     }
 
-    /// A copy of what it holds.
+    /// A copy of the disk's contents.
     #[must_use]
     pub fn contents(&self) -> Vec<u8> {
         self.bytes.read().clone()
@@ -135,7 +135,7 @@ impl WriteAt for MemoryDisk {
         self.fill(offset, len, 0)
     }
 
-    /// Fills `buf` with a pattern, so that tests notice code that relies on the contents of discarded sectors.
+    /// Fills the range with a pattern, so that tests fail if code relies on discarded bytes.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.fill(offset, len, 0xDB)
     }
@@ -149,7 +149,7 @@ impl WriteAt for MemoryDisk {
     }
 }
 
-/// A target that accepts and drops everything, and reads as zeros. For measurements.
+/// A target that accepts all writes, stores nothing and reads as zeros. For measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct NullTarget {
     geometry: Geometry,

@@ -1,4 +1,4 @@
-//! Raw files and block devices as disks: the code that reading and writing share.
+//! What sources and targets share: the identity of a file or device, its geometry, its holes, and errors of its I/O.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,14 +9,14 @@ use rustix::fs::SeekFrom;
 
 use crate::{Geometry, ReadAt};
 
-/// Identifies a file or device, independent of how its path is written.
+/// Identifies a file or device; all paths that lead to it give the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// A regular file: device and inode.
     File {
-        /// Number of the device that holds it.
+        /// Device number of the filesystem that holds it.
         dev: u64,
-        /// Its inode.
+        /// Its inode number.
         ino: u64,
     },
     /// A block device.
@@ -27,7 +27,8 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// The identity of what `metadata` describes; `None` if that is neither a regular file nor a block device.
+    /// The identity of the file or device that `metadata` describes; `None` if it is neither a regular file nor a block
+    /// device.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Option<Self> {
         let kind = metadata.file_type();
@@ -39,7 +40,8 @@ impl Identity {
     }
 }
 
-/// Follows `path` to a regular file or block device. `NotFound`, `Io`; `Refused` for anything else.
+/// The identity of the regular file or block device at `path`; follows symbolic links. `NotFound`, `Io`; `Refused` for
+/// any other kind of file.
 pub(crate) fn identify(path: &Path) -> Result<Identity> {
     let metadata = std::fs::metadata(path).map_err(|e| io_error("look at", path, e))?;
     Identity::of(&metadata).ok_or_else(|| {
@@ -47,7 +49,7 @@ pub(crate) fn identify(path: &Path) -> Result<Identity> {
     })
 }
 
-/// The error `source` of `what` at `path`, with the kind that fits.
+/// An error that says which operation (`what`) failed on `path`, with the kind that matches `source`.
 pub(crate) fn io_error(what: &str, path: &Path, source: impl Into<std::io::Error>) -> Error {
     Error::from_io(format!("{what} `{}`", path.display()), source)
 }
@@ -55,37 +57,37 @@ pub(crate) fn io_error(what: &str, path: &Path, source: impl Into<std::io::Error
 /// Size and sector sizes of an open block device.
 pub(crate) fn device_geometry(file: &File, path: &Path) -> Result<Geometry> {
     let size_bytes =
-        rustix::fs::seek(file, SeekFrom::End(0)).map_err(|e| io_error("ask the size of", path, e))?;
+        rustix::fs::seek(file, SeekFrom::End(0)).map_err(|e| io_error("get the size of", path, e))?;
     let logical_sector_bytes =
-        rustix::fs::ioctl_blksszget(file).map_err(|e| io_error("ask the sector size of", path, e))?;
+        rustix::fs::ioctl_blksszget(file).map_err(|e| io_error("get the sector size of", path, e))?;
     let physical_sector_bytes =
-        rustix::fs::ioctl_blkpbszget(file).map_err(|e| io_error("ask the sector size of", path, e))?;
+        rustix::fs::ioctl_blkpbszget(file).map_err(|e| io_error("get the sector size of", path, e))?;
     Ok(Geometry { size_bytes, logical_sector_bytes, physical_sector_bytes })
 }
 
 /// The first offset at or after `offset` in a regular file that is not in a hole; `end` if there is none. `len` is the
-/// expected length of the file: if the file has become shorter, no offset counts as a hole, so that reading there
-/// fails.
+/// expected length of the file. The missing end of a file that has become shorter is not a hole: reads of it fail.
 pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
     match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(data) => data.clamp(offset, end.max(offset)),
-        // The kernel gives the same answer for a hole that reaches the end and for an offset after the end.
+        // The kernel returns the same error for a hole up to the end of the file and for an offset after the end.
         Err(rustix::io::Errno::NXIO) if file.metadata().is_ok_and(|found| found.len() >= len) => {
             end.max(offset)
         }
-        // A filesystem that cannot tell: everything may be data.
+        // The filesystem does not know its holes: treat everything as data.
         Err(_) => offset,
     }
 }
 
-/// Whether a GPT header stands at the place for logical sectors of 4096 bytes, and none at the place for 512. A raw
-/// file has no sector size of its own, but its table implies one.
+/// Whether `disk` has a GPT header at a place for logical sectors of 4096 bytes, and none at a place for 512 bytes. A
+/// raw file has no sector size of its own, so its partition table has to tell.
 pub(crate) fn has_4k_table(disk: &dyn ReadAt) -> bool {
     let size = disk.geometry().size_bytes;
     let header_at = |offset: u64| {
         let mut signature = [0; 8];
         disk.read_exact_at(&mut signature, offset).is_ok() && signature == *b"EFI PART"
     };
+    // A GPT has its header in the second sector, and the header of its backup in the last.
     let found = |sector: u64| size > 4 * sector && (header_at(sector) || header_at(size - sector));
     size.is_multiple_of(4096) && found(4096) && !found(512)
 }

@@ -1,5 +1,5 @@
-//! Other users of a device or file: mounts, swap space, device mappers, loop devices (proc(5), Linux
-//! Documentation/ABI/testing/sysfs-block).
+//! Finds out whether a target is in use by a mount, swap space, a device mapper, a loop device or the source (proc(5),
+//! Linux Documentation/ABI/testing/sysfs-block).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use rustix::fs::{major, minor};
 use crate::file::{Identity, identify};
 use crate::mounts::{device_number, mounts, swaps};
 
-/// How the device `rdev` is in use, as words that follow its name. Use through one of its partitions counts, and so
-/// does `source` if it is one of them or the disk that contains the device.
+/// How the device `rdev` or one of its partitions is in use, as a phrase that follows its name; `None` if it is not.
+/// It is also in use if `source` is one of its partitions, or the disk that it is a partition of. `Io`.
 pub(crate) fn use_of_device(rdev: u64, source: Option<Identity>) -> Result<Option<String>> {
     let folder = folder_of(rdev);
     let mut parts = vec![(String::new(), rdev, folder.clone())];
@@ -22,7 +22,7 @@ pub(crate) fn use_of_device(rdev: u64, source: Option<Identity>) -> Result<Optio
         }
     }
     if let Some(Identity::Device { rdev: read }) = source {
-        // A partition's folder lies in that of its disk.
+        // In sysfs, the folder of a partition lies in the folder of its disk.
         let disk = fs::canonicalize(&folder).ok().and_then(|path| device_number(path.parent()?));
         if disk == Some(read) || parts.iter().any(|(_, part, _)| *part == read) {
             return Ok(Some("shares the disk with the source".to_owned()));
@@ -44,13 +44,13 @@ pub(crate) fn use_of_device(rdev: u64, source: Option<Identity>) -> Result<Optio
     Ok(None)
 }
 
-/// Whether the device `rdev` is read-only. Opening it for writing does not fail then.
+/// Whether the device `rdev` is read-only. Opening it for writing may succeed even then.
 pub(crate) fn is_read_only(rdev: u64) -> bool {
     let flag = format!("/sys/dev/block/{}:{}/ro", major(rdev), minor(rdev));
     fs::read_to_string(flag).is_ok_and(|flag| flag.trim() == "1")
 }
 
-/// How the file is in use, as words that follow its name.
+/// How the file is in use, as a phrase that follows its name; `None` if it is not. `Io`.
 pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
     if swaps()?.contains(&identity) {
         return Ok(Some("is used as swap space".to_owned()));
@@ -64,7 +64,7 @@ pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The folder in sysfs of the block device `rdev`; a partition's folder lies in that of its disk.
+/// The sysfs folder of the block device `rdev`: a symbolic link, which for a partition leads into its disk's folder.
 pub(crate) fn folder_of(rdev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", major(rdev), minor(rdev)))
 }

@@ -24,29 +24,30 @@ const FIFREEZE: Opcode = opcode::read_write::<c_int>(b'X', 119);
 /// `_IOWR('X', 120, int)`.
 const FITHAW: Opcode = opcode::read_write::<c_int>(b'X', 120);
 
-/// Makes the filesystem that holds `place` write all its dirty pages, and then block every change. `BUSY` if it is
+/// Freezes the filesystem that holds `place`: the kernel writes all dirty data, then blocks changes. `BUSY` if it is
 /// frozen already.
 pub(crate) fn freeze(place: &File) -> Result<(), Errno> {
     // SAFETY: FIFREEZE takes no argument (fs/ioctl.c); the number that the pointer leads to outlives the call.
     unsafe { ioctl(place, Setter::<FIFREEZE, c_int>::new(0)) }
 }
 
-/// Ends [`freeze`]. `INVAL` if it is not frozen.
+/// Undoes [`freeze`]. `INVAL` if the filesystem is not frozen.
 pub(crate) fn thaw(place: &File) -> Result<(), Errno> {
     // SAFETY: as for FIFREEZE.
     unsafe { ioctl(place, Setter::<FITHAW, c_int>::new(0)) }
 }
 
-/// `asm-generic/fcntl.h`: sets the signal that is sent when another process breaks a lease.
+/// `asm-generic/fcntl.h`: chooses the signal that the kernel sends when another process breaks a lease.
 const F_SETSIG: c_int = 10;
 
-/// Whether any process has the regular file `file` (itself open for reading only) open for writing: then the kernel
-/// grants no read lease. `None` if the kernel never grants one here: the file belongs to another user, or the
-/// filesystem has no leases.
+/// Whether any process has the regular file `file` open for writing; `file` itself must be open for reading only. The
+/// test is a read lease, which the kernel grants only if there is no such process. `None` if it never grants one here:
+/// the file belongs to another user, or its filesystem has no leases.
 pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     let fd = file.as_raw_fd();
-    // SAFETY: these commands of fcntl(2) take a number and no pointer. If a process breaks the lease before it is
-    // returned, the kernel sends SIGURG, which is ignored by default, and not SIGIO, which ends the process.
+    // SAFETY: these commands of fcntl(2) take a number and no pointer.
+    // If another process breaks the lease before its release below, the kernel sends a signal. The default is SIGIO,
+    // which would end this process; SIGURG is ignored by default.
     let granted = unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG);
         libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)

@@ -1,4 +1,4 @@
-//! Lists mounted filesystems and swap space (proc(5): mountinfo, swaps), and their devices.
+//! Lists mounted filesystems and swap spaces with the devices below them (proc(5): mountinfo, swaps).
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,40 +13,40 @@ use crate::file::{Identity, identify, io_error};
 /// A mounted filesystem, in the mount namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Where.
+    /// The mount point.
     pub(crate) place: PathBuf,
-    /// Whether the filesystem is writable, through this mount or another one.
+    /// Whether the filesystem takes writes, through this mount or another one.
     pub(crate) is_writable: bool,
-    /// Its devices. A filesystem with a device number of its own, such as btrfs, also has the device that it names as
-    /// its source, and those that it spans.
+    /// The filesystem's device number as mountinfo gives it, the device named as its source, and for btrfs all other
+    /// devices of the filesystem. btrfs needs these because its own device number is not that of a block device.
     devices: Vec<u64>,
 }
 
 impl Mount {
-    /// Whether the device `rdev` holds at least a part of it.
+    /// Whether the filesystem lies on the device `rdev`, at least in part.
     pub(crate) fn is_of(&self, rdev: u64) -> bool {
         self.devices.contains(&rdev)
     }
 
-    /// Whether it is the same filesystem as `other`, mounted elsewhere.
+    /// Whether `other` is a mount of the same filesystem.
     pub(crate) fn shares(&self, other: &Self) -> bool {
         self.devices.iter().any(|device| other.is_of(*device))
     }
 
-    /// The devices that it lies on.
+    /// The devices of the filesystem.
     pub(crate) fn devices(&self) -> &[u64] {
         &self.devices
     }
 }
 
-/// All mounts, in the order in which they were made.
+/// All mounted filesystems, in the order in which they were mounted.
 pub(crate) fn mounts() -> Result<Vec<Mount>> {
     let together = btrfs_devices();
     let lines = read_lines("/proc/self/mountinfo")?;
     Ok(lines.iter().filter_map(|line| mount(line, &together)).collect())
 }
 
-/// Parses one line of mountinfo. `together` are sets of devices that share a filesystem.
+/// Parses one line of mountinfo. `together` lists the sets of devices that hold one filesystem together.
 fn mount(line: &str, together: &[Vec<u64>]) -> Option<Mount> {
     let fields: Vec<_> = line.split(' ').collect();
     let place = PathBuf::from(unescape(fields.get(4)?));
@@ -56,19 +56,20 @@ fn mount(line: &str, together: &[Vec<u64>]) -> Option<Mount> {
     {
         devices.push(makedev(major, minor));
     }
+    // The number of fields before the dash varies.
     let dash = fields.iter().position(|field| *field == "-")?;
     let source = fields.get(dash + 2).filter(|source| source.starts_with("/dev/"));
     if let Some(Ok(Identity::Device { rdev })) = source.map(|source| identify(Path::new(&unescape(source)))) {
         let shared = together.iter().find(|set| set.contains(&rdev));
         devices.extend(shared.cloned().unwrap_or_else(|| vec![rdev]));
     }
-    // The mount's own options may call it read-only while another mount of the same filesystem is written.
+    // Read the options of the filesystem, not those of the mount: another mount of it may be writable.
     let is_writable =
         !fields.get(dash + 3).is_some_and(|options| options.split(',').any(|word| word == "ro"));
     Some(Mount { place, is_writable, devices })
 }
 
-/// The devices of each mounted btrfs: mountinfo names only one of them.
+/// The devices of each mounted btrfs; mountinfo names only one of them.
 fn btrfs_devices() -> Vec<Vec<u64>> {
     let inside = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     inside(PathBuf::from("/sys/fs/btrfs"))
@@ -77,7 +78,7 @@ fn btrfs_devices() -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// The devices and files that are swap space. A kernel without this list has no swap space.
+/// The devices and files that are used as swap space. A kernel without `/proc/swaps` has no swap space.
 pub(crate) fn swaps() -> Result<Vec<Identity>> {
     if !Path::new("/proc/swaps").exists() {
         return Ok(Vec::new());
@@ -92,7 +93,7 @@ fn read_lines(path: &str) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
 }
 
-/// Decodes a path as the kernel writes it: spaces and some other characters are three octal digits after a backslash.
+/// Decodes a path from a file of the kernel, where a backslash and three octal digits stand for blanks and the like.
 fn unescape(text: &str) -> OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -110,7 +111,7 @@ fn unescape(text: &str) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The device number in a folder of sysfs.
+/// The device number of the device that sysfs describes in `folder`.
 pub(crate) fn device_number(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join("dev")).ok()?;
     let (major, minor) = text.trim().split_once(':')?;

@@ -1,9 +1,9 @@
-//! Identifies the disk or file that holds something, independent of names that may change, and the offset there. With
-//! this an install recognises the disk that its image came from. Contents of the disk do not count, since a copy has
-//! the same contents.
+//! Identifies the disk or file behind a path by marks that do not change when names do, and finds the offset where the
+//! path's contents begin there. An install uses it to recognise the disk that an image was captured from. Marks never
+//! come from the disk's contents, because a copy has the same contents.
 //!
-//! Sources: Linux Documentation/ABI (sysfs-block: diskseq; sysfs-class-bdi; sysfs-block-loop, sysfs-block-dm), SCSI's
-//! and NVMe's names of disks as `wwid` has them, statx(2), machine-id(5).
+//! Sources: Linux Documentation/ABI (sysfs-block: diskseq; sysfs-class-bdi; sysfs-block-loop, sysfs-block-dm), the disk
+//! names of SCSI and NVMe as `wwid` shows them, statx(2), machine-id(5).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,26 +17,27 @@ use crate::file::{Identity, identify, io_error};
 use crate::in_use::folder_of;
 use crate::watch::disk_of;
 
-/// Most loop devices over loop devices that are followed.
+/// The longest chain of loop devices on loop devices that is followed.
 const DEPTH_MAX: u32 = 8;
 
-/// The position of a disk, a partition or a file.
+/// The disk or file behind a path, and where the path's contents begin in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Identifiers of the whole disk or file: two places with a common identifier are on the same disk. They contain
-    /// serial numbers, so only their digests may be stored.
+    /// Names of the whole disk, or of the file: two places with a common mark are on the same disk or file. Store only
+    /// digests of them, because they contain serial numbers.
     pub marks: Vec<String>,
-    /// The offset there, in sectors of 512 bytes.
+    /// Start of the contents on that disk or in that file, in sectors of 512 bytes.
     pub start_sector: u64,
 }
 
-/// The place of the file or block device at `path`: for a partition its disk, for a loop device its file. It has no
-/// marks if nothing identifies it. `NotFound`, `Io`; `Refused` if it is neither.
+/// The place of the file or block device at `path`. For a partition it names the disk, for a loop device the file or
+/// device below it. There are no marks if nothing distinguishes the disk or file from others. `NotFound`, `Io`;
+/// `Refused` if it is neither a file nor a block device.
 pub fn place_of(path: &Path) -> Result<Place> {
     Machine::here().place(path, 0)
 }
 
-/// Where this machine describes itself and its disks.
+/// The folders that describe this machine and its disks; tests replace them.
 struct Machine {
     proc: PathBuf,
     sys: PathBuf,
@@ -66,12 +67,12 @@ impl Machine {
         }
     }
 
-    /// The marks of the disk with the folder `disk` in sysfs.
+    /// The marks of the disk that sysfs describes in the folder `disk`.
     fn disk(&self, disk: &Path) -> Vec<String> {
         let first = |paths: &[&str]| paths.iter().find_map(|path| text(&disk.join(path)));
         let mut marks = Vec::new();
-        // Names that the manufacturer gives to one disk only. Emulators' names and names of type `t10`, with text of
-        // the manufacturer, are not unique.
+        // Names that the maker gave to this disk alone. Names of zeros are not unique, and neither are `t10` names,
+        // which are free text: all emulated disks may have the same.
         let world = first(&["wwid", "device/wwid"]).filter(|name| {
             let unique = ["naa.", "eui.", "uuid."].into_iter().find_map(|kind| name.strip_prefix(kind));
             unique.is_some_and(|rest| rest.bytes().any(|byte| byte != b'0'))
@@ -79,27 +80,29 @@ impl Machine {
         marks.extend(world.map(|name| format!("disk {name}")));
         marks.extend(first(&["dm/uuid"]).map(|uuid| format!("mapped {uuid}")));
         marks.extend(first(&["device/cid"]).map(|cid| format!("card {cid}")));
-        // A serial number may repeat on other machines, and so may a slot.
+        // A serial number or a slot is unique within one machine only, so the mark includes the board. Virtual devices
+        // have no slot: their paths follow from their names.
         let slot = disk.strip_prefix(&self.sys).unwrap_or(disk);
         if let Some(machine) = self.board().filter(|_| !slot.starts_with("devices/virtual")) {
             let serial = first(&["serial", "device/serial"]);
             let which = serial.unwrap_or_else(|| slot.display().to_string());
             marks.push(format!("of {machine}: {which}"));
         }
-        // The kernel gives this number only once until the machine restarts.
+        // The kernel does not reuse a `diskseq` until the machine reboots.
         if let (Some(boot), Some(sequence)) = (self.boot(), first(&["diskseq"])) {
             marks.push(format!("since {boot}: {sequence}"));
         }
         marks
     }
 
-    /// The mark of the file at `path`: an inode number is used again, but not with the same time of birth.
+    /// The mark of the file at `path`: its inode number and its time of creation, because inode numbers are reused.
     fn file(&self, path: &Path) -> Result<Vec<String>> {
         let found = fs::metadata(path).map_err(|e| io_error("look at", path, e))?;
         let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::BTIME);
         let born = stat.ok().filter(|stat| stat.stx_mask & StatxFlags::BTIME.bits() != 0);
         let born = born.map(|stat| format!("{}.{:09}", stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
         let ino = found.ino();
+        // Device numbers may change at a reboot, so only the mark that is valid for one boot includes one.
         let mark = match (born, self.installation(), self.boot()) {
             (Some(born), Some(machine), _) => Some(format!("file of {machine}: {ino} {born}")),
             (Some(born), None, Some(boot)) => {
@@ -110,18 +113,18 @@ impl Machine {
         Ok(mark.into_iter().collect())
     }
 
-    /// Identifies the mainboard, if its manufacturer filled the field in. Readable by root only.
+    /// The number of the board, in lower case; `None` if the maker did not set one. Only root can read it.
     fn board(&self) -> Option<String> {
         let uuid = text(&self.sys.join("class/dmi/id/product_uuid"));
         let uuid = uuid.or_else(|| text(&self.sys.join("firmware/devicetree/base/serial-number")))?;
         let uuid = uuid.to_ascii_lowercase();
         let digits: Vec<u8> = uuid.bytes().filter(u8::is_ascii_alphanumeric).collect();
         let varies = digits.iter().any(|digit| Some(digit) != digits.first());
-        // Some manufacturers leave this default.
+        // This one is the default of boards whose maker did not set it.
         (varies && !uuid.starts_with("03000200-0400-0500-0006-")).then_some(uuid)
     }
 
-    /// Identifies the installed system.
+    /// The identifier of the installed system; `None` if it has none yet.
     fn installation(&self) -> Option<String> {
         text(&self.etc.join("machine-id")).filter(|id| id.len() == 32)
     }
@@ -131,7 +134,7 @@ impl Machine {
     }
 }
 
-/// The single line of a file without spaces around it; `None` if it is empty.
+/// The text of a file without surrounding blanks; `None` if it is empty or cannot be read.
 fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim_matches(['\0', ' ', '\n', '\t']);

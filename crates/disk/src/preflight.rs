@@ -12,10 +12,11 @@ use crate::Geometry;
 use crate::file::{Identity, device_geometry, identify, io_error};
 use crate::in_use::{is_read_only, use_of_device, use_of_file};
 
-/// Checks that an image of geometry `needed` may be written to `target`, without writing anything. `source` is the
-/// source of the image if it is captured at the same time. A file that is missing or too short is fine: opening it with
-/// a size will extend it. `Refused`, with the reason, if the target is too small, has other sector sizes, is read-only,
-/// mounted, otherwise in use, or the source itself; `NotFound` if its folder is missing; `Io`.
+/// Checks that an image of geometry `needed` may be written to `target`, without writing anything. `source` is the file
+/// or device from which the image is captured at the same time, if there is one. A missing or short file is accepted,
+/// because [`crate::open_target`] creates and grows files. `Refused`, with the reason, if the target is too small, has
+/// another sector size, is read-only, mounted, otherwise in use, or the source itself; `NotFound` if its folder is
+/// missing; `Io`.
 pub fn preflight(target: &Path, needed: Geometry, source: Option<Identity>) -> Result<()> {
     let identity = match identify(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return check_parent(target),
@@ -35,6 +36,7 @@ pub fn preflight(target: &Path, needed: Geometry, source: Option<Identity>) -> R
         Identity::File { .. } => check_writable(target, OFlags::empty()),
         Identity::Device { rdev } => {
             check_geometry(target, needed)?;
+            // Opening a read-only device for writing may succeed, so ask sysfs first.
             if is_read_only(rdev) {
                 return Err(refused(target, "is read-only"));
             }
@@ -47,13 +49,13 @@ fn refused(target: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Refused, format!("`{}` {why}", target.display()))
 }
 
-/// A file can be created if its folder exists.
+/// Checks a missing target: it can be created if its folder exists.
 fn check_parent(target: &Path) -> Result<()> {
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::metadata(parent).map(drop).map_err(|e| io_error("look at the folder", parent, e))
 }
 
-/// Opening for writing changes nothing yet. Opening exclusively fails if the kernel itself uses the device.
+/// Opens the target for writing, which changes nothing. With `EXCL` this fails if the kernel itself uses the device.
 fn check_writable(target: &Path, flags: OFlags) -> Result<()> {
     let opened =
         OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(target);
@@ -66,6 +68,7 @@ fn check_writable(target: &Path, flags: OFlags) -> Result<()> {
     })
 }
 
+/// Checks size and sector size of a device.
 fn check_geometry(target: &Path, needed: Geometry) -> Result<()> {
     let file = std::fs::File::open(target).map_err(|e| io_error("open", target, e))?;
     let found = device_geometry(&file, target)?;

@@ -1,4 +1,4 @@
-//! Raw files and block devices that are opened for reading.
+//! Raw files and block devices as sources: opens them, and reads large ranges of a device past the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,26 +11,27 @@ use rustix::fs::{Advice, OFlags};
 use crate::file::{Identity, device_geometry, has_4k_table, identify, io_error, next_data};
 use crate::{Geometry, ReadAt};
 
-/// Shorter reads use the page cache: tables and the maps of filesystems are read in small pieces.
+/// Shorter reads go through the page cache: partition tables and filesystem metadata are read in small pieces, often
+/// more than once.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
 /// A raw file or block device, open for reading.
 #[derive(Debug)]
 pub struct Source {
     file: File,
-    /// A second handle on a device that bypasses the page cache, which may hold old contents of the device.
+    /// A second handle on a device, opened with `O_DIRECT`: the pages of the first one may be stale.
     direct: Option<File>,
     path: PathBuf,
     name: String,
     identity: Identity,
     geometry: Geometry,
-    /// End of the existing bytes: a file whose length is no multiple of the sector size is padded with zeros.
+    /// Length in bytes before padding: a file is padded with zeros to a multiple of `SECTOR_BYTES`.
     end: u64,
 }
 
-/// Opens the raw file or block device at `path` for reading. If a file ends inside a sector, its length is rounded up,
-/// and the rest of that sector reads as zeros. A file has logical sectors of 512 bytes, unless its GPT was made for
-/// 4096. `NotFound`, `Io`; `Refused` if it is neither file nor block device, or may not be read.
+/// Opens the raw file or block device at `path` for reading. If a file ends inside a sector of 512 bytes, its length is
+/// rounded up, and the rest of that sector reads as zeros. Logical sectors of a file have 512 bytes, or 4096 if its GPT
+/// was made for that size. `NotFound`, `Io`; `Refused` if it is neither file nor block device, or may not be read.
 pub fn open_source(path: &Path) -> Result<Source> {
     let identity = identify(path)?;
     let file = File::open(path).map_err(|e| io_error("open", path, e))?;
@@ -46,7 +47,7 @@ pub fn open_source(path: &Path) -> Result<Source> {
             (Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 }, end)
         }
     };
-    // Captures read from beginning to end. If this hint fails, only speed is lost.
+    // A capture reads from start to end. If the kernel rejects the hint, reads are slower but correct.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
     let is_device = matches!(identity, Identity::Device { .. });
     let past_cache =
@@ -61,25 +62,26 @@ pub fn open_source(path: &Path) -> Result<Source> {
 }
 
 impl Source {
-    /// Identifies the file or device, to tell whether a target is the same.
+    /// The identity of the file or device, to check whether a target is the same one.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// What it was opened as.
+    /// The handle that reads through the page cache.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// The path that it was opened by.
+    /// The path given to [`open_source`].
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads past the page cache if that is possible and worthwhile: whole sectors, into aligned memory. This saves a
-    /// copy of every page, and reads take about the same time whatever the cache holds.
+    /// Reads past the page cache; `None` if the range is shorter than `DIRECT_BYTES_MIN`, if the range or the buffer is
+    /// not aligned to sectors, or if the device refuses. This avoids a copy, and the speed does not depend on what the
+    /// cache holds.
     fn read_past_cache(&self, bytes: &mut [u8], offset: u64) -> Option<std::io::Result<()>> {
         let direct = self.direct.as_ref().filter(|_| bytes.len() >= DIRECT_BYTES_MIN)?;
         let unit = u64::from(self.geometry.logical_sector_bytes.max(512));
@@ -88,7 +90,7 @@ impl Source {
             return None;
         }
         match direct.read_exact_at(bytes, offset) {
-            // The device requires another alignment.
+            // The device needs a larger alignment than a sector.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => None,
             read => Some(read),
         }

@@ -1,5 +1,5 @@
-//! Raw files and block devices that are written: zeroing and discarding in the cheapest way, and reading back from the
-//! medium instead of the page cache.
+//! Raw files and block devices as targets. Writes, zeroes and discards with the cheapest system call, and reads back
+//! from the medium instead of the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
@@ -13,21 +13,21 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::file::{Identity, device_geometry, identify, io_error, next_data};
 use crate::{Geometry, ReadAt, WriteAt};
 
-/// Offsets, lengths and memory of direct reads are multiples of this. All devices and filesystems accept it.
+/// Alignment in bytes of the offsets, lengths and buffers of direct reads; every device and filesystem accepts it.
 const DIRECT_BYTES: usize = 4096;
-/// Zeros are written in pieces of this size if neither the device nor the filesystem has a command for zeros.
+/// The buffer for writing zeros where neither the device nor the filesystem has a cheaper way.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
 /// How to open a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TargetOptions {
-    /// Create the file if it does not exist, and extend it to at least this many bytes. The size of a device is fixed.
+    /// Create the file if it is missing, and grow a shorter one to this size in bytes. Ignored for devices.
     pub create_size: Option<u64>,
-    /// Truncate a longer file to that size, if possible.
+    /// Also cut a longer file to `create_size`, if its filesystem can.
     pub cut: bool,
-    /// Logical sector size for a file; 512 by default. A device has its own.
+    /// Logical sector size of a file in bytes; 512 if `None`. Ignored for devices.
     pub file_sector_bytes: Option<u32>,
-    /// Open a device even if something else uses it.
+    /// Open a device even if it is in use.
     pub force: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct TargetOptions {
 #[derive(Debug)]
 pub struct Target {
     file: File,
-    /// A second handle that bypasses the page cache, if the target supports that.
+    /// A second handle opened with `O_DIRECT`, which reads past the page cache; `None` if that is not supported.
     direct: Option<File>,
     path: PathBuf,
     name: String,
@@ -43,15 +43,16 @@ pub struct Target {
     geometry: Geometry,
 }
 
-/// Opens the raw file or block device at `path` for writing; a device exclusively. Call [`crate::preflight()`] first,
-/// which explains why a target is unsuitable. `NotFound` if the file does not exist and no size was given to create it;
-/// `Refused` if it may not be written, is in use, or is neither file nor block device.
+/// Opens the raw file or block device at `path` for writing; a device exclusively, unless `options.force` is set. Call
+/// [`crate::preflight()`] first: its errors say why a target is not suitable. `NotFound` if the file is missing and
+/// `options` have no `create_size`; `Refused` if it may not be written, is in use, or is neither file nor block device.
 pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
     let found = match identify(path) {
         Err(error) if error.kind() == ErrorKind::NotFound && options.create_size.is_some() => None,
         other => Some(other?),
     };
     let is_device = matches!(found, Some(Identity::Device { .. }));
+    // With `O_EXCL`, the open of a block device fails if the kernel or another program has claimed it.
     let exclusive = if is_device && !options.force { OFlags::EXCL } else { OFlags::empty() };
     let file = OpenOptions::new()
         .read(true)
@@ -67,8 +68,8 @@ pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
     Ok(Target { file, direct, path: path.to_owned(), name: path.display().to_string(), is_device, geometry })
 }
 
-/// Opens the file or device at `path` for reading only, to see its contents before it is written; `None` if nothing is
-/// there. Its sectors are those of [`open_target`]. `Refused` if it is neither file nor block device.
+/// Opens the target at `path` for reading only, to look at its contents before writing; `None` if it does not exist.
+/// Sector sizes are the same as from [`open_target`]. `Refused` if it is neither file nor block device.
 pub fn look_at_target(path: &Path, options: &TargetOptions) -> Result<Option<Box<dyn ReadAt>>> {
     let is_device = match identify(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -82,14 +83,15 @@ pub fn look_at_target(path: &Path, options: &TargetOptions) -> Result<Option<Box
     Ok(Some(Box::new(Target { file, direct: None, path, name, is_device, geometry })))
 }
 
-/// Extends or truncates the file to the requested size.
+/// Resizes the file as `options` ask, and returns its geometry.
 fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Geometry> {
     let mut size_bytes = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
+    // A file that is too long stays so, unless the options allow to cut it.
     let fits = |wanted: u64| wanted == size_bytes || (wanted < size_bytes && !options.cut);
     if let Some(wanted) = options.create_size.filter(|&wanted| !fits(wanted)) {
         match rustix::fs::ftruncate(file, wanted) {
             Ok(()) => size_bytes = wanted,
-            // A file of fixed size, such as one in FUSE, is used like a larger disk.
+            // A file that cannot be cut, as on some FUSE filesystems, is used like a disk that is too large.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) if wanted < size_bytes => {}
             Err(e) => return Err(io_error(&format!("resize to {wanted} bytes"), path, e)),
         }
@@ -103,17 +105,18 @@ impl Target {
         io_error(&format!("{what} {len} bytes at offset {offset} of"), &self.path, source)
     }
 
-    /// Reads whole direct units around the range into aligned memory, then copies the range out.
+    /// Reads the range, extended to multiples of `DIRECT_BYTES`, into aligned memory, then copies the range out.
     pub(crate) fn read_direct(direct: &File, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         let unit = DIRECT_BYTES as u64;
         let start = offset / unit * unit;
         let skip = usize::try_from(offset - start).expect("less than a unit");
         let len = (skip + buf.len()).next_multiple_of(DIRECT_BYTES);
+        // One unit more, because the start of the vector need not be aligned.
         let mut memory = vec![0u8; len + DIRECT_BYTES];
         let shift = memory.as_ptr().align_offset(DIRECT_BYTES);
         let aligned = &mut memory[shift..shift + len];
         let mut filled = 0;
-        // The end of a file may cut the last unit.
+        // The last unit may be incomplete at the end of a file: only the range itself must be read in full.
         while filled < skip + buf.len() {
             match direct.read_at(&mut aligned[filled..], start + filled as u64)? {
                 0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -124,13 +127,14 @@ impl Target {
         Ok(())
     }
 
-    /// Whether it is a block device.
+    /// Whether the target is a block device.
     #[must_use]
     pub fn is_device(&self) -> bool {
         self.is_device
     }
 
-    /// Fills `buf` from the page cache. Returns false at once if a part is not cached, or the system cannot tell.
+    /// Fills `buf` from the page cache, without waiting for the medium. Returns false if part of the range is not
+    /// cached, or if the kernel or filesystem does not support such reads; `buf` is then partly overwritten.
     pub fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
         let (len, parts) = (buf.len(), &mut [IoSliceMut::new(buf)]);
         match rustix::io::preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
@@ -140,8 +144,8 @@ impl Target {
         }
     }
 
-    /// Makes `len` bytes from `offset` read as zeros and keeps their space allocated, so that later writes do not run
-    /// out of space.
+    /// Makes `len` bytes from `offset` read as zeros and keeps their space allocated, so that later writes there cannot
+    /// run out of it.
     pub fn allocate_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -154,13 +158,14 @@ impl Target {
         }
     }
 
-    /// Allocates `len` bytes from `offset` in one piece, before they are written. Without this, ext4 searches space for
-    /// each page if much of the disk is reserved for dirty pages: 12 times slower. Does nothing if the filesystem
-    /// cannot do it.
+    /// Allocates space for `len` bytes from `offset` in one call, before a large write. Without it ext4 allocates page
+    /// by page once delayed writes have reserved much of its free space: 12 times slower. Does nothing on a device, or
+    /// where the filesystem cannot preallocate. `Full` if there is not enough space.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         if self.is_device || len == 0 {
             return Ok(());
         }
+        // This is only a hint: where it is not supported, the write itself allocates.
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(e) => Err(self.failed("find room for", len, offset, e)),
@@ -208,7 +213,7 @@ impl WriteAt for Target {
         if len == 0 {
             return Ok(());
         }
-        // A hole reads as zeros; a device writes zeros without unmapping, so that its space stays provisioned.
+        // A hole in a file reads as zeros and takes no space. A device keeps its blocks allocated.
         let flags = if self.is_device {
             FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
         } else {
@@ -253,11 +258,12 @@ impl WriteAt for Target {
         if let Some(direct) = &self.direct {
             match Self::read_direct(direct, buf, offset) {
                 Ok(()) => return Ok(true),
-                // Some filesystems open a file for direct reads and then refuse these reads.
+                // Some filesystems accept `O_DIRECT` when opening and reject the reads.
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {}
                 Err(e) => return Err(self.failed("read back", buf.len() as u64, offset, e)),
             }
         }
+        // Without direct reads, drop the cached pages. The kernel may keep some: hence the `false`.
         let len = std::num::NonZeroU64::new(buf.len() as u64);
         let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::DontNeed);
         self.read_exact_at(buf, offset).map(|()| false)

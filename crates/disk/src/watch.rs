@@ -1,8 +1,8 @@
-//! Detects whether a source changed while it was read: by the size and times of a file, or by the size and the counters
-//! of written sectors of a block device (Linux Documentation/block/stat.rst, Documentation/ABI/stable/sysfs-block).
+//! Detects whether a source changed while it was read. It compares the size and times of a file, or the size and the
+//! counters of written sectors of a block device (Linux Documentation/block/stat.rst,
+//! Documentation/ABI/stable/sysfs-block).
 //!
-//! It cannot detect writes of another machine to a shared disk, nor writes that a device makes itself without counting
-//! them.
+//! It cannot detect writes by another machine to a shared disk, nor writes to a device that does not count them.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -20,12 +20,12 @@ use crate::mounts::device_number;
 use crate::writers::{Writer, is_read, loops_over, partitions_in, writers};
 use crate::{Source, SurveyOptions, Target};
 
-/// The kernel's clock for file times advances every 10 ms, or more often.
+/// Two ticks of the kernel clock that stamps files: one tick takes 10 ms or less.
 const TICK_NANOSECONDS: i64 = 20_000_000;
-/// The coarsest file times of any filesystem (FAT), in seconds.
+/// Resolution of file times in seconds on FAT, the coarsest of all filesystems.
 const COARSEST_SECONDS: i64 = 2;
 
-/// The state of a source before it is read, to compare with later.
+/// The state of a source before a capture reads it, to compare with its state afterwards.
 #[derive(Debug)]
 pub struct Watch<'a> {
     source: &'a Source,
@@ -34,7 +34,7 @@ pub struct Watch<'a> {
     before: Look,
 }
 
-/// What is compared.
+/// The state of a source at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Look {
     File { bytes: u64, modified: (i64, i64), changed: (i64, i64) },
@@ -42,13 +42,13 @@ enum Look {
 }
 
 impl<'a> Watch<'a> {
-    /// Begins to watch the parts of `source` that `options` choose. `writers` are the known and accepted writers. Dirty
-    /// pages are written to the disk first, and cached pages of the disk are dropped, since a mounted filesystem does
-    /// not write through them. `Io`.
+    /// Begins to watch the part of `source` that `options` select. `writers` are the writers that the caller knows and
+    /// accepts; [`Watch::changes`] reports only others. This flushes pending writes, and drops the device's clean
+    /// pages from the page cache: a mounted filesystem bypasses them when it writes, so they may be stale. `Io`.
     pub fn begin(source: &'a Source, options: &'a SurveyOptions, writers: Vec<Writer>) -> Result<Self> {
         flush(source)?;
         if matches!(source.identity(), Identity::Device { .. }) {
-            // Pages that stay in the cache are in use, and current.
+            // Pages that stay in the cache are in use, and therefore current.
             let _ = rustix::fs::fadvise(source.file(), 0, None, Advice::DontNeed);
         } else {
             outlive_last_change(&metadata(source)?);
@@ -57,20 +57,21 @@ impl<'a> Watch<'a> {
         Ok(Self { source, options, writers, before })
     }
 
-    /// Whether changes can be detected at all; not on a device that does not count writes.
+    /// Whether this watch can detect writes: always for a file, and for a device only if it counts written sectors.
     #[must_use]
     pub fn sees_writes(&self) -> bool {
         !matches!(self.before, Look::Device { written_sectors: None, .. })
     }
 
-    /// Whether the source is unchanged according to a quick look, which does not wait for dirty pages of a device.
+    /// Whether the source looks unchanged so far. This is a quick check: it does not flush, so it misses writes that
+    /// have not reached the device yet. An error counts as a change.
     #[must_use]
     pub fn is_still(&self) -> bool {
         look(self.source, self.options).is_ok_and(|now| now == self.before)
     }
 
-    /// Describes how the source has changed, as words that follow its name; empty if it has not. Call it after the last
-    /// read. `Io`.
+    /// Returns what has changed since [`Watch::begin`], as phrases that follow the source's name; empty if nothing has.
+    /// Call it after the last read. `Io`.
     pub fn changes(&self) -> Result<Vec<String>> {
         flush(self.source)?;
         let mut changes = self.before.differences(&look(self.source, self.options)?);
@@ -93,6 +94,7 @@ impl Look {
                 show_bytes(has)
             ));
         }
+        // The order of the arms matters: the counters of two different disks cannot be compared.
         match (self, now) {
             (Self::Device { sequence: then, .. }, Self::Device { sequence: now, .. }) if then != now => {
                 words.push("is another disk by now".to_owned());
@@ -104,6 +106,7 @@ impl Look {
                 let bytes = now.saturating_sub(*then) * SECTOR_BYTES;
                 words.push(format!("was written meanwhile ({})", show_bytes(bytes)));
             }
+            // A changed size is reported above, and explains the changed times.
             (Self::File { .. }, Self::File { .. }) if self != now && had == has => {
                 words.push("was written meanwhile".to_owned());
             }
@@ -132,6 +135,7 @@ fn look(source: &Source, options: &SurveyOptions) -> Result<Look> {
         }
         Identity::Device { rdev } => {
             let bytes = device_geometry(source.file(), source.path())?.size_bytes;
+            // `disk_of` needs the real path: the link by device number does not lie in the folder of the disk.
             let folder = fs::canonicalize(folder_of(rdev)).unwrap_or_default();
             let disk = disk_of(&folder);
             let written_sectors = written_sectors(&folder, &disk, options);
@@ -143,14 +147,14 @@ fn look(source: &Source, options: &SurveyOptions) -> Result<Look> {
     }
 }
 
-/// The folder of the disk that `folder` describes, or describes a partition of.
+/// The sysfs folder of the whole disk, given the folder of that disk or of one of its partitions.
 pub(crate) fn disk_of(folder: &Path) -> PathBuf {
     let is_part = folder.join("partition").exists();
     folder.parent().filter(|_| is_part).unwrap_or(folder).to_owned()
 }
 
-/// Sectors written to the parts of `disk` that are read: to the whole disk, minus the partitions that are not read. A
-/// disk also counts writes through its partitions. `None` if it has no counters.
+/// Sectors written to the parts of `disk` that are read. A disk's counter includes writes through its partitions, so
+/// this subtracts the counters of the partitions that are not read. `None` if the disk has no counters.
 fn written_sectors(folder: &Path, disk: &Path, options: &SurveyOptions) -> Option<u64> {
     let all = counter(disk)?;
     let is_read =
@@ -160,8 +164,9 @@ fn written_sectors(folder: &Path, disk: &Path, options: &SurveyOptions) -> Optio
     Some(all.saturating_sub(others))
 }
 
-/// Whether `disk`, which contains `path` or is it, counts reads and writes. Even if the kernel was told not to count
-/// (`iostats`), a driver may do so: then a read past the page cache is counted.
+/// Whether `disk` counts reads and writes; `path` is the disk or one of its partitions. With `queue/iostats` off the
+/// block layer does not count, but some drivers count by themselves. To find out, this reads one sector past the page
+/// cache and checks whether the counter of reads has moved.
 fn counts(path: &Path, disk: &Path) -> bool {
     if fs::read_to_string(disk.join("queue/iostats")).is_ok_and(|flag| flag.trim() == "0") {
         let reads = || fs::read_to_string(disk.join("stat")).ok()?.split_whitespace().next()?.parse().ok();
@@ -174,24 +179,26 @@ fn counts(path: &Path, disk: &Path) -> bool {
     true
 }
 
-/// The sectors that a disk or partition counts as written (field 7) and discarded (14). The number of requests (5) is
-/// unsuitable, because it includes flushes.
+/// Sectors that a disk or partition counts as written (field 7 of `stat`) and discarded (field 14). Field 5, the count
+/// of write requests, cannot be used: it includes requests that only flush.
 fn counter(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join("stat")).ok()?;
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let field = |number: usize| fields.get(number - 1).copied();
+    // Kernels before 4.18 have no counters of discards.
     Some(field(7)? + field(14).unwrap_or(0))
 }
 
-/// Writes dirty pages to where reads find them and counters see them: those of a device and of its partitions, which
-/// have separate pages, and of the loop devices over a file. A file's own pages need no flush: reads use them, and a
-/// process that maps them for writing has the file open for writing.
+/// Flushes pending writes, so that reads return them and the counters include them. A device and its partitions have
+/// separate page caches: this flushes all of them. For a file it flushes the loop devices over it. The file's own pages
+/// need no flush, because reads return them; a process that has them mapped for writing also has the file open for
+/// writing.
 fn flush(source: &Source) -> Result<()> {
     let folders = match source.identity() {
         Identity::File { .. } => loops_over(source.identity()),
         Identity::Device { rdev } => {
             match source.file().sync_all() {
-                // A disk without a flush command has nothing to flush.
+                // A disk that does not support flushing has nothing to flush.
                 Err(e)
                     if !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EROFS | libc::EOPNOTSUPP)) =>
                 {
@@ -202,7 +209,7 @@ fn flush(source: &Source) -> Result<()> {
         }
     };
     for folder in folders {
-        // If this process may not open it, it could not have read it through the other path either.
+        // Best effort: a process without access to this device cannot flush it.
         if let Some(name) = folder.file_name()
             && device_number(&folder).is_some()
             && let Ok(device) = File::open(Path::new("/dev").join(name))
@@ -213,8 +220,8 @@ fn flush(source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a new change would get a later time than the last one: the clock of file times advances in ticks, and
-/// some filesystems keep only whole seconds.
+/// Waits until any later change gets a later timestamp than the last one. The clock that stamps files advances in
+/// ticks, and some filesystems store whole seconds only.
 fn outlive_last_change(file: &Metadata) {
     let whole_seconds = file.ctime_nsec() == 0;
     let until = if whole_seconds {
@@ -225,9 +232,9 @@ fn outlive_last_change(file: &Metadata) {
         Timespec { tv_sec: file.ctime() + carry, tv_nsec: rest }
     };
     let now = clock_gettime(ClockId::Realtime);
-    // Times far in the future come from another clock; waiting cannot reach them.
+    // A time further in the future was set by another clock: waiting would not help.
     if until.tv_sec - now.tv_sec <= 2 * COARSEST_SECONDS {
-        // An interruption only costs the certainty of one tick.
+        // If a signal ends the wait early, a change within the same tick may go unnoticed; nothing else breaks.
         let _ = rustix::thread::clock_nanosleep_absolute(ClockId::Realtime, &until);
     }
 }
@@ -245,7 +252,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        // Counters of the disk include those of its partitions.
+        // The disk's counters include those of its partitions.
         put("stat", "9 9 9 9 10 9 1000 9 9 9 9 2 9 64 9 9 9\n");
         for (number, writes) in [(1, 3), (2, 4)] {
             put(&format!("sda{number}/partition"), &number.to_string());

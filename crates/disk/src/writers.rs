@@ -1,5 +1,5 @@
-//! Finds possible writers of a source while it is read: mounted filesystems, swap space and processes, also through
-//! partitions, loop devices and device mappers.
+//! Finds everything that may write to a source while it is read: mounted filesystems, swap space and processes, also
+//! those that use it through partitions, loop devices or device mappers.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,23 +14,23 @@ use crate::in_use::folder_of;
 use crate::mounts::{Mount, device_number, mounts, swaps};
 use crate::{Source, SurveyOptions};
 
-/// Devices may lie on devices that lie on devices. This is the deepest nesting that is followed.
+/// How many devices stacked on each other the search follows.
 const DEPTH_MAX: u32 = 8;
 
-/// A filesystem, the kernel or a process that may write to a source while it is read.
+/// A mount, a swap space, a process or a device that may write to a source while it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Writer {
-    /// How it uses the source, as words that follow the source's name: ``is mounted at `/srv` for writing``.
+    /// How the source is in use, as a phrase that follows its name: ``is mounted at `/srv` for writing``.
     pub how: String,
-    /// Where the filesystem is mounted, if it is one: [`crate::Freezer`] can freeze it.
+    /// The mount point, if the writer is a mounted filesystem; [`crate::Freezer`] can freeze it.
     pub mount: Option<PathBuf>,
-    /// Whether it is a process that has a file open, which may write or not.
+    /// Whether the writer is a process that has a file open for writing; it may or may not write.
     pub is_process: bool,
 }
 
-/// Lists the possible writers of `source`, or of the partitions of it that `options` choose. A mount in another mount
-/// namespace counts as use by the kernel. For a file of another user, only root can see whether it is open for writing.
-/// `Io` if the mounts cannot be listed.
+/// Returns everything that may write to `source`, or to those of its partitions that `options` select. A filesystem
+/// mounted in another mount namespace is reported only as use by the kernel. Only root can tell whether another user's
+/// file is open for writing. `Io` if the lists of mounts or swap spaces cannot be read.
 pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> {
     let mut search = Search { mounts: mounts()?, swaps: swaps()?, found: Vec::new(), is_explained: false };
     match source.identity() {
@@ -45,7 +45,7 @@ pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> 
     Ok(search.found)
 }
 
-/// The loop devices over the file or device `identity`, as their folders in sysfs.
+/// The sysfs folders of the loop devices attached to the file or device `identity`.
 pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
     let folders = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let is_over = |folder: &PathBuf| {
@@ -57,7 +57,7 @@ pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
     folders.filter(is_over).collect()
 }
 
-/// The partitions of the disk with the folder `folder` in sysfs: their folders and numbers.
+/// The sysfs folders and numbers of the partitions of the disk that sysfs describes in `folder`.
 pub(crate) fn partitions_in(folder: &Path) -> Vec<(PathBuf, u32)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let number = |path: &Path| fs::read_to_string(path.join("partition")).ok()?.trim().parse().ok();
@@ -73,7 +73,7 @@ struct Search {
     mounts: Vec<Mount>,
     swaps: Vec<Identity>,
     found: Vec<Writer>,
-    /// Whether a mount, swap space or device that uses the device was found.
+    /// Whether the search has found a use that explains why the kernel has claimed the device.
     is_explained: bool,
 }
 
@@ -91,7 +91,7 @@ impl Search {
         for folder in &loops {
             self.holder("", "is attached to", folder, 0);
         }
-        // A loop device always has its file open for writing, even if it is idle.
+        // A writable loop device always has its file open for writing, so that says nothing about other processes.
         let by_loop = loops.iter().any(|folder| !is_read_only(folder));
         if !by_loop && crate::ioctl::is_open_for_writing(source.file()) == Some(true) {
             let who = process_that_writes(source.file()).unwrap_or_else(|| "another process".to_owned());
@@ -107,6 +107,7 @@ impl Search {
             let Some(part) = device_number(&path) else { continue };
             let before = self.found.len();
             let name = path.file_name().unwrap_or_default().display().to_string();
+            // Partitions that are not read are searched as well: their use explains a claim on the disk.
             self.device(&format!("has partition `{name}`, which "), part, &path, 0);
             if !is_read(options, number) {
                 self.found.truncate(before);
@@ -114,13 +115,13 @@ impl Search {
         }
     }
 
-    /// The writers of the device `rdev`, which has the folder `folder` in sysfs.
+    /// Adds the writers of the device `rdev`, which sysfs describes in `folder`. `whose` begins their descriptions.
     fn device(&mut self, whose: &str, rdev: u64, folder: &Path, depth: u32) {
         let mounted: Vec<_> = self.mounts.iter().filter(|mount| mount.is_of(rdev)).cloned().collect();
         self.is_explained |= !mounted.is_empty();
         let mut writable: Vec<Mount> = Vec::new();
         for mount in mounted.into_iter().filter(|mount| mount.is_writable) {
-            // One mount of a filesystem stands for all.
+            // One mount point of a filesystem is enough.
             if !writable.iter().any(|known| known.shares(&mount)) {
                 let how = format!("is mounted at `{}` for writing", mount.place.display());
                 self.add(whose, &how, Some(mount.place.clone()));
@@ -143,7 +144,7 @@ impl Search {
         }
     }
 
-    /// The writers through the device of `folder` to the devices below it.
+    /// Adds the writers that reach the device below through the device that sysfs describes in `folder`.
     fn holder(&mut self, whose: &str, how: &str, folder: &Path, depth: u32) {
         if is_read_only(folder) {
             return;
@@ -163,8 +164,8 @@ fn is_read_only(folder: &Path) -> bool {
     fs::read_to_string(folder.join("ro")).is_ok_and(|flag| flag.trim() == "1")
 }
 
-/// Whether the kernel, or a process that asked for it, has exclusive use of the block device at `path`. It looks twice,
-/// so that a process that only looks at the device at the same moment does not count.
+/// Whether the kernel or a process has opened the block device at `path` exclusively. It tries twice, because another
+/// process may hold the device for a moment with a test like this one.
 fn is_claimed(path: &Path) -> bool {
     let claim = || OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(path);
     let busy = |opened: std::io::Result<File>| {
@@ -173,13 +174,14 @@ fn is_claimed(path: &Path) -> bool {
     busy(claim()) && busy(claim())
 }
 
-/// The first process, by name and number, that has `file` open for writing, as far as this process can see.
+/// Name and number of the first process that has `file` open for writing, among those that this process may inspect.
 fn process_that_writes(file: &File) -> Option<String> {
     let own = file.metadata().ok()?;
     let is_it =
         |path: &Path| fs::metadata(path).is_ok_and(|at| (at.dev(), at.ino()) == (own.dev(), own.ino()));
     let writes = |process: &Path, number: &str| {
         let text = fs::read_to_string(process.join("fdinfo").join(number)).unwrap_or_default();
+        // The flags of open(2), in octal; the lowest two bits are the access mode, and 0 means read-only.
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
         flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).is_some_and(|flags| flags & 3 != 0)
     };

@@ -1,5 +1,6 @@
-//! One signature explains a range only if nothing else in that range claims it: stacked filesystems, members of arrays
-//! and tables that disagree are taken whole, with a warning that names both; zeros outside filesystems are allocated.
+//! Tests ranges with more than one signature. A survey leaves out free space only if a single signature claims the
+//! range: stacked filesystems, members of arrays and tables that disagree are captured whole, with a warning that names
+//! both. Zeros outside filesystems count as allocated.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
@@ -12,7 +13,7 @@ use common::stack::raid_superblock;
 use common::{Bench, ends, have, map_of, mib, put, read_at, run, run_with_input, write_at};
 use disk::{DiskMap, TableKind};
 
-/// A disk with a GPT whose only partition, of 48 MiB at 1 MiB, holds what `make` makes of a file.
+/// A disk with a GPT and one partition of 48 MiB at 1 MiB. `make` fills a file with the partition's contents.
 fn partition_of(bench: &Bench, make: impl Fn(&Path)) -> PathBuf {
     let disk = bench.sparse_file("disk", 64 << 20);
     run("sgdisk -o -n 1:1M:+48M", &[&disk]);
@@ -28,7 +29,7 @@ fn assert_whole(map: &DiskMap, extent: Extent, words: &[&str]) {
     assert!(warned, "{words:?} in {:?}", map.warnings);
 }
 
-/// A guest's table under what the swap header says is one swap space.
+/// A swap header that claims the whole partition, over the partition table of a guest.
 #[test]
 fn table_of_a_guest_in_a_swap_space() {
     if !have(&["sgdisk", "sfdisk", "mkswap", "mke2fs"]) {
@@ -40,7 +41,7 @@ fn table_of_a_guest_in_a_swap_space() {
             run("mkswap", &[&image]);
             let header = read_at(image, Extent::new(0, 8));
             run_with_input("sfdisk -q --force", image, table);
-            // sfdisk takes the header of a swap space away if asked to.
+            // sfdisk may have wiped the header of the swap space: write it again.
             write_at(image, 4086, &header[4086..]);
             put(&bench, image, mib(1, 20), "mke2fs -q -F -t ext4");
         });
@@ -49,7 +50,7 @@ fn table_of_a_guest_in_a_swap_space() {
     }
 }
 
-/// What is left of an ext4 under a guest's table, the other way round.
+/// The reverse: the partition table of a guest over the remains of an ext4.
 #[test]
 fn old_ext4_under_the_table_of_a_guest() {
     if !have(&["sgdisk", "sfdisk", "mke2fs"]) {
@@ -78,7 +79,7 @@ fn swap_smaller_than_its_partition() {
     let map = map_of(&disk);
     assert!(map.partitions[0].filesystem.as_ref().unwrap().understood);
     assert_eq!(map.warnings, [""; 0]);
-    // Zeros behind the end as well.
+    // Everything after the end of the swap space is allocated, even zeros.
     let free = map.allocated.gaps_within(map.window);
     assert_eq!(free.runs(), [Extent::between((1 << 11) + 256, 17 << 11)]);
     assert!(ends(mib(1, 48)).into_iter().all(|end| map.allocated.contains(end)));
@@ -99,7 +100,7 @@ fn swap_on_a_mirror_with_its_superblock_at_the_end() {
     assert_whole(&map_of(&disk), mib(1, 48), &["swap", "linux_raid_member"]);
 }
 
-/// Boot code is no table, and an empty table claims nothing.
+/// Boot code is not a partition table, and an empty table claims nothing.
 #[test]
 fn boot_sectors_are_no_tables() {
     if !have(&["sgdisk", "mke2fs", "mkfs.fat"]) {
@@ -120,7 +121,7 @@ fn boot_sectors_are_no_tables() {
         assert_eq!(map.warnings, [""; 0]);
         assert!(map.partitions[0].filesystem.as_ref().unwrap().understood);
     }
-    // FAT, whose boot sector has the mark of a table; with a partition in it nobody knows.
+    // The boot sector of FAT ends with the magic of a table. If it also has a partition entry, the range is ambiguous.
     for fat in ["-F 16", "-F 32 -s 1"] {
         let bench = Bench::new();
         let disk = partition_of(&bench, |image| drop(run(&format!("mkfs.fat {fat}"), &[&image])));
@@ -132,7 +133,7 @@ fn boot_sectors_are_no_tables() {
     }
 }
 
-/// What another btrfs left in free space is no reason to distrust an ext4, but one to distrust a swap header.
+/// A superblock of an old btrfs in free space is no reason to distrust an ext4, but it makes a swap header doubtful.
 #[test]
 fn copies_of_superblocks() {
     if !have(&["mke2fs", "mkswap"]) {
@@ -147,7 +148,7 @@ fn copies_of_superblocks() {
     }
 }
 
-/// Signatures at the start, inside and at the end, beside each filesystem that is understood.
+/// Each filesystem that is understood, with a second signature at the start, inside or at the end of its range.
 #[test]
 fn every_second_signature_means_whole() {
     if !have(&["mke2fs", "mkswap", "mkfs.fat"]) {
@@ -174,6 +175,7 @@ fn every_second_signature_means_whole() {
         run(mkfs, &[&disk]);
         assert!(!map_of(&disk).allocated.contains(mib(0, 40)), "{mkfs}");
         for (second, offset, magic) in seconds {
+            // The sectors that the magic touches, to restore them afterwards.
             let sectors = Extent::new(offset / 512, 2.min((size - offset / 512 * 512) / 512));
             let before = read_at(&disk, sectors);
             write_at(&disk, offset, magic);
@@ -183,7 +185,7 @@ fn every_second_signature_means_whole() {
     }
 }
 
-/// An array of whole disks: its superblock is at the end of the disk, behind the last partition.
+/// A member of an array of whole disks: its superblock is at the end of the disk, after the last partition.
 #[test]
 fn a_signature_beside_the_table_of_a_disk() {
     if !have(&["sfdisk", "mke2fs"]) {
@@ -201,7 +203,7 @@ fn a_signature_beside_the_table_of_a_disk() {
     assert_whole(&map_of(&disk), mib(0, 64), &["the disk", "ddf_raid_member"]);
 }
 
-/// Where the ends of a disk and of its last partition meet, a signature is the partition's.
+/// If the disk and its last partition end at the same place, a signature there belongs to the partition.
 #[test]
 fn the_last_partition_of_a_disk_may_be_a_member() {
     if !have(&["sfdisk", "mke2fs"]) {
@@ -217,7 +219,7 @@ fn the_last_partition_of_a_disk_may_be_a_member() {
     assert_whole(&map, mib(33, 31), &["partition 2", "linux_raid_member"]);
 }
 
-/// What the formats' own tools make, by the names that blkid has for it.
+/// A survey recognises what the tools of each format make, and names it as blkid does.
 #[test]
 fn what_tools_make_is_known() {
     const MAKERS: [(&str, &str); 14] = [
@@ -256,13 +258,13 @@ fn what_tools_make_is_known() {
         let map = map_of(&disk);
         assert_eq!(map.partitions[0].filesystem.as_ref().unwrap().kind, kind, "{line}: {:?}", map.warnings);
         assert_whole(&map, mib(0, 160), &[&format!("the free space of {kind} is not known")]);
-        // And beside a swap space, whose header leaves most of them alone.
+        // Together with a swap header, whose magic overwrites hardly any of the other formats.
         write_at(&disk, 4086, b"SWAPSPACE2");
         assert_whole(&map_of(&disk), mib(0, 160), &["swap", kind]);
     }
 }
 
-/// Labels of other systems: known only as something that is not understood.
+/// Partition tables of other systems are recognised, but not understood.
 #[test]
 fn tables_of_other_systems() {
     if !have(&["sfdisk", "parted", "mke2fs"]) {
@@ -272,7 +274,7 @@ fn tables_of_other_systems() {
         let bench = Bench::new();
         let disk = bench.sparse_file("disk", 64 << 20);
         match label {
-            // A partition that begins with the disk, as Solaris has them.
+            // The partition starts at sector 0, as on Solaris.
             "sun" => run_with_input("sfdisk -q", &disk, "label: sun\n1: start=0, size=112455, type=83\n"),
             "sgi" => run_with_input("sfdisk -q", &disk, "label: sgi\n"),
             "aix" => write_at(&disk, 0, b"\xC9\xC2\xD4\xC1"),
@@ -286,7 +288,7 @@ fn tables_of_other_systems() {
         assert_eq!((map.table, map.partitions.len()), (TableKind::None, 1), "{label}");
         assert_eq!(map.partitions[0].filesystem.as_ref().unwrap().kind, label);
         assert_whole(&map, mib(0, 64), &[&name]);
-        // Beside an ext4 that begins with the disk, and beside a boot record.
+        // Together with an ext4 that starts at sector 0, and together with a boot record.
         let sector = read_at(&disk, Extent::new(0, 32));
         if label != "amiga" {
             run("mke2fs -q -F -t ext4 -b 4096", &[&disk]);
@@ -304,7 +306,7 @@ fn tables_of_other_systems() {
     }
 }
 
-/// 100 MiB: partition 1 of the GPT with an ext4 at 1 MiB; zeros behind.
+/// A disk of 100 MiB with a GPT: partition 1 at 1 MiB holds an ext4, the rest is zeros.
 fn gpt(bench: &Bench) -> PathBuf {
     let disk = bench.sparse_file("disk", 100 << 20);
     run("sgdisk -o -n 1:1M:+40M", &[&disk]);
@@ -321,7 +323,7 @@ fn boot_record_and_gpt_that_disagree() {
     let bench = Bench::new();
     let disk = gpt(&bench);
     let sector = read_at(&disk, Extent::new(0, 1));
-    // A partition at 60 MiB that only the boot record knows.
+    // A partition at 60 MiB that is only in the boot record.
     let mut slot = [0; 16];
     slot[4] = 0x83;
     slot[8..12].copy_from_slice(&(60u32 << 11).to_le_bytes());
@@ -329,7 +331,7 @@ fn boot_record_and_gpt_that_disagree() {
     write_at(&disk, 446 + 16, &slot);
     assert_whole(&map_of(&disk), mib(0, 100), &["a partition that the GPT lacks"]);
     write_at(&disk, 0, &sector);
-    // Linux does not look for a GPT then, other programs do.
+    // With this protective entry Linux does not look for a GPT, but other programs do.
     write_at(&disk, 446 + 8, &[2]);
     assert_whole(&map_of(&disk), mib(0, 100), &["does not begin with the second block"]);
 }
@@ -341,20 +343,20 @@ fn copies_of_a_gpt_that_disagree() {
     }
     let bench = Bench::new();
     let disk = gpt(&bench);
-    // Names alone may differ.
+    // A difference in names only is accepted.
     let before = read_at(&disk, Extent::new(0, 34));
     run("sgdisk -c 1:renamed", &[&disk]);
     write_at(&disk, 0, &before);
     let map = map_of(&disk);
     assert_eq!(map.warnings, ["the GPT and its backup differ; the primary counts"]);
     assert!(!map.allocated.contains(mib(1, 40)));
-    // A second partition that only the backup has.
+    // A second partition that is only in the backup.
     run("sgdisk -n 2:60M:+10M", &[&disk]);
     write_at(&disk, 0, &before);
     assert_whole(&map_of(&disk), mib(0, 100), &["its backup disagree"]);
 }
 
-/// A backup at the end of the disk counts, wherever the primary says that its own is.
+/// A backup at the end of the disk counts, even if the primary says that its backup is elsewhere.
 #[test]
 fn old_backup_of_a_gpt_at_the_end_of_a_disk() {
     if !have(&["sgdisk", "sfdisk", "mke2fs"]) {
@@ -362,18 +364,18 @@ fn old_backup_of_a_gpt_at_the_end_of_a_disk() {
     }
     let bench = Bench::new();
     let larger = gpt(&bench);
-    // The image of a smaller disk on it: its backup is where it was, the old one at the end is of another table.
+    // Write the image of a smaller disk over it: the new backup is at 80 MiB, and the old one at the end remains.
     let disk = bench.sparse_file("smaller", 80 << 20);
     run("sgdisk -o -n 1:2M:+30M", &[&disk]);
     write_at(&larger, 0, &std::fs::read(&disk).unwrap());
     assert_whole(&map_of(&larger), mib(0, 100), &["its backup disagree"]);
-    // Without the old one it is a disk that has grown.
+    // Without the old backup, the disk looks like one that has grown.
     write_at(&larger, (100 << 20) - 512, &[0; 512]);
     assert_eq!(
         map_of(&larger).warnings[0],
         "partition 1 is captured whole: it holds no filesystem that is known"
     );
-    // A boot record in place of the GPT, whose backup is left.
+    // A boot record replaces the GPT, but the backup of the GPT remains.
     let disk = bench.sparse_file("third", 64 << 20);
     run("sgdisk -o -n 1:1M:+30M", &[&disk]);
     let end = read_at(&disk, Extent::new((64 << 11) - 33, 33));

@@ -1,5 +1,5 @@
-//! Random damage to every table and filesystem: a survey neither panics nor hangs, its map stays in bounds, and
-//! what was allocated before the damage is still taken.
+//! Damages every kind of table and filesystem at random: a survey neither panics nor hangs, its map stays within the
+//! disk, and every sector that was allocated before the damage still is.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
 mod common;
@@ -13,7 +13,7 @@ use common::{Bench, have, run, run_with_input};
 use disk::device::MemoryDisk;
 use disk::{SurveyOptions, WriteAt, survey};
 
-/// Images on a medium of random bytes: how each is made, and its size in KiB.
+/// The command that makes each image on a file of random bytes, and the size of the file in KiB.
 const IMAGES: &[(&str, u64)] = &[
     ("mke2fs -q -F -t ext4 -b 1024 -g 512 -d TREE", 4096),
     ("mke2fs -q -F -t ext4 -b 1024 -g 512 -O meta_bg,^resize_inode,^flex_bg -d TREE", 4096),
@@ -67,7 +67,7 @@ fn allocated(disk: &MemoryDisk, context: &str) -> ExtentSet {
     map.allocated
 }
 
-/// One to four places to damage, most of them where structures stand, each with its new byte.
+/// One to four offsets with their new bytes, most of them in tables and metadata.
 fn damage(sound: &[u8], chance: &mut Chance) -> Vec<(usize, u8)> {
     let len = sound.len() as u64;
     (0..=chance.below(4))
@@ -90,8 +90,8 @@ fn damage(sound: &[u8], chance: &mut Chance) -> Vec<(usize, u8)> {
         .collect()
 }
 
-/// How many entries the root folder of FAT12 and FAT16 has stands in one place only: who changes it moves all files,
-/// and nothing in the filesystem tells.
+/// Whether the damage changes the number of root folder entries of a FAT12 or FAT16. This number has no copy and no
+/// checksum: a wrong one moves all files, and a survey cannot notice.
 fn moves_files(line: &str, (at, _): (usize, u8)) -> bool {
     line.starts_with("mkfs.fat") && matches!(at, 17 | 18)
 }
@@ -118,7 +118,7 @@ fn damage_never_loses_what_was_allocated() {
     }
 }
 
-/// A disk that is shorter than its table and filesystems say, down to nothing.
+/// A disk that is shorter than its table and filesystems say, down to an empty one.
 #[test]
 fn truncation_is_no_panic() {
     if !have(&["mke2fs", "mkfs.fat", "mcopy", "mkswap", "sgdisk", "sfdisk"]) {

@@ -1,5 +1,5 @@
-//! Files and loop devices as sources and targets: what reading, writing, zeroing, discarding and reading back do, and
-//! what a preflight refuses.
+//! Tests files and loop devices as sources and targets: reading, writing, zeroing, discarding, reading back, and the
+//! refusals of a preflight.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
 mod common;
@@ -22,7 +22,7 @@ fn refusal(target: &Path, needed: Geometry) -> String {
     error.to_string()
 }
 
-/// Everything that a target promises, on any medium.
+/// Checks all operations of a target; the results must be the same on every medium.
 fn exercise(path: &Path, options: &TargetOptions) {
     let target = open_target(path, options).unwrap();
     let unit = u64::from(target.geometry().logical_sector_bytes);
@@ -62,7 +62,7 @@ fn sparse_file() {
         assert!(fs::metadata(&path).unwrap().blocks() >= 2048, "there is room");
         assert!(target.reserve(0, u64::MAX >> 2).is_err(), "for so much there is none");
         drop(target);
-        // An existing file is grown, never cut.
+        // An existing file grows to `create_size`, but is not cut to it.
         let grown = open_target(&path, &TargetOptions { create_size: Some(65 << 20), ..Default::default() });
         assert_eq!(grown.unwrap().geometry().size_bytes, 65 << 20);
         let same = open_target(&path, &TargetOptions { create_size: Some(1 << 20), ..Default::default() });
@@ -132,7 +132,7 @@ fn disk_with_sectors_of_4096_bytes() {
         .unwrap();
     let by_device = map_of(&device.0);
     drop(device);
-    // The file does not know its sector size; its table does.
+    // A file has no sector size of its own: the survey takes it from the GPT.
     let by_file = map_of(&file);
     for map in [&by_device, &by_file] {
         assert_eq!(map.geometry.logical_sector_bytes, 4096);
@@ -179,7 +179,7 @@ fn preflight_refuses_in_clear_words() {
     run("mount", &[&device.0, &place]);
     let words = std::panic::catch_unwind(|| refusal(&device.0, fits));
     let opened = open_target(&device.0, &TargetOptions::default()).map(drop);
-    // What is mounted is dirty until it is not.
+    // The journal of a mounted filesystem counts as not replayed.
     let map = std::panic::catch_unwind(|| map_of(&device.0));
     run("umount", &[&place]);
     assert!(words.unwrap().ends_with("mounted here`"));

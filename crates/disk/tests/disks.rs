@@ -1,5 +1,5 @@
-//! Whole disks as sfdisk and sgdisk lay them out: restored from their allocated sectors alone, their tables and
-//! filesystems are whole; and what is damaged or unknown is taken whole, with the reason.
+//! Tests whole disks that sfdisk and sgdisk have partitioned. A disk restored from its allocated sectors alone has
+//! intact tables and filesystems. Damaged or unknown parts are captured whole, and a warning says why.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
@@ -29,7 +29,7 @@ fn numbers(map: &DiskMap) -> Vec<(u32, Option<&'static str>)> {
     map.partitions.iter().map(|p| (p.number, p.filesystem.as_ref().map(|fs| fs.kind))).collect()
 }
 
-/// GPT: BIOS boot, EFI system, root, swap, something unknown; gaps before and behind the swap space.
+/// A disk with a GPT: BIOS boot, EFI system, root, swap and an unknown partition; gaps before and after the swap space.
 fn gpt_disk(bench: &Bench) -> PathBuf {
     let disk = bench.sparse_file("disk", 160 << 20);
     let layout = "-n 1:1M:+1M -t 1:ef02 -n 2:2M:+40M -t 2:ef00 -c 2:EFI -n 3:42M:+64M -c 3:root -n 4:120M:+16M \
@@ -42,7 +42,7 @@ fn gpt_disk(bench: &Bench) -> PathBuf {
     disk
 }
 
-/// Restores `disk` by its map and holds tables and filesystems of the copy against it.
+/// Restores `disk` from its map, and checks the tables and filesystems of the copy.
 fn assert_restores(bench: &Bench, disk: &Path, map: &DiskMap) {
     let restored = bench.restore(disk, map);
     assert_eq!(
@@ -81,7 +81,7 @@ fn gpt_with_everything() {
     let root = map.partitions[2].filesystem.as_ref().unwrap();
     assert_eq!(root.uuid.as_deref(), Some("11111111-2222-3333-4444-555555555555"));
     assert_eq!(map.warnings, ["partition 5 is captured whole: it holds no filesystem that is known"]);
-    // Gaps are allocated, zeros as well; of the swap space only both ends are.
+    // Gaps are allocated even if they are zeros. Only both ends of the swap space are allocated.
     assert!(map.allocated.contains(mib(106, 14)) && map.allocated.contains(mib(136, 4)));
     let swap = [Extent::new(120 << 11, 256), Extent::new((136 << 11) - 256, 256)];
     assert_eq!(map.allocated.within(mib(120, 16)).collect::<Vec<_>>(), swap);
@@ -107,7 +107,7 @@ fn damaged_gpt_falls_back_to_its_backup_and_then_to_the_whole_disk() {
         assert_eq!(map.warnings[0], "the primary GPT is damaged; its backup is used");
         write_at(&disk, offset, &[byte]);
     }
-    // The bounds of a partition: what is left of the primary may be newer than its backup.
+    // Damage the bounds of a partition: the damaged primary may be newer than its backup, so neither is trusted.
     write_at(&disk, 1024 + 40, &[0x7F]);
     let map = map_of(&disk);
     assert!(map.warnings.iter().any(|warning| warning.contains("disagrees")), "{:?}", map.warnings);
@@ -136,21 +136,21 @@ fn hybrid_and_forgotten_gpt() {
     let map = map_of(&disk);
     assert_eq!((map.table, &map.partitions), (TableKind::Gpt, &good.partitions));
     assert_restores(&bench, &disk, &map);
-    // Without the entry that announces it a GPT is none, and yet nobody knows what was meant.
+    // Without its protective entry a GPT is not valid, but it may still be in use: the disk is ambiguous.
     write_at(&disk, 446, &[0; 64]);
     let map = map_of(&disk);
     assert_eq!(map.warnings, ["the disk (gpt) is captured whole: it holds a gpt partition table"]);
     assert_eq!(map.allocated.runs(), [map.window]);
 }
 
-/// MBR: one primary, an extended with three logical partitions, one primary behind.
+/// A disk with an MBR: a primary partition, an extended one with three logical partitions, and two more primaries.
 fn mbr_disk(bench: &Bench) -> PathBuf {
     let disk = bench.sparse_file("disk", 200 << 20);
     let script = "label: dos\nlabel-id: 0xcafef00d\nstart=1MiB, size=40MiB, type=6, bootable\n\
                   start=42MiB, size=100MiB, type=5\nstart=150MiB, size=20MiB, type=82\n\n\
                   start=43MiB, size=32MiB, type=83\nstart=80MiB, size=8MiB, type=83\n\
                   start=90MiB, size=40MiB, type=83\n";
-    // The fourth slot stays empty, so that logical partitions begin with 5.
+    // Fill the fourth slot too, so that sfdisk makes the partitions that follow logical.
     let script = script.replace("type=82\n\n", "type=82\nstart=170MiB, size=1MiB, type=da\n");
     run_with_input("sfdisk -q", &disk, &script);
     put(bench, &disk, mib(1, 40), "mkfs.fat -F 16");
@@ -198,7 +198,7 @@ fn damaged_chain_of_logical_partitions_is_taken_whole() {
     let disk = mbr_disk(&bench);
     let first = 42 << 20;
     let link = read_at(&disk, Extent::new(first / 512, 1))[462..478].to_vec();
-    // To itself, out of the disk, to a sector that is no boot record.
+    // Links to the record itself, to a place outside the disk, and to a sector that is not a boot record.
     for start in [0u32, u32::MAX, 5] {
         let mut bad = link.clone();
         bad[8..12].copy_from_slice(&start.to_le_bytes());
@@ -248,7 +248,7 @@ fn overlapping_partitions_are_taken_whole() {
     run_with_input("sfdisk -q", &disk, script);
     put(&bench, &disk, Extent::new(2048, 20_480), "mkswap");
     put(&bench, &disk, Extent::new(40_960, 20_480), "mkswap");
-    // sfdisk refuses to make such a table: shift the second partition by hand.
+    // sfdisk refuses to make such a table, so move the second partition by hand.
     write_at(&disk, 446 + 16 + 8, &10_240u32.to_le_bytes());
     let map = map_of(&disk);
     assert!(map.allocated.contains(Extent::between(2048, 22_528)), "{:?}", map.partitions);
@@ -256,7 +256,7 @@ fn overlapping_partitions_are_taken_whole() {
 }
 
 type Change = fn(&Path);
-/// How it is made, MiB, what is done to it then, and the warning.
+/// Command that makes the filesystem, size in MiB, change made to it afterwards, and expected warning.
 const NOT_UNDERSTOOD: [(&str, u64, Change, &str); 12] = [
     ("mkfs.xfs -q", 320, |_| {}, "the disk (xfs) is captured whole: the free space of xfs is not known"),
     ("mkfs.btrfs -q", 128, |_| {}, "the free space of btrfs"),
@@ -287,7 +287,7 @@ const NOT_UNDERSTOOD: [(&str, u64, Change, &str); 12] = [
     ("mke2fs -q -F -t ext2 -b 1024", 32, |disk| ext(disk, "set_bg 2 free_blocks_count 7"), "free clusters"),
 ];
 
-/// Formats that are recognised but not read, and what makes a known one untrustworthy.
+/// Formats that are recognised but not understood, and states in which an understood format is not trusted.
 #[test]
 fn what_is_not_understood_is_taken_whole_and_named() {
     if !have(&["mkfs.xfs", "mkfs.btrfs", "mke2fs", "mkswap", "tune2fs", "debugfs"]) {
@@ -296,7 +296,7 @@ fn what_is_not_understood_is_taken_whole_and_named() {
     for (mkfs, mib, change, why) in NOT_UNDERSTOOD {
         let bench = Bench::new();
         let disk = bench.random_file("disk", mib << 20, mib);
-        // A medium of random bytes begins with neither a boot record nor a filesystem.
+        // Random bytes at the start could look like a boot record or a filesystem.
         write_at(&disk, 0, &[0; 1 << 17]);
         run(mkfs, &[&disk]);
         change(&disk);

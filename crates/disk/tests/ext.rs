@@ -1,5 +1,5 @@
-//! ext2, ext3 and ext4 as mke2fs makes them, over the matrix of features: what a survey calls free is exactly what
-//! e2fsprogs calls free, and a disk restored from the rest alone is whole.
+//! Tests ext2, ext3 and ext4 with a matrix of mke2fs features: a survey leaves out exactly the blocks that e2fsprogs
+//! reports as free, and a disk restored from the other blocks alone is intact.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use base::{Extent, ExtentSet};
 use common::{Bench, have, map_of, output, paths, populate, run, show};
 
-/// Options of mke2fs and the size of the filesystem in MiB.
+/// mke2fs options and the size of the filesystem in MiB.
 const MATRIX: &[(&str, u64)] = &[
     ("-t ext4", 64),
     ("-t ext4 -b 4096", 140),
@@ -51,7 +51,7 @@ const MATRIX: &[(&str, u64)] = &[
     ("-t ext2 -b 1024 -N 16 -m 0", 1),
 ];
 
-/// A filesystem with files in it, some of them deleted again, on a medium of random bytes.
+/// Makes a filesystem over random bytes, fills it with files and deletes some of them.
 fn make(bench: &Bench, options: &str, mib: u64) -> std::path::PathBuf {
     let tree = bench.tree("tree");
     if mib > 20 && !options.contains("-r 0") {
@@ -63,7 +63,7 @@ fn make(bench: &Bench, options: &str, mib: u64) -> std::path::PathBuf {
     let image = bench.random_file("image", mib << 20, 7);
     let line = format!("mke2fs -F -q -L label {options} -d {}", tree.display());
     run(&line, &[&image]);
-    // Free space in the middle, so that free and used alternate.
+    // Delete every third file, so that free and used blocks alternate.
     if mib > 20 && !options.contains("-r 0") {
         let mut script = String::new();
         for n in (0..300).step_by(3) {
@@ -71,14 +71,14 @@ fn make(bench: &Bench, options: &str, mib: u64) -> std::path::PathBuf {
         }
         writeln!(script, "rm /deep/file8").unwrap();
         debugfs(bench, &image, &script);
-        // debugfs leaves the blocks of extended attributes behind; quotas are right only after a second look.
+        // debugfs does not free the blocks of extended attributes, and quotas need a second run of e2fsck.
         output("e2fsck -fy", &[&image]);
         assert!(output("e2fsck -fy", &[&image]).status.code() <= Some(1), "mke2fs {options}");
     }
     image
 }
 
-/// The blocks that dumpe2fs calls free, in sectors.
+/// The blocks that dumpe2fs reports as free, in sectors.
 fn free_by_e2fsprogs(image: &Path) -> ExtentSet {
     let text = run("dumpe2fs", &[&image]);
     let field = |name: &str| {
@@ -94,7 +94,7 @@ fn free_by_e2fsprogs(image: &Path) -> ExtentSet {
         .map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (first, last) = (first.parse::<u64>().unwrap(), last.parse::<u64>().unwrap());
-            // With bigalloc it names the first block of the last cluster.
+            // With bigalloc the range ends with the first block of its last cluster.
             let behind = if cluster_sectors > sectors {
                 last * sectors + cluster_sectors
             } else {
@@ -105,7 +105,7 @@ fn free_by_e2fsprogs(image: &Path) -> ExtentSet {
         .collect()
 }
 
-/// All that debugfs says of all files, and their bytes, are the same in both images.
+/// Checks that all files have the same content in both images, and the same attributes according to debugfs.
 fn assert_same_files(bench: &Bench, image: &Path, restored: &Path, options: &str) {
     let [before, after] = [(image, "before"), (restored, "after")].map(|(image, name)| {
         let out = bench.path(name);
@@ -130,7 +130,7 @@ fn assert_same_files(bench: &Bench, image: &Path, restored: &Path, options: &str
             );
         }
     }
-    // Inode, owner, mode, times, link count, blocks, extended attributes.
+    // Compare inode, owner, mode, times, link count, blocks and extended attributes.
     let mut script = String::new();
     for name in &names {
         writeln!(script, "stat \"/{0}\"\nea_list \"/{0}\"", name.display()).unwrap();
@@ -168,7 +168,7 @@ fn free_space_is_what_e2fsprogs_says_and_restored_disks_are_whole() {
         assert_eq!(filesystem.label.as_deref(), Some("label"), "mke2fs {options}");
 
         let free = map.allocated.gaps_within(map.window);
-        // Both ends are taken whatever they hold.
+        // A survey captures both ends of every filesystem, used or not.
         let mut expected = free_by_e2fsprogs(&image);
         common::ends(map.window).into_iter().for_each(|end| expected.remove(end));
         assert_eq!(show(&free), show(&expected), "free sectors after mke2fs {options}");

@@ -1,4 +1,4 @@
-//! FAT12, FAT16 and FAT32 as mkfs.fat makes them: restored from their allocated sectors alone, they are whole.
+//! Tests FAT12, FAT16 and FAT32 as mkfs.fat makes them: a disk restored from its allocated sectors alone is intact.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use base::Chance;
 use common::{Bench, have, map_of, paths, run};
 
-/// Options of mkfs.fat, size in MiB, and the bytes of a cluster.
+/// mkfs.fat options, size in MiB, and cluster size in bytes.
 const MATRIX: &[(&str, u64, u32)] = &[
     ("-F 12 -s 1", 2, 512),
     ("-F 12 -s 8 -r 256", 15, 4096),
@@ -40,7 +40,7 @@ fn make(bench: &Bench, options: &str, mib: u64) -> PathBuf {
     for name in fs::read_dir(&tree).unwrap() {
         run("mcopy -s -i", &[&image, &name.unwrap().path(), &"::"]);
     }
-    // Holes between what is left.
+    // Delete every fourth file, so that free and used clusters alternate.
     for n in (0..60).step_by(4) {
         let folder = ["", "folder", "folder/deeper"][n % 3];
         let name = format!("{folder}/a long name {n}.data");
@@ -86,7 +86,7 @@ fn restored_disks_are_whole_and_free_clusters_are_left_out() {
         let (used, all) = clusters.split_once('/').unwrap();
         let free =
             (all.parse::<u64>().unwrap() - used.parse::<u64>().unwrap()) * u64::from(cluster_bytes) / 512;
-        // Both ends are taken, and fsck.fat does not say how much of them is free.
+        // A survey captures both ends, used or not. fsck.fat does not tell how much of them is free, so allow a range.
         let taken_anyway: u64 = common::ends(map.window).iter().map(|end| end.count).sum();
         let left_out = map.allocated.gaps_within(map.window).sectors();
         let range = free.saturating_sub(taken_anyway)..=free;
@@ -97,13 +97,13 @@ fn restored_disks_are_whole_and_free_clusters_are_left_out() {
     }
 }
 
-/// Each of these leaves a filesystem whose tables are not to be trusted.
+/// Each case makes a filesystem whose tables cannot be trusted.
 #[test]
 fn dirty_or_contradictory_is_taken_whole() {
     if !have(&["mkfs.fat"]) {
         return;
     }
-    // Width, MiB, offset, byte, and what the warning says.
+    // mkfs.fat options, size in MiB, offset to damage, new byte, and a word of the warning.
     let cases: [(&str, u64, u64, u8, &str); 7] = [
         ("-F 16 -s 4 -R 4", 32, 0x25, 1, "unmounted"),
         ("-F 32 -s 1", 40, 0x41, 1, "unmounted"),

@@ -1,4 +1,5 @@
-//! Sources that others use or write: what is recognised before they are read, and what is seen afterwards.
+//! Tests sources that are in use or written during a capture: which writers are found before it, and which changes are
+//! detected after it. Also tests freezing, recognition of container formats, and places.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
 mod common;
@@ -13,7 +14,7 @@ use base::ErrorKind;
 use common::{Bench, Loop, have, is_root, output, run};
 use disk::{Freezer, ReadAt, SurveyOptions, Watch, container_of, open_source, place_of, writers};
 
-/// What a watch says of the source at `path` after `act`.
+/// The changes that a watch of the source at `path` reports after `act`.
 fn changes(path: &Path, act: impl FnOnce()) -> Vec<String> {
     let (source, options) = (open_source(path).unwrap(), SurveyOptions::default());
     let known = writers(&source, &options).unwrap();
@@ -23,7 +24,7 @@ fn changes(path: &Path, act: impl FnOnce()) -> Vec<String> {
     watch.changes().unwrap()
 }
 
-/// How `path` is in use, in words.
+/// The uses of `path` that may write to it, as phrases.
 fn uses(path: &Path) -> Vec<String> {
     let found = writers(&open_source(path).unwrap(), &SurveyOptions::default()).unwrap();
     found.into_iter().map(|writer| writer.how).collect()
@@ -70,7 +71,7 @@ fn what_a_truncated_file_has_lost_is_no_hole() {
 fn every_change_of_a_file_is_seen() {
     let bench = Bench::new();
     for path in [bench.path("file"), bench.tree("file")] {
-        // Written just now, and again in what may be the same tick of the clock.
+        // The next change may come within the same tick of the clock as this one, and must still be seen.
         fs::write(&path, vec![7; 1 << 20]).unwrap();
         assert_eq!(changes(&path, || {}), [""; 0]);
         assert_eq!(changes(&path, || drop(fs::read(&path).unwrap())), [""; 0]);
@@ -79,7 +80,7 @@ fn every_change_of_a_file_is_seen() {
         assert_eq!(cut, ["was cut from 1.0 MiB to 4.0 KiB (1048576 and 4096 bytes)"]);
         let grown = changes(&path, || write(&path, b"x", 4096));
         assert_eq!(grown, ["grew from 4.0 KiB to 4.0 KiB (4096 and 4097 bytes)"]);
-        // As `rsync --times` and `cp --preserve` leave it.
+        // `rsync --times` and `cp --preserve` set back the time of modification like this.
         let back = changes(&path, || {
             let modified = fs::metadata(&path).unwrap().modified().unwrap();
             write(&path, b"y", 0);
@@ -101,7 +102,7 @@ fn a_file_that_somebody_has_open_for_writing_is_in_use() {
         let found = uses(&path);
         let own = format!("(process {})", std::process::id());
         assert!(found[0].starts_with("is open for writing by `") && found[0].ends_with(&own), "{found:?}");
-        // Opened after the watch began.
+        // A writer that opens the file after the watch began.
         drop(writer);
         let mut late = None;
         let found = changes(&path, || late = Some(File::options().append(true).open(&path).unwrap()));
@@ -129,7 +130,7 @@ fn writes_to_a_device_are_seen() {
     assert_eq!(changes(&device.0, read), [""; 0]);
     let written = changes(&device.0, || write(&device.0, &[9; 4096], 4096));
     assert_eq!(written, ["was written meanwhile (4.0 KiB)"]);
-    // Still in the page cache when the watch ends.
+    // The bytes are still in the page cache when the watch ends.
     let mut open = None;
     let written = changes(&device.0, || {
         let file = File::options().write(true).open(&device.0).unwrap();
@@ -144,7 +145,7 @@ fn writes_to_a_device_are_seen() {
         run("losetup -c", &[&device.0]);
     });
     assert!(grown[0].starts_with("grew from 8.0 MiB to 16.0 MiB"), "{grown:?}");
-    // Through the loop device its file changes, too.
+    // A write to the loop device also changes its file.
     let through = changes(&file, || write(&device.0, &[3; 4096], 0));
     assert_eq!(through, ["was written meanwhile"]);
 }
@@ -155,7 +156,7 @@ fn writes_past_the_block_layer_are_seen() {
     if !is_root() || !control.exists() {
         return;
     }
-    // Reading this makes a device; it is counted by the driver itself.
+    // A read of `hot_add` creates a device. Its driver counts writes itself.
     let number = fs::read_to_string(control.join("hot_add")).unwrap().trim().to_owned();
     fs::write(format!("/sys/block/zram{number}/disksize"), "8M").unwrap();
     let device = PathBuf::from(format!("/dev/zram{number}"));
@@ -183,7 +184,7 @@ fn what_a_filesystem_wrote_past_the_pages_of_its_disk_is_read() {
     run("mke2fs -q -F -t ext4 -b 4096", &[&device.0]);
     let mounted = Mounted::new(&device.0, bench.tree("here"), "");
     fs::write(mounted.0.join("file"), vec![1; 4096]).unwrap();
-    // Somebody read the whole disk; the mount keeps those pages.
+    // The first call fills the page cache with the whole disk, and the mount keeps those pages in it.
     let whole = || {
         let (source, options) = (open_source(&device.0).unwrap(), SurveyOptions::default());
         let freezer = Freezer::default();
@@ -221,7 +222,7 @@ fn filesystems_that_are_mounted_for_writing_are_in_use() {
         let seen = changes(&device.0, || late = Some(Mounted::new(&device.0, bench.tree("here"), "")));
         assert!(seen.contains(&format!("{how} by now")), "{make}: {seen:?}");
         drop(late);
-        // Mounted, written and gone again.
+        // Mounted, written and unmounted during the watch.
         let seen = changes(&device.0, || {
             let mounted = Mounted::new(&device.0, bench.tree("here"), "");
             fs::write(mounted.0.join("file"), "x").unwrap();
@@ -275,7 +276,7 @@ fn what_is_mounted_elsewhere_or_lies_on_devices_on_devices_is_in_use() {
         assert_eq!(uses(&below.0), std::slice::from_ref(&how));
         assert_eq!(uses(&file), [format!("is attached to `{}`, which {how}", name(&below))]);
     }
-    // Another namespace has it mounted, of which this process sees nothing.
+    // Mount it in another namespace, which this process cannot see.
     let mut child = Command::new("unshare")
         .args(["--mount", "sh", "-c", "mount \"$0\" \"$1\" && echo mounted && read end"])
         .args([&below.0, &place])
@@ -330,12 +331,12 @@ fn a_frozen_filesystem_stays_still_and_is_thawed() {
     freezer.thaw().unwrap();
     writer.join().unwrap();
     assert!(refusal(&mounted.0, &[]).contains("is not frozen any more"), "a signal may have thawed it");
-    // Thawed by its end alone.
+    // Dropping the freezer thaws the filesystem.
     let freezer = Freezer::default();
     freezer.freeze(&mounted.0, &[]).unwrap();
     drop(freezer);
     fs::write(mounted.0.join("after"), "x").unwrap();
-    // A filesystem in a file of it waits as well.
+    // A filesystem stored in a file of the frozen one blocks as well, so the freeze is refused.
     let inner = mounted.0.join("inner");
     File::create(&inner).unwrap().set_len(8 << 20).unwrap();
     let within = Loop::over(&inner, "");
@@ -373,7 +374,7 @@ fn disks_of_virtual_machines_and_compressed_files_are_recognised() {
         ("parallels", "Parallels"),
     ];
     for (index, (form, expected)) in forms.into_iter().enumerate() {
-        // As made, and with content.
+        // Test an empty disk and one with contents.
         let (empty, full) = (bench.path(&format!("empty{index}")), bench.path(&format!("full{index}")));
         run(&format!("qemu-img create -q -f {form}"), &[&empty, &"4M"]);
         assert_eq!(name(&empty), Some(expected), "{form}");

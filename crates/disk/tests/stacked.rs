@@ -1,6 +1,6 @@
-//! Disks with signatures stacked at random, held against libblkid: whatever it reports of the disk or of a partition is
-//! explained by the one filesystem whose free space is left out, or all of it is taken; and a disk restored from its
-//! allocated sectors alone, onto random bytes, is to blkid, wipefs, sfdisk and fsck what its source was.
+//! Compares surveys of disks with randomly stacked signatures with libblkid. If libblkid reports anything in a range
+//! that the one filesystem found there does not explain, the whole range must be captured. A disk restored from its
+//! allocated sectors alone, onto random bytes, must look to blkid, wipefs, sfdisk and fsck like its source.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
 
@@ -15,7 +15,7 @@ use common::stack::{self, Stacked, stack};
 use common::{Bench, ends, have, map_of, output, read_at, show};
 use disk::{DiskMap, TableKind, claims, open_source};
 
-/// What is checked of one disk.
+/// One disk to check, with its survey.
 struct Check<'a> {
     bench: &'a Bench,
     disk: &'a Path,
@@ -42,7 +42,7 @@ impl Check<'_> {
                 let kind = self.map.partitions[0].filesystem.as_ref().unwrap().kind;
                 self.assert_explained(whole, kind, &reports);
             } else {
-                // What stands at a place of a partition as well is that partition's.
+                // A signature that is also reported inside a partition belongs to that partition.
                 for (extent, found) in inside {
                     let moved: Vec<_> =
                         found.into_iter().map(|(kind, at)| (kind, at + extent.offset_bytes())).collect();
@@ -56,7 +56,8 @@ impl Check<'_> {
         self.assert_free_lies_in_filesystems();
     }
 
-    /// What wipefs reports of a range, each with its offset. The survey's own table knows all of it.
+    /// The signatures that wipefs reports in a range, each with its offset in bytes. Fails if the survey's own table of
+    /// signatures lacks one of them.
     fn reports(&self, range: Extent) -> BTreeSet<(String, u64)> {
         let path = self.bench.path("range");
         fs::write(&path, read_at(self.disk, range)).unwrap();
@@ -72,6 +73,7 @@ impl Check<'_> {
         reports
     }
 
+    /// Checks that all `reports` of a range belong to the filesystem `kind`, and that it is among them.
     fn assert_explained(&self, range: Extent, kind: &str, reports: &BTreeSet<(String, u64)>) {
         let kinds: BTreeSet<_> = reports.iter().map(|(kind, _)| family(kind)).collect();
         let others: Vec<_> =
@@ -81,12 +83,13 @@ impl Check<'_> {
         assert!(kinds.contains(family(kind)), "{range:?}: {}", self.context);
     }
 
-    /// Whether the boot record of a range has no partitions: then it claims nothing.
+    /// Whether the boot record of a range has no partitions. Such a record claims nothing.
     fn is_blank_record(&self, range: Extent) -> bool {
         read_at(self.disk, Extent::new(range.start, 1))[446..510].iter().all(|&byte| byte == 0)
     }
 
-    /// Every sector left out lies in a filesystem that is understood, before its end, and not at the ends of anything.
+    /// Checks that every free sector lies in a filesystem that is understood, and before the filesystem's end. The ends
+    /// of the disk and of each partition must be allocated.
     fn assert_free_lies_in_filesystems(&self) {
         let mut free = self.map.allocated.gaps_within(self.map.window);
         assert!(
@@ -105,7 +108,7 @@ impl Check<'_> {
         assert_eq!(free, ExtentSet::new(), "left out: {}: {}", show(&free), self.context);
     }
 
-    /// Sectors of the filesystem at `extent`, by its own fields.
+    /// Size of the filesystem at `extent` in sectors, according to its own superblock or header.
     fn end_of(&self, extent: Extent, kind: &str) -> u64 {
         let head = read_at(self.disk, Extent::new(extent.start, 8));
         let u16_at = |at: usize| u64::from(u16::from_le_bytes(head[at..at + 2].try_into().unwrap()));
@@ -125,7 +128,7 @@ impl Check<'_> {
         }
     }
 
-    /// The copy is to all programs what the source was.
+    /// Checks that the tools print the same for a restored copy as for the source.
     fn assert_restores(&self) {
         let copy = self.bench.restore(self.disk, self.map);
         let mut ranges = vec![(self.map.window, None)];
@@ -146,14 +149,15 @@ impl Check<'_> {
                 };
                 ["wipefs -n", "blkid -p", check].map(out)
             });
-            // A filesystem that was broken by what is under it may refer to blocks that it calls free.
+            // A filesystem that a later layer has damaged may use blocks that it marks as free, and those are not
+            // restored. So compare the output of fsck only if it succeeds on the source.
             let compared = if seen[0][2].0 == Some(0) { 3 } else { 2 };
             assert_eq!(seen[0][..compared], seen[1][..compared], "{range:?}: {}", self.context);
         }
     }
 }
 
-/// What `wipefs -n` finds in a file, each with its offset.
+/// The signatures that `wipefs -n` finds in a file, each with its offset in bytes.
 fn signatures(path: &Path) -> BTreeSet<(String, u64)> {
     let text = common::run("wipefs -n -O OFFSET,TYPE --noheadings -p", &[&path]);
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -164,8 +168,7 @@ fn signatures(path: &Path) -> BTreeSet<(String, u64)> {
     lines.map(parse).collect()
 }
 
-/// What the survey calls the signatures of a type; empty for a boot record, which says something only if it has
-/// partitions.
+/// The survey's name for a signature type of libblkid; empty for a protective MBR, which claims nothing by itself.
 fn family(kind: &str) -> &str {
     match kind {
         "ext2" | "ext3" | "ext4" | "jbd" => "ext",

@@ -1,9 +1,9 @@
-//! Aligned buffers, for direct reads from and writes to devices without a copy.
+//! Aligned buffers, for direct I/O (`O_DIRECT`) with a device.
 
-/// Alignment of every buffer in bytes: the largest that `O_DIRECT` requires.
+/// Alignment of every buffer in bytes: the strictest that `O_DIRECT` asks for.
 const ALIGNMENT: usize = 4096;
 
-/// A buffer whose first byte lies at a multiple of 4096.
+/// A buffer whose address in memory is a multiple of 4096.
 #[derive(Debug)]
 pub struct AlignedBuffer {
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl AlignedBuffer {
     /// The first `len` bytes.
     ///
     /// # Panics
-    /// If the buffer has fewer.
+    /// If the buffer is shorter than `len`.
     pub fn front(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= self.len);
         &mut self.bytes[self.start..self.start + len]

@@ -1,8 +1,9 @@
-//! The catalogue of a version: its distinct objects, with numbers that everybody who has the tree computes alike.
+//! The catalogue of a version: the list of its distinct objects, which gives each object a number.
 //! `formats/image.md`, "Numbers of objects".
 //!
-//! First the nodes, breadth first from the root, each at its first appearance; then the chunks, in the order of their
-//! first appearance on the disk. A server reads the tree from its store; a receiver gets it node by node.
+//! The numbers depend on the tree alone, so server and receivers use the same ones. Nodes come first: breadth first
+//! from the root, each where it first appears. Chunks follow, in the order of their first appearance on the disk. A
+//! server reads the tree from its store; a receiver builds the catalogue from the nodes as they arrive.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,14 +28,15 @@ pub struct Catalogue {
     disk: Box<DiskRecord>,
     root: Root,
     cipher: Cipher,
-    /// The nodes, decrypted.
+    /// Decrypted; a node's number is its index.
     nodes: Vec<Verified>,
     objects: Vec<ObjectRef>,
     ids: HashMap<Digest, u32>,
 }
 
 impl Catalogue {
-    /// Reads the catalogue of the version of `manifest`: its nodes come from `source` and are decrypted with `cipher`.
+    /// Builds the catalogue of the version of `manifest`. Reads all nodes from `source` and decrypts them with
+    /// `cipher`. Errors are those of `source`, of [`CatalogueBuilder::learn`] and of [`CatalogueBuilder::finish`].
     pub fn load(manifest: &Manifest, source: &dyn ObjectSource, cipher: &Cipher) -> Result<Self> {
         let mut builder = CatalogueBuilder::from_manifest(manifest, cipher.clone())?;
         loop {
@@ -49,7 +51,7 @@ impl Catalogue {
         }
     }
 
-    /// Number of nodes: objects 0 up to this number are nodes.
+    /// How many of the objects are nodes. These have the numbers from 0 to `heads() - 1`.
     #[must_use]
     pub fn heads(&self) -> u64 {
         self.nodes.len() as u64
@@ -61,41 +63,42 @@ impl Catalogue {
         &self.objects
     }
 
-    /// How its objects are encrypted.
+    /// How the objects are encrypted.
     #[must_use]
     pub fn cipher(&self) -> &Cipher {
         &self.cipher
     }
 
-    /// The number of the object of this digest.
+    /// The number of the object with this digest; `None` if the version does not contain it.
     #[must_use]
     pub fn id_of(&self, digest: &Digest) -> Option<u64> {
         self.ids.get(digest).map(|&id| u64::from(id))
     }
 
-    /// Bytes of all objects together: the cost of one transfer to a host that has none of them.
+    /// Length of all objects together, in bytes: what a receiver without any of them has to fetch.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| u64::from(object.len)).sum()
     }
 
-    /// Sizes of the image and its chunks.
+    /// How the image is divided into chunks.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Position of the image on its disk.
+    /// Where the image lay on its disk.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Partition table, partitions and filesystems of that disk.
+    /// What the capture found on that disk.
     pub(crate) fn disk(&self) -> &DiskRecord {
         &self.disk
     }
 
-    /// The chunks that are not free, ascending. All are known to lie inside the image.
+    /// The chunks that are not free, in ascending order. [`CatalogueBuilder::finish`] checked that they lie inside
+    /// the image.
     pub fn leaves(&self) -> Leaves<&Self> {
         Leaves::new(self, self.layout.chunk, &self.root)
     }
@@ -118,22 +121,24 @@ pub struct CatalogueBuilder {
     cipher: Cipher,
     nodes: Vec<Slot>,
     ids: HashMap<Digest, u32>,
-    /// The children of all nodes before this one have numbers.
+    /// The children of all nodes before this number have their numbers.
     expanded: usize,
-    /// Bytes of nodes that arrived before the nodes that contain their digests.
+    /// Nodes that arrived before their names were known, by number. Nothing has verified them yet.
     early: BTreeMap<u64, Bytes>,
 }
 
+/// A node whose name is known.
 #[derive(Debug)]
 struct Slot {
     object: ObjectRef,
     level: u8,
+    /// The decrypted node; `None` until it arrives.
     bytes: Option<Verified>,
 }
 
 impl CatalogueBuilder {
-    /// Knows only the root's digest so far; nodes are decrypted with `cipher`. `Corrupt` if the manifest contradicts
-    /// itself.
+    /// A builder that knows only the root's name, and decrypts nodes with `cipher`. `Corrupt` if the manifest
+    /// contradicts itself.
     pub fn from_manifest(manifest: &Manifest, cipher: Cipher) -> Result<Self> {
         let (layout, root) = (manifest.layout()?, manifest.root);
         let (origin, disk) = (manifest.origin, Box::new(manifest.disk.clone()));
@@ -146,35 +151,35 @@ impl CatalogueBuilder {
         Ok(builder)
     }
 
-    /// The numbers of nodes whose digests are known and whose bytes are missing, ascending. Empty if no node is
-    /// missing.
+    /// The numbers of the nodes whose names are known and whose bytes are missing, ascending. Empty when all nodes
+    /// are there.
     pub fn needed(&self) -> impl Iterator<Item = u64> + '_ {
         let slots = self.nodes.iter().enumerate().skip(self.expanded);
         slots.filter(|(_, slot)| slot.bytes.is_none()).map(|(id, _)| id as u64)
     }
 
-    /// Whether all nodes have arrived.
+    /// Whether all nodes are there.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.expanded == self.nodes.len()
     }
 
-    /// Digest and length of node `id`, if they are known by now.
+    /// The name of node `id`; `None` while its parent, or a node with a lower number than its parent, is missing.
     #[must_use]
     pub fn object(&self, id: u64) -> Option<ObjectRef> {
         usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(|slot| slot.object)
     }
 
-    /// Whether the bytes of node `id` have arrived, even if its digest is not known yet.
+    /// Whether the bytes of node `id` arrived. They are not verified before its name is known.
     #[must_use]
     pub fn has(&self, id: u64) -> bool {
         let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get(id));
         slot.is_some_and(|slot| slot.bytes.is_some()) || self.early.contains_key(&id)
     }
 
-    /// Accepts the bytes of node `id`, in any order. A node whose digest is not known yet is kept until its parent
-    /// arrives. Returns the kept nodes whose bytes contradict the digests in their parents; they must be fetched again.
-    /// `Corrupt` if `bytes` are not node `id`; then nothing changes.
+    /// Accepts the bytes of node `id`, in any order: a node whose name is not known yet is kept until it is known.
+    /// Returns the kept nodes that then turned out to be damaged, with their names; the caller has to fetch them
+    /// again. Errors about node `id` are those of [`Self::learn`].
     pub fn take(&mut self, id: u64, bytes: Bytes) -> Result<Vec<(u64, ObjectRef)>> {
         if self.object(id).is_none() {
             self.early.insert(id, bytes);
@@ -182,6 +187,7 @@ impl CatalogueBuilder {
         }
         self.learn(id, bytes)?;
         let mut damaged = Vec::new();
+        // Names become known in ascending order, so the first kept node without a name ends the search.
         while let Some((&id, _)) = self.early.first_key_value() {
             let Some(name) = self.object(id) else { break };
             let bytes = self.early.remove(&id).expect("just seen");
@@ -194,8 +200,10 @@ impl CatalogueBuilder {
         Ok(damaged)
     }
 
-    /// Accepts the bytes of node `id`, one of those needed. `Corrupt` if they have another digest or are no valid node;
-    /// then nothing changes. `NotFound` if the digest of node `id` is not known.
+    /// Accepts the bytes of node `id`, whose name must be known. `Corrupt` if they are not that node or not a valid
+    /// node: the builder is unchanged then. Also `Corrupt` if the tree contradicts itself: the catalogue can't be
+    /// completed then. `NotFound` if the name is not known; `Refused` if the node is encrypted and there is no key;
+    /// `Unsupported` if it has a newer format, or the tree has more than `SESSION_OBJECTS_MAX` nodes.
     pub fn learn(&mut self, id: u64, bytes: Bytes) -> Result<()> {
         let slot = usize::try_from(id).ok().and_then(|id| self.nodes.get_mut(id));
         let slot =
@@ -209,7 +217,7 @@ impl CatalogueBuilder {
         self.expand()
     }
 
-    /// Gives numbers to the children of all nodes that have arrived and whose predecessors have.
+    /// Numbers the children of each node, in the order of the nodes, up to the first node that is missing.
     fn expand(&mut self) -> Result<()> {
         while let Some(Slot { level, bytes: Some(bytes), .. }) = self.nodes.get(self.expanded) {
             let level = *level;
@@ -223,6 +231,8 @@ impl CatalogueBuilder {
         Ok(())
     }
 
+    /// Gives `object` the next number if it is new. `Corrupt` if the tree names it elsewhere with another length or
+    /// at another level.
     fn add(&mut self, object: ObjectRef, level: u8) -> Result<()> {
         if let Some(&id) = self.ids.get(&object.digest) {
             let known = &self.nodes[id as usize];
@@ -236,12 +246,14 @@ impl CatalogueBuilder {
         Ok(())
     }
 
-    /// The catalogue. `Incomplete` if nodes are missing; `Corrupt` if leaves lie outside the image or contradict each
-    /// other; `Unsupported` if there are more than `SESSION_OBJECTS_MAX` chunks that are not free.
+    /// The finished catalogue. `Incomplete` if nodes are missing; `Corrupt` if leaves lie outside the image or
+    /// contradict each other; `Unsupported` if the tree has more than `SESSION_OBJECTS_MAX` entries, where the
+    /// entries of a node count each time the node is named.
     pub fn finish(self) -> Result<Catalogue> {
         if !self.is_complete() {
             return Err(Error::new(ErrorKind::Incomplete, "nodes of the tree are missing"));
         }
+        // `number_chunks` visits every leaf, so check first that there are not too many.
         self.check_walk()?;
         let objects: Vec<ObjectRef> = self.nodes.iter().map(|slot| slot.object).collect();
         let nodes = self.nodes.into_iter().filter_map(|slot| slot.bytes).collect();
@@ -255,7 +267,7 @@ impl CatalogueBuilder {
 }
 
 impl Catalogue {
-    /// The objects with those of chunks added, and the numbers of these.
+    /// `objects` with the chunks appended, and the numbers of the chunks.
     fn number_chunks(&self, mut objects: Vec<ObjectRef>) -> Result<(Vec<ObjectRef>, HashMap<Digest, u32>)> {
         let mut ids = HashMap::new();
         for run in self.leaves() {
@@ -277,11 +289,12 @@ impl Catalogue {
 }
 
 impl CatalogueBuilder {
-    /// `Unsupported` if a walk over the leaves would be too long. A tree may refer to one subtree many times, so a few
-    /// hostile nodes could make a walk endless.
+    /// `Unsupported` if a walk over the leaves would take more than `SESSION_OBJECTS_MAX` steps. A tree may name one
+    /// subtree many times, so a few hostile nodes could describe a walk that never ends in practice.
     fn check_walk(&self) -> Result<()> {
         let mut below = vec![0u64; self.nodes.len()];
-        // Children have larger numbers than their parents.
+        // Children have higher numbers than their parents, so their counts are ready first. The counts saturate,
+        // since a hostile tree can multiply them beyond 64 bits.
         for (id, slot) in self.nodes.iter().enumerate().rev() {
             let Some(bytes) = &slot.bytes else { continue };
             below[id] = match Node::decode(bytes, slot.level, self.layout.chunk)? {

@@ -1,7 +1,8 @@
-//! Chunks: the content of a fixed-size range of a disk as one object that can be decoded alone. `formats/image.md`,
-//! "Chunk".
+//! Encodes and decodes chunks: the content of a fixed-size range of a disk, stored as one object.
+//! `formats/image.md`, "Object of a chunk".
 //!
-//! An object does not say where it belongs: equal content has the same digest wherever it stands.
+//! An object describes its format and extents, but not its position on the disk. So equal content gives the same
+//! object wherever it occurs, and it is stored once.
 
 use base::wire::Reader;
 use base::{Digest, Error, ErrorKind, Result};
@@ -17,39 +18,40 @@ const CODEC_RAW: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 /// Length of the header before the extents, in bytes.
 pub const HEADER_BYTES: usize = 16;
-/// The context that separates plain digests from all other BLAKE3 digests.
+/// BLAKE3 context of plain digests, so that they differ from all other digests of the same bytes.
 const PLAIN_CONTEXT: &str = "diskcast image v1: plain content of a chunk";
 
-/// The two digests of a chunk with content.
+/// What a leaf holds of a data chunk: the name of its object, and the digest of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkRef {
     /// Length of the chunk's object in bytes.
     pub encoded_len: u32,
-    /// Digest of the chunk's object: identifies it, and is verified before anything is decompressed.
+    /// Digest of the chunk's object: its name. Readers verify it before they decompress anything.
     pub encoded: Digest,
-    /// Digest of the plain content with its extents: verifies a disk, and identifies equal chunks, whichever encoder
-    /// made them.
+    /// Digest of the plain content and the extents. It verifies a disk, and it is the same for equal chunks even if
+    /// they were encoded by different encoders.
     pub plain: Digest,
 }
 
 impl ChunkRef {
-    /// The chunk's object.
+    /// The name of the chunk's object.
     #[must_use]
     pub fn object(&self) -> ObjectRef {
         ObjectRef { kind: ObjectKind::Chunk, len: self.encoded_len, digest: self.encoded }
     }
 }
 
-/// Whether all of `bytes` are zero. Stops at the first byte that is not.
+/// Whether all of `bytes` are zero. Stops in the first piece that has another byte.
 #[must_use]
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (pieces, rest) = bytes.as_chunks::<64>();
     pieces.iter().all(|piece| *piece == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }
 
-/// Computes plain digests: first of the content, so that BLAKE3 sees it aligned, then of the extents.
+/// Computes plain digests. Hashes the content first, so that it is aligned for BLAKE3, then the extents.
 #[derive(Debug, Clone)]
 pub struct PlainHasher {
+    /// The hasher before any input. It is cloned for each digest, which saves deriving its key again.
     blank: blake3::Hasher,
     trailer: Vec<u8>,
 }
@@ -61,7 +63,7 @@ impl Default for PlainHasher {
 }
 
 impl PlainHasher {
-    /// The plain digest of a chunk with these allocated sectors and the content `plain`.
+    /// The plain digest of a chunk whose allocated sectors are `extents` and contain `plain`.
     pub fn digest(&mut self, extents: &ChunkExtents, plain: &[u8]) -> Digest {
         self.trailer.clear();
         extents.encode(&mut self.trailer);
@@ -74,7 +76,7 @@ impl PlainHasher {
     }
 }
 
-/// Encodes chunks. Keep one for each thread.
+/// Encodes chunks. Each thread keeps its own and reuses it.
 pub struct Encoder {
     compressor: zstd::bulk::Compressor<'static>,
     frame: Vec<u8>,
@@ -82,7 +84,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder at zstd's `level`. `Refused` if zstd has no such level.
+    /// An encoder at zstd's `level`, without encryption. `Refused` if zstd has no such level.
     pub fn new(level: i32) -> Result<Self> {
         let known = zstd::compression_level_range();
         if !known.contains(&level) {
@@ -94,13 +96,17 @@ impl Encoder {
         Ok(Self { compressor, frame: Vec::new(), cipher: Cipher::None })
     }
 
-    /// The same, but objects are encrypted with `cipher`, the cipher of their sink.
+    /// The same encoder, which encrypts its objects with `cipher`: the cipher of the sink that they go to.
     #[must_use]
     pub fn encrypting(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
-    /// The object of a chunk with these allocated sectors, the content `plain` and the plain digest `digest`.
+    /// Encodes the chunk whose allocated sectors are `extents` and contain `plain`; `digest` is its plain digest.
+    /// Returns the chunk's reference and its object. `Refused` if objects are encrypted and there is no key.
+    ///
+    /// # Panics
+    /// If `plain` does not have the length of `extents`.
     pub fn encode(
         &mut self,
         extents: &ChunkExtents,
@@ -117,6 +123,7 @@ impl Encoder {
         self.compressor
             .compress_to_buffer(plain, &mut self.frame)
             .map_err(|e| Error::from_source(ErrorKind::Io, "compress a chunk", e))?;
+        // Raw unless zstd makes it shorter: readers rely on this bound of an object's length.
         let smaller = self.frame.len() < plain.len();
         let (codec, payload) = if smaller { (CODEC_ZSTD, &self.frame[..]) } else { (CODEC_RAW, plain) };
 
@@ -132,7 +139,7 @@ impl Encoder {
     }
 }
 
-/// Decodes chunks. Keep one for each thread.
+/// Decodes chunks. Each thread keeps its own and reuses it.
 pub struct Decoder {
     decompressor: zstd::bulk::Decompressor<'static>,
     hasher: PlainHasher,
@@ -140,22 +147,22 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder.
+    /// A decoder of objects that are not encrypted.
     pub fn new() -> Result<Self> {
         let decompressor = zstd::bulk::Decompressor::new()
             .map_err(|e| Error::from_source(ErrorKind::Io, "prepare the zstd decoder", e))?;
         Ok(Self { decompressor, hasher: PlainHasher::default(), cipher: Cipher::None })
     }
 
-    /// The same, but objects are decrypted with `cipher`, the cipher of their source.
+    /// The same decoder, which decrypts objects with `cipher`: the cipher of the source that they come from.
     #[must_use]
     pub fn decrypting(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
-    /// Decodes `object` into `plain`, whose length is that of the extents, and verifies the plain digest. `Corrupt` if
-    /// the object is not this chunk, or decodes to other content; then `plain` must not be used. `Unsupported` if it
-    /// has a newer format; `Refused` if it is encrypted and there is no key.
+    /// Decodes `object` into `plain`, which has the length of `extents`, and compares the result with `digest`, the
+    /// plain digest. `Corrupt` if the object is not a chunk, or has other extents or other content; do not use
+    /// `plain` then. `Unsupported` if it has a newer format; `Refused` if it is encrypted and there is no key.
     pub fn decode(
         &mut self,
         object: &Verified,
@@ -168,20 +175,21 @@ impl Decoder {
         if codec == CODEC_RAW {
             if payload.len() != plain.len() {
                 return Err(Error::corrupt(format!(
-                    "{} raw bytes for {} plain ones",
+                    "a raw chunk has {} bytes, but its extents have {}",
                     payload.len(),
                     plain.len()
                 )));
             }
             plain.copy_from_slice(payload);
         } else {
+            // A frame that is longer than its leaf says fails here; it can't make the decoder take more memory.
             let written = self
                 .decompressor
                 .decompress_to_buffer(payload, plain)
                 .map_err(|e| Error::from_source(ErrorKind::Corrupt, "decompress a chunk", e))?;
             if written != plain.len() {
                 return Err(Error::corrupt(format!(
-                    "{written} bytes came out of a chunk of {}",
+                    "a chunk was decompressed to {written} bytes, but its extents have {}",
                     plain.len()
                 )));
             }
@@ -196,13 +204,13 @@ impl Decoder {
         }
     }
 
-    /// The plain digest of `plain` under these extents.
+    /// The plain digest of a chunk whose allocated sectors are `extents` and contain `plain`.
     pub fn plain_digest(&mut self, extents: &ChunkExtents, plain: &[u8]) -> Digest {
         self.hasher.digest(extents, plain)
     }
 }
 
-/// The codec and the payload of a chunk's object, which must have these extents.
+/// The codec and the payload of a chunk's object. `Corrupt` if its extents are not the expected ones.
 fn open<'a>(object: &'a [u8], expected: &ChunkExtents) -> Result<(u8, &'a [u8])> {
     let cut = |_| Error::corrupt("the object of a chunk ends early");
     let mut reader = Reader::new(object);

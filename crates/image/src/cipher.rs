@@ -1,10 +1,9 @@
-//! Encryption: objects, manifests and records that can be read and made only with the repository's key.
-//! `formats/image.md`, "Encryption".
+//! Encryption of objects, manifests and records with the key of a repository. `formats/image.md`, "Encryption".
 //!
-//! AES-256-GCM-SIV (RFC 8452). The nonce is a keyed digest of the plain bytes, so equal content has equal ciphertext
-//! and is stored once. If two nonces were ever equal, an observer could see only whether the contents are equal. An
-//! object is named by the digest of its ciphertext: without the key, names can be checked, but nobody can compute the
-//! name of a guessed content.
+//! The cipher is AES-256-GCM-SIV (RFC 8452). The nonce is a keyed digest of the plaintext, so equal plaintexts have
+//! equal encrypted forms and are stored once. If two nonces were ever equal, an attacker would learn only whether the
+//! plaintexts are equal. The digest of the encrypted bytes names an object. So a program without the key can check
+//! objects against their names, but it can't compute the name of a content that it guesses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use bytes::Bytes;
 
 use crate::object::{ObjectKind, Verified};
 
-/// Its name in manifests and repositories.
+/// The cipher's name in manifests and in the configuration of repositories.
 pub const CIPHER_NAME: &str = "aes-256-gcm-siv";
 
 const HEAD_BYTES: usize = 8;
@@ -25,17 +24,19 @@ const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;
 const _: () = assert!(HEAD_BYTES + NONCE_BYTES + TAG_BYTES == SEALED_BYTES_MORE as usize);
 
-/// First bytes of a ciphertext: magic, version 1, and the byte that means "encrypted", at its place in each format.
+/// The first bytes of an encrypted item: magic, version 1, and a byte 1 that marks it as encrypted. The
+/// position of this byte depends on the format.
 type Head = [u8; HEAD_BYTES];
 const CHUNK: Head = *b"DCCH\x01\x00\x01\x00";
 const NODE: Head = *b"DCND\x01\x01\x00\x00";
 const MANIFEST: Head = *b"DCMF\x01\x01\x00\x00";
 const RECORD: Head = *b"DCRC\x01\x01\x00\x00";
 
+// BLAKE3 contexts: from the key of a repository, each derives a key for one purpose.
 const SEALING_CONTEXT: &str = "diskcast image v1: key that seals";
 const NONCE_CONTEXT: &str = "diskcast image v1: key of nonces";
 const CHECK_CONTEXT: &str = "diskcast repository v1: check of a key";
-/// First bytes of the text of a key file.
+/// The first word in the file of a key.
 const FILE_WORD: &str = "diskcast-encryption-key-1";
 
 /// The key of an encrypted repository. `Debug` does not show it.
@@ -45,6 +46,7 @@ pub struct EncryptionKey(Arc<Inner>);
 struct Inner {
     secret: [u8; 32],
     cipher: Aes256GcmSiv,
+    /// Key of the keyed BLAKE3 that computes nonces.
     nonces: [u8; 32],
 }
 
@@ -55,7 +57,7 @@ impl fmt::Debug for EncryptionKey {
 }
 
 impl EncryptionKey {
-    /// The key made of these 32 random bytes.
+    /// The key of these 32 random bytes.
     #[must_use]
     pub fn from_bytes(secret: [u8; 32]) -> Self {
         let cipher = Aes256GcmSiv::new(&blake3::derive_key(SEALING_CONTEXT, &secret).into());
@@ -63,7 +65,8 @@ impl EncryptionKey {
         Self(Arc::new(Inner { secret, cipher, nonces }))
     }
 
-    /// A key from the text of its file. `Corrupt` if it is something else; the error contains no part of it.
+    /// Reads a key from the text of its file. `Corrupt` if the text is something else. Errors do not quote the text,
+    /// since it may hold a secret.
     pub fn from_text(text: &str) -> Result<Self> {
         let digits = text.trim().strip_prefix(FILE_WORD).and_then(|rest| rest.strip_prefix(' '));
         let secret = digits.and_then(|digits| digits.parse::<Digest>().ok());
@@ -72,13 +75,14 @@ impl EncryptionKey {
         secret.map(|secret| Self::from_bytes(secret.0)).ok_or_else(none)
     }
 
-    /// The text of its key file.
+    /// The text of the key's file.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{FILE_WORD} {}\n", Digest(self.0.secret))
     }
 
-    /// A value that shows in the repository `id` whether a key is the right one, and nothing else about the key.
+    /// A digest of the key and the repository's `id`. The repository stores it to recognise its key; it reveals
+    /// nothing else about the key.
     #[must_use]
     pub fn check(&self, id: &str) -> Digest {
         let key = blake3::derive_key(CHECK_CONTEXT, &self.0.secret);
@@ -89,6 +93,7 @@ impl EncryptionKey {
         let mut hasher = blake3::Hasher::new_keyed(&self.0.nonces);
         let digest = hasher.update(plain).update(&head).finalize();
         let nonce = Nonce::from_slice(&digest.as_bytes()[..NONCE_BYTES]);
+        // The last summand is room for the checksum that follows an encrypted manifest.
         let mut sealed =
             Vec::with_capacity(plain.len() + HEAD_BYTES + NONCE_BYTES + TAG_BYTES + Digest::BYTES);
         sealed.extend(head);
@@ -113,27 +118,31 @@ impl EncryptionKey {
             &mut plain,
             Tag::from_slice(tag),
         );
-        let failed =
-            |_| Error::corrupt(format!("{what} does not open: it was made with another key, or changed"));
+        let failed = |_| {
+            Error::corrupt(format!(
+                "{what} can't be decrypted: it was encrypted with another key, or damaged"
+            ))
+        };
         opened.map_err(failed)?;
         Ok(plain)
     }
 }
 
-/// How objects, manifests and records are stored: plain or encrypted.
+/// Whether and how objects, manifests and records are encrypted.
 #[derive(Debug, Clone, Default)]
 pub enum Cipher {
-    /// Plain.
+    /// They are not encrypted.
     #[default]
     None,
-    /// Encrypted with a key that is not available: stored bytes can be passed on and verified, but not read.
+    /// They are encrypted, and this program does not have the key: it can pass them on and check digests, but not
+    /// read them.
     Locked,
-    /// Encrypted with this key.
+    /// They are encrypted with this key.
     Key(EncryptionKey),
 }
 
 impl Cipher {
-    /// Its name in manifests and repositories.
+    /// The name of the cipher in manifests and repositories: `none` or [`CIPHER_NAME`].
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -142,7 +151,8 @@ impl Cipher {
         }
     }
 
-    /// Whether each can decrypt what the other encrypts.
+    /// Whether both use the same key or no encryption, so that each can read what the other writes. False if one of
+    /// them is [`Cipher::Locked`].
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -152,12 +162,12 @@ impl Cipher {
         }
     }
 
-    /// The stored form of an object. `Refused` without the key.
+    /// The stored form of an object with the plaintext `plain`. `Refused` without the key.
     pub fn encrypt_object(&self, kind: ObjectKind, plain: Vec<u8>) -> Result<Bytes> {
         self.seal(head_of(kind), plain)
     }
 
-    /// The plain form of a stored object. `Corrupt` if it was not encrypted with this key; `Refused` without the key.
+    /// The plaintext of a stored object. `Corrupt` if it was not encrypted with this key; `Refused` without the key.
     pub fn decrypt_object(&self, kind: ObjectKind, object: &Verified) -> Result<Verified> {
         match self {
             Self::None => Ok(object.clone()),
@@ -165,7 +175,8 @@ impl Cipher {
         }
     }
 
-    /// Whether `bytes` look like an object in this form. An object encrypted with any key passes, a plain one does not.
+    /// Whether `bytes` may be a stored object of `kind`, judged by the first bytes only. With encryption, a plain
+    /// object fails and an object that another key encrypted passes. Without encryption, everything passes.
     #[must_use]
     pub fn takes(&self, kind: ObjectKind, bytes: &[u8]) -> bool {
         matches!(self, Self::None) || bytes.starts_with(&head_of(kind))
@@ -182,7 +193,7 @@ impl Cipher {
         Ok(sealed.into())
     }
 
-    /// The plain envelope of a stored manifest. `Corrupt` if the bytes are damaged or were not encrypted with this key;
+    /// The envelope of a stored manifest. `Corrupt` if the bytes were damaged or not encrypted with this key;
     /// `Refused` without the key.
     pub fn decrypt_manifest(&self, stored: &Bytes) -> Result<Bytes> {
         const WHAT: &str = "a manifest";
@@ -193,7 +204,8 @@ impl Cipher {
         }
     }
 
-    /// The encrypted text of a record in hexadecimal; `None` if records are stored plain. `Refused` without the key.
+    /// The encrypted form of a record's text, in hexadecimal; `None` if records are not encrypted. `Refused` without
+    /// the key.
     pub fn encrypt_record(&self, text: &Bytes) -> Result<Option<String>> {
         if let Self::None = self {
             return Ok(None);
@@ -202,20 +214,24 @@ impl Cipher {
         Ok(Some(sealed.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// The plain text of a record from [`Self::encrypt_record`]. `Corrupt` if another key encrypted it; `Refused`
-    /// without a key.
+    /// The text of a record from its encrypted form in hexadecimal. `Corrupt` if it was damaged or encrypted with
+    /// another key; `Refused` without a key.
     pub fn decrypt_record(&self, hex: &str) -> Result<Vec<u8>> {
         const WHAT: &str = "a record";
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         let sealed: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
         let sealed = sealed.filter(|_| hex.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        self.open(RECORD, WHAT, &sealed.ok_or_else(|| Error::corrupt("a sealed record is no hexadecimal"))?)
+        self.open(
+            RECORD,
+            WHAT,
+            &sealed.ok_or_else(|| Error::corrupt("an encrypted record is not hexadecimal"))?,
+        )
     }
 
     fn seal(&self, head: Head, plain: Vec<u8>) -> Result<Bytes> {
         match self {
             Self::None => Ok(plain.into()),
-            Self::Locked => Err(key_needed("what is written here")),
+            Self::Locked => Err(key_needed("the destination")),
             Self::Key(key) => Ok(key.seal(head, &plain).into()),
         }
     }
@@ -228,15 +244,15 @@ impl Cipher {
     }
 }
 
-/// The encrypted manifest without its checksum, which can be verified without a key. `Corrupt` if the checksum is
-/// wrong.
+/// Checks the checksum of an encrypted manifest, which needs no key. Returns the bytes before the checksum. `Corrupt`
+/// if the checksum is wrong or the manifest is not encrypted.
 pub fn check_sealed_manifest(stored: &[u8]) -> Result<&[u8]> {
     let (sealed, checksum) = stored
         .split_last_chunk::<{ Digest::BYTES }>()
         .filter(|(sealed, _)| sealed.starts_with(&MANIFEST))
         .ok_or_else(|| Error::corrupt("a manifest is not encrypted"))?;
     if Digest::of(sealed).0 != *checksum {
-        return Err(Error::corrupt("a sealed manifest does not have its checksum"));
+        return Err(Error::corrupt("the checksum of an encrypted manifest is wrong"));
     }
     Ok(sealed)
 }
@@ -310,12 +326,12 @@ mod tests {
             for bit in 0..good.len() * 8 {
                 let mut bad = good.to_vec();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                // An upper-case letter is the same digit.
+                // In hexadecimal, upper and lower case are the same digit, so such a change may be accepted.
                 assert!(!opens(&bad) || bad.eq_ignore_ascii_case(good), "bit {bit}");
             }
             (0..good.len()).for_each(|len| assert!(!opens(&good[..len]), "cut to {len}"));
         }
-        // After the checksum was recomputed, which an attacker can do, too.
+        // Correct the checksum after each change: the cipher alone must notice it.
         let cut = manifest.len() - Digest::BYTES;
         for bit in 0..cut * 8 {
             let mut bad = manifest[..cut].to_vec();

@@ -1,4 +1,4 @@
-//! Makes a manifest from the results of a survey and a capture.
+//! Makes the draft of a manifest from the map of a disk and the result of its capture.
 
 use disk::{DiskMap, Filesystem, Partition};
 
@@ -6,8 +6,8 @@ use crate::capture::Captured;
 use crate::manifest::{DiskRecord, FORMAT, FilesystemRecord, Manifest, Origin, PartitionRecord};
 
 impl Manifest {
-    /// The draft of a version of `image`: number 0, which is replaced when it is published; no parent, no labels.
-    /// `created` is RFC 3339.
+    /// The draft of a version of `image`, without parent and labels. Its number is 0; the publisher sets the real
+    /// one. `created` is a time as in RFC 3339.
     #[must_use]
     pub fn draft(image: &str, map: &DiskMap, captured: &Captured, created: &str) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The envelope of a manifest: body, signatures, checksum. `formats/image.md`, "Envelope".
+//! The envelope of a manifest, in binary: JSON body, signatures, checksum. `formats/image.md`, "Envelope".
 
 use base::limits::MANIFEST_BYTES_MAX;
 use base::wire::Reader;
@@ -14,10 +14,10 @@ const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 12;
 const ED25519: u8 = 1;
 const SIGNATURE_BYTES: usize = 100;
-/// The context that separates signatures of manifests from all other signatures.
+/// BLAKE3 context of the digests of manifests, so that a signature of a manifest is not valid for anything else.
 const CONTEXT: &str = "diskcast image v1: manifest";
 
-/// A manifest as it was read, with its digest and the keys that signed it.
+/// A manifest that was read, with its digest and its signatures. The signatures are not verified yet.
 #[derive(Debug, Clone)]
 pub struct SignedManifest {
     /// The manifest.
@@ -26,7 +26,8 @@ pub struct SignedManifest {
 }
 
 impl SignedManifest {
-    /// Reads a manifest. `Corrupt` if the bytes are damaged or no manifest; `Unsupported` if they have a newer format.
+    /// Reads a manifest; does not verify its signatures. `Corrupt` if the bytes are not a manifest or were damaged;
+    /// `Unsupported` if they have a newer format.
     pub fn open(bytes: &[u8]) -> Result<Self> {
         let cut = |_| Error::corrupt("a manifest ends early");
         if bytes.len() > MANIFEST_BYTES_MAX as usize {
@@ -36,6 +37,7 @@ impl SignedManifest {
         if reader.array().map_err(cut)? != MAGIC {
             return Err(Error::corrupt("these bytes are no manifest"));
         }
+        // The version is read before the checksum, so that a newer format is reported as newer, not as damaged.
         let [version, flags, signature_count, pad] = reader.array().map_err(cut)?;
         if version != VERSION || flags != 0 || pad != 0 {
             return Err(Error::new(ErrorKind::Unsupported, format!("a manifest of version {version}")));
@@ -46,24 +48,24 @@ impl SignedManifest {
         let checked =
             bytes.len().checked_sub(Digest::BYTES).ok_or_else(|| Error::corrupt("a manifest ends early"))?;
         if Digest::of(&bytes[..checked]).0 != bytes[checked..] {
-            return Err(Error::corrupt("a manifest does not have its checksum"));
+            return Err(Error::corrupt("the checksum of a manifest is wrong"));
         }
         let body_len = reader.u32().map_err(cut)?;
         let body = reader.bytes(body_len as usize).map_err(cut)?;
         let signatures = (0..signature_count).map(|_| read_signature(&mut reader)).collect::<Result<_>>()?;
         if reader.remaining() != Digest::BYTES {
-            return Err(Error::corrupt("a manifest is longer than it says"));
+            return Err(Error::corrupt("the length of a manifest does not match its header"));
         }
         Ok(Self { manifest: Manifest::from_body(body)?, signed: Signed::new(digest_of(body), signatures) })
     }
 
-    /// The digest that identifies this version, independent of its signatures.
+    /// The manifest's digest, which names this version. It does not depend on the signatures.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.signed.digest()
     }
 
-    /// Its digest and the keys that signed it.
+    /// The manifest's digest and the signatures of it.
     #[must_use]
     pub fn signed(&self) -> &Signed {
         &self.signed
@@ -80,13 +82,14 @@ fn read_signature(reader: &mut Reader<'_>) -> Result<Signature> {
     Ok(Signature::new(key, reader.array().map_err(cut)?))
 }
 
-/// The digest of the body's exact bytes: it identifies a manifest and is what keys sign.
+/// The manifest's digest: that of the exact bytes of its body. It names the manifest, and signatures sign it.
 fn digest_of(body: &[u8]) -> Digest {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     Digest(*hasher.update(body).finalize().as_bytes())
 }
 
-/// Makes an envelope with `body` and signatures by `keys`. `Refused` if it is too long.
+/// Puts `body` into an envelope, signed by `keys`. `Refused` if the envelope is longer than `MANIFEST_BYTES_MAX` or
+/// there are more than `SIGNATURES_MAX` keys.
 pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
     let signature_count = u8::try_from(keys.len()).ok().filter(|&count| usize::from(count) <= SIGNATURES_MAX);
     let signature_count =
@@ -95,6 +98,7 @@ pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
         Vec::with_capacity(HEADER_BYTES + body.len() + SIGNATURE_BYTES * keys.len() + Digest::BYTES);
     bytes.extend(MAGIC);
     bytes.extend([VERSION, 0, signature_count, 0]);
+    // A body whose length does not fit is refused at the end, as too long.
     bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
     bytes.extend(body);
     let digest = digest_of(body);
@@ -116,15 +120,17 @@ pub(crate) fn seal(body: &[u8], keys: &[&SigningKey]) -> Result<Bytes> {
 }
 
 impl Manifest {
-    /// The manifest in its envelope, signed if there is a key. `Refused` if the manifest is not valid.
+    /// The manifest in its envelope, signed by `key` if there is one. `Refused` if the manifest is not valid or too
+    /// long.
     pub fn encode(&self, key: Option<&SigningKey>) -> Result<Bytes> {
-        self.check().map_err(|e| Error::from_source(ErrorKind::Refused, "this is no good manifest", e))?;
+        self.check().map_err(|e| Error::from_source(ErrorKind::Refused, "the manifest is not valid", e))?;
         let body = serde_json::to_vec(self)
             .map_err(|e| Error::from_source(ErrorKind::Refused, "write a manifest as JSON", e))?;
         seal(&body, key.as_slice())
     }
 
-    /// Reads a manifest and ignores signatures: see [`SignedManifest`].
+    /// Reads a manifest and drops its signatures, unverified; [`SignedManifest::open`] keeps them. Errors are the
+    /// same.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         SignedManifest::open(bytes).map(|sealed| sealed.manifest)
     }

@@ -1,7 +1,8 @@
-//! Which sectors of one chunk are allocated. `formats/image.md`, "Extents of a chunk".
+//! Extents: which sectors of one chunk are allocated. `formats/image.md`, "Extents of a chunk".
 //!
-//! Most chunks are allocated completely, which costs no space. Each set has exactly one encoding, so equal content
-//! gives equal digests: `full`; else runs or a bitmap, whichever is shorter; runs if both have the same length.
+//! Most chunks are fully allocated, which takes one byte to encode. Each set of sectors has exactly one encoding, so
+//! that equal content gives equal digests: `full`, else the shorter one of runs and bitmap, and runs if both are
+//! equally long.
 
 use base::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SECTOR_BYTES};
 use base::wire::Reader;
@@ -14,20 +15,20 @@ pub struct ChunkSize {
 }
 
 impl ChunkSize {
-    /// The size of `bytes`; `None` if it is no power of two or out of bounds.
+    /// The size of `bytes` bytes; `None` if that is not a power of two or is out of bounds.
     #[must_use]
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         let good = bytes.is_power_of_two() && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes);
         good.then(|| Self { log2: u8::try_from(bytes.trailing_zeros()).expect("below 32") })
     }
 
-    /// The size of `1 << log2` bytes; `None` if it is out of bounds.
+    /// The size of `1 << log2` bytes; `None` if that is out of bounds.
     #[must_use]
     pub fn from_log2(log2: u8) -> Option<Self> {
         1u32.checked_shl(u32::from(log2)).and_then(Self::from_bytes)
     }
 
-    /// The power of two.
+    /// The binary logarithm of the size in bytes, 16 to 24.
     #[must_use]
     pub fn log2(self) -> u8 {
         self.log2
@@ -56,7 +57,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The first sector after it.
+    /// The first sector after the run.
     #[must_use]
     pub fn end(self) -> u16 {
         self.start + self.count
@@ -75,11 +76,11 @@ impl Run {
     }
 }
 
-/// The allocated sectors of one chunk: at least one, as ascending runs with gaps between them.
+/// The allocated sectors of one chunk, at least one, as ascending runs with gaps between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkExtents {
     size: ChunkSize,
-    /// `None`: all sectors.
+    /// `None` if all sectors are allocated.
     runs: Option<Box<[Run]>>,
 }
 
@@ -94,8 +95,8 @@ impl ChunkExtents {
         Self { size, runs: None }
     }
 
-    /// The sectors of `runs`, which may touch. `None` if they are not ascending, overlap, lie outside the chunk, or
-    /// hold no sector.
+    /// The sectors of `runs`; adjacent runs are joined. `None` if there is no run, if a run is empty or lies outside
+    /// the chunk, or if the runs are not in ascending order or overlap.
     #[must_use]
     pub fn from_runs(size: ChunkSize, runs: impl IntoIterator<Item = Run>) -> Option<Self> {
         let mut joined: Vec<Run> = Vec::new();
@@ -176,11 +177,12 @@ impl ChunkExtents {
         }
     }
 
-    /// Reads a set from `reader`. `Corrupt` if it is not valid, or not in its only encoding.
+    /// Reads a set from `reader`. `Corrupt` if the bytes are not a set, or not the one valid encoding of it.
     pub fn decode(reader: &mut Reader<'_>, size: ChunkSize) -> Result<Self> {
         let before = reader.rest();
         let read = Self::read(reader, size)?
             .ok_or_else(|| Error::corrupt("the extents of a chunk are not in order"))?;
+        // Encode the set again: if the result differs from the bytes read, these were not its one valid encoding.
         let mut canonical = Vec::with_capacity(before.len() - reader.remaining());
         read.encode(&mut canonical);
         if before[..before.len() - reader.remaining()] == canonical {

@@ -1,4 +1,4 @@
-//! How an image is divided into chunks: sizes, and the position of chunk `i`.
+//! How an image is divided into chunks: their size, their number, and the position of chunk `i`.
 
 use base::{Error, Extent, Result};
 
@@ -17,7 +17,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// How many chunks the image has, free ones too. The last may be cut short by the image's end.
+    /// How many chunks the image has, free ones included. The last one may be shorter.
     #[must_use]
     pub fn chunk_count(&self) -> u64 {
         self.size_sectors.div_ceil(u64::from(self.chunk.sectors()))
@@ -29,7 +29,8 @@ impl Layout {
         Extent::new(0, self.size_sectors).len_bytes()
     }
 
-    /// The sectors of chunk `index`, relative to the image's start; shorter than a chunk at the image's end.
+    /// The sectors of chunk `index`, relative to the image's start. It ends with the image: the last chunk may be
+    /// shorter, and the extent of an index after it is empty.
     #[must_use]
     pub fn chunk_extent(&self, index: u64) -> Extent {
         let sectors = u64::from(self.chunk.sectors());
@@ -37,13 +38,14 @@ impl Layout {
         Extent::between(start, start.saturating_add(sectors).min(self.size_sectors))
     }
 
-    /// Offset of the first byte of chunk `index` from the image's start.
+    /// Offset of chunk `index` from the image's start, in bytes.
     #[must_use]
     pub fn chunk_offset(&self, index: u64) -> u64 {
         index * u64::from(self.chunk.bytes())
     }
 
-    /// The allocated sectors of chunk `index`, relative to the image's start.
+    /// The allocated sectors of chunk `index`, relative to the image's start; `extents` holds them relative to the
+    /// chunk.
     pub fn extents_of<'a>(
         &self,
         index: u64,
@@ -53,7 +55,7 @@ impl Layout {
         extents.runs().map(move |run| Extent::new(start + u64::from(run.start), u64::from(run.count)))
     }
 
-    /// `Corrupt` unless `root` has the right height and covers this image.
+    /// `Corrupt` unless the tree of `root` has as many chunks as this image, and the height that fits this number.
     pub(crate) fn check_root(&self, root: &Root) -> Result<()> {
         let count = self.chunk_count();
         if root.chunk_count == count && root.height == Root::height_of(count) {
@@ -63,9 +65,10 @@ impl Layout {
         Err(Error::corrupt(format!("{text} does not fit an image of {count} chunks")))
     }
 
-    /// `Corrupt` unless the allocated sectors of `run` lie inside the image, in whole logical sectors.
+    /// `Corrupt` unless the allocated sectors of `run` lie inside the image and are whole logical sectors.
     pub fn check_run(&self, run: &LeafRun) -> Result<()> {
         let Some(extents) = run.leaf.extents() else { return Ok(()) };
+        // All chunks of a run have the same extents, and only the last chunk can be shorter.
         let last = run.first + run.count - 1;
         let room = self.chunk_extent(last).count;
         if u64::from(extents.end()) > room {

@@ -1,4 +1,4 @@
-//! Leaves: the description of a chunk in the tree, known before the chunk is fetched. `formats/image.md`, "Leaf".
+//! Leaves: the entries of a tree that describe one chunk each. `formats/image.md`, "Leaf".
 
 use base::wire::Reader;
 use base::{Digest, Error, ErrorKind, Result};
@@ -9,22 +9,22 @@ use crate::extents::{ChunkExtents, ChunkSize};
 /// One chunk of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leaf {
-    /// No sector is allocated: its contents are irrelevant.
+    /// No sector is allocated: the content is not part of the image.
     Free,
-    /// These sectors are allocated and hold zeros.
+    /// These sectors are allocated and contain only zeros.
     Zero(ChunkExtents),
-    /// These sectors are allocated, and not all of them hold zeros.
+    /// These sectors are allocated and contain other bytes than zeros.
     Data(ChunkExtents, ChunkRef),
 }
 
 const FREE: u8 = 0;
 const ZERO: u8 = 1;
 const DATA: u8 = 2;
-/// Reserved: data inside a larger object, found by a locator.
+/// Reserved for a chunk that is stored inside a larger object.
 const PACKED: u8 = 3;
 
 impl Leaf {
-    /// The allocated sectors; `None` if there are none.
+    /// The allocated sectors; `None` if the chunk is free.
     #[must_use]
     pub fn extents(&self) -> Option<&ChunkExtents> {
         match self {
@@ -33,19 +33,19 @@ impl Leaf {
         }
     }
 
-    /// How many sectors are allocated.
+    /// How many sectors of 512 bytes are allocated.
     #[must_use]
     pub fn sectors(&self) -> u32 {
         self.extents().map_or(0, ChunkExtents::sectors)
     }
 
-    /// Whether all sectors of the chunk are allocated and hold zeros.
+    /// Whether all sectors of the chunk are allocated and contain only zeros.
     #[must_use]
     pub fn is_full_zero(&self) -> bool {
         matches!(self, Self::Zero(extents) if extents.is_full())
     }
 
-    /// Appends the leaf to `out`.
+    /// Appends the encoded leaf to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Free => out.push(FREE),
@@ -63,8 +63,8 @@ impl Leaf {
         }
     }
 
-    /// Reads a leaf from `reader`; encryption has added `sealed_bytes_more` to its object. `Corrupt` if it is not
-    /// valid; `Unsupported` if its chunk lies in a larger object.
+    /// Reads a leaf from `reader`. Encryption adds `sealed_bytes_more` bytes to the chunk's object, 0 without it.
+    /// `Corrupt` if the bytes are not a leaf; `Unsupported` if its chunk is inside a larger object.
     pub(crate) fn decode(reader: &mut Reader<'_>, size: ChunkSize, sealed_bytes_more: u32) -> Result<Self> {
         let cut = |_| Error::corrupt("a leaf ends early");
         match reader.u8().map_err(cut)? {
@@ -79,7 +79,7 @@ impl Leaf {
                     encoded: Digest(reader.array().map_err(cut)?),
                     plain: Digest(reader.array().map_err(cut)?),
                 };
-                // A chunk that zstd cannot compress is stored raw, so an object is never longer than that.
+                // A chunk that zstd can't make shorter is stored raw, so an object is never longer than this.
                 let least = overhead as u64 + u64::from(sealed_bytes_more);
                 let bounds = least + 1..=least + u64::from(extents.len_bytes());
                 if !bounds.contains(&u64::from(chunk.encoded_len)) {

@@ -1,9 +1,9 @@
-//! Images, the narrow waist of diskcast: chunks, the tree over them, manifests; capture and install.
+//! Images: the data model that all of diskcast shares (chunks, trees, manifests), with capture and install.
 //!
-//! A disk is divided into chunks of a fixed size. Each is stored as one [`object`](ObjectRef) that can be decoded
-//! alone; a tree of nodes contains their digests; a [`Manifest`] contains the digest of the tree. Formats are specified
-//! in `formats/image.md`. This crate knows disks, and knows stores and networks only as [`ObjectSource`] and
-//! [`ObjectSink`].
+//! A disk is cut into chunks of a fixed size. Each chunk is stored as one [object](ObjectRef), which can be decoded
+//! without any other. The nodes of a tree name the chunks, and a [`Manifest`] names the tree. `formats/image.md`
+//! specifies the formats. This crate uses the `disk` crate. It sees stores and networks only as an [`ObjectSource`]
+//! or an [`ObjectSink`].
 
 mod buffer;
 pub mod capture;
@@ -46,5 +46,5 @@ pub use signature::{PublicKey, Signature, Signed, Trust};
 pub use source_record::SourceRecord;
 pub use tree::{DecryptedNodes, Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 
-/// Keys that sign manifests and records; a [`PublicKey`] verifies these signatures.
+/// Keys that sign manifests and records; a [`PublicKey`] checks what they signed.
 pub use ed25519_dalek::SigningKey;

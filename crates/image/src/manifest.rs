@@ -1,6 +1,7 @@
-//! Manifests: one version of one image. `formats/image.md`, "Manifest".
+//! Manifests: the record that describes one version of one image. `formats/image.md`, "Manifest".
 //!
-//! A JSON body in a binary envelope: readable by people, signed over its exact bytes, with a checksum against damage.
+//! A manifest is a JSON body in a binary envelope. People can read the body; signatures cover its exact bytes; a
+//! checksum detects damage.
 
 use std::collections::BTreeMap;
 
@@ -26,28 +27,28 @@ pub const FORMAT: u32 = 1;
 pub struct Manifest {
     /// Version of the format, 1.
     pub format: u32,
-    /// Features that a reader must know to use this version at all; in format 1 always empty.
+    /// Names of the features that a reader must know to use this version. Always empty in format 1.
     #[serde(default)]
     pub features: Vec<String>,
     /// Name of the image, at most `NAME_BYTES_MAX` bytes.
     pub image: String,
-    /// Number of the version, from 1 on; 0 in a draft that was not published.
+    /// Number of the version, from 1 on; 0 in a draft.
     pub number: u64,
-    /// Random digits that the repository draws when it publishes. With them it recognises its own record after a lost
-    /// reply, even if another writer published equal content. Empty in a draft.
+    /// Random digits that the publisher draws. After a lost reply they tell it whether a record is its own, or
+    /// another writer's with equal content. Empty in a draft.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
-    /// The version that this one is based on.
+    /// The version that this one was made from.
     #[serde(default)]
     pub parent: Option<Parent>,
     /// The version of another repository that this one is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<Copied>,
-    /// Random digits that an attached disk drew before it was committed as this version. If it never got the reply, it
-    /// recognises its version by them.
+    /// Random digits that a disk drew before it was committed as this version. If the reply to the commit is lost,
+    /// the disk recognises the version by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The tree.
+    /// Root of the tree.
     #[serde(with = "root_record")]
     pub root: Root,
     /// Size of a chunk in bytes: a power of two.
@@ -58,22 +59,22 @@ pub struct Manifest {
     pub logical_sector_bytes: u32,
     /// Physical sector of the disk in bytes.
     pub physical_sector_bytes: u32,
-    /// Position of the image on its disk.
+    /// Where the image lay on its disk.
     pub origin: Origin,
-    /// The partition table, the partitions and the filesystems, for people and tools. An install searches the
-    /// partitions for old signatures, but what it writes does not depend on them.
+    /// The partition table, partitions and filesystems of the disk. They are for people and tools. An install also
+    /// looks for old signatures in these partitions, but what it writes of the image does not depend on them.
     pub disk: DiskRecord,
-    /// Labels of the user, at most `LABELS_MAX`.
+    /// Notes of the user, at most `LABELS_MAX`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// When it was captured, RFC 3339.
     pub created: String,
-    /// The program, its version and the host that captured it.
+    /// What captured it: program, version, host.
     #[serde(default)]
     pub creator: String,
-    /// Statistics of the capture.
+    /// What the capture counted.
     pub statistics: Statistics,
-    /// Parts that were captured whole, and why.
+    /// Which parts were not understood and therefore captured in full, and why.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// How objects are encrypted: `none` or [`CIPHER_NAME`].
@@ -85,7 +86,7 @@ fn no_cipher() -> String {
     Cipher::None.name().to_owned()
 }
 
-/// The base of a version.
+/// The version that another was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
     /// Name of its image.
@@ -120,7 +121,7 @@ pub struct Origin {
     pub start_sector: u64,
 }
 
-/// Partition table, partitions and filesystems of the disk. Mirrors `disk::DiskMap`.
+/// What the capture found on the disk. Corresponds to `disk::DiskMap`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct DiskRecord {
     /// `none`, `mbr` or `gpt`.
@@ -131,14 +132,15 @@ pub struct DiskRecord {
     /// Partitions, at most `PARTITIONS_MAX`.
     #[serde(default)]
     pub partitions: Vec<PartitionRecord>,
-    /// Sectors outside all partitions were written, or the image grew, since the disk was looked at: the table and the
-    /// list of partitions are those of then.
+    /// Whether sectors outside all partitions were written, or the image grew, since the disk was examined. The table
+    /// and the list of partitions may be out of date then.
     #[serde(default, skip_serializing_if = "is_false")]
     pub changed: bool,
-    /// Identifies the disk or file, as far as possible.
+    /// Which disk or file it was; `None` if nothing identifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceRecord>,
-    /// How others used or changed it while it was captured, in words: what was captured is of no single moment then.
+    /// How other programs used or changed the disk during the capture, in words. If there are any, the content is not
+    /// that of a single point in time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub live: Vec<String>,
 }
@@ -160,7 +162,7 @@ pub struct PartitionRecord {
     /// GPT unique GUID.
     #[serde(default)]
     pub uuid: Option<String>,
-    /// Its contents, if recognised.
+    /// Its filesystem, if one was recognised.
     #[serde(default)]
     pub filesystem: Option<FilesystemRecord>,
 }
@@ -176,54 +178,55 @@ pub struct FilesystemRecord {
     /// Its label.
     #[serde(default)]
     pub label: Option<String>,
-    /// Whether its allocation map was used; if not, all of the partition was captured.
+    /// Whether the capture used its allocation map. If not, all of the partition was captured.
     pub understood: bool,
-    /// Sectors of its partition were written since the disk was looked at: what is said here is of then.
+    /// Whether sectors of its partition were written since the disk was examined. This record may be out of date
+    /// then.
     #[serde(default, skip_serializing_if = "is_false")]
     pub changed: bool,
 }
 
-/// For fields that are omitted if they have their default value.
+/// For fields that are left out of the JSON where they are false.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Statistics of a capture, in bytes of the disk unless said otherwise.
+/// What a capture counted. Bytes are those of the disk, unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Statistics {
-    /// Allocated: zeros and data.
+    /// Allocated bytes: zeros and data.
     pub allocated_bytes: u64,
-    /// Allocated, in chunks that hold only zeros.
+    /// Allocated bytes in chunks that contain only zeros.
     pub zero_bytes: u64,
-    /// Allocated, in chunks that hold anything else.
+    /// Allocated bytes in chunks that contain other bytes than zeros.
     pub data_bytes: u64,
     /// Bytes of the objects of all data chunks; a chunk that occurs twice counts twice.
     pub encoded_bytes: u64,
-    /// Number of chunks without allocated sectors.
+    /// Chunks without allocated sectors.
     pub free_chunks: u64,
-    /// Number of chunks whose allocated sectors hold only zeros.
+    /// Chunks whose allocated sectors contain only zeros.
     pub zero_chunks: u64,
-    /// Number of chunks with data.
+    /// Chunks whose allocated sectors contain other bytes than zeros.
     pub data_chunks: u64,
 }
 
 impl Statistics {
-    /// Adds `count` chunks with this `leaf`.
+    /// Adds `count` chunks that are `leaf`.
     pub fn add(&mut self, leaf: &Leaf, count: u64) {
         let each = Self::of(leaf);
         let more = |total: &mut u64, each: u64| *total = total.saturating_add(each.saturating_mul(count));
         self.fields().into_iter().zip(each.values()).for_each(|(total, each)| more(total, each));
     }
 
-    /// Subtracts `count` chunks with this `leaf`.
+    /// Subtracts `count` chunks that are `leaf`.
     pub fn remove(&mut self, leaf: &Leaf, count: u64) {
         let each = Self::of(leaf);
         let less = |total: &mut u64, each: u64| *total = total.saturating_sub(each.saturating_mul(count));
         self.fields().into_iter().zip(each.values()).for_each(|(total, each)| less(total, each));
     }
 
-    /// The statistics of one chunk.
+    /// The counts of one chunk.
     fn of(leaf: &Leaf) -> Self {
         let bytes = leaf.extents().map_or(0, |extents| u64::from(extents.len_bytes()));
         let mut one = Self { allocated_bytes: bytes, ..Self::default() };
@@ -257,10 +260,10 @@ impl Statistics {
 }
 
 impl Manifest {
-    /// Reads the body of a manifest. `Corrupt` if it is none or contradicts itself; `Unsupported` if it is of a newer
-    /// format or needs a feature unknown here.
+    /// Reads the body of a manifest. `Corrupt` if it is not one or contradicts itself; `Unsupported` if it has a
+    /// newer format or needs a feature that this program does not know.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self> {
-        /// Read first, so that a newer format is called newer, not malformed.
+        /// Read first, so that a newer format is reported as newer, not as malformed.
         #[derive(Deserialize)]
         struct Preface {
             format: u32,
@@ -275,13 +278,14 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Sizes of the image and its chunks. `Corrupt` if the sizes are out of bounds or the root does not fit them.
+    /// How the image is divided into chunks. `Corrupt` if the sizes are out of bounds or the root does not fit them.
     pub fn layout(&self) -> Result<Layout> {
         let chunk = ChunkSize::from_bytes(self.chunk_bytes).ok_or_else(|| {
             let bounds = format!("a power of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}");
             Error::corrupt(format!("chunks of {} bytes, expected {bounds}", self.chunk_bytes))
         })?;
         let unit = self.logical_sector_bytes;
+        // A logical sector of at most `CHUNK_BYTES_MIN` divides every chunk size, so no sector spans two chunks.
         if !unit.is_power_of_two() || !(512..=CHUNK_BYTES_MIN).contains(&unit) {
             return Err(Error::corrupt(format!("logical sectors of {unit} bytes")));
         }
@@ -294,12 +298,14 @@ impl Manifest {
         Ok(layout)
     }
 
-    /// Whether the image, written to `place`, would go over what it was captured from.
+    /// Whether the image, written to `place`, would overwrite sectors that it was captured from.
     #[must_use]
     pub fn came_from(&self, place: &disk::Place) -> bool {
         self.disk.source.as_ref().is_some_and(|source| source.meets(place, self.size_sectors))
     }
 
+    /// Checks format, cipher, sizes, name and counts. `Corrupt` if a field is out of bounds or contradicts another;
+    /// `Unsupported` if the format, a feature or the cipher is unknown.
     pub(crate) fn check(&self) -> Result<()> {
         check_format(self.format, &self.features)?;
         if self.cipher != Cipher::None.name() && self.cipher != CIPHER_NAME {
@@ -331,7 +337,8 @@ fn check_format(format: u32, features: &[String]) -> Result<()> {
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     if !features.is_empty() {
-        let text = format!("image with features unknown here: {}", features.join(", "));
+        let text =
+            format!("the image needs features that this program does not know: {}", features.join(", "));
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Tree nodes: 256 leaves, or 256 smaller trees, as one object. `formats/image.md`, "Node".
+//! Tree nodes: up to 256 leaves or subtrees, encoded as one object. `formats/image.md`, "Node".
 //!
-//! As for chunks, a node does not say where it belongs: equal subtrees are one object.
+//! Like a chunk, a node does not hold its position in the tree, so equal subtrees are one object.
 
 use base::limits::{NODE_BYTES_MAX, TREE_FANOUT, TREE_HEIGHT_MAX};
 use base::wire::Reader;
@@ -15,16 +15,17 @@ use crate::object::{ObjectKind, ObjectRef, Verified};
 const MAGIC: [u8; 4] = *b"DCND";
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 16;
+/// Offset of the number of entries in the header.
 const COUNT_AT: usize = 10;
 
-/// A subtree, as described in its parent.
+/// A subtree, as its parent node describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child {
     /// All its chunks are free.
     Free,
-    /// All its chunks are fully allocated and hold zeros.
+    /// All its chunks are fully allocated and contain only zeros.
     Zero,
-    /// It has a node.
+    /// The subtree has a node.
     Node {
         /// Length of the node's object in bytes.
         len: u32,
@@ -38,7 +39,7 @@ const ZERO: u8 = 1;
 const NODE: u8 = 2;
 
 impl Child {
-    /// The node's object; `None` if the subtree is free or zero.
+    /// The name of the subtree's node; `None` if the subtree is free or zero.
     #[must_use]
     pub fn object(&self) -> Option<ObjectRef> {
         match *self {
@@ -76,7 +77,7 @@ impl Child {
     }
 }
 
-/// The contents of a node. Missing entries are free.
+/// The entries of a node. It may have fewer than 256: the missing entries are free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     /// Level 0: up to 256 chunks.
@@ -86,8 +87,8 @@ pub enum Node {
 }
 
 impl Node {
-    /// Reads a node of `level` (0: of leaves) in an image with chunks of `size`. `Corrupt` if it is not a valid node of
-    /// this level; `Unsupported` if it has a newer format.
+    /// Reads a node of `level` (0 for a node of leaves) in an image whose chunks have `size`. `Corrupt` if the object
+    /// is not a node, or has another level or chunk size; `Unsupported` if it has a newer format.
     pub fn decode(object: &Verified, level: u8, size: ChunkSize) -> Result<Self> {
         let cut = |_| Error::corrupt("a tree node ends early");
         let mut reader = Reader::new(object.bytes());
@@ -121,15 +122,16 @@ impl Node {
             let last_is_free = children.last() == Some(&Child::Free);
             (Self::Children(children), last_is_free)
         };
+        // A free entry at the end would be a second encoding of the same subtree, with another digest.
         if last_is_free || reader.remaining() > 0 {
-            return Err(Error::corrupt("a tree node holds more than it needs"));
+            return Err(Error::corrupt("a tree node has a free entry or other bytes at its end"));
         }
         Ok(node)
     }
 }
 
 impl Node {
-    /// How many entries there are.
+    /// How many entries the node has, missing ones not counted.
     #[must_use]
     #[expect(
         clippy::len_without_is_empty,
@@ -142,8 +144,8 @@ impl Node {
         }
     }
 
-    /// The subtree of a node of `level` with these entries. If it needs a node, also the bytes of its object, encrypted
-    /// with `cipher`.
+    /// Encodes these entries as a node of `level`. Returns the subtree and the node's object, encrypted with
+    /// `cipher`; `None` if the subtree is free or zero and needs no node. `Refused` if `cipher` has no key.
     pub(crate) fn encode(
         &self,
         level: u8,
@@ -167,16 +169,19 @@ impl Node {
     }
 }
 
-/// Collects the entries of one node in ascending order.
+/// Encodes one node from its entries, in ascending order.
 #[derive(Debug)]
 pub(crate) struct NodeBuilder {
     level: u8,
     bytes: Vec<u8>,
+    /// Entries so far, free ones included.
     count: u16,
+    /// Entries that are full zeros.
     zeros: u16,
 }
 
 impl NodeBuilder {
+    /// A builder of a node of `level`, without entries so far.
     pub(crate) fn new(level: u8, size: ChunkSize) -> Self {
         assert!(level < TREE_HEIGHT_MAX);
         let mut bytes = Vec::new();
@@ -187,6 +192,7 @@ impl NodeBuilder {
         Self { level, bytes, count: 0, zeros: 0 }
     }
 
+    /// Adds `leaf` at `slot`, 0 to 255, above all slots so far. The slots between are free.
     pub(crate) fn push_leaf(&mut self, slot: u16, leaf: &Leaf) {
         assert_eq!(self.level, 0);
         self.skip_to(slot);
@@ -194,6 +200,7 @@ impl NodeBuilder {
         self.zeros += u16::from(leaf.is_full_zero());
     }
 
+    /// Adds `child` at `slot`, 0 to 255, above all slots so far. The slots between are free.
     pub(crate) fn push_child(&mut self, slot: u16, child: Child) {
         assert!(self.level > 0);
         self.skip_to(slot);
@@ -203,12 +210,13 @@ impl NodeBuilder {
 
     fn skip_to(&mut self, slot: u16) {
         assert!(slot >= self.count && u64::from(slot) < TREE_FANOUT, "entries ascend");
-        // A free entry is one zero byte.
+        // A free entry is one byte `FREE`, for leaves and children alike.
         self.bytes.resize(self.bytes.len() + usize::from(slot - self.count), FREE);
         self.count = slot + 1;
     }
 
-    /// The subtree and, if it needs a node, its bytes, encrypted with `cipher`. The builder is empty afterwards.
+    /// Finishes the node. Returns the subtree and the node's object, encrypted with `cipher`; `None` if the subtree
+    /// is free or zero and needs no node. The builder is empty afterwards. `Refused` if `cipher` has no key.
     pub(crate) fn close(&mut self, cipher: &Cipher) -> Result<(Child, Option<Bytes>)> {
         let (count, zeros) = (std::mem::take(&mut self.count), std::mem::take(&mut self.zeros));
         if count == 0 || u64::from(zeros) == TREE_FANOUT {

@@ -1,12 +1,12 @@
-//! Objects: the unit in which an image is stored and sent.
+//! Objects: the units in which an image is stored and sent.
 //!
-//! An object is a chunk or a tree node: bytes that are identified by their BLAKE3 digest and never change.
+//! An object is a chunk or a tree node in its stored form. Its BLAKE3 digest names it, and its bytes never change.
 
 use base::{Digest, Result};
 use base::{Error, limits::SEALED_BYTES_MORE};
 use bytes::Bytes;
 
-/// The two kinds of objects. Stores keep them apart.
+/// Whether an object is a chunk or a node. Stores keep the two kinds in separate places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
     /// The encoded content of a chunk.
@@ -15,7 +15,7 @@ pub enum ObjectKind {
     Node,
 }
 
-/// Refers to one object: its kind, and the digest and number of its bytes.
+/// The name of an object: its kind, its length and the digest of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// Chunk or node.
@@ -27,19 +27,19 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// The reference to `bytes` as an object of `kind`.
+    /// The name of `bytes` as an object of `kind`.
     #[must_use]
     pub fn of(kind: ObjectKind, bytes: &[u8]) -> Self {
         let len = u32::try_from(bytes.len()).expect("objects are limited to OBJECT_BYTES_MAX");
         Self { kind, len, digest: Digest::of(bytes) }
     }
 
-    /// `bytes` as the object of this reference; `Corrupt` if their digest or length differs.
+    /// Verifies that `bytes` are the object with this name, and returns them. `Corrupt` if they are not.
     pub fn verified(&self, bytes: Bytes) -> Result<Verified> {
         self.verify(&bytes).map(|()| Verified { bytes, was_sealed: false })
     }
 
-    /// `Corrupt` unless `bytes` are the object of this reference.
+    /// `Corrupt` unless `bytes` are the object with this name.
     pub fn verify(&self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 != u64::from(self.len) {
             return Err(Error::corrupt(format!(
@@ -65,21 +65,23 @@ impl std::fmt::Display for ObjectRef {
     }
 }
 
-/// The bytes of an object whose digest was verified, or that were decrypted with its key. Only such bytes are parsed,
-/// decompressed or written.
+/// The bytes of an object after a check: they have the object's digest, or the cipher decrypted and authenticated
+/// them. Only such bytes are parsed, decompressed or written.
 #[derive(Debug, Clone)]
 pub struct Verified {
     bytes: Bytes,
+    /// Whether `bytes` are the plaintext of an encrypted object.
     was_sealed: bool,
 }
 
 impl Verified {
-    /// The plain form of an object that was decrypted with its key.
+    /// The plaintext of an encrypted object, which the cipher authenticated.
     pub(crate) fn opened(plain: Vec<u8>) -> Self {
         Self { bytes: plain.into(), was_sealed: true }
     }
 
-    /// Bytes that encryption adds to each object that this one refers to: they are encrypted with the same cipher.
+    /// How many bytes encryption adds to each object that this node names: 0 if the node was not encrypted, since
+    /// then they are not encrypted either.
     pub(crate) fn sealed_bytes_more(&self) -> u32 {
         if self.was_sealed { SEALED_BYTES_MORE } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! The traits of a source and a sink of objects, and objects in memory, which implement both.
+//! The two interfaces for objects, [`ObjectSource`] to read and [`ObjectSink`] to write, with a store in memory.
 
 use std::collections::HashMap;
 
@@ -8,56 +8,57 @@ use parking_lot::RwLock;
 
 use crate::object::{ObjectRef, Verified};
 
-/// A source of objects: a repository, a server, memory. Called by many threads at once.
+/// Where objects come from: a repository, a server, memory. Many threads call it at the same time.
 pub trait ObjectSource: Send + Sync {
-    /// The bytes of `object`. `NotFound` if the source has no such object. The caller must verify the bytes against the
-    /// reference.
+    /// The bytes of `object`. `NotFound` if the source does not have it. The caller must verify the bytes: the source
+    /// need not check them.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
 
-    /// The same, verified: `Corrupt` if the source has only other bytes. A source with several copies tries all of
-    /// them.
+    /// The bytes of `object`, verified. `NotFound` as for [`Self::fetch`]; `Corrupt` if the source has only damaged
+    /// copies. A source with several copies tries them in turn.
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         object.verified(self.fetch(object)?)
     }
 }
 
-/// A sink of objects. Called by many threads at once.
+/// Where objects go to. Many threads call it at the same time.
 pub trait ObjectSink: Send + Sync {
     /// Whether the sink holds `object` already.
     fn contains(&self, object: &ObjectRef) -> Result<bool>;
 
-    /// Stores `bytes`, whose reference is `object`. Storing an object twice is no error and is cheap.
+    /// Stores `bytes`, which are the object that `object` names. To put an object twice is not an error and costs
+    /// little.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()>;
 }
 
-/// Objects in memory: a source and a sink for tests and measurements.
+/// Objects in memory: a source and sink for tests and measurements.
 #[derive(Debug, Default)]
 pub struct MemoryObjects {
     objects: RwLock<HashMap<Digest, Bytes>>,
 }
 
 impl MemoryObjects {
-    /// No objects.
+    /// A store without objects.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Number of objects.
+    /// The number of objects.
     #[must_use]
     pub fn count(&self) -> usize {
         self.objects.read().len()
     }
 
-    /// Sum of their lengths, in bytes.
+    /// The length of all objects together, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let objects = self.objects.read();
         objects.values().map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// Stores `bytes` under the reference `object` even if they do not match, for tests of bad input. `None` removes
-    /// the object.
+    /// Stores `bytes` under the name of `object` without a check, for tests with bad input. `None` removes the
+    /// object.
     pub fn tamper(&self, object: &ObjectRef, bytes: Option<Bytes>) {
         let mut objects = self.objects.write();
         match bytes {

@@ -1,28 +1,28 @@
-//! Progress of a capture or an install. Worker threads call it once per chunk, so it must be cheap.
+//! How a capture or an install reports its progress.
 
-/// What a capture or install is doing.
+/// A stage of a capture or an install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// Reads, encodes and stores the allocated bytes of a disk.
     Capture,
-    /// Reads a target to find chunks that it already holds.
+    /// Reads a target to find chunks that are already correct.
     Resume,
     /// Writes chunks to a target. Counts plain bytes.
     Install,
-    /// Reads back the written data.
+    /// Reads the written chunks back.
     Verify,
 }
 
-/// Receives progress.
+/// Receives progress reports. Worker threads call it once for each chunk, so it must be cheap.
 pub trait Progress: Send + Sync {
-    /// `stage` begins and will process `bytes` in total.
+    /// `stage` begins and will process `bytes` bytes in total.
     fn begin(&self, stage: Stage, bytes: u64);
 
-    /// Another `bytes` of `stage` are done.
+    /// `stage` has processed `bytes` more bytes.
     fn advance(&self, stage: Stage, bytes: u64);
 }
 
-/// Drops all progress.
+/// Ignores progress reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProgress;
 

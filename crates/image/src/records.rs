@@ -1,4 +1,4 @@
-//! How digests and roots are written in a manifest's JSON.
+//! How digests and roots are written in the JSON of a manifest.
 
 use base::Digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -19,7 +19,7 @@ pub(crate) mod digest_hex {
     }
 }
 
-/// A root as an object: `{"state":"node","digest":"…","len":1234,"height":2,"chunks":4096}`.
+/// A root as a JSON object: `{"state":"node","digest":"…","len":1234,"height":2,"chunks":4096}`.
 pub(crate) mod root_record {
     use super::*;
 

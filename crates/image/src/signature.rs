@@ -1,7 +1,7 @@
-//! Signatures of manifests and records, and the keys that a person trusts. Ed25519 (RFC 8032).
+//! Signatures of manifests and records, and the lists of keys that a client trusts. Ed25519 (RFC 8032).
 //!
-//! A signature covers a digest that was derived with a context for its purpose, so a signature made for one purpose is
-//! never valid for another. Key files are text; see `formats/repository.md`, "Keys".
+//! Signatures sign a digest. Each kind of item has its own BLAKE3 context for this digest, so a signature of a
+//! manifest is never valid for a record. Key files are text; `formats/repository.md`, "Keys", specifies them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 
 /// Most signatures of one manifest or record.
 pub const SIGNATURES_MAX: usize = 16;
-/// Most trusted keys.
+/// Most keys in one list of trusted keys.
 pub(crate) const TRUSTED_MAX: usize = 1024;
 
 const ALGORITHM: &str = "ed25519";
@@ -22,17 +22,19 @@ const ALGORITHM: &str = "ed25519";
 pub struct PublicKey(VerifyingKey);
 
 impl PublicKey {
-    /// The key of these 32 bytes. `Corrupt` if they are no key, or one of the few weak keys under which every signature
-    /// is valid.
+    /// The key with these 32 bytes. `Corrupt` if they are not a key, or a key of small order: anybody can make
+    /// signatures that are valid under such a key.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self> {
         let none = |e| Error::from_source(ErrorKind::Corrupt, "read a public key", e);
         match VerifyingKey::from_bytes(bytes).map_err(none)? {
-            key if key.is_weak() => Err(Error::new(ErrorKind::Corrupt, "a public key that proves nothing")),
+            key if key.is_weak() => {
+                Err(Error::new(ErrorKind::Corrupt, "a weak public key, under which anybody can sign"))
+            }
             key => Ok(Self(key)),
         }
     }
 
-    /// Its 32 bytes.
+    /// The key's 32 bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 32] {
         self.0.to_bytes()
@@ -52,13 +54,13 @@ impl From<&SigningKey> for PublicKey {
 }
 
 impl fmt::Display for PublicKey {
-    /// Its text in a file: `ed25519` and 64 hexadecimal digits.
+    /// As in a file of trusted keys: `ed25519` and 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{ALGORITHM} {}", Digest(self.to_bytes()))
     }
 }
 
-/// One signature as it is stored: a key, and the signature that it supposedly made.
+/// One signature as it is stored, with the key that is claimed to have made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
     key: PublicKey,
@@ -66,31 +68,31 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// The signature of `digest` by `key`.
+    /// Signs `digest` with `key`.
     #[must_use]
     pub fn make(key: &SigningKey, digest: &Digest) -> Self {
         Self { key: key.into(), bytes: key.sign(&digest.0).to_bytes() }
     }
 
-    /// A signature as it was read.
+    /// A signature that was read. It is not verified here.
     #[must_use]
     pub fn new(key: PublicKey, bytes: [u8; 64]) -> Self {
         Self { key, bytes }
     }
 
-    /// The key that supposedly made it; [`Signature::is_of`] verifies that.
+    /// The key that is claimed to have made the signature; [`Signature::is_of`] verifies the claim.
     #[must_use]
     pub fn key(&self) -> PublicKey {
         self.key
     }
 
-    /// Its 64 bytes.
+    /// The signature's 64 bytes, without the key.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 64] {
         self.bytes
     }
 
-    /// Whether its key signed `digest`.
+    /// Whether this is a valid signature of `digest` by its key, in the strict verification of RFC 8032.
     #[must_use]
     pub fn is_of(&self, digest: &Digest) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(&self.bytes);
@@ -98,7 +100,7 @@ impl Signature {
     }
 }
 
-/// The digest of a manifest or record, and the signatures that were found with it.
+/// The digest of a manifest or record, and the signatures that were stored with it. They are not verified yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
     digest: Digest,
@@ -106,19 +108,19 @@ pub struct Signed {
 }
 
 impl Signed {
-    /// The signatures that were found.
+    /// A digest and the signatures that were stored with it.
     #[must_use]
     pub fn new(digest: Digest, signatures: Vec<Signature>) -> Self {
         Self { digest, signatures }
     }
 
-    /// The signed digest.
+    /// The digest that the signatures should sign.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The keys that signed it. `Corrupt` if any signature is not valid for this digest.
+    /// The keys that signed the digest, verified. `Corrupt` if any signature is not valid.
     pub fn signers(&self) -> Result<Vec<PublicKey>> {
         match self.signatures.iter().find(|signature| !signature.is_of(&self.digest)) {
             None => Ok(self.signatures.iter().map(Signature::key).collect()),
@@ -126,14 +128,14 @@ impl Signed {
         }
     }
 
-    /// The keys that supposedly signed it.
+    /// The keys that are claimed to have signed the digest, not verified.
     pub fn claims(&self) -> impl Iterator<Item = PublicKey> + '_ {
         self.signatures.iter().map(Signature::key)
     }
 }
 
 fn not_its_own(forged: &Signature) -> Error {
-    let text = format!("the signature of key {} is of something else", forged.key().short());
+    let text = format!("the signature of key {} is not valid for this content", forged.key().short());
     Error::new(ErrorKind::Corrupt, text)
 }
 
@@ -144,14 +146,14 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Adds a key. If it is known, it keeps its name.
+    /// Adds a key. If the list already has it, it keeps its name.
     pub fn add(&mut self, key: PublicKey, name: &str) {
         if self.name_of(key).is_none() {
             self.keys.push((key, name.to_owned()));
         }
     }
 
-    /// Adds the keys of `other`. `Refused` if there would be more than [`TRUSTED_MAX`].
+    /// Adds the keys of `other`. `Refused` if the list has more than [`TRUSTED_MAX`] keys then.
     pub fn add_all(&mut self, other: &Self) -> Result<()> {
         other.keys.iter().for_each(|(key, name)| self.add(*key, name));
         if self.keys.len() > TRUSTED_MAX {
@@ -160,20 +162,20 @@ impl Trust {
         Ok(())
     }
 
-    /// Whether there is no key at all.
+    /// Whether the list has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The name of `key` in this list, if it is trusted.
+    /// The name of `key` in this list, which may be empty; `None` if the key is not trusted.
     #[must_use]
     pub fn name_of(&self, key: PublicKey) -> Option<&str> {
         self.keys.iter().find(|(known, _)| *known == key).map(|(_, name)| name.as_str())
     }
 
-    /// Succeeds if a trusted key signed the digest of the thing called `what`. `Refused` if none did; `Corrupt` if a
-    /// signature that claims to come from a trusted key is not valid, and no other one is.
+    /// Succeeds if at least one trusted key signed `signed`; `what` names the item in errors. Otherwise `Corrupt` if
+    /// a signature claims to be by a trusted key and is not valid; `Refused` if no trusted key signed.
     pub fn check(&self, what: &dyn fmt::Display, signed: &Signed) -> Result<()> {
         let claims = signed.signatures.iter().filter(|signature| self.name_of(signature.key()).is_some());
         let mut forged = None;
@@ -198,8 +200,9 @@ impl Trust {
 impl FromStr for Trust {
     type Err = Error;
 
-    /// Reads lines `ed25519 <64 hexadecimal digits> [name]`; empty lines and lines that begin with `#` are skipped.
-    /// `Corrupt` with the line's number at any other line.
+    /// Reads lines `ed25519 <64 hexadecimal digits> [name]`. Skips empty lines and lines that begin with `#`.
+    /// `Corrupt` with the line's number for any other line; `Corrupt` if the digits are not a key; `Refused` if there
+    /// are more than [`TRUSTED_MAX`] keys.
     fn from_str(text: &str) -> Result<Self> {
         let mut trust = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -225,14 +228,14 @@ impl FromStr for Trust {
     }
 }
 
-/// A signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519` writes
-/// it. `Corrupt` if it is something else; the error contains no part of it.
+/// Reads a signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519`
+/// writes it. `Corrupt` if the text is something else. Errors do not quote the text, since it may hold a secret.
 pub fn signing_key_from_text(text: &str) -> Result<SigningKey> {
     let none = |_| Error::new(ErrorKind::Corrupt, "this is no ed25519 key in PEM (`BEGIN PRIVATE KEY`)");
     SigningKey::from_pkcs8_pem(text.trim()).map_err(none)
 }
 
-/// The text of the key file of `key`.
+/// The text of the key file of `key`: PKCS #8 in PEM (RFC 8410).
 #[must_use]
 pub fn signing_key_to_text(key: &SigningKey) -> String {
     // Without the public half, so that every openssl since 1.1.1 reads it.
@@ -277,7 +280,7 @@ mod tests {
         for bad in ["ed25519", "ed25519 00", "rsa 00", "-----BEGIN PRIVATE KEY-----", &format!("{one}x")] {
             assert_eq!(bad.parse::<Trust>().unwrap_err().kind(), ErrorKind::Corrupt, "{bad}");
         }
-        // The neutral element: every signature of a certain form is valid under it.
+        // The neutral element of the curve, a key of small order: some signatures are valid under it for any digest.
         let weak = Digest({
             let mut bytes = [0; 32];
             bytes[0] = 1;

@@ -1,13 +1,14 @@
-//! Records from which disk an image was captured, so that an install to that disk is noticed. `formats/image.md`,
-//! "Source".
+//! The record of the disk that an image was captured from, by which an install detects that its target is this disk.
+//! `formats/image.md`, "Source".
 //!
-//! Serial numbers are private, so a manifest contains only digests of them, with a salt of its own.
+//! Serial numbers are private, so a manifest holds only digests of them. Each manifest has its own salt: two images
+//! do not reveal that they came from one disk.
 
 use base::{Digest, Extent};
 use disk::Place;
 use serde::{Deserialize, Serialize};
 
-/// Context of the digests.
+/// BLAKE3 context of the digests in `marks`.
 const CONTEXT: &str = "diskcast image v1: a disk that was captured";
 
 /// The disk or file that an image was captured from.
@@ -15,15 +16,16 @@ const CONTEXT: &str = "diskcast image v1: a disk that was captured";
 pub struct SourceRecord {
     /// 32 random hexadecimal digits.
     pub salt: String,
-    /// Digests of identifiers of the whole disk: a disk with any one of them is the source. 64 hexadecimal digits each.
+    /// Digests of texts that identify the whole disk or file, 64 hexadecimal digits each. A disk that has one of
+    /// these marks is the source.
     pub marks: Vec<String>,
-    /// First sector of the image on it, in units of 512 bytes.
+    /// First sector of the image on that disk, in units of 512 bytes.
     pub start_sector: u64,
 }
 
 impl SourceRecord {
-    /// Digests of the identifiers of `place`, of which the image covers `window`. `None` if it has none. `salt` is
-    /// random for each image.
+    /// The record of an image that holds the sectors `window` of `place`. `None` if nothing identifies the place. The
+    /// caller draws a new random `salt` for each image.
     #[must_use]
     pub fn of(place: &Place, window: Extent, salt: [u8; 16]) -> Option<Self> {
         let salt = format!("{:032x}", u128::from_be_bytes(salt));
@@ -32,7 +34,8 @@ impl SourceRecord {
         (!marks.is_empty()).then_some(Self { salt, marks, start_sector })
     }
 
-    /// Whether the `sectors` from `place` on overlap with the same range of the source.
+    /// Whether the `sectors` sectors that begin at `place` overlap the `sectors` sectors that begin where the image
+    /// was captured.
     #[must_use]
     pub fn meets(&self, place: &Place, sectors: u64) -> bool {
         let (here, there) = (self.start_sector, place.start_sector);

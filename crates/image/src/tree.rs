@@ -1,7 +1,7 @@
-//! The tree of an image: leaves under nodes of fan-out 256, named by content. `formats/image.md`, "Tree".
+//! The tree of an image, with 256 entries per node and one leaf for each chunk. `formats/image.md`, "Tree".
 //!
-//! This is the segment tree of BlobSeer as a Merkle tree: a new version writes only the leaves that changed and the
-//! path to them. Free subtrees have no node, so a disk of 64 TiB with little data has a small tree.
+//! It is the segment tree of BlobSeer as a Merkle tree: a new version writes only the nodes on the paths to the
+//! leaves that changed. Free subtrees have no node, so an image of 64 TiB with little content has few nodes.
 
 use std::ops::Range;
 
@@ -21,47 +21,50 @@ mod edit;
 pub use diff::{Difference, Differences};
 pub use edit::TreeEditor;
 
-/// The root of a tree and its size.
+/// The root of a tree, and the tree's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Root {
     /// The whole tree as one subtree.
     pub child: Child,
-    /// Levels of nodes: the root's node, if there is one, is of level `height - 1`.
+    /// Number of levels, at least 1. The node of the root, if there is one, has level `height - 1`.
     pub height: u8,
-    /// Number of chunks of the image, including free ones; the last may extend past the image's end.
+    /// Number of chunks of the image, free ones included.
     pub chunk_count: u64,
 }
 
 impl Root {
-    /// The height of a tree of `chunk_count` chunks: the smallest that has room for them, at least 1.
+    /// The height of a tree of `chunk_count` chunks: the smallest one that has room for them, at least 1.
     #[must_use]
     pub fn height_of(chunk_count: u64) -> u8 {
         (1..TREE_HEIGHT_MAX).find(|&height| chunk_count <= span(height)).unwrap_or(TREE_HEIGHT_MAX)
     }
 }
 
-/// Chunks below a subtree whose node is of level `height - 1`.
+/// The number of chunks in a full subtree of `height`, whose node has level `height - 1`; 1 for height 0.
 fn span(height: u8) -> u64 {
     TREE_FANOUT.pow(u32::from(height))
 }
 
-/// Builds a tree from leaves in ascending order. Skipped chunks are free.
+/// Builds a tree from leaves in ascending order. Chunks that are skipped are free.
 pub struct TreeBuilder<'a> {
     sink: &'a dyn ObjectSink,
     cipher: Cipher,
+    /// One unfinished node of each level, from the leaves up.
     levels: Vec<Level>,
     chunk_count: u64,
+    /// The lowest chunk that may still be added.
     next: u64,
 }
 
 struct Level {
-    /// Position within its level of the node that is being built.
+    /// Index of the node among all nodes of its level.
     number: u64,
     node: NodeBuilder,
 }
 
 impl<'a> TreeBuilder<'a> {
-    /// A tree of `chunk_count` chunks of `size`, whose nodes are encrypted with `cipher` and put into `sink`.
+    /// A builder for a tree of `chunk_count` chunks of `size`. It encrypts nodes with `cipher` and puts them into
+    /// `sink`.
     #[must_use]
     pub fn new(size: ChunkSize, chunk_count: u64, sink: &'a dyn ObjectSink, cipher: &Cipher) -> Self {
         let levels = (0..Root::height_of(chunk_count))
@@ -70,7 +73,8 @@ impl<'a> TreeBuilder<'a> {
         Self { sink, cipher: cipher.clone(), levels, chunk_count, next: 0 }
     }
 
-    /// Adds chunk `index`, which must be higher than all before. Fails with errors of the sink.
+    /// Adds chunk `index`, which must be higher than all chunks before. Errors are those of the sink, and `Refused`
+    /// if nodes are encrypted and there is no key.
     pub fn push(&mut self, index: u64, leaf: &Leaf) -> Result<()> {
         assert!(index >= self.next && index < self.chunk_count, "leaves ascend and lie inside the image");
         self.next = index + 1;
@@ -82,7 +86,8 @@ impl<'a> TreeBuilder<'a> {
         Ok(())
     }
 
-    /// Adds the chunks of `run`, which must be higher than all before. The cost hardly depends on their number.
+    /// Adds the chunks of `run`, which must all be higher than the chunks before. A long run costs little,
+    /// since a whole subtree of zeros is one entry. Errors are those of [`Self::push`].
     pub fn push_run(&mut self, run: &LeafRun) -> Result<()> {
         if run.count == 1 {
             return self.push(run.first, &run.leaf);
@@ -94,6 +99,8 @@ impl<'a> TreeBuilder<'a> {
         );
         let (mut index, end) = (run.first, run.first + run.count);
         while index < end {
+            // The largest subtree that begins at `index` and lies inside the run becomes one entry of zeros. All
+            // nodes below its level hold earlier chunks, so they are finished first.
             let fits = |&level: &u8| index.is_multiple_of(span(level)) && span(level) <= end - index;
             let level = (1..Root::height_of(self.chunk_count)).take_while(fits).last().unwrap_or(0);
             if level == 0 {
@@ -109,7 +116,7 @@ impl<'a> TreeBuilder<'a> {
         Ok(())
     }
 
-    /// The finished tree. Fails with errors of the sink.
+    /// Finishes the tree. Errors are those of [`Self::push`].
     pub fn finish(mut self) -> Result<Root> {
         let height = Root::height_of(self.chunk_count);
         for level in 0..usize::from(height) - 1 {
@@ -119,7 +126,7 @@ impl<'a> TreeBuilder<'a> {
         Ok(Root { child, height, chunk_count: self.chunk_count })
     }
 
-    /// The slot of entry `index` of `level`, in the node it belongs to.
+    /// Makes the node that holds entry `index` of `level` the unfinished one. Returns the entry's slot in it.
     fn open_node(&mut self, level: usize, index: u64) -> Result<u16> {
         let number = index / TREE_FANOUT;
         if self.levels[level].number != number {
@@ -129,6 +136,7 @@ impl<'a> TreeBuilder<'a> {
         Ok(u16::try_from(index % TREE_FANOUT).expect("below the fan-out"))
     }
 
+    /// Finishes the node of `level` and adds it to its parent.
     fn close_node(&mut self, level: usize) -> Result<()> {
         let child = self.put_node(level)?;
         if child != Child::Free {
@@ -138,6 +146,7 @@ impl<'a> TreeBuilder<'a> {
         Ok(())
     }
 
+    /// Finishes the node of `level` and puts it into the sink, if it needs a node.
     fn put_node(&mut self, level: usize) -> Result<Child> {
         let (child, bytes) = self.levels[level].node.close(&self.cipher)?;
         if let (Some(bytes), Some(object)) = (bytes, child.object()) {
@@ -147,24 +156,24 @@ impl<'a> TreeBuilder<'a> {
     }
 }
 
-/// A run of equal chunks: `count` chunks from `first` on.
+/// Consecutive chunks with equal leaves: `count` chunks from `first` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafRun {
-    /// Index of the first.
+    /// Index of the first chunk.
     pub first: u64,
-    /// Their number; above 1 only for chunks that are fully allocated and zero.
+    /// Number of chunks, at least 1; more only for chunks that are fully allocated and zero.
     pub count: u64,
-    /// The leaf of each of them; never free.
+    /// The leaf of each of these chunks; never free.
     pub leaf: Leaf,
 }
 
-/// How a walk reads nodes.
+/// Where a walk over a tree reads nodes.
 pub trait NodeSource {
-    /// The bytes of the node, verified and decrypted.
+    /// The bytes of the node `object`, verified and decrypted.
     fn node(&self, object: &ObjectRef) -> Result<Verified>;
 }
 
-/// The nodes of an object source, decrypted with its key.
+/// The nodes of an object source, decrypted.
 #[derive(Clone, Copy)]
 pub struct DecryptedNodes<'a> {
     /// Where the stored nodes come from.
@@ -179,8 +188,8 @@ impl NodeSource for DecryptedNodes<'_> {
     }
 }
 
-/// The entries of `child`, whose node has level `height - 1` and whose first chunk is `first`: only free entries if it
-/// is free, only full zeros if it is zero. `Corrupt` if it extends past an image of `chunk_count` chunks.
+/// The entries of subtree `child` of `height`, whose first chunk is `first`. A free subtree has no entries, a zero
+/// subtree has 256 zero ones. `Corrupt` if an entry begins after the end of an image of `chunk_count` chunks.
 fn entries(
     source: &impl NodeSource,
     size: ChunkSize,
@@ -210,15 +219,15 @@ fn entries(
     Ok(node)
 }
 
-/// Iterates over the chunks of a tree that are not free, ascending; free subtrees are skipped without reading them. It
-/// ends after the first error.
+/// An iterator over the chunks of a tree that are not free, in ascending order. It reads no nodes of free subtrees.
+/// It ends after the first error.
 pub struct Leaves<S> {
     source: S,
     size: ChunkSize,
     chunk_count: u64,
-    /// The requested chunks.
+    /// The chunks to visit.
     range: Range<u64>,
-    /// Subtrees and leaves still to visit, the next one last.
+    /// Subtrees and leaves that are still to be visited, the next one last.
     stack: Vec<Pending>,
 }
 
@@ -228,18 +237,18 @@ enum Pending {
 }
 
 impl<S: NodeSource> Leaves<S> {
-    /// The chunks of the tree of `root`, whose chunks have `size`.
+    /// Walks over all chunks of the tree of `root`, whose chunks have `size`.
     pub fn new(source: S, size: ChunkSize, root: &Root) -> Self {
         Self::within(source, size, root, 0..root.chunk_count)
     }
 
-    /// The chunks in `range`. Only nodes on the way to them are read.
+    /// Walks over the chunks in `range` only. Reads only the nodes on the paths to them.
     pub fn within(source: S, size: ChunkSize, root: &Root, range: Range<u64>) -> Self {
         let whole = Pending::Subtree { first: 0, height: root.height, child: root.child };
         Self { source, size, chunk_count: root.chunk_count, range, stack: vec![whole] }
     }
 
-    /// Pushes the entries of a node onto the stack.
+    /// Puts the entries of a subtree onto the stack, without free ones and those outside the range.
     fn enter(&mut self, first: u64, height: u8, child: Child) -> Result<()> {
         let step = span(height - 1);
         let from = self.stack.len();
@@ -262,6 +271,8 @@ impl<S: NodeSource> Leaves<S> {
         Ok(())
     }
 
+    /// The chunks of a zero subtree that lie in the range. `Corrupt` if the subtree is not completely inside the
+    /// image.
     fn zeros(&self, first: u64, height: u8) -> Result<LeafRun> {
         let end = first + span(height);
         if end > self.chunk_count {

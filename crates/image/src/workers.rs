@@ -1,4 +1,4 @@
-//! Worker threads: their number, and how the first one that fails stops the others.
+//! Worker threads: how many to run, and how the first one that fails stops the others.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::Error;
 use parking_lot::Mutex;
 
-/// Number of threads to run: `asked`, or twice the cores if that is 0, so that some compute while others wait for a
-/// disk; at most as many as fit `memory_bytes` at `bytes_each`, but at least one.
+/// How many threads to run: `asked`, or twice the number of cores if `asked` is 0, so that some threads compute while
+/// others wait for a disk. Not more than fit into `memory_bytes` if each needs `bytes_each`, but at least one.
 pub(crate) fn thread_count(asked: usize, memory_bytes: u64, bytes_each: u64) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let asked = if asked == 0 { 2 * cores } else { asked };
@@ -23,7 +23,7 @@ pub(crate) struct FirstError {
 }
 
 impl FirstError {
-    /// Whether a thread failed, or all were asked to stop.
+    /// Whether the threads should stop: one failed, or `stop` was called.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -33,18 +33,18 @@ impl FirstError {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Records `error` if it is the first, and asks all threads to stop.
+    /// Keeps `error` if it is the first, and asks all threads to stop.
     pub(crate) fn fail(&self, error: Error) {
         self.error.lock().get_or_insert(error);
         self.stop();
     }
 
-    /// A copy of the first error.
+    /// A copy of the first error, which stays here.
     pub(crate) fn restated(&self) -> Option<Error> {
         self.error.lock().as_ref().map(Error::restated)
     }
 
-    /// The first error itself.
+    /// Takes the first error out.
     pub(crate) fn take(&self) -> Option<Error> {
         self.error.lock().take()
     }

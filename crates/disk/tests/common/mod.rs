@@ -1,5 +1,5 @@
-//! What the tests with real tools share: running them, files with everything a filesystem can hold, and restoring a
-//! disk from its allocated sectors alone.
+//! Helpers for the tests that use real tools: they run the tools, make files of all kinds for a filesystem, and restore
+//! a disk from its allocated sectors alone.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub(crate) mod stack;
@@ -14,11 +14,11 @@ use base::{Chance, Extent, ExtentSet};
 use disk::{DiskMap, ReadAt, SurveyOptions, open_source, survey};
 use tempfile::TempDir;
 
-/// A folder for one test.
+/// The temporary folders of one test.
 pub(crate) struct Bench {
-    /// Images: in memory if there is plenty, since they are written all over.
+    /// Disk images. They are in memory if it has more than 2 GiB free, since tests write them in full.
     dir: TempDir,
-    /// Trees of files with extended attributes, which a filesystem in memory may not take.
+    /// Trees of files with extended attributes, which a filesystem in memory may not support.
     trees: TempDir,
 }
 
@@ -38,7 +38,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// A file of random bytes: on a disk that was never zeroed nothing can hide.
+    /// A file of random bytes. Code that wrongly relies on zeros fails on it.
     pub(crate) fn random_file(&self, name: &str, bytes: u64, seed: u64) -> PathBuf {
         let path = self.path(name);
         let file = File::create(&path).unwrap();
@@ -62,7 +62,7 @@ impl Bench {
         path
     }
 
-    /// The disk that an install makes of a capture: `source`'s allocated sectors on a medium of random bytes.
+    /// The disk that a capture and an install produce: the allocated sectors of `source` over random bytes.
     pub(crate) fn restore(&self, source: &Path, map: &DiskMap) -> PathBuf {
         let path = self.random_file("restored", map.geometry.size_bytes, 0xD15C);
         copy_sectors(source, &path, &map.allocated);
@@ -124,17 +124,17 @@ pub(crate) fn read_at(disk: &Path, extent: Extent) -> Vec<u8> {
     bytes
 }
 
-/// The first and the last 128 KiB of an extent, which a survey takes whatever they hold.
+/// The first and the last 128 KiB of an extent, which a survey always captures.
 pub(crate) fn ends(extent: Extent) -> [Extent; 2] {
     [Extent::new(extent.start, 256), Extent::new(extent.end() - 256, 256)]
 }
 
-/// The part of a disk from MiB `start` on, `count` MiB long.
+/// The extent that starts at `start` MiB and is `count` MiB long.
 pub(crate) fn mib(start: u64, count: u64) -> Extent {
     Extent::new(start << 11, count << 11)
 }
 
-/// Whether the tools are there. On a developer's machine a test may go without; in CI nothing may be missing.
+/// Whether all tools are installed. Without them a test is skipped on a developer's machine, and fails in CI.
 pub(crate) fn have(tools: &[&str]) -> bool {
     let there = |tool: &&&str| {
         ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(tool).exists())
@@ -155,7 +155,7 @@ fn rustix_is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// Runs a command line; the arguments that are paths go behind it.
+/// Runs a command line with `paths` as further arguments, and returns its output.
 pub(crate) fn output(line: &str, paths: &[&dyn AsRef<OsStr>]) -> Output {
     let mut words = line.split_whitespace();
     let path = "/usr/sbin:/sbin:/usr/bin:/bin";
@@ -164,7 +164,7 @@ pub(crate) fn output(line: &str, paths: &[&dyn AsRef<OsStr>]) -> Output {
     command.output().unwrap_or_else(|e| panic!("{line}: {e}"))
 }
 
-/// Runs a command line that must succeed; returns what it printed.
+/// Runs a command line that must succeed; returns its standard output.
 pub(crate) fn run(line: &str, paths: &[&dyn AsRef<OsStr>]) -> String {
     let output = output(line, paths);
     let paths: Vec<_> = paths.iter().map(|path| path.as_ref().to_string_lossy()).collect();
@@ -195,8 +195,8 @@ pub(crate) fn run_with_input(line: &str, path: &Path, input: &str) {
     assert!(child.wait().unwrap().success(), "{line} {}", path.display());
 }
 
-/// Fills `dir` with what a filesystem can hold: sizes around every block size, hard and symbolic links, holes, owners,
-/// modes, times, extended attributes, deep folders and a folder with many entries.
+/// Fills `dir` with files of all kinds: sizes around every block size, hard and symbolic links, holes, owners, modes,
+/// times, extended attributes, deep folders and a folder with many entries.
 pub(crate) fn populate(dir: &Path, seed: u64) {
     let mut chance = Chance::from_seed(seed);
     fs::create_dir_all(dir.join("deep/er/and/deeper")).unwrap();
@@ -219,6 +219,7 @@ pub(crate) fn populate(dir: &Path, seed: u64) {
     std::os::unix::fs::symlink("x/".repeat(150), dir.join("long link")).unwrap();
 }
 
+/// Gives a file an owner, mode, times and an extended attribute that depend on `n`.
 fn mark(path: &Path, n: u32) {
     use std::os::unix::fs::PermissionsExt;
     let mode = [0o644, 0o600, 0o4755, 0o2711, 0o1777][n as usize % 5];
@@ -234,7 +235,7 @@ fn mark(path: &Path, n: u32) {
     File::options().read(true).open(path).unwrap().set_times(times).unwrap();
 }
 
-/// All paths below `dir`, relative to it, in order.
+/// All paths below `dir`, relative to it, sorted.
 pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(folder) = folders.pop() {
@@ -250,7 +251,7 @@ pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Sets the sectors of `extents` in terms of bytes, for messages.
+/// Formats extents as `start+count` in sectors, for messages.
 pub(crate) fn show(extents: &ExtentSet) -> String {
     let text: Vec<_> =
         extents.runs().iter().map(|run: &Extent| format!("{}+{}", run.start, run.count)).collect();

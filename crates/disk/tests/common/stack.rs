@@ -1,6 +1,6 @@
-//! Disks on which filesystems, swap spaces, members of arrays, containers and partition tables are stacked at random:
-//! fresh ones over what others left, at starts and ends, tables inside partitions up to three deep. The same seed gives
-//! the same disk, but for the UUIDs that tools draw.
+//! Makes disks with randomly stacked filesystems, swap spaces, members of arrays, containers and partition tables: new
+//! ones over the remains of old ones, at starts and ends, and tables nested in partitions up to three deep. The same
+//! seed makes the same disk, except for UUIDs that the tools choose.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,22 +10,22 @@ use base::{Chance, Extent};
 
 use super::{Bench, read_at, run, run_with_input, write_at};
 
-/// What [`stack`] runs.
+/// The tools that [`stack`] runs.
 pub(crate) const TOOLS: &[&str] = &["mke2fs", "mkfs.fat", "mkswap", "sfdisk", "sgdisk"];
 
-/// A disk and how it came about.
+/// A disk and the steps that made it.
 pub(crate) struct Stacked {
     pub path: PathBuf,
-    /// What was done to which sectors, for messages.
+    /// The steps, each with its sectors, for messages.
     pub story: Vec<String>,
 }
 
-/// How deep tables stand in partitions.
+/// How deep partition tables are nested.
 const DEPTH_MAX: u64 = 3;
-/// What no partition is smaller than, in sectors.
+/// Size of the smallest partition, in sectors: 4 MiB.
 const PARTITION_SECTORS_MIN: u64 = 4 << 11;
 
-/// Programs that make something of a file. Some of them leave what they do not need.
+/// Programs that make a filesystem or swap space in a file. Some of them keep old bytes that they do not need.
 const MAKERS: [&str; 8] = [
     "mke2fs -q -F -t ext4 -b 1024",
     "mke2fs -q -F -t ext4 -b 4096",
@@ -37,7 +37,7 @@ const MAKERS: [&str; 8] = [
     "mkswap --pagesize 65536",
 ];
 
-/// A bare signature: its magic bytes, and where they stand in a volume of so many bytes.
+/// A bare signature: its magic bytes, and their offset as a function of the size of the volume, both in bytes.
 type Magic = (&'static [u8], fn(u64) -> u64);
 
 const MAGICS: [Magic; 22] = [
@@ -79,7 +79,7 @@ pub(crate) fn stack(bench: &Bench, seed: u64) -> Stacked {
     if stack.chance.below(8) == 0 {
         stack.fill(whole, 0);
     } else {
-        // A disk as others are: only seldom something beside its table.
+        // A typical disk: mostly only a table, sometimes with other signatures next to it.
         if stack.chance.below(4) == 0 {
             stack.layer(whole, 0);
         }
@@ -99,7 +99,7 @@ struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    /// One to three layers, one on the other.
+    /// Writes one to three layers to `range`, one over the other.
     fn fill(&mut self, range: Extent, depth: u64) {
         let layers = [1, 1, 1, 2, 2, 3][self.chance.below(6) as usize];
         (0..layers).for_each(|_| self.layer(range, depth));
@@ -121,7 +121,8 @@ impl Stack<'_> {
         self.story.push(format!("{}+{}: {what}", range.start, range.count));
     }
 
-    /// A filesystem, in place, or over what is there, whose remains stay wherever the new one has zeros.
+    /// Makes a filesystem or swap space in `range`. Half of the time it is made in an empty file and written over the
+    /// disk without its zeros, so that old bytes remain in their places.
     fn make(&mut self, range: Extent) {
         let maker = MAKERS[self.chance.below(MAKERS.len() as u64) as usize];
         let shorter = if self.chance.below(4) == 0 { self.chance.below(range.count / 2) } else { 0 };
@@ -136,7 +137,7 @@ impl Stack<'_> {
         self.put(&file, range, over);
     }
 
-    /// Writes what is in `file` to `range`; with `over` only what is not zero.
+    /// Writes the sectors of `file` to `range`; with `over`, only those that are not all zeros.
     fn put(&self, file: &Path, range: Extent, over: bool) {
         let bytes = fs::read(file).unwrap();
         let disk = File::options().write(true).open(&self.disk).unwrap();
@@ -147,6 +148,7 @@ impl Stack<'_> {
         }
     }
 
+    /// Writes the magic bytes of a random format.
     fn magic(&mut self, range: Extent) {
         let (magic, place) = MAGICS[self.chance.below(MAGICS.len() as u64) as usize];
         let offset = place(range.len_bytes());
@@ -154,7 +156,7 @@ impl Stack<'_> {
         write_at(&self.disk, range.offset_bytes() + offset, magic);
     }
 
-    /// A table with one to three partitions, which are filled in their turn.
+    /// Makes a partition table with up to three partitions, and fills each of them.
     fn table(&mut self, range: Extent, depth: u64) {
         let gpt = self.chance.below(3) > 0;
         let edge = 2048;
@@ -183,7 +185,7 @@ impl Stack<'_> {
         }
     }
 
-    /// A superblock of md: 0.90 and 1.0 at the end, 1.1 at the start, 1.2 at 4 KiB.
+    /// Writes a superblock of md: versions 0.90 and 1.0 at the end, 1.1 at the start, 1.2 at 4 KiB.
     fn raid(&mut self, range: Extent) {
         let len = range.len_bytes();
         let places = [(len & !0xFFFF) - 0x1_0000, (len & !0xFFF) - 0x2000, 0, 4096];
@@ -201,7 +203,7 @@ impl Stack<'_> {
         write_at(&self.disk, range.offset_bytes() + offset, &block);
     }
 
-    /// A label of LVM in one of the first four sectors.
+    /// Writes a label of LVM to one of the first four sectors.
     fn lvm(&mut self, range: Extent) {
         let sector = self.chance.below(4);
         self.tell(range, &format!("label of LVM in sector {sector}"));
@@ -216,7 +218,7 @@ impl Stack<'_> {
         write_at(&self.disk, range.offset_bytes() + sector * 512, &label);
     }
 
-    /// What ZFS leaves of one of its labels: uberblocks.
+    /// Writes uberblocks of ZFS, as they remain from one of its four labels.
     fn zfs(&mut self, range: Extent) {
         let end = range.len_bytes() & !0x3_FFFF;
         let ring =
@@ -228,7 +230,7 @@ impl Stack<'_> {
         }
     }
 
-    /// Content that is nothing known.
+    /// Writes random bytes, which belong to no format.
     fn bytes(&mut self, range: Extent) {
         let count = 1 + self.chance.below(64);
         let at = Extent::new(range.start + self.chance.below(range.count - count), count);
@@ -239,8 +241,8 @@ impl Stack<'_> {
     }
 }
 
-/// A superblock of md, version 1, at `offset` of a member with `sectors` sectors whose data begin with the member
-/// (Linux, include/uapi/linux/raid/md_p.h).
+/// A superblock of md, version 1, for byte `offset` of a member with `sectors` sectors, whose data start at its first
+/// sector (Linux, include/uapi/linux/raid/md_p.h).
 pub(crate) fn raid_superblock(offset: u64, sectors: u64) -> Vec<u8> {
     let mut block = vec![0; 258];
     block[..4].copy_from_slice(&0xA92B_4EFCu32.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Compares two trees without reading the subtrees that they share.
+//! Compares two trees, without reading the subtrees that they share.
 
 use base::Result;
 
@@ -7,27 +7,28 @@ use crate::extents::{ChunkExtents, ChunkSize};
 use crate::leaf::Leaf;
 use crate::node::{Child, Node};
 
-/// Chunks that differ between two trees: `count` chunks from `first` on.
+/// Consecutive chunks that differ between two trees in the same way: `count` chunks from `first` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Index of the first.
+    /// Index of the first chunk.
     pub first: u64,
-    /// Their number; above 1 only if all are free in one tree and full zeros in the other.
+    /// Number of chunks, at least 1; more only if all are free in one tree and full zeros in the other.
     pub count: u64,
-    /// The leaf of each in the first tree.
+    /// The leaf of each of these chunks in the first tree.
     pub before: Leaf,
-    /// The leaf of each in the second tree.
+    /// The leaf of each of these chunks in the second tree.
     pub after: Leaf,
 }
 
-/// Iterates over the chunks in which two trees with chunks of one size differ, ascending. Equal subtrees are skipped,
-/// so the work is proportional to the difference. The shorter image counts as free after its end. It ends after the
-/// first error.
+/// An iterator over the chunks that differ between two trees, in ascending order. Both trees have the same chunk
+/// size. It skips equal subtrees, so the work is proportional to the differences. Chunks after the end of the shorter
+/// image count as free. It ends after the first error.
 pub struct Differences<A, B> {
     size: ChunkSize,
+    /// Where each tree's nodes come from, and its number of chunks.
     before: (A, u64),
     after: (B, u64),
-    /// Pairs still to compare, the next one last.
+    /// Pairs that are still to be compared, the next one last.
     stack: Vec<Pair>,
 }
 
@@ -36,7 +37,8 @@ enum Pair {
     Leaves { index: u64, before: Leaf, after: Leaf },
 }
 
-/// A subtree. If it is compared with a tree of greater height, it stands alone in the first slot.
+/// A subtree of `height`. To compare it with a higher subtree, it is treated as the only entry, in slot 0, of a node
+/// above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Part {
     child: Child,
@@ -50,16 +52,17 @@ impl Part {
         if child == Child::Free { Self::FREE } else { Self { child, height } }
     }
 
-    /// The leaf of all chunks of a subtree of `height`, if they are equal.
+    /// The leaf of all chunks, if this is treated as a subtree of `height` and all its chunks have the same leaf.
     fn uniform(self, height: u8, size: ChunkSize) -> Option<Leaf> {
         match self.child {
             Child::Free => Some(Leaf::Free),
+            // A lower subtree of zeros does not fill `height`: free chunks follow it.
             Child::Zero if self.height == height => Some(Leaf::Zero(ChunkExtents::full(size))),
             Child::Zero | Child::Node { .. } => None,
         }
     }
 
-    /// Its contents as a subtree of `height`.
+    /// The entries, if this is treated as a subtree of `height`.
     fn enter(
         self,
         source: &impl NodeSource,
@@ -86,8 +89,8 @@ enum Entries {
 }
 
 impl<A: NodeSource, B: NodeSource> Differences<A, B> {
-    /// The difference between the tree of `before`, with nodes from `from`, and that of `after`, with nodes from `to`.
-    /// Both have chunks of `size`.
+    /// Compares the tree of `before`, whose nodes come from `from`, with the tree of `after`, whose nodes come from
+    /// `to`. The chunks of both have `size`.
     pub fn new(size: ChunkSize, (from, before): (A, &Root), (to, after): (B, &Root)) -> Self {
         let whole = Pair::Subtrees {
             first: 0,
@@ -98,6 +101,7 @@ impl<A: NodeSource, B: NodeSource> Differences<A, B> {
         Self { size, before: (from, before.chunk_count), after: (to, after.chunk_count), stack: vec![whole] }
     }
 
+    /// Puts the entries of two subtrees onto the stack, in pairs.
     fn enter(&mut self, first: u64, height: u8, before: Part, after: Part) -> Result<()> {
         let old = before.enter(&self.before.0, self.size, self.before.1, first, height)?;
         let new = after.enter(&self.after.0, self.size, self.after.1, first, height)?;
@@ -121,14 +125,14 @@ impl<A: NodeSource, B: NodeSource> Differences<A, B> {
                     after,
                 }));
             }
-            _ => unreachable!("leaves stand at one level"),
+            _ => unreachable!("leaves have the same level in both trees"),
         }
         self.stack[from..].reverse();
         Ok(())
     }
 }
 
-/// The entries of two nodes in pairs; `missing` stands for entries that the shorter one lacks.
+/// The entries of two nodes in pairs. The shorter list is extended with `missing`.
 fn pairs<T: Clone>(old: Vec<T>, new: Vec<T>, missing: &T) -> impl Iterator<Item = (T, T)> {
     let count = old.len().max(new.len());
     let padded = |entries: Vec<T>| entries.into_iter().chain(std::iter::repeat(missing.clone())).take(count);

@@ -1,5 +1,5 @@
-//! Makes a new tree from an old one: only nodes on the way to changed chunks are read and written; all others are
-//! shared.
+//! Makes a new tree from an old one. It reads and writes only the nodes on the paths to changed leaves; both trees
+//! share all other nodes.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::manifest::Statistics;
 use crate::node::{Child, Node};
 use crate::objects::{ObjectSink, ObjectSource};
 
-/// Changes leaves of a tree in ascending order. It holds one node of each level. A node is written when it is complete
-/// and never read again, so source and sink may be different.
+/// Changes leaves of a tree in ascending order. It holds one node of each level. It never reads a node that it has
+/// put, so source and sink may be different stores.
 ///
 /// ```
 /// use image::{ChunkExtents, ChunkSize, Child, Cipher, Leaf, MemoryObjects, Root, TreeEditor};
@@ -34,26 +34,27 @@ pub struct TreeEditor<'a> {
     cipher: &'a Cipher,
     size: ChunkSize,
     chunk_count: u64,
-    /// The whole tree, without the open nodes.
+    /// The whole tree, without the changes in nodes that are still open.
     child: Child,
     /// The open node of each level, from the leaves up.
     levels: Vec<Option<Open>>,
-    /// The first chunk that may still be read: it comes after the last leaf that was set, and does not precede the last
-    /// opened node of leaves.
+    /// The lowest chunk that may still be read or changed: after the last leaf that was set, and not before the first
+    /// chunk of the leaf node that was opened last.
     next: u64,
     statistics: Statistics,
 }
 
+/// A decoded node that may still change.
 struct Open {
-    /// Its position within its level.
+    /// Index of the node among all nodes of its level.
     number: u64,
     node: Node,
     changed: bool,
 }
 
 impl<'a> TreeEditor<'a> {
-    /// Edits the tree of `root`, whose chunks have `size` and the statistics `statistics`. Nodes are read from
-    /// `source`, and new ones are put into `sink`; both are encrypted with `cipher`.
+    /// An editor of the tree of `root`, whose chunks have `size` and whose counts are `statistics`. It reads nodes
+    /// from `source` and puts new ones into `sink`; both are encrypted with `cipher`.
     #[must_use]
     pub fn new(
         (source, sink): (&'a dyn ObjectSource, &'a dyn ObjectSink),
@@ -67,14 +68,15 @@ impl<'a> TreeEditor<'a> {
         Self { source, sink, cipher, size, chunk_count, child, levels, next: 0, statistics }
     }
 
-    /// Extends the image to at least `chunk_count` chunks; the new ones are free. Call it before all other methods.
+    /// Extends the image to `chunk_count` chunks, if it has fewer; the new chunks are free. Call it before any other
+    /// method.
     pub fn grow(&mut self, chunk_count: u64) {
         assert!(self.levels.iter().all(Option::is_none), "a tree grows before it is changed");
         let more = chunk_count.saturating_sub(self.chunk_count);
         self.statistics.add(&Leaf::Free, more);
         self.chunk_count += more;
-        // The old tree becomes the first child of the first new level. Its nodes stay open, because the next changes
-        // may be in them.
+        // The old tree becomes the first child of a node of the first new level. The nodes of the new levels stay
+        // open, since the next change may be in them and a node that was put can't be read again.
         let mut first = (self.child != Child::Free).then(|| vec![self.child]);
         for _ in self.height()..Root::height_of(self.chunk_count) {
             let node = first.as_mut().map(|first| Node::Children(std::mem::take(first)));
@@ -82,14 +84,18 @@ impl<'a> TreeEditor<'a> {
         }
     }
 
-    /// Chunk `index`, which must come after all that were set, and must not precede the last opened node of leaves.
+    /// Reads chunk `index`. It must be above all chunks that were set, and not before the first chunk of the leaf
+    /// node that was read last. Errors are those of source and sink, and `Corrupt` if a node is not valid.
+    ///
+    /// # Panics
+    /// If `index` is too low, or not below the number of chunks.
     pub fn get(&mut self, index: u64) -> Result<Leaf> {
         self.open(index)?;
         Ok(self.leaves().get(slot(index)).cloned().unwrap_or(Leaf::Free))
     }
 
-    /// The first chunk of `range` that is not free, `None` if there is none. The start of `range` is limited as in
-    /// [`Self::get`]. Free subtrees are skipped, and nothing after `range` is read.
+    /// The first chunk of `range` that is not free; `None` if there is none. The rules of [`Self::get`] apply to the
+    /// start of `range`. Skips free subtrees, and reads no leaf node after `range`.
     pub fn next_allocated(&mut self, range: Range<u64>) -> Result<Option<u64>> {
         let (mut index, end) = (range.start, range.end.min(self.chunk_count));
         while index < end {
@@ -103,7 +109,7 @@ impl<'a> TreeEditor<'a> {
         Ok(None)
     }
 
-    /// Frees the chunks of `range`, whose start is limited as in [`Self::get`].
+    /// Makes the chunks of `range` free. The rules of [`Self::get`] apply to the start of `range`.
     pub fn free(&mut self, range: Range<u64>) -> Result<()> {
         let mut index = range.start;
         while let Some(allocated) = self.next_allocated(index..range.end)? {
@@ -113,14 +119,14 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
-    /// The start of the next subtree that is not free, after the open node of leaves that holds chunk `index`; the
-    /// image's end if there is none.
+    /// The first chunk of the next subtree that is not free, after the open leaf node with chunk `index`. If there is
+    /// none, a chunk after the image's end.
     fn behind(&mut self, index: u64) -> u64 {
         let mut next = (index / span(1) + 1) * span(1);
         for level in 1..self.height() {
             let number = next / span(level);
             if next / span(level + 1) != index / span(level + 1) {
-                // The node of this level ended together with the one below.
+                // `next` is already after the open node of this level.
                 continue;
             }
             let children = self.children(usize::from(level)).get(slot(number)..).unwrap_or_default();
@@ -132,7 +138,7 @@ impl<'a> TreeEditor<'a> {
         next
     }
 
-    /// Sets chunk `index` to `leaf`; `index` is limited as in [`Self::get`].
+    /// Changes chunk `index` to `leaf`. The rules of [`Self::get`] apply to `index`.
     pub fn set(&mut self, index: u64, leaf: Leaf) -> Result<()> {
         let before = self.get(index)?;
         self.next = index + 1;
@@ -150,7 +156,8 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
-    /// The new tree, and the statistics of its chunks. Fails with errors of the sink.
+    /// Finishes the new tree. Returns its root and the counts of its chunks. Errors are those of the sink, and
+    /// `Refused` if nodes are encrypted and there is no key.
     pub fn finish(mut self) -> Result<(Root, Statistics)> {
         self.close(self.levels.len() - 1)?;
         let root = Root { child: self.child, height: self.height(), chunk_count: self.chunk_count };
@@ -175,9 +182,10 @@ impl<'a> TreeEditor<'a> {
         }
     }
 
-    /// Opens the nodes on the way to chunk `index`.
+    /// Opens the nodes on the path to chunk `index`, and closes those that are not on it.
     fn open(&mut self, index: u64) -> Result<()> {
         assert!(index >= self.next && index < self.chunk_count, "changes ascend, inside the image");
+        // From the root down, since a node's parent names it.
         for level in (0..self.height()).rev() {
             let (at, number) = (usize::from(level), index / span(level + 1));
             if self.levels[at].as_ref().is_some_and(|open| open.number == number) {
@@ -197,7 +205,7 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
-    /// Closes the nodes of all levels up to `last`.
+    /// Closes the open nodes of levels 0 to `last`: puts each that changed, and changes its parent's entry.
     fn close(&mut self, last: usize) -> Result<()> {
         for level in 0..=last {
             let Some(open) = self.levels[level].take().filter(|open| open.changed) else { continue };
@@ -216,6 +224,7 @@ impl<'a> TreeEditor<'a> {
         Ok(())
     }
 
+    /// Puts `node` into the sink, if its subtree needs a node.
     fn put(&self, node: &Node, level: u8) -> Result<Child> {
         let (child, bytes) = node.encode(level, self.size, self.cipher)?;
         if let (Some(bytes), Some(object)) = (bytes, child.object()) {
@@ -225,7 +234,7 @@ impl<'a> TreeEditor<'a> {
     }
 }
 
-/// The position of entry `index` of a level in its node.
+/// The slot of entry `index` of a level in its node.
 fn slot(index: u64) -> usize {
     usize::try_from(index % TREE_FANOUT).expect("below the fan-out")
 }
