@@ -55,6 +55,12 @@ pub fn show_bits_per_second(rate: u64) -> String {
     show(rate, 1000, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s", "Pbit/s", "Ebit/s"])
 }
 
+/// A duration in whole seconds for people: `8 s`, `4m12s`, `2h03m`.
+#[must_use]
+pub fn show_seconds(seconds: u64) -> String {
+    if seconds < 60 { format!("{seconds} s") } else { show_duration(std::time::Duration::from_secs(seconds)) }
+}
+
 /// A duration for people: `0.42 s`, `17 s`, `4m12s`, `2h03m`.
 #[must_use]
 pub fn show_duration(duration: std::time::Duration) -> String {

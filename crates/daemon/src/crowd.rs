@@ -1,7 +1,7 @@
 //! Counts what each address holds or did, so that one of them cannot take it from the others.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,14 @@ const JOINS_MAX: u32 = 512;
 const JOIN_TIME: Duration = Duration::from_secs(60);
 /// Most addresses whose joins are remembered.
 const ADDRESSES_MAX: usize = 4096;
+
+/// What counts as one address: a machine with IPv6 can use all addresses of its /64.
+pub(crate) fn place_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
 
 /// The connections of each address.
 #[derive(Clone, Default)]
@@ -27,7 +35,7 @@ pub(crate) struct Seat {
 impl Crowd {
     /// Counts one more connection; `None` if the address has `most` already.
     pub(crate) fn enter(&self, address: IpAddr, most: u32) -> Option<Seat> {
-        let mut counts = self.0.lock();
+        let (address, mut counts) = (place_of(address), self.0.lock());
         let count = counts.entry(address).or_default();
         if *count >= most {
             return None;
@@ -56,7 +64,7 @@ pub(crate) struct Joins(Mutex<HashMap<IpAddr, (Instant, u32)>>);
 impl Joins {
     /// Counts one more join; false if there were too many.
     pub(crate) fn allow(&self, address: IpAddr, now: Instant) -> bool {
-        let mut joins = self.0.lock();
+        let (address, mut joins) = (place_of(address), self.0.lock());
         if joins.len() >= ADDRESSES_MAX && !joins.contains_key(&address) {
             joins.retain(|_, (from, _)| now - *from < JOIN_TIME);
         }
@@ -83,7 +91,10 @@ mod tests {
         let crowd = Crowd::default();
         let seats: Vec<_> = (0..3).map(|_| crowd.enter(HERE, 3).unwrap()).collect();
         assert!(crowd.enter(HERE, 3).is_none() && crowd.enter(THERE, 3).is_some());
-        drop(seats);
+        let neighbours = ["fd77::1", "fd77::2", "fd77:0:0:1::1"].map(|text| text.parse().unwrap());
+        let seats_of_two: Vec<_> = neighbours.iter().filter_map(|&address| crowd.enter(address, 1)).collect();
+        assert_eq!(seats_of_two.len(), 2, "a /64 is one address");
+        drop((seats, seats_of_two));
         assert!(crowd.enter(HERE, 3).is_some() && crowd.0.lock().is_empty());
     }
 

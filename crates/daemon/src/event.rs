@@ -3,11 +3,12 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use base::units::{show_bits_per_second, show_bytes, show_duration};
+use base::units::{show_bytes, show_seconds};
 use net::api::{HostStage, HostStatus, SessionStatistics};
 use serde::Serialize;
+
+use crate::statistics::show_rate;
 
 /// Something that happened.
 #[derive(Debug, Clone, Serialize)]
@@ -35,8 +36,8 @@ pub enum Event {
         reference: String,
         /// Clients in the session now.
         receivers: u64,
-        /// Its rate, in bits per second on the wire.
-        rate_bits_per_second: u64,
+        /// Its rate, in bits per second on the wire; `None` if it sent too little to tell.
+        rate_bits_per_second: Option<u64>,
         /// Payload bytes sent so far.
         payload_bytes: u64,
         /// Bytes of the image.
@@ -99,7 +100,7 @@ impl fmt::Display for Event {
                 write!(f, "{receiver} ({peer}) joins the session of {reference}")
             }
             Self::SessionRuns { reference, receivers, rate_bits_per_second, payload_bytes, image_bytes } => {
-                let (rate, sent) = (show_bits_per_second(*rate_bits_per_second), show_bytes(*payload_bytes));
+                let (rate, sent) = (show_rate(*rate_bits_per_second), show_bytes(*payload_bytes));
                 let image = show_bytes(*image_bytes);
                 write!(
                     f,
@@ -116,7 +117,7 @@ impl fmt::Display for Event {
             }
             Self::HostEnded { host } => {
                 let HostStatus { host: name, address, reference, stage, .. } = &**host;
-                let after = show_duration(Duration::from_secs(host.runtime_seconds));
+                let after = show_seconds(host.runtime_seconds);
                 let why = host.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
                 let end = match stage {
                     HostStage::Gone => "gone, no report for some seconds",

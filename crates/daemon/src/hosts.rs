@@ -8,6 +8,7 @@ use net::api::{HostReport, HostStage, HostStatus};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::crowd::place_of;
 use crate::event::{Event, Log};
 
 /// Most machines that are kept; of those that ended, the oldest are forgotten first.
@@ -102,11 +103,12 @@ impl Hosts {
 
 /// Whether there is room for another machine of `address`. Forgets the one that ended first if necessary.
 fn has_room(table: &mut HashMap<u128, Host>, address: IpAddr) -> bool {
-    let here = table.values().filter(|host| host.address == address).count();
+    let is_here = |host: &Host| place_of(host.address) == place_of(address);
+    let here = table.values().filter(|host| is_here(host)).count();
     if table.len() < HOSTS_MAX && here < HOSTS_PER_ADDRESS_MAX {
         return true;
     }
-    let crowd = |host: &Host| here < HOSTS_PER_ADDRESS_MAX || host.address == address;
+    let crowd = |host: &Host| here < HOSTS_PER_ADDRESS_MAX || is_here(host);
     let oldest =
         table.iter().filter(|(_, host)| host.ended && crowd(host)).min_by_key(|(_, host)| host.heard);
     let oldest = oldest.map(|(&id, _)| id);

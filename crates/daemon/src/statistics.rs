@@ -7,6 +7,12 @@ use std::time::Duration;
 use base::units::{show_bits_per_second, show_bytes, show_duration};
 use net::api::{ReceiverStatistics, SessionStatistics};
 
+/// A session has a rate once it has sent for this part of a second at it: before, the rate is a first guess, of which
+/// little was ever seen on the wire.
+const RATE_SPAN_PARTS: u64 = 10;
+/// A session has a loss once its receivers have counted this many blocks.
+const LOSS_BLOCKS_MIN: u64 = 1000;
+
 /// The statistics of one session as text, one line per number.
 #[must_use]
 pub fn text(session: &SessionStatistics) -> String {
@@ -42,7 +48,7 @@ pub fn text(session: &SessionStatistics) -> String {
         "  repair symbols",
         format_args!("{}, {} of them ahead", session.symbols_sent, session.symbols_ahead),
     );
-    log.line("Rate", show_bits_per_second(session.rate_bits_per_second));
+    log.line("Rate", show_rate(rate(session)));
     log.line("Got by unicast", format_args!("{} bytes", session.unicast_bytes));
     log.line("Saving using multicast", delivered.saturating_sub(session.blocks_sent));
     log.line("Efficiency", efficiency(session));
@@ -55,9 +61,34 @@ pub fn text(session: &SessionStatistics) -> String {
     log.0
 }
 
-/// Blocks of the image divided by blocks sent, the measure of SWP2P: 1 means that one copy served all receivers.
+/// The rate of a session, in bits per second; `None` if it sent too little to tell.
+pub(crate) fn rate(session: &SessionStatistics) -> Option<u64> {
+    let rate = session.rate_bits_per_second;
+    (rate > 0 && session.packet_bytes.saturating_mul(8) >= rate / RATE_SPAN_PARTS).then_some(rate)
+}
+
+/// A rate as text, `-` if there is none.
+pub(crate) fn show_rate(rate: Option<u64>) -> String {
+    rate.map_or_else(|| "-".to_owned(), show_bits_per_second)
+}
+
+/// The part of the blocks that was lost on the way to the receivers, 0 to 1. The counts come from the receivers.
+pub(crate) fn loss(receivers: &[ReceiverStatistics]) -> Option<f64> {
+    let sum = |count: fn(&ReceiverStatistics) -> u64| {
+        receivers.iter().fold(0u64, |sum, receiver| sum.saturating_add(count(receiver)))
+    };
+    let lost = sum(|receiver| receiver.blocks_lost);
+    let arrived = sum(|receiver| receiver.blocks_received.saturating_add(receiver.blocks_duplicate));
+    let blocks = arrived.saturating_add(lost);
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let part = lost as f64 / blocks.max(1) as f64;
+    (blocks >= LOSS_BLOCKS_MIN).then_some(part)
+}
+
+/// Blocks of the image divided by blocks sent, the measure of SWP2P: 1 means that one copy served all receivers. There
+/// is none before a whole copy was sent: its receivers had most of the image, or got it by unicast.
 fn efficiency(session: &SessionStatistics) -> String {
-    if session.blocks_sent == 0 {
+    if session.blocks_sent == 0 || session.blocks_sent < session.blocks_in_image {
         return "-".to_owned();
     }
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -147,6 +178,27 @@ pub(crate) mod tests {
                 receiver(4, 36_353, 0.9902),
             ],
         }
+    }
+
+    #[test]
+    fn a_session_that_sent_almost_nothing_has_no_absurd_figures() {
+        let nothing = SessionStatistics {
+            rate_bits_per_second: 749_000_000_000,
+            blocks_sent: 587,
+            packet_bytes: 900_000,
+            payload_bytes: 835_888,
+            ..sample()
+        };
+        let seen = text(&nothing);
+        for line in ["Rate                      : -\n", "Efficiency                : -\n"] {
+            assert!(seen.contains(line), "{line} is missing in\n{seen}");
+        }
+        assert_eq!(loss(&[]), None);
+        assert!(loss(&sample().receivers).is_some_and(|loss| loss > 0.0 && loss < 0.001));
+        let mut hostile = sample();
+        hostile.receivers[0].blocks_lost = u64::MAX;
+        assert_eq!(loss(&hostile.receivers), Some(1.0));
+        assert_eq!(rate(&SessionStatistics { packet_bytes: u64::MAX, ..sample() }), Some(100_000_000));
     }
 
     #[test]

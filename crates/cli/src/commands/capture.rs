@@ -208,9 +208,15 @@ impl Job<'_> {
     }
 }
 
-/// A rate as text, in bytes per second.
+/// A rate over a shorter time says nothing.
+const RATE_TIME_MIN: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// A rate as text, in bytes per second; `-` if there was no time to measure one.
 pub(crate) fn show_rate(bytes: u64, took: std::time::Duration) -> String {
-    let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
+    if took < RATE_TIME_MIN {
+        return "-".to_owned();
+    }
+    let rate = u128::from(bytes) * 1_000_000 / took.as_micros();
     show_bytes_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
@@ -245,5 +251,19 @@ fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunk
             Ok(KnownChunks::default())
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_took_no_time_has_no_rate() {
+        assert_eq!(show_rate(93_000_000, Duration::from_micros(900)), "-");
+        assert_eq!(show_rate(93_000_000, Duration::ZERO), "-");
+        assert_eq!(show_rate(93_000_000, Duration::from_millis(500)), "186 MB/s");
+        assert!(!show_rate(u64::MAX, Duration::from_millis(5)).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use base::units::{show_bits_per_second, show_bytes, show_duration};
+use base::units::{show_bits_per_second, show_bytes, show_seconds};
 use net::api::{HostStage, HostStatus, SessionStatus, Status};
 use net::client::Client;
 use net::clock::Stop;
@@ -110,7 +110,7 @@ fn hosts(hosts: &[HostStatus]) -> (Vec<Value>, Table) {
             host.stage.name().to_owned(),
             percent.map_or_else(String::new, |percent| format!("{percent} %")),
             host.rate_bytes_per_second.map_or_else(String::new, |rate| format!("{}/s", show_bytes(rate))),
-            host.left_seconds.map_or_else(String::new, |left| show_duration(Duration::from_secs(left))),
+            host.left_seconds.map_or_else(String::new, show_seconds),
         ]);
         records.push(record("host", host));
     }
@@ -130,15 +130,13 @@ fn sessions(sessions: &[SessionStatus]) -> (Vec<Value>, Table) {
     let mut records = Vec::new();
     for session in sessions {
         let again = session.resent_late + session.resent_buffer_full + session.resent_lost;
-        let rate =
-            if session.running { show_bits_per_second(session.rate_bits_per_second) } else { String::new() };
         table.row([
             session.reference.clone(),
             if session.running { "running" } else { "ended" }.to_owned(),
             session.receivers.to_string(),
-            rate,
+            session.rate_bits_per_second.map_or_else(String::new, show_bits_per_second),
             show_bytes(session.payload_bytes),
-            format!("{:.1} %", session.loss * 100.0),
+            session.loss.map_or_else(String::new, |loss| format!("{:.1} %", loss * 100.0)),
             percent_of(again, session.blocks_sent),
         ]);
         records.push(record("session", session));

@@ -13,6 +13,8 @@ use crate::ui::output::Output;
 
 const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {left}";
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
+/// The bar shows no rate and no remaining time before: they would come from the first moments.
+const RATE_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// The progress of a capture, an install or a fetch.
 pub(crate) struct Meter {
@@ -106,9 +108,12 @@ fn style() -> ProgressStyle {
         .with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is shown")]
             let rate = state.per_sec() as u64;
-            let _ = out.write_str(&show_bytes_per_second(rate));
+            let known = state.elapsed() >= RATE_TIME_MIN;
+            let _ = out.write_str(&if known { show_bytes_per_second(rate) } else { "-".to_owned() });
         })
         .with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            let _ = write!(out, "{} left", show_duration(state.eta()));
+            let known = state.elapsed() >= RATE_TIME_MIN;
+            let left = if known { show_duration(state.eta()) } else { "-".to_owned() };
+            let _ = write!(out, "{left} left");
         })
 }

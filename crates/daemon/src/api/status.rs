@@ -18,6 +18,7 @@ use super::body;
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
+use crate::statistics;
 
 /// One file without anything from elsewhere. It shows no data by itself: it asks for a token.
 const PAGE: &str = include_str!("status.html");
@@ -55,21 +56,15 @@ pub(super) async fn status(access: Access, State(app): State<Arc<App>>) -> Resul
 }
 
 fn summary(session: &SessionStatistics) -> SessionStatus {
-    let sum =
-        |count: fn(&net::api::ReceiverStatistics) -> u64| session.receivers.iter().map(count).sum::<u64>();
-    let lost = sum(|receiver| receiver.blocks_lost);
-    let sent = lost + sum(|receiver| receiver.blocks_received + receiver.blocks_duplicate);
-    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let loss = if sent == 0 { 0.0 } else { lost as f64 / sent as f64 };
     SessionStatus {
         reference: session.reference.clone(),
         group: session.group,
         running: session.running,
         receivers: session.receivers.iter().filter(|receiver| !receiver.left).count() as u64,
-        rate_bits_per_second: if session.running { session.rate_bits_per_second } else { 0 },
+        rate_bits_per_second: statistics::rate(session).filter(|_| session.running),
         image_bytes: session.image_bytes,
         payload_bytes: session.payload_bytes,
-        loss,
+        loss: statistics::loss(&session.receivers),
         blocks_sent: session.blocks_sent,
         resent_late: session.resent_late,
         resent_buffer_full: session.resent_buffer_full,

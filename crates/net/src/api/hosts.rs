@@ -128,14 +128,14 @@ pub struct SessionStatus {
     pub running: bool,
     /// Receivers that have not left.
     pub receivers: u64,
-    /// The rate at which it sends, in bits per second on the wire; 0 if it has ended.
-    pub rate_bits_per_second: u64,
+    /// The rate at which it sends, in bits per second on the wire; `None` if it has ended or sent too little to tell.
+    pub rate_bits_per_second: Option<u64>,
     /// Bytes of the image.
     pub image_bytes: u64,
     /// Payload bytes that were sent, repeated ones included.
     pub payload_bytes: u64,
-    /// Part of the blocks that its receivers lost, 0 to 1.
-    pub loss: f64,
+    /// Part of the blocks that its receivers lost, 0 to 1; `None` before they counted enough.
+    pub loss: Option<f64>,
     /// Blocks that were sent, repeated ones included.
     pub blocks_sent: u64,
     /// Blocks sent again because a receiver joined late.
