@@ -9,6 +9,9 @@ use reqwest::blocking::Response;
 
 use crate::api::{Problem, ProblemKind};
 
+/// Longest text of a server in an error, in characters.
+const DETAIL_CHARS_MAX: usize = 1000;
+
 /// Why an attempt failed, and whether to repeat the request.
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
@@ -41,7 +44,7 @@ impl Failure {
         let passing = matches!(status.as_u16(), 429 | 502..=504);
         let problem = read_at_most(response, 1 << 16).ok();
         let problem = problem.and_then(|text| serde_json::from_slice::<Problem>(&text).ok());
-        let said = problem.as_ref().map_or_else(|| status.to_string(), |problem| problem.detail.clone());
+        let said = problem.as_ref().map_or_else(|| status.to_string(), |problem| cleaned(&problem.detail));
         Self {
             kind: kind_of(status, problem.map(|problem| problem.kind)),
             passing,
@@ -71,6 +74,11 @@ impl Failure {
             None => Error::new(self.kind, context),
         }
     }
+}
+
+/// What a server said, for the terminal of a person: without control characters, and of a bounded length.
+fn cleaned(detail: &str) -> String {
+    detail.chars().filter(|c| !c.is_control()).take(DETAIL_CHARS_MAX).collect()
 }
 
 fn kind_of(status: StatusCode, problem: Option<ProblemKind>) -> ErrorKind {

@@ -96,6 +96,15 @@ fn what_does_not_pass_is_said_at_once() {
 }
 
 #[test]
+fn a_hostile_server_does_not_get_at_the_terminal() {
+    let detail = format!("no\u{1b}[2J\r\n\u{9b}way{}", "!".repeat(5000));
+    let (address, _) = server(vec![failed(&ProblemKind::Refused.with(&detail))]);
+    let error = base::chain(&client(&address, Duration::ZERO).images().unwrap_err());
+    assert!(error.contains("no[2Jway!!") && !error.contains(char::is_control), "{error:?}");
+    assert!(error.len() < 2000, "{} bytes", error.len());
+}
+
+#[test]
 fn a_token_that_is_not_taken_is_looked_for_again_once() {
     let token = |secret: &str| JoinToken { fingerprint: None, secret: secret.parse().unwrap() };
     let denied = || failed(&ProblemKind::Denied.with("the token has expired"));
