@@ -64,8 +64,9 @@ impl Hosts {
             return INTERVAL_MAX;
         }
         let host = table.entry(id).or_insert_with(|| Host::new(address, &report, now));
+        let had_ended = host.ended;
         host.hear(address, report, now);
-        let ended = host.ended.then(|| host.event(now));
+        let ended = (host.ended && !had_ended).then(|| host.event(now));
         let active = u32::try_from(table.values().filter(|host| !host.ended).count()).unwrap_or(u32::MAX);
         drop(table);
         ended.iter().for_each(|event| (self.log)(event));
@@ -231,6 +232,7 @@ mod tests {
             reason: Some("disk \u{1b}[2J full".into()),
             ..report("pc1", HostStage::Failed, 200)
         };
+        hosts.report(1, HERE, ended.clone(), at(6));
         hosts.report(1, HERE, ended, at(6));
         hosts.sweep(at(12));
         assert_eq!(hosts.list(|_| true, at(12))[0].host, "pc2", "machines at work come first");

@@ -440,10 +440,11 @@ impl Fetch<'_> {
             End::Silent { heard: true } => format!("group {} fell silent", grant.group),
             End::Silent { heard: false } => format!("nothing came from group {}", grant.group),
         };
-        if let Some(error) = self.given_up.lock().take() {
-            return Err(error);
-        }
-        if end != (End::Silent { heard: true }) {
+        if end == (End::Silent { heard: true }) {
+            if let Some(error) = self.given_up.lock().take() {
+                return Err(error);
+            }
+        } else {
             (self.options.tell)(&format!("{why}; asking the server"));
         }
         // If the server is being restarted, the client waits for it within its patience.
