@@ -1,28 +1,28 @@
-//! Randomness as an argument: a seeded generator, so that every run can be replayed from its seed.
+//! A seeded generator of pseudo-random numbers, passed as an argument, so that a run can be repeated from its seed.
 
 /// A deterministic generator of pseudo-random numbers. Not for secrets.
 #[derive(Debug, Clone)]
 pub struct Chance(fastrand::Rng);
 
 impl Chance {
-    /// The generator of `seed`: equal seeds give equal sequences.
+    /// Creates a generator. Equal seeds give equal sequences.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// A generator for one part of the system. Its numbers do not depend on how many numbers the other parts draw.
+    /// Creates a generator for one part of a system. What it returns does not depend on later calls on `self`.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self::from_seed(self.0.u64(..))
     }
 
-    /// Uniform over all 64-bit numbers.
+    /// A random number, uniform over all 64-bit numbers.
     pub fn u64(&mut self) -> u64 {
         self.0.u64(..)
     }
 
-    /// Uniform in `0..bound`; 0 if `bound` is 0.
+    /// A random number, uniform in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.0.u64(..bound) }
     }

@@ -1,4 +1,4 @@
-//! BLAKE3-256 digests, which identify and verify every object that is stored or sent.
+//! BLAKE3-256 digests, which name and verify all stored and sent objects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,13 +11,13 @@ impl Digest {
     /// Length of a digest in bytes.
     pub const BYTES: usize = 32;
 
-    /// The digest of `bytes`.
+    /// Computes the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// The first 16 bytes: enough to tell objects apart in a table that has to stay small.
+    /// The first 16 bytes: enough to distinguish objects, and a table of them needs half the memory.
     #[must_use]
     pub fn first_half(&self) -> &[u8; 16] {
         self.0.first_chunk().expect("a digest has 32 bytes")
@@ -29,7 +29,7 @@ impl Digest {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
     }
 
-    /// The first 12 hexadecimal digits, for people.
+    /// The first 12 hexadecimal digits, for messages to people.
     #[must_use]
     pub fn short(self) -> String {
         self.to_hex()[..12].to_owned()
@@ -48,7 +48,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// The text was not 64 hexadecimal digits.
+/// The error of parsing a [`Digest`]: the text is not 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotADigest;
 

@@ -1,47 +1,48 @@
-//! The one error type of all crates: a kind for control flow, a context for people, and the source.
+//! The error type of all crates: a kind for control flow, a context for people, and the error that caused it.
 //!
-//! A kind survives the way up: a crate adds context with [`Error::within`] and keeps the kind. `Display` prints only
-//! the context, so code that walks the chain of sources prints each of them once.
+//! A caller that passes an error on adds its own context with [`Error::within`], which keeps the kind. `Display` prints
+//! only the context, so code that walks the chain of sources prints each link once.
 
 use std::fmt;
 use std::io;
 
-/// What went wrong, sorted by what a caller would do about it.
+/// What went wrong. Two errors have different kinds if a caller handles them differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The operating system, a disk or a store failed. The same call may succeed later.
     Io,
-    /// There is no such file, device, image, version, tag, object or session.
+    /// The file, device, image, version, tag, object or session does not exist.
     NotFound,
-    /// It exists already, or another process uses it.
+    /// The thing to be created already exists, or another process uses it.
     Exists,
-    /// An argument can never be valid: a name, a range, a text.
+    /// An argument (a name, a range, a text) is never valid, whatever the state of the system.
     Invalid,
-    /// A disk, or a file outside the repository, has no valid format.
+    /// A disk, or a file outside the repository, contains bytes that do not follow its format.
     Malformed,
-    /// Stored or received bytes contradict their digest, length or format.
+    /// Stored or received bytes do not match their digest, length or format.
     Corrupt,
-    /// An install or a tree was finished while objects were missing.
+    /// A caller tried to finish an install or a tree while objects were missing.
     Incomplete,
-    /// Data that was read back differs from what was written.
+    /// The bytes read back from a target differ from the bytes that should be there.
     Verification,
-    /// Valid, but unknown to this program, the other side or the medium: a newer format, a missing feature.
+    /// Valid, but this program, the other side or the medium does not support it: a newer format, a missing feature.
     Unsupported,
-    /// A precondition, a rule or a permission refused, before anything was changed.
+    /// A precondition, a rule or a missing permission forbids the operation. Nothing was changed.
     Refused,
-    /// No space, or no quota, is left on the target or in the store.
+    /// The target or the store has no space or no quota left.
     Full,
-    /// A prune revoked the lease of this writer or prune. Its work since the lease began is lost, and it starts again.
+    /// A prune revoked the lease of this writer or prune, or the outcome of a change under the lease is not known. Work
+    /// done under the lease is lost: the caller starts again.
     Revoked,
-    /// The other side did not answer within the time allowed, or the connection broke, after all retries.
+    /// After all retries, the other side did not answer in time, or the connection broke.
     Unreachable,
-    /// The server's certificate is not the one that the join token names.
+    /// The server's certificate is not the one that the join token specifies.
     Untrusted,
-    /// The token is missing, or does not grant the request.
+    /// The request has no valid token, or its token does not grant the operation.
     Denied,
-    /// The caller asked to stop.
+    /// The caller or the user stopped the operation.
     Stopped,
-    /// No process runs the requested disk.
+    /// No process serves the attached disk that was named.
     NotRunning,
 }
 
@@ -58,24 +59,24 @@ impl From<io::ErrorKind> for ErrorKind {
     }
 }
 
-/// What was tried on which object, the kind of error, and its cause.
+/// An error: its kind, what was tried on which object, and the error that caused it.
 pub struct Error {
     kind: ErrorKind,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The result of an operation that may fail.
+/// A result whose error is [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error that arose here. `context` is in lower case and names operation, object and offset: ``read superblock
-    /// of `/dev/sdb2` at offset 1024``.
+    /// Creates an error without a source. `context` is lower case and names the operation, the object and the offset:
+    /// ``read superblock of `/dev/sdb2` at offset 1024``.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self { kind, context: context.into(), source: None }
     }
 
-    /// The same, with its cause.
+    /// Creates an error that `source` caused.
     #[must_use]
     pub fn from_source(
         kind: ErrorKind,
@@ -85,31 +86,31 @@ impl Error {
         Self { kind, context: context.into(), source: Some(source.into()) }
     }
 
-    /// An error of the operating system, with the kind that fits.
+    /// Creates an error from an error of the operating system, and derives its kind.
     #[must_use]
     pub fn from_io(context: impl Into<String>, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         Self::from_source(source.kind().into(), context, source)
     }
 
-    /// Bytes contradict their digest, length or format.
+    /// Creates an error of the kind [`ErrorKind::Corrupt`].
     pub fn corrupt(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, context)
     }
 
-    /// Adds `context` above this error and keeps its kind.
+    /// Wraps this error in one with a further `context`. The kind stays the same.
     #[must_use]
     pub fn within(self, context: impl Into<String>) -> Self {
         Self::from_source(self.kind, context, self)
     }
 
-    /// A copy of the error, for a second place that reports it: its whole chain as text.
+    /// A copy for a second place that reports this error. Its context is the whole chain as text; it has no source.
     #[must_use]
     pub fn restated(&self) -> Self {
         Self::new(self.kind, chain(self))
     }
 
-    /// The kind of error, for control flow.
+    /// The kind of the error, for control flow.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -138,8 +139,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// The whole chain on one line, each error once: `context: cause: cause`. Some foreign errors print their source
-/// themselves; it is not repeated.
+/// The whole chain on one line: `context: cause: cause`. Each link appears once, even if a foreign error includes its
+/// source in its own text.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -30,13 +30,13 @@ impl Extent {
         self.start + self.count
     }
 
-    /// Whether it holds no sector.
+    /// Whether it contains no sector.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.count == 0
     }
 
-    /// Offset of its first byte.
+    /// Offset of its first byte on the disk, in bytes.
     #[must_use]
     pub const fn offset_bytes(self) -> u64 {
         self.start * SECTOR_BYTES
@@ -48,7 +48,7 @@ impl Extent {
         self.count * SECTOR_BYTES
     }
 
-    /// The sectors in both, if any.
+    /// The sectors that both runs contain; `None` if there are none.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         let both = Self::between(self.start.max(other.start), self.end().min(other.end()));
@@ -56,7 +56,8 @@ impl Extent {
     }
 }
 
-/// An ordered set of sectors, kept as disjoint extents with gaps between them.
+/// A set of sectors, stored as sorted extents with gaps between them. Best for sectors that arrive in ascending order;
+/// [`crate::RunSet`] is for changes at random places.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExtentSet {
     runs: Vec<Extent>,
@@ -69,31 +70,31 @@ impl ExtentSet {
         Self { runs: Vec::new() }
     }
 
-    /// The set of the sectors of `extent`.
+    /// The set of all sectors of `extent`.
     #[must_use]
     pub fn of(extent: Extent) -> Self {
         Self { runs: if extent.is_empty() { Vec::new() } else { vec![extent] } }
     }
 
-    /// Its extents, ascending, disjoint, not adjacent, none empty.
+    /// Its extents in ascending order. No extent is empty, and no two overlap or touch.
     #[must_use]
     pub fn runs(&self) -> &[Extent] {
         &self.runs
     }
 
-    /// How many sectors it holds.
+    /// The number of sectors in the set.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.runs.iter().map(|run| run.count).sum()
     }
 
-    /// Whether it holds no sector.
+    /// Whether the set contains no sector.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Whether it holds all sectors of `extent`.
+    /// Whether the set contains all sectors of `extent`. True if `extent` is empty.
     #[must_use]
     pub fn contains(&self, extent: Extent) -> bool {
         extent.is_empty()
@@ -103,7 +104,7 @@ impl ExtentSet {
                 .is_some_and(|run| run.start <= extent.start && extent.end() <= run.end())
     }
 
-    /// Adds the sectors of `extent`. Constant time for ascending input.
+    /// Adds the sectors of `extent`. Takes constant time if extents are added in ascending order, else linear time.
     pub fn insert(&mut self, extent: Extent) {
         if extent.is_empty() {
             return;
@@ -119,6 +120,7 @@ impl ExtentSet {
     }
 
     fn insert_inside(&mut self, extent: Extent) {
+        // Runs that only touch `extent` are merged as well, so that no two runs are adjacent.
         let first = self.runs.partition_point(|run| run.end() < extent.start);
         let behind = self.runs.partition_point(|run| run.start <= extent.end());
         let start = self.runs.get(first).map_or(extent.start, |run| run.start.min(extent.start));
@@ -138,7 +140,7 @@ impl ExtentSet {
         self.runs.splice(first..behind, [head, tail].into_iter().filter(|run| !run.is_empty()));
     }
 
-    /// The parts of its extents that lie inside `window`, ascending.
+    /// The parts of its extents that lie inside `window`, in ascending order.
     pub fn within(&self, window: Extent) -> impl Iterator<Item = Extent> + '_ {
         self.from(window.start)
             .iter()
@@ -146,7 +148,7 @@ impl ExtentSet {
             .filter_map(move |run| run.intersection(window))
     }
 
-    /// The sectors of `window` that it lacks.
+    /// The sectors of `window` that are not in the set.
     #[must_use]
     pub fn gaps_within(&self, window: Extent) -> Self {
         let mut gaps = Self::of(window);
@@ -156,7 +158,7 @@ impl ExtentSet {
         gaps
     }
 
-    /// The extents that end after `start`.
+    /// The extents that end after sector `start`.
     fn from(&self, start: u64) -> &[Extent] {
         &self.runs[self.runs.partition_point(|run| run.end() <= start)..]
     }
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
     use crate::Chance;
 
-    /// Every operation against a plain array of booleans.
+    /// Compares every operation with a plain array of booleans.
     #[test]
     fn behaves_as_a_set_of_sectors() {
         for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! The foundation of all other crates: units, digests, errors, limits, extents and sets of them, clock and chance.
-//! Nothing here knows about disks, images or networks, reads a clock, or does I/O.
+//! Basic types that all other crates use: units, digests, errors, limits, sets of sectors, points in time and random
+//! numbers. This crate knows nothing about disks, images or networks. It reads no clock and does no I/O.
 
 pub mod chance;
 pub mod digest;

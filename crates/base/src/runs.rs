@@ -1,10 +1,10 @@
-//! Sets of numbers (bytes, sectors, chunks) that change at random places. Runs are kept in a search tree, so a set of a
-//! million runs is as cheap to change as a small one. [`crate::ExtentSet`] is for sectors that come in ascending order.
+//! Sets of numbers (bytes, sectors, chunks) that change at random places. The runs are in a search tree, so a change
+//! stays cheap in a set of a million runs. [`crate::ExtentSet`] is for sectors in ascending order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of numbers, kept as disjoint runs with gaps between them.
+/// A set of numbers, stored as runs with gaps between them: the start of each run maps to its end (exclusive).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RunSet(BTreeMap<u64, u64>);
 
@@ -33,19 +33,19 @@ impl RunSet {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// The runs, ascending.
+    /// The runs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 
-    /// Adds `run`.
+    /// Adds all numbers of `run`.
     pub fn insert(&mut self, run: Range<u64>) {
         if run.is_empty() {
             return;
         }
         let (mut start, mut end) = (run.start, run.end);
         if let Some((&before, &until)) = self.0.range(..=start).next_back()
-            // `>=`: runs that touch each other are joined, too.
+            // `>=`: runs that only touch are joined as well.
             && until >= start
         {
             (start, end) = (before, end.max(until));
@@ -57,7 +57,7 @@ impl RunSet {
         self.0.insert(start, end);
     }
 
-    /// Removes `run`.
+    /// Removes all numbers of `run`.
     pub fn remove(&mut self, run: Range<u64>) {
         if run.is_empty() {
             return;
@@ -79,8 +79,9 @@ impl RunSet {
         }
     }
 
-    /// The parts of the set inside `window`, ascending.
+    /// The parts of the set inside `window`, in ascending order.
     pub fn within(&self, window: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        // At most one run begins before the window and reaches into it.
         let first = self.0.range(..window.start).next_back().map(|(&start, &end)| start..end);
         let rest = self.0.range(window.start..window.end.max(window.start)).map(|(&start, &end)| start..end);
         first
@@ -90,7 +91,7 @@ impl RunSet {
             .filter(|run| !run.is_empty())
     }
 
-    /// The parts of `window` that are not in the set, ascending.
+    /// The parts of `window` that are not in the set, in ascending order.
     pub fn gaps(&self, window: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let (mut at, end) = (window.start, window.end);
         let mut runs = self.within(window);
@@ -108,39 +109,39 @@ impl RunSet {
         })
     }
 
-    /// Whether all of `run` is in the set.
+    /// Whether the set contains all numbers of `run`. True if `run` is empty.
     #[must_use]
     pub fn contains(&self, run: &Range<u64>) -> bool {
         run.is_empty() || self.0.range(..=run.start).next_back().is_some_and(|(_, &until)| until >= run.end)
     }
 
-    /// The first number after its last run; 0 if it is empty.
+    /// The first number after the last run; 0 if the set is empty.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.0.last_key_value().map_or(0, |(_, &end)| end)
     }
 
-    /// The run that holds all of `window`, which is not empty.
+    /// The run that contains all of `window`, which must not be empty; `None` if no single run does.
     #[must_use]
     pub fn around(&self, window: &Range<u64>) -> Option<Range<u64>> {
         let (&start, &end) = self.0.range(..=window.start).next_back()?;
         (window.end <= end).then_some(start..end)
     }
 
-    /// The first run that ends after `start`.
+    /// The first run that ends after `start`; it may begin before `start`.
     #[must_use]
     pub fn next_from(&self, start: u64) -> Option<Range<u64>> {
         let before = self.0.range(..=start).next_back().filter(|&(_, &end)| end > start);
         before.or_else(|| self.0.range(start..).next()).map(|(&start, &end)| start..end)
     }
 
-    /// Whether any element of `run` is in the set.
+    /// Whether the set contains any number of `run`.
     #[must_use]
     pub fn touches(&self, run: &Range<u64>) -> bool {
         self.within(run.clone()).next().is_some()
     }
 
-    /// Adds all of `other`.
+    /// Adds all numbers of `other`.
     pub fn extend(&mut self, other: &Self) {
         other.iter().for_each(|run| self.insert(run));
     }

@@ -1,8 +1,8 @@
-//! Time as an argument: a point on a monotonic clock, which drivers read and simulations compute.
+//! Points in time, passed as arguments: a driver reads them from a monotonic clock, a simulation invents them.
 
 pub use std::time::Duration;
 
-/// Nanoseconds since an origin that the driver chose. Ordered, cheap, and the same in `net` and in `sim`.
+/// Nanoseconds since an origin that the driver chooses. Code with this type runs unchanged in `net` and in `sim`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
@@ -10,7 +10,7 @@ impl Instant {
     /// The origin of the clock.
     pub const ZERO: Self = Self(0);
 
-    /// Time since `earlier`; zero if that lies in the future.
+    /// The time from `earlier` to `self`; zero if `earlier` is later than `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

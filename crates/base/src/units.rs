@@ -1,20 +1,21 @@
-//! Sizes and rates as people write and read them.
+//! Parses and prints sizes, rates and durations in the form that people use.
 
 /// Parses a size such as `4096`, `256K`, `1.5G` or `2T` (K, M, G, T, P are powers of 1024; a trailing `B` or `iB`
-/// is allowed) into bytes. `None` if it is no size or does not fit 64 bits.
+/// is allowed) into bytes. Returns `None` if `text` is not a size or does not fit 64 bits.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     scaled(text.trim(), 1024)
 }
 
-/// Parses a rate such as `400M` or `1G` (K, M, G are powers of 1000, as networks count; a trailing `bit/s` or `bps`
-/// is allowed) into bits per second. `None` if it is no rate.
+/// Parses a rate such as `400M` or `1G` (K, M, G, T, P are powers of 1000, as usual for networks; a trailing `bit/s` or
+/// `bps` is allowed) into bits per second. Returns `None` if `text` is not a rate or does not fit 64 bits.
 #[must_use]
 pub fn parse_bits_per_second(text: &str) -> Option<u64> {
     let text = text.trim();
     scaled(text.strip_suffix("bit/s").or_else(|| text.strip_suffix("bps")).unwrap_or(text).trim_end(), 1000)
 }
 
+/// Parses a number with an optional unit letter, which stands for a power of `step`.
 fn scaled(text: &str, step: u64) -> Option<u64> {
     let text = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
     let power = match text.chars().last()?.to_ascii_uppercase() {
@@ -30,6 +31,7 @@ fn scaled(text: &str, step: u64) -> Option<u64> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(scale);
     }
+    // Integers keep `1.5G` exact. `fraction * scale` can exceed 64 bits.
     let (whole, fraction) = number.split_once('.')?;
     let digits = u32::try_from(fraction.len()).ok().filter(|&n| (1..=9).contains(&n))?;
     let whole = whole.parse::<u64>().ok()?.checked_mul(scale)?;
@@ -37,19 +39,19 @@ fn scaled(text: &str, step: u64) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
-/// `bytes` in the largest binary unit that keeps it at or above one: `834 MiB`, `3.4 GiB`.
+/// Prints `bytes` in the largest binary unit in which the number is at least 1: `834 MiB`, `3.4 GiB`.
 #[must_use]
 pub fn show_bytes(bytes: u64) -> String {
     show(bytes, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
 }
 
-/// A rate in decimal bytes: `118 MB/s`.
+/// Prints a rate, given in bytes per second, with decimal units: `118 MB/s`.
 #[must_use]
 pub fn show_bytes_per_second(rate: u64) -> String {
     show(rate, 1000, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s"])
 }
 
-/// A rate in decimal bits, as links are named: `940 Mbit/s`.
+/// Prints a rate, given in bits per second, with decimal units, as usual for network links: `940 Mbit/s`.
 #[must_use]
 pub fn show_bits_per_second(rate: u64) -> String {
     show(rate, 1000, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s", "Pbit/s", "Ebit/s"])
@@ -61,7 +63,7 @@ pub fn show_seconds(seconds: u64) -> String {
     if seconds < 60 { format!("{seconds} s") } else { show_duration(std::time::Duration::from_secs(seconds)) }
 }
 
-/// A duration for people: `0.42 s`, `17 s`, `4m12s`, `2h03m`.
+/// Prints a duration: `0.42 s`, `17.0 s`, `4m12s`, `2h03m`.
 #[must_use]
 pub fn show_duration(duration: std::time::Duration) -> String {
     let seconds = duration.as_secs();

@@ -1,12 +1,13 @@
-//! Reads and writes little-endian records with checked bounds. All parsers of stored and received bytes use it.
+//! Reads little-endian records with checked bounds. All parsers of stored and received bytes use it.
 
-/// Reads a record from its beginning. A read past the end fails.
+/// Reads the fields of a record, first to last. A field that does not fit the remaining bytes is an error and consumes
+/// nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
-/// The record is shorter than its fields.
+/// The record ends before the end of the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncated;
 
@@ -20,7 +21,7 @@ impl std::error::Error for Truncated {}
 
 macro_rules! take_le {
     ($($name:ident $type:ty),*) => {$(
-        /// The next field, little endian.
+        /// Reads the next field, a little-endian number.
         pub fn $name(&mut self) -> Result<$type, Truncated> {
             let (field, rest) = self.rest.split_first_chunk().ok_or(Truncated)?;
             self.rest = rest;
@@ -30,7 +31,7 @@ macro_rules! take_le {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the front of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
@@ -38,27 +39,27 @@ impl<'a> Reader<'a> {
 
     take_le!(u8 u8, u16 u16, u32 u32, u64 u64);
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Truncated> {
         let (field, rest) = self.rest.split_at_checked(count).ok_or(Truncated)?;
         self.rest = rest;
         Ok(field)
     }
 
-    /// The next `N` bytes as an array.
+    /// Reads the next `N` bytes as an array.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         let (field, rest) = self.rest.split_first_chunk().ok_or(Truncated)?;
         self.rest = rest;
         Ok(*field)
     }
 
-    /// All that has not been read.
+    /// The bytes that have not been read. Does not consume them.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// How many bytes have not been read.
+    /// The number of bytes that have not been read.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.rest.len()

@@ -1,5 +1,5 @@
-//! Boots a disk in QEMU with its own boot loader (UEFI firmware from Debian's `ovmf`) until its login prompt. The disk
-//! is a file, or is served by NBD.
+//! Boots a disk in QEMU with its own boot loader until the login prompt. The disk is a file or an NBD export; the UEFI
+//! firmware is from Debian's package `ovmf`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
 
-/// Firmware and its empty variables, as Debian's package `ovmf` installs them.
+/// The firmware and its empty settings, where Debian's package `ovmf` installs them.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
 const FIRMWARE_SETTINGS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
-/// Longest part of the console's output that is kept.
+/// Most bytes of console output that are kept; older output is dropped.
 const CONSOLE_BYTES_MAX: usize = 1 << 20;
-/// How long a machine waits for an NBD disk whose server went away.
+/// How long a machine waits for an NBD server to come back before its requests fail.
 const RECONNECT_SECONDS: u32 = 300;
-/// Length of the console's output that an error shows.
+/// Bytes of console output that an error shows.
 const TAIL_BYTES: usize = 2000;
 
-/// What a machine boots from.
+/// The disk that a machine boots from.
 #[derive(Debug, Clone, Copy)]
 pub enum Medium<'a> {
-    /// A raw disk. Writes of the machine are dropped.
+    /// A raw image file or block device. QEMU discards what the machine writes.
     File(&'a Path),
-    /// A disk served by NBD, which the machine writes to.
+    /// An NBD export. The machine's writes go to it.
     Nbd {
-        /// Unix socket of the server, which may be unavailable for five minutes.
+        /// Unix socket of the server. The server may be gone for up to 5 minutes (`RECONNECT_SECONDS`).
         socket: &'a Path,
-        /// Name of the disk there.
+        /// Name of the export.
         export: &'a str,
     },
 }
@@ -36,13 +36,13 @@ pub enum Medium<'a> {
 /// How to boot.
 #[derive(Debug, Clone)]
 pub struct BootOptions {
-    /// Text on the serial console that shows that the machine is up.
+    /// Text on the serial console that shows that the machine has started.
     pub prompt: String,
-    /// Time limit for the boot.
+    /// How long to wait for the prompt.
     pub timeout: Duration,
-    /// Memory of the machine.
+    /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
-    /// Processors of the machine.
+    /// Number of processors of the machine.
     pub processors: u32,
 }
 
@@ -60,17 +60,17 @@ impl Default for BootOptions {
 /// A boot that reached its prompt.
 #[derive(Debug, Clone)]
 pub struct Boot {
-    /// From the start of the emulator to the prompt, firmware and boot loader included.
+    /// Time from the start of the emulator to the prompt, including firmware and boot loader.
     pub until_prompt: Duration,
-    /// Output of the serial console until then.
+    /// Output of the serial console until then, about the last 1 MiB of it.
     pub console: String,
 }
 
 /// Boots from `medium` until the prompt, then switches the machine off.
 ///
 /// # Errors
-/// `Unsupported` if emulator or firmware is not installed; `Unreachable` with the end of what the console said; `Io`
-/// if the emulator ends before the prompt.
+/// `Unsupported` if the emulator or the firmware is not installed; `Unreachable` if no prompt appears in time; `Io` if
+/// the emulator ends before the prompt. The last two include the end of the console output.
 pub fn until_login(medium: Medium<'_>, options: &BootOptions) -> Result<Boot> {
     let firmware = Path::new(FIRMWARE);
     if !firmware.exists() {
@@ -93,13 +93,14 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// A running emulator. Dropping it kills the process.
 struct Machine(Child);
 
 impl Machine {
     fn start(medium: Medium<'_>, options: &BootOptions) -> Result<Self> {
         let mut command = Command::new("qemu-system-x86_64");
-        // Software emulation works everywhere. KVM inside a virtual machine may be offered and then fail at an unusual
-        // instruction of the firmware.
+        // Emulation in software (TCG) works everywhere. Inside a virtual machine, KVM may seem to work and then stop at
+        // the firmware's first unusual instruction.
         command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
         command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
         command.arg("-smp").arg(options.processors.to_string());
@@ -120,7 +121,7 @@ impl Machine {
             .map_err(|e| Error::from_source(ErrorKind::Unsupported, "start `qemu-system-x86_64`", e))
     }
 
-    /// Output of the machine's serial console, piece by piece. It ends with the machine.
+    /// The output of the machine's serial console, piece by piece, until the machine ends.
     fn console(&mut self) -> Receiver<Vec<u8>> {
         let stdout = self.0.stdout.take().expect("stdout is piped");
         let (sender, receiver) = sync_channel(16);
@@ -129,7 +130,7 @@ impl Machine {
     }
 
     fn stop(&mut self) {
-        // The machine may have ended by itself already.
+        // An error means that the machine has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -141,13 +142,13 @@ impl Drop for Machine {
     }
 }
 
-/// `options,file=PATH`, where a comma in the path is doubled (`man 1 qemu-system`).
+/// `options,file=PATH`. QEMU needs commas in the path doubled (`man 1 qemu-system`).
 fn drive(options: &str, path: &Path) -> String {
     format!("{options},file={}", absolute(path))
 }
 
-/// The disk `disk0` of QEMU's block layer, by NBD. QEMU connects again after the server went away, and repeats its open
-/// requests.
+/// The argument of QEMU's `-blockdev` for an NBD disk named `disk0`. If the connection breaks, QEMU connects again and
+/// repeats its open requests.
 #[must_use]
 pub fn nbd_device(socket: &Path, export: &str) -> String {
     let (socket, export) = (absolute(socket), export.replace(',', ",,"));
@@ -162,6 +163,7 @@ fn absolute(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
+/// Sends the output of the console to `sender`, until the emulator ends or nothing receives it any more.
 fn pump(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
     let mut piece = [0; 4096];
     while let Ok(count @ 1..) = stdout.read(&mut piece) {

@@ -1,5 +1,5 @@
-//! An S3 store on loopback for tests and measurements: versitygw or MinIO, as `tools/versitygw.sh` builds them, in a
-//! folder of its own.
+//! Runs an S3 store on loopback for tests and measurements: versitygw or MinIO, which `tools/versitygw.sh` builds. The
+//! store keeps its objects in a temporary folder.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
-/// How long a store may take to start.
+/// How long a store may take to start before it counts as failed.
 const START_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Keys that are valid for this store only.
+/// Credentials of this store. No other store knows them.
 const KEY_ID: &str = "diskcast-lab";
 const SECRET: &str = "no-secret-at-all";
 
-/// The programs that can be started.
+/// The programs that provide an S3 store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// S3 over the files of a folder, with extended attributes.
+    /// versitygw: stores objects as files of a folder, with metadata in extended attributes.
     VersityGw,
-    /// MinIO on one drive, its last open-source version.
+    /// MinIO with one drive, in the last version before its project was archived.
     MinIo,
 }
 
@@ -37,14 +37,14 @@ impl Engine {
         })
     }
 
-    /// Whether it was built.
+    /// Whether the program was built.
     #[must_use]
     pub fn is_built(self) -> bool {
         self.program().exists()
     }
 
     fn command(self, address: SocketAddr, folder: &Path) -> Command {
-        // A shell ends the store by its process id when the shell's input ends, also if its parent was killed.
+        // The shell kills the store when its own standard input ends. That happens even if this process is killed.
         let mut command = Command::new("sh");
         command.args(["-c", "\"$@\" & store=$!; cat >/dev/null; kill $store; wait $store", "store"]);
         command.arg(self.program());
@@ -65,7 +65,7 @@ impl Engine {
     }
 }
 
-/// A running S3 store. Dropping this value ends it and removes its folder.
+/// A running S3 store. Dropping it stops the store and deletes its folder.
 #[derive(Debug)]
 pub struct Gateway {
     child: Child,
@@ -74,10 +74,10 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts `engine` on a free port of this machine, over a new folder below `parent`, with one bucket, `images`.
+    /// Starts `engine` on a free port of loopback, with a new folder below `parent` and one bucket, `images`.
     ///
     /// # Errors
-    /// `Unsupported` if it was not built; `Unreachable` or `Io` if it does not come up.
+    /// `Unsupported` if the program was not built; `Unreachable` or `Io` if it does not start.
     pub fn start(engine: Engine, parent: &Path) -> Result<Self> {
         if !engine.is_built() {
             return Err(Error::new(
@@ -91,6 +91,7 @@ impl Gateway {
         };
         let folder = tempfile::tempdir_in(parent).map_err(io("make a folder"))?;
         std::fs::create_dir(folder.path().join("images")).map_err(io("make a bucket"))?;
+        // The listener is closed at once: the port is free, unless another process takes it before the store does.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(io("find a port"))?;
         let child = engine
@@ -105,9 +106,10 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// For tests: a running store, or `None` if none was built, with a note on stderr.
+    /// For tests: starts a store. If the program was not built, prints the reason on stderr and returns `None`.
     ///
-    /// If `CI` is set and no store was built, and if a store that was built does not start.
+    /// # Panics
+    /// If the program was not built and `CI` is set, and if the store does not start.
     #[must_use]
     #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
     pub fn start_or_skip(engine: Engine) -> Option<Self> {
@@ -121,13 +123,14 @@ impl Gateway {
         }
     }
 
-    /// The address at which it answers.
+    /// The address and port of the store.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The environment variables with which diskcast finds it through `address`: its own, or that of a proxy.
+    /// The environment variables with which diskcast finds the store. `address` is that of the store or of a proxy in
+    /// front of it.
     #[must_use]
     pub fn variables(address: SocketAddr) -> [(&'static str, String); 3] {
         [
@@ -137,7 +140,7 @@ impl Gateway {
         ]
     }
 
-    /// The folder of its buckets.
+    /// The folder with the buckets.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -163,7 +166,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It has ended, or no thread reads its output any more.
+        // `drop` cannot report an error.
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A host of the star: its addresses, and ways to run something in it.
+//! A host of the star: its addresses, and how to run commands and threads in it.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub(crate) const IPV4_PREFIX_BITS: u32 = 16;
 /// Length in bits of the network part of [`Host::ipv6`].
 pub(crate) const IPV6_PREFIX_BITS: u32 = 64;
 
-/// A host of a star. It does not keep the lab standing.
+/// A host of a star. It is only a name: the lab ends when its [`crate::Star`] is dropped.
 #[derive(Debug, Clone)]
 pub struct Host {
     index: u32,
@@ -27,32 +27,33 @@ impl Host {
         Self { index, namespace }
     }
 
-    /// Its place in the star, from 0. Host 0 is the server by convention, and no frame towards it is lost on purpose.
+    /// Its index in the star, from 0. Host 0 is the server by convention; [`crate::StarOptions::loss_per_million`] does
+    /// not apply to it.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its network namespace, with its name in `ip netns`.
+    /// The name of its network namespace, for `ip netns`.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Address of its `eth0` in 10.77.0.0/16.
+    /// The address of its `eth0`, in 10.77.0.0/16.
     #[must_use]
     pub fn ipv4(&self) -> Ipv4Addr {
         let [_, _, high, low] = (self.index + 1).to_be_bytes();
         Ipv4Addr::new(10, 77, high, low)
     }
 
-    /// Address of its `eth0` in fd77::/64.
+    /// The address of its `eth0`, in fd77::/64.
     #[must_use]
     pub fn ipv6(&self) -> Ipv6Addr {
         Ipv6Addr::from((0xfd77_u128 << 112) + u128::from(self.index + 1))
     }
 
-    /// A command that runs `program` in this host. Programs that still run when the lab is dropped are killed.
+    /// A command that runs `program` in this host. Dropping the lab kills every process that still runs there.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
@@ -60,16 +61,16 @@ impl Host {
         command
     }
 
-    /// Runs `work` on a thread of this process that sees this host's network (though not its `/sys`).
+    /// Runs `work` on a new thread of this process, inside the network of this host. `/sys` is still the machine's.
     ///
     /// # Errors
-    /// `Io` if the lab is gone.
+    /// `Io` if the lab no longer exists.
     pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
         run_in(&self.namespace, work)
     }
 }
 
-/// Runs `work` on a thread inside a network namespace.
+/// Runs `work` on a new thread inside a network namespace. `Io` if the namespace does not exist.
 pub(crate) fn run_in<T: Send + 'static>(
     namespace: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -77,7 +78,7 @@ pub(crate) fn run_in<T: Send + 'static>(
     let path = Path::new("/run/netns").join(namespace);
     let fault = |e| Error::from_source(ErrorKind::Io, format!("enter namespace `{}`", path.display()), e);
     let file = File::open(&path).map_err(fault)?;
-    // The namespace is known to exist, and root may enter it, so the thread cannot fail here.
+    // The file exists and root may enter its namespace, so the thread cannot fail to do so.
     Ok(std::thread::spawn(move || {
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .expect("root enters its namespaces");

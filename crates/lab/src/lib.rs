@@ -1,8 +1,9 @@
-//! The lab: a star of hosts in network namespaces around one switch, on one machine, for tests, demo and benchmarks.
+//! The lab: a network of hosts around one switch (a star), made of network namespaces on one machine. Tests, the demo
+//! and benchmarks use it.
 //!
-//! Each host is a namespace with one interface `eth0`. A veth pair leads to the namespace of the switch, a Linux
-//! bridge. The tools `ip`, `tc`, `nft` and `ethtool` (iproute2, nftables, ethtool) do the work. The lab needs root and
-//! Linux, and touches nothing outside the namespaces that it made.
+//! Each host is a namespace with one interface, `eth0`. A veth pair connects it to the namespace of the switch, a Linux
+//! bridge. The lab does all this with the tools `ip`, `tc`, `nft` and `ethtool` (packages iproute2, nftables, ethtool).
+//! It needs Linux and root, and changes nothing outside the namespaces that it creates.
 //!
 //! ```no_run
 //! # fn main() -> base::Result<()> {

@@ -1,8 +1,8 @@
 //! The links of the star: rate, buffer, loss, offloads and counters.
 //!
-//! `man 8 tc-tbf` shapes. It counts frames with their 14-byte Ethernet header, without preamble and gap, and counts the
-//! frames of a segmented super-frame one by one. Rules of `man 8 nft` in the bridge family drop frames inside the
-//! switch.
+//! A token bucket filter (`man 8 tc-tbf`), here called shaper, limits the rate. It counts each frame with its 14-byte
+//! Ethernet header, without preamble and gap, and counts a super-frame (several frames that the kernel handles as one
+//! packet) as the frames inside. Rules of `man 8 nft` for the bridge family drop frames inside the switch.
 
 use std::fmt::Write as _;
 
@@ -11,47 +11,47 @@ use serde_json::Value;
 
 use crate::tool::{feed, query, run};
 
-/// Frames and their bytes.
+/// A number of frames and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
-    /// Bytes with Ethernet headers. Where offloads are on, a super-frame counts one header.
+    /// Bytes, including Ethernet headers. If offloads are on, a super-frame has one header.
     pub bytes: u64,
-    /// Frames. Where offloads are on, a super-frame counts as one.
+    /// Frames. If offloads are on, a super-frame counts as one.
     pub packets: u64,
 }
 
-/// What one host sent and received since the lab was built.
+/// The traffic of one host since the lab was built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Frames that the host sent and its link let through.
+    /// Frames that the switch received from the host.
     pub sent: Count,
     /// Frames that the switch sent to the host.
     pub received: Count,
-    /// Frames towards the host that were dropped because the buffer of its switch port was full.
+    /// Frames to the host that were lost because the buffer of its switch port was full.
     pub overflowed: u64,
 }
 
-/// The interface of the switch that leads to host `index`.
+/// The name of the switch port of host `index`.
 pub(crate) fn port(index: u32) -> String {
     format!("port{index}")
 }
 
-/// Smallest bucket of a shaper with a deep buffer. A super-frame must fit, or the kernel splits it, which costs
+/// Smallest bucket of a shaper with a deep buffer. One super-frame must fit, or the kernel splits it, which costs much
 /// processor time.
 const BUCKET_BYTES_MIN: u64 = 128 * 1024;
-/// Smallest bucket of a shaper with a shallow buffer: a little more than two full frames.
+/// Smallest bucket of a shaper with a shallow buffer: a little more than two full frames of 1500 bytes.
 const BUCKET_BYTES_SHALLOW: u64 = 4 * 1024;
 
-/// The bucket of a shaper: how much may pass at once after a pause.
+/// The bucket of a shaper: how many bytes may pass at once after a pause.
 fn bucket_bytes(rate_bits_per_second: u64, buffer_bytes: u64) -> u64 {
-    // A millisecond of the rate, so that late timers do not cost throughput.
+    // Timers may fire late. With a bucket of 1 ms of the rate, that costs no throughput.
     let deep = (rate_bits_per_second / 8 / 1000).max(BUCKET_BYTES_MIN);
-    // If the bucket were larger than the buffer, the buffer would never fill, and no super-frame would fit. With this
-    // bucket the kernel splits super-frames into frames, as a switch's port receives them.
+    // A buffer smaller than its bucket would never fill, and no super-frame would fit into it. So a shallow buffer gets
+    // a small bucket, and the kernel splits super-frames into the frames that a real switch port sees.
     if buffer_bytes >= deep { deep } else { (buffer_bytes / 4).max(BUCKET_BYTES_SHALLOW) }
 }
 
-/// Shapes what `device` sends.
+/// Limits the rate at which `device` sends.
 pub(crate) fn shape(
     namespace: &str,
     device: &str,
@@ -66,15 +66,16 @@ pub(crate) fn shape(
         .map(drop)
 }
 
-/// Makes frames of `device` cross the switch one by one, so that a loss hits a frame and not 64 KiB of them. Checksum
-/// offload stays on: on a link in memory no checksum is computed.
+/// Makes the frames of `device` cross the switch one by one, so that a loss hits one frame and not a super-frame of up
+/// to 64 KiB. Checksum offload stays on, because a link in memory needs no checksums.
 pub(crate) fn switch_off_segmentation(namespace: &str, device: &str) -> Result<()> {
     let offloads = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
     run("ip", &[&["netns", "exec", namespace, "ethtool", "-K", device], &offloads[..]].concat()).map(drop)
 }
 
-/// Loses frames towards host `i` with probability `loss_per_million[i]`, each receiver and frame for itself.
+/// Drops frames to host `i` with probability `loss_per_million[i]`, independently for each host and each frame.
 pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
+    // `nft` fails to delete a table that does not exist, so the first line creates it.
     let mut rules = String::from(
         "table bridge lab {}\ndelete table bridge lab\n\
          table bridge lab { chain loss { type filter hook forward priority 0; }; }\n",
@@ -86,21 +87,21 @@ pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
     feed("ip", &["netns", "exec", switch, "nft", "-f", "-"], &rules).map(drop)
 }
 
-/// Drops all UDP packets to groups that arrive in `namespace`. IGMP and MLD still work.
+/// Drops all multicast UDP packets that arrive in `namespace`. IGMP and MLD still work.
 pub(crate) fn deafen(namespace: &str) -> Result<()> {
     let rules = "table inet deaf { chain input { type filter hook input priority 0; \
                  ip daddr 224.0.0.0/4 meta l4proto udp drop; ip6 daddr ff00::/8 meta l4proto udp drop; }; }\n";
     feed("ip", &["netns", "exec", namespace, "nft", "-f", "-"], rules).map(drop)
 }
 
-/// Bytes that the shaper of `device` let through; each frame counts with its own header, also if it was part of a
-/// super-frame. `None` if the device is not shaped.
+/// Bytes that the shaper of `device` has sent, each frame with its own header, even inside a super-frame; `None` if the
+/// device is not shaped.
 pub(crate) fn shaped_bytes(namespace: &str, device: &str) -> Result<Option<u64>> {
     let queues = query("tc", &["-n", namespace, "-s", "-j", "qdisc", "show"])?;
     Ok(shaper_bytes(&queues, device))
 }
 
-/// The same of the ports of hosts `0..hosts`.
+/// Like [`shaped_bytes`], for the switch ports of hosts `0..hosts`.
 pub(crate) fn shaped_bytes_of_ports(switch: &str, hosts: u32) -> Result<Vec<Option<u64>>> {
     let queues = query("tc", &["-n", switch, "-s", "-j", "qdisc", "show"])?;
     Ok((0..hosts).map(|index| shaper_bytes(&queues, &port(index))).collect())

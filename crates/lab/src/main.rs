@@ -1,4 +1,4 @@
-//! `diskcast-lab`: labs and booting from the command line, for people and scripts.
+//! `diskcast-lab`: builds labs and boots disks from the command line, for people and scripts.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,40 +23,40 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Builds a star, runs a command beside it, and tears the star down when the command ends.
+    /// Builds a star, runs a command outside of it, and removes the star when the command ends.
     ///
-    /// The command finds the namespaces of hosts 0 (the server), 1, … in LAB_HOSTS and their addresses in LAB_IPV4,
+    /// The variable LAB_HOSTS contains the namespaces of hosts 0 (the server), 1, …, and LAB_IPV4 their addresses,
     /// separated by blanks: diskcast-lab run --hosts 3 -- bash -c 'set -- $LAB_HOSTS; ip netns exec $1 ip address'
     Run(Run),
-    /// Removes labs whose owner is gone.
+    /// Removes labs whose process no longer runs.
     Sweep,
-    /// Boots a disk by its own boot loader until its login prompt; nothing is written to the disk.
+    /// Boots a disk with its own boot loader until its login prompt; nothing is written to the disk.
     Boot(BootDisk),
 }
 
 #[derive(Args)]
 struct Run {
-    /// Hosts, the server among them.
+    /// Number of hosts, including the server.
     #[arg(long, default_value_t = 2)]
     hosts: u32,
-    /// Rate of every link in both directions, such as 1G or 200M; not shaped if left out.
+    /// Rate of every link in both directions, such as 1G or 200M; without it, links have no limit.
     #[arg(long, value_parser = |text: &str| parse_bits_per_second(text).ok_or("expected a rate such as 200M"))]
     rate: Option<u64>,
-    /// Buffer before each shaped direction of a link.
+    /// Bytes that can wait before each direction of a link with a rate.
     #[arg(long, default_value = "1M", value_parser = |text: &str| {
         parse_bytes(text).ok_or("expected a size such as 512K")
     })]
     buffer: u64,
-    /// Another rate for one host, such as 3=40M; may be repeated.
+    /// A different rate for one host, such as 3=40M; may be repeated.
     #[arg(long = "host-rate", value_name = "HOST=RATE", value_parser = parse_host_rate)]
     host_rates: Vec<(u32, u64)>,
-    /// Frames out of a million that are lost towards each host but the server.
+    /// How many frames of a million to each host, except the server, are lost.
     #[arg(long, default_value_t = 0)]
     loss_per_million: u32,
-    /// A switch that floods multicast instead of learning who wants it.
+    /// The switch sends multicast to all hosts, not only to those that joined the group.
     #[arg(long)]
     no_snooping: bool,
-    /// Writes what every link carried to this file, ten times a second, as tab-separated values.
+    /// Writes the byte counters of every link, read ten times a second, to this file as tab-separated values.
     #[arg(long, value_name = "FILE")]
     meter: Option<PathBuf>,
     /// The command, after `--`.
@@ -68,10 +68,10 @@ struct Run {
 struct BootDisk {
     /// The disk: a raw image file or a block device.
     disk: PathBuf,
-    /// Seconds until it has failed.
+    /// Seconds to wait for the login prompt.
     #[arg(long, default_value_t = 180)]
     timeout: u64,
-    /// Prints what the disk wrote to its serial console.
+    /// Prints the output of the serial console.
     #[arg(long)]
     console: bool,
 }
@@ -96,7 +96,7 @@ fn parse_host_rate(text: &str) -> Result<(u32, u64), String> {
     pair.ok_or_else(|| "expected a host and its rate such as 3=40M".to_owned())
 }
 
-/// One line for each moment and host: seconds, host, bytes sent and received so far.
+/// Writes one line for each sample and host: seconds, host, bytes sent and bytes received since the lab was built.
 fn write_samples(file: &Path, samples: &[Sample]) -> base::Result<()> {
     let mut text = "seconds\thost\tsent bytes\treceived bytes\n".to_owned();
     for Sample { at, sent, received } in samples {
@@ -120,7 +120,7 @@ fn run_beside(run: &Run) -> base::Result<ExitCode> {
     })?;
     for &(host, rate) in &run.host_rates {
         if host >= run.hosts {
-            return Err(Error::new(ErrorKind::Invalid, format!("there is no host {host}")));
+            return Err(Error::new(ErrorKind::Invalid, format!("the star has no host {host}")));
         }
         star.shape_host(host, rate, run.buffer)?;
     }

@@ -1,4 +1,4 @@
-//! A meter for all links of a star: it reads the counters at regular intervals, for rates over time.
+//! A meter for all links of a star: reads their byte counters at regular intervals, to show rates over time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use base::{Error, ErrorKind, Result};
 use crate::host::run_in;
 use crate::link::{port, shaped_bytes_of_ports};
 
-/// Counters of all links at one moment, by host.
+/// The counters of all links at one moment. The vectors are indexed by host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// Since the meter was started.
+    /// Time since the start of the meter.
     pub at: Duration,
-    /// Bytes from each host into the switch, as its interface counts them: a super-frame has one header.
+    /// Bytes from each host to the switch, as the switch port counts them: a super-frame has one header.
     pub sent: Vec<u64>,
-    /// Bytes from the switch to each host; over a shaped link each frame with its own header.
+    /// Bytes from the switch to each host. On a shaped link, each frame counts with its own header.
     pub received: Vec<u64>,
 }
 
@@ -35,6 +35,7 @@ fn now() -> Instant {
 }
 
 impl Meter {
+    /// Starts to read the counters of hosts `0..hosts` every `interval`. `Io` if the namespace does not exist.
     pub(crate) fn start(switch: &str, hosts: u32, interval: Duration) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, name, started) = (Arc::clone(&stop), switch.to_owned(), now());
@@ -43,7 +44,7 @@ impl Meter {
             while !stopped.load(Ordering::Acquire) {
                 samples.push(sample(&name, hosts, started)?);
                 let due = started + interval * u32::try_from(samples.len()).unwrap_or(u32::MAX);
-                // `stop` wakes this thread. A spurious wake-up costs one early sample.
+                // `end` wakes this thread. A spurious wake-up only causes one early sample.
                 std::thread::park_timeout(due.saturating_duration_since(now()));
             }
             samples.push(sample(&name, hosts, started)?);
@@ -52,16 +53,16 @@ impl Meter {
         Ok(Self { stop, started, thread: Some(thread) })
     }
 
-    /// How long it runs, on the clock of [`Sample::at`].
+    /// Time since the start of the meter, comparable with [`Sample::at`].
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         now() - self.started
     }
 
-    /// Stops it and returns what it read, oldest first; the last is of this moment.
+    /// Stops the meter and returns its samples, oldest first. The last one is taken during this call.
     ///
     /// # Errors
-    /// `Tool` or `Io` if the counters could not be read.
+    /// `Io` if the counters could not be read.
     pub fn stop(mut self) -> Result<Vec<Sample>> {
         self.end().unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "a meter's thread failed")))
     }
@@ -80,14 +81,14 @@ impl Drop for Meter {
     }
 }
 
-/// Run by a thread inside the switch, whose `/proc/thread-self/net` is the switch's.
+/// Reads the counters once. Must run on a thread inside the switch, so that `/proc/thread-self/net` is the switch's.
 fn sample(switch: &str, hosts: u32, started: Instant) -> Result<Sample> {
     const DEVICES: &str = "/proc/thread-self/net/dev";
     let before = now();
     let shaped = shaped_bytes_of_ports(switch, hosts)?;
     let text = std::fs::read_to_string(DEVICES)
         .map_err(|e| Error::from_source(ErrorKind::Io, format!("read `{DEVICES}` in the switch"), e))?;
-    // Asking the shapers takes a tool some milliseconds: the sample's time is the middle of that.
+    // `tc` takes a few milliseconds to read the shapers, so the sample gets the middle of that time.
     let at = before.saturating_duration_since(started) + (now() - before) / 2;
     let counted: Vec<(u64, u64)> =
         (0..hosts).map(|index| device_bytes(&text, &port(index)).unwrap_or_default()).collect();

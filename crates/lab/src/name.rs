@@ -1,5 +1,5 @@
-//! Names of namespaces. They contain the process that owns the lab, so that the lab of a killed process can be
-//! recognised and removed.
+//! Names of namespaces. A name contains the process that owns the lab, so that a later lab can find and remove the
+//! namespaces of a process that was killed.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal};
 use crate::tool::run;
 
 const PREFIX: &str = "dclab";
-/// Where `ip netns` keeps names (`man 8 ip-netns`).
+/// The folder where `ip netns` keeps the names of namespaces (`man 8 ip-netns`).
 const NAMES: &str = "/run/netns";
 
-/// A process: its number, and when it started, since numbers are used again.
+/// A process: its id and its start time. The id alone is not enough, because the kernel reuses ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owner {
     pid: u32,
@@ -26,7 +26,7 @@ struct Owner {
 pub(crate) struct LabName(String);
 
 impl LabName {
-    /// A name that no other lab on this machine has.
+    /// Creates a name that no other lab on this machine has.
     pub(crate) fn new() -> Result<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
@@ -35,19 +35,22 @@ impl LabName {
         Ok(Self(format!("{PREFIX}-{pid}-{started}-{}", SERIAL.fetch_add(1, Ordering::Relaxed))))
     }
 
+    /// The namespace of the switch.
     pub(crate) fn switch(&self) -> String {
         format!("{}-sw", self.0)
     }
 
+    /// The namespace of host `index`.
     pub(crate) fn host(&self, index: u32) -> String {
         format!("{}-h{index}", self.0)
     }
 }
 
-/// Removes labs whose owner has ended, kills processes in them, and returns how many namespaces were removed.
+/// Removes the namespaces of labs whose owner no longer runs, and kills the processes inside. Returns the number of
+/// namespaces removed.
 ///
 /// # Errors
-/// `Tool` if a namespace can't be removed.
+/// `Io` if a namespace cannot be removed.
 pub fn sweep() -> Result<usize> {
     let Ok(entries) = std::fs::read_dir(NAMES) else { return Ok(0) };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -58,13 +61,13 @@ pub fn sweep() -> Result<usize> {
     Ok(orphans.len())
 }
 
-/// Ends the processes in a namespace and removes it. A namespace that is already gone is no error, since two processes
-/// may sweep at the same time.
+/// Kills the processes in a namespace and removes it. A namespace that no longer exists is no error, because two
+/// processes may sweep at the same time.
 pub(crate) fn remove(namespace: &str) -> Result<()> {
     for pid in run("ip", &["netns", "pids", namespace]).unwrap_or_default().split_whitespace() {
         let pid =
             pid.parse().ok().filter(|&pid| pid != std::process::id().cast_signed()).and_then(Pid::from_raw);
-        // A process that has just ended by itself is fine.
+        // An error means that the process has already ended.
         let _ = pid.map(|pid| rustix::process::kill_process(pid, Signal::KILL));
     }
     match run("ip", &["netns", "del", namespace]) {
@@ -83,10 +86,11 @@ fn alive(owner: Owner) -> bool {
     started(owner.pid) == Some(owner.started)
 }
 
+/// The start time of a process, in clock ticks since boot; `None` if it does not run.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets, with any characters; the start time is the 20th field after
-    // it.
+    // Field 2, the name in brackets, may itself contain spaces and brackets. So split after its last bracket: the rest
+    // begins with field 3, and the start time is field 22.
     stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 

@@ -1,4 +1,4 @@
-//! Builds a star, changes it while it runs, and removes it.
+//! Builds a star, changes it while it exists, and removes it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,26 +12,27 @@ use crate::name::{LabName, remove, sweep};
 use crate::tool::{available, feed, run};
 use crate::{Host, Traffic};
 
-/// Most hosts that a star can have, the server among them.
+/// Most hosts that a star can have, including the server.
 pub(crate) const HOSTS_MAX: u32 = 1000;
 
-/// Options of a star.
+/// The properties of a star.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StarOptions {
-    /// Number of hosts, host 0 (the server, by convention) among them: 1 to `HOSTS_MAX`.
+    /// Number of hosts, including host 0 (the server, by convention): 1 to [`HOSTS_MAX`].
     pub hosts: u32,
-    /// Rate of every link in both directions; not shaped if `None`.
+    /// Rate of every link in both directions; `None` for links without a limit.
     pub rate_bits_per_second: Option<u64>,
-    /// Buffer before each shaped direction of a link, like that of a switch port; frames that find it full are dropped.
-    /// A buffer below 128 KiB is shallow: super-frames are split before it, which costs processor time.
+    /// Bytes that can wait before each shaped direction of a link, like the buffer of a switch port. A frame that finds
+    /// the buffer full is lost. If the buffer is smaller than 128 KiB or than 1 ms of the rate, the kernel splits
+    /// super-frames (several frames that it handles as one packet) before the buffer, which costs processor time.
     pub buffer_bytes: u64,
-    /// Probability in millionths that a frame towards host 1 or higher is lost, for each host and frame by itself.
+    /// Probability, in millionths, that a frame to host 1 or higher is lost; independent for each host and each frame.
     pub loss_per_million: u32,
-    /// Whether the switch learns from IGMP and MLD reports which port wants which group, and sends queries.
+    /// Whether the switch sends IGMP and MLD queries, and forwards a group only to hosts that report it.
     pub snooping: bool,
     /// Largest packet in bytes: 1280 to 9000.
     pub mtu_bytes: u32,
-    /// TCP's congestion control between the hosts, so that it does not depend on the machine's own setting.
+    /// TCP congestion control between the hosts. It is explicit so that the machine's own setting has no effect.
     pub congestion_control: String,
 }
 
@@ -49,7 +50,7 @@ impl Default for StarOptions {
     }
 }
 
-/// A running lab. Dropping it ends every process in it and removes it.
+/// A running lab. Dropping it kills every process in it and removes its namespaces.
 #[derive(Debug)]
 pub struct Star {
     switch: String,
@@ -59,10 +60,11 @@ pub struct Star {
 }
 
 impl Star {
-    /// Builds a star, after removing labs whose owner is gone.
+    /// Removes labs whose owner no longer runs, then builds a star.
     ///
     /// # Errors
-    /// `Unsupported` without root or tools; `Invalid` for options out of range; `Io` with what a tool said.
+    /// `Unsupported` without root or tools; `Invalid` for options out of range; `Io` with the output of a tool that
+    /// failed.
     pub fn build(options: &StarOptions) -> Result<Self> {
         available()?;
         check(options)?;
@@ -74,7 +76,7 @@ impl Star {
             loss_per_million: vec![0; options.hosts as usize],
             segmentation_off: false,
         };
-        // From here on an error drops the star, which removes what was built.
+        // A failure from here on drops the star, which removes the namespaces that exist already.
         star.add_namespaces()?;
         star.add_switch(options)?;
         star.hosts.iter().try_for_each(|host| configure(host, options))?;
@@ -89,85 +91,85 @@ impl Star {
     /// Host `index`.
     ///
     /// # Panics
-    /// If there is no such host.
+    /// If the star has no such host.
     #[must_use]
     pub fn host(&self, index: u32) -> &Host {
         &self.hosts[index as usize]
     }
 
-    /// All hosts, ascending.
+    /// All hosts, in the order of their indices.
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// Pulls the cable of a host out of the switch.
+    /// Disconnects host `index`: sets its port on the switch down.
     ///
     /// # Errors
-    /// `Io` with what `ip` said.
+    /// `Io` with the output of `ip`.
     pub fn cut(&self, index: u32) -> Result<()> {
         self.set_port(index, "down")
     }
 
-    /// Plugs it in again.
+    /// Connects host `index` again: sets its port on the switch up.
     ///
     /// # Errors
-    /// `Io` with what `ip` said.
+    /// `Io` with the output of `ip`.
     pub fn heal(&self, index: u32) -> Result<()> {
         self.set_port(index, "up")
     }
 
-    /// Drops all UDP packets to groups that arrive at a host, as on a switch that does not forward multicast.
+    /// Drops all multicast UDP packets that arrive at host `index`, like a switch that does not forward multicast.
     ///
     /// # Errors
-    /// `Io` with what `nft` said.
+    /// `Io` with the output of `nft`.
     pub fn deafen(&self, index: u32) -> Result<()> {
         link::deafen(self.host(index).namespace())
     }
 
-    /// Changes the probability that a frame towards host `index` is lost.
+    /// Changes the probability, in millionths, that a frame to host `index` is lost.
     ///
     /// # Errors
-    /// `Io` with what `nft` or `ethtool` said.
+    /// `Io` with the output of `nft` or `ethtool`.
     pub fn set_loss(&mut self, index: u32, loss_per_million: u32) -> Result<()> {
         self.loss_per_million[index as usize] = loss_per_million;
         self.apply_loss()
     }
 
-    /// Gives host `index` a link of its own rate and buffer, both directions.
+    /// Changes the rate and the buffer of the link of host `index`, in both directions.
     ///
     /// # Errors
-    /// `Invalid` for a rate of nothing; `Io` with what `tc` said.
+    /// `Invalid` if the rate is 0; `Io` with the output of `tc`.
     pub fn shape_host(&self, index: u32, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
         if rate_bits_per_second == 0 {
-            return Err(Error::new(ErrorKind::Invalid, "a rate of nothing"));
+            return Err(Error::new(ErrorKind::Invalid, "the rate of a link must not be 0"));
         }
         link::shape(&self.switch, &port(index), rate_bits_per_second, buffer_bytes)?;
         link::shape(self.host(index).namespace(), "eth0", rate_bits_per_second, buffer_bytes)
     }
 
-    /// Bytes that host `index` sent over its shaped link, each frame with its Ethernet header, also where a super-frame
-    /// carried it.
+    /// Bytes that host `index` sent over its shaped link. Each frame counts with its own Ethernet header, even if the
+    /// kernel moved it as part of a super-frame.
     ///
     /// # Errors
-    /// `Invalid` if the link is not shaped; `Io` if the counters can't be read.
+    /// `Invalid` if the link is not shaped; `Io` if the counters cannot be read.
     pub fn sent_on_wire(&self, index: u32) -> Result<u64> {
         let unshaped = || Error::new(ErrorKind::Invalid, format!("the link of host {index} is not shaped"));
         link::shaped_bytes(self.host(index).namespace(), "eth0")?.ok_or_else(unshaped)
     }
 
-    /// Starts to read the counters of all links every `interval`.
+    /// Starts a thread that reads the counters of all links every `interval`.
     ///
     /// # Errors
-    /// `Io` if the lab is gone.
+    /// `Io` if the namespace of the switch no longer exists.
     pub fn meter(&self, interval: Duration) -> Result<Meter> {
         Meter::start(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"), interval)
     }
 
-    /// What each host sent and received since the lab was built, by index.
+    /// The traffic of each host since the lab was built, in the order of their indices.
     ///
     /// # Errors
-    /// `Io` if the counters can't be read.
+    /// `Io` if the counters cannot be read.
     pub fn traffic(&self) -> Result<Vec<Traffic>> {
         link::traffic(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"))
     }
@@ -185,9 +187,10 @@ impl Star {
     fn add_switch(&self, options: &StarOptions) -> Result<()> {
         let StarOptions { mtu_bytes: mtu, snooping, .. } = options;
         let snooping = u8::from(*snooping);
-        // IGMP version 3: in version 2 hosts suppress each other's reports, but a bridge with snooping needs a report
-        // from each port. A bridge floods until the hosts had time to answer its first queries: one second here instead
-        // of ten, since the querier is switched on after its interval is set.
+        // IGMPv3: with version 2 a host stays silent if another host has reported the group, but a snooping bridge
+        // needs a report from each port. The bridge floods until the response interval of its first query has passed.
+        // That takes 1 s (100 centiseconds) instead of 10 s, because the second command starts the querier only after
+        // the first has set the interval.
         let mut lines = format!(
             "link add br0 type bridge mcast_snooping {snooping} mcast_igmp_version 3 mcast_mld_version 2 \
              mcast_query_response_interval 100\n\
@@ -212,6 +215,7 @@ impl Star {
         if self.loss_per_million.iter().all(|loss| *loss == 0) && !self.segmentation_off {
             return Ok(());
         }
+        // Loss rules drop whole super-frames, so the kernel must not build any.
         if !self.segmentation_off {
             for host in &self.hosts {
                 link::switch_off_segmentation(&self.switch, &port(host.index()))?;
@@ -230,7 +234,7 @@ impl Star {
 impl Drop for Star {
     fn drop(&mut self) {
         for namespace in self.namespaces() {
-            // An error cannot be reported here; the next lab on this machine sweeps again.
+            // `drop` cannot report an error. The next lab on this machine removes the rest.
             let _ = remove(namespace);
         }
     }
@@ -243,17 +247,19 @@ fn check(options: &StarOptions) -> Result<()> {
             invalid(format!("a star has 1 to {HOSTS_MAX} hosts, not {hosts}"))
         }
         StarOptions { mtu_bytes, .. } if !(1280..=9000).contains(mtu_bytes) => {
-            invalid(format!("an MTU lies between 1280 and 9000 bytes, not at {mtu_bytes}"))
+            invalid(format!("an MTU must be 1280 to 9000 bytes, not {mtu_bytes}"))
         }
         StarOptions { loss_per_million, .. } if *loss_per_million > 1_000_000 => {
-            invalid(format!("{loss_per_million} millionths are more than all frames"))
+            invalid(format!("a loss of {loss_per_million} millionths is more than all frames"))
         }
-        StarOptions { rate_bits_per_second: Some(0), .. } => invalid("a rate of nothing".to_owned()),
+        StarOptions { rate_bits_per_second: Some(0), .. } => {
+            invalid("the rate of a link must not be 0".to_owned())
+        }
         _ => Ok(()),
     }
 }
 
-/// Makes new interfaces of a namespace usable by IPv6 at once, without duplicate address detection.
+/// Makes IPv6 usable at once on new interfaces of a namespace. The lab assigns all addresses, so none is duplicate.
 fn skip_duplicate_address_detection(namespace: &str) -> Result<()> {
     const SETTING: &str = "/proc/sys/net/ipv6/conf/default/accept_dad";
     let written = run_in(namespace, || std::fs::write(SETTING, "0"))?.join().expect("writing does not panic");
@@ -263,7 +269,7 @@ fn skip_duplicate_address_detection(namespace: &str) -> Result<()> {
 fn configure(host: &Host, options: &StarOptions) -> Result<()> {
     let [.., high, low] = host.index().to_be_bytes();
     let (ipv4, ipv6, congestion) = (host.ipv4(), host.ipv6(), &options.congestion_control);
-    // The congestion control is set in the routes, since a namespace may not choose it by sysctl.
+    // The routes set the congestion control, because a namespace may not choose it by sysctl.
     let lines = format!(
         "link set lo up\n\
          link set eth0 address 02:dc:00:00:{high:02x}:{low:02x}\n\

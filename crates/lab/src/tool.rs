@@ -1,4 +1,4 @@
-//! Runs the tools that the lab is made of. Errors contain the output of the tool.
+//! Runs the command-line tools that the lab needs. If one fails, the error contains its output.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -7,26 +7,26 @@ use base::{Error, ErrorKind, Result};
 
 const TOOLS: &[&str] = &["ip", "tc", "nft", "ethtool"];
 
-/// Whether a lab can be built here.
+/// Checks that a lab can be built on this machine.
 ///
 /// # Errors
-/// `Unsupported` with what is missing: root, or a tool.
+/// `Unsupported`, with what is missing: root, or the name of a tool.
 pub fn available() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::new(ErrorKind::Unsupported, "a lab of network namespaces needs root"));
     }
     for tool in TOOLS {
-        // Version flags differ; only whether the tool can be started matters.
+        // Not every tool knows `-V`. Only a failure to start counts, not the exit status.
         let started = Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
         started.map_err(|e| Error::from_source(ErrorKind::Unsupported, format!("start `{tool}`"), e))?;
     }
     Ok(())
 }
 
-/// For tests that need a lab: false if none can be built here, with a note on stderr.
+/// For tests that need a lab: whether one can be built. If not, prints the reason on stderr.
 ///
 /// # Panics
-/// If `CI` is set: there it is a failure if a lab cannot be built.
+/// If no lab can be built and `CI` is set: CI must not skip tests.
 #[must_use]
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
 pub fn available_or_skip() -> bool {
@@ -37,12 +37,12 @@ pub fn available_or_skip() -> bool {
     false
 }
 
-/// Runs a tool and returns its output.
+/// Runs a tool to its end and returns its standard output. `Io` with its standard error if it fails.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
     feed(program, arguments, "")
 }
 
-/// Runs a tool with `input` on its standard input and returns its output.
+/// Like [`run`], with `input` on the tool's standard input.
 pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> Result<String> {
     let what = || format!("run `{program} {}`", arguments.join(" "));
     let io = |e| Error::from_source(ErrorKind::Io, what(), e);
@@ -50,7 +50,7 @@ pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> Result<Str
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(io)?;
     let mut stdin = child.stdin.take().expect("stdin is piped");
-    // A tool that stopped reading has failed; its status is reported below.
+    // A write error means that the tool has ended early. Its exit status and output below tell why.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().map_err(io)?;
@@ -61,7 +61,7 @@ pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> Result<Str
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a tool that prints JSON.
+/// Like [`run`], for a tool that prints JSON.
 pub(crate) fn query(program: &str, arguments: &[&str]) -> Result<serde_json::Value> {
     let text = run(program, arguments)?;
     serde_json::from_str(&text).map_err(|e| {

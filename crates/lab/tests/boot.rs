@@ -1,4 +1,4 @@
-//! Booting, with the firmware alone: an empty disk gets as far as the firmware's complaint.
+//! Tests booting without an operating system: with an empty disk, the firmware prints that it found nothing to boot.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::ErrorKind;
 use lab::boot::{BootOptions, Medium, until_login};
 
-/// What the firmware begins its lines with when it looks for something to boot.
+/// How the firmware's lines begin while it looks for something to boot.
 const FIRMWARE_SPEAKS: &str = "BdsDxe:";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The lab against a real kernel: what it promises about multicast, loss, rate, cables and cleaning up.
+//! Tests the lab on a real kernel: multicast, loss, rates, disconnected hosts and clean-up.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{BufRead as _, BufReader};
@@ -12,7 +12,7 @@ use lab::{Host, Star, StarOptions};
 const PORT: u16 = 7700;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x77, 1);
-/// Far more than anything here takes; a test that runs into it has failed.
+/// Much longer than any step of these tests takes. A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn star(options: StarOptions) -> Option<Star> {
@@ -24,7 +24,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// A socket of `host` in both groups, once the thread is in the host.
+/// A socket in `host` that has joined both groups.
 fn joined(host: &Host) -> UdpSocket {
     let ipv4 = host.ipv4();
     let join = move || {
@@ -42,7 +42,7 @@ fn sender(host: &Host) -> UdpSocket {
     host.run(open).unwrap().join().unwrap()
 }
 
-/// An IPv4 address as a socket of both families takes it.
+/// The address for a dual-stack socket, which needs IPv4 addresses mapped to IPv6.
 fn to(address: impl Into<IpAddr>) -> SocketAddr {
     let address = match address.into() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -68,7 +68,8 @@ fn multicast_reaches_those_who_joined_and_only_them() {
             assert_eq!(receive(receiver), group.to_string().as_bytes());
         }
     }
-    // The switch floods until its first query was answered, so try until host 8, who never joined, is spared.
+    // The switch floods until the response interval of its first query has passed. So repeat until host 8, which never
+    // joined, receives little.
     let started = now();
     loop {
         let before = star.traffic().unwrap();
@@ -102,7 +103,7 @@ fn loss_hits_single_frames_of_each_receiver() {
         assert!(after[0].sent.packets >= before[0].sent.packets + FRAMES);
         [1, 2, 3].map(|index| FRAMES.saturating_sub(received(index)))
     };
-    // 200 of 20,000 are expected; 7 standard deviations are 98, and a few control frames are counted along.
+    // Expected: 200 of 20,000. Seven standard deviations are 98, and the counters include a few control frames.
     let lost = lost_of(&star);
     assert!(lost.iter().all(|lost| (90..=300).contains(lost)), "{lost:?}");
     star.set_loss(2, 500_000).unwrap();
@@ -136,7 +137,8 @@ fn a_link_is_no_faster_than_its_rate() {
     let took = now() - started;
     upload.join().unwrap();
     assert_eq!(count, BYTES as u64);
-    // A lower bound only: a busy machine may be slower, but nothing may be faster than wire time less the bucket.
+    // Only a lower bound: a busy machine may be slower. Nothing may be faster than the time on the wire, except for the
+    // bytes of the buckets.
     let least = Duration::from_secs_f64((BYTES as f64 - 2.0 * 131_072.0) * 8.0 / RATE as f64);
     assert!(took >= least, "{took:?} for {BYTES} bytes at {RATE} bit/s; at least {least:?}");
     assert!(star.traffic().unwrap()[1].received.bytes >= BYTES as u64);
@@ -158,7 +160,7 @@ fn a_host_can_have_a_slower_link_and_a_meter_sees_it() {
     let (first, last) = (&samples[0], &samples[samples.len() - 1]);
     let seconds = (last.at - first.at).as_secs_f64();
     let rate = |index: usize| (last.received[index] - first.received[index]) as f64 * 8.0 / seconds;
-    // Upper bounds only: a busy machine may be slower.
+    // Only upper bounds: a busy machine may be slower.
     assert!(rate(2) <= SLOW as f64 * 1.1, "{} bit/s over a link of {SLOW}", rate(2));
     assert!(rate(1) > rate(2) * 2.0, "{} bit/s beside {}", rate(1), rate(2));
     assert!(samples.len() >= 5 && last.sent[0] > first.sent[0]);
@@ -175,7 +177,7 @@ fn a_cut_host_hears_nothing_until_it_is_healed() {
     server.send_to(b"one", to(GROUP)).unwrap();
     assert_eq!(receive(&other), b"one");
     star.heal(1).unwrap();
-    // Membership is learnt anew, so the first packets after healing may still miss it.
+    // The switch must learn the membership again, so the first packets after `heal` may not reach the host.
     cut.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let started = now();
     let mut packet = [0; 16];

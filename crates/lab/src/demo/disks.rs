@@ -1,4 +1,5 @@
-//! The demo's disks: the source, targets filled with random bytes, and the check that they equal the source.
+//! The demo's disks: the source, and the targets, which are full of random bytes at first. Compares the targets with
+//! the source after the install.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,12 +11,12 @@ use disk::{DiskMap, ReadAt as _, SurveyOptions};
 
 use crate::Failure;
 
-/// How many bytes are filled or compared at once.
+/// Bytes that are filled or compared at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Contents of the disk without root: files that look like a system's and that everybody may read.
+/// The files on the disk that the demo makes without root. All users can read most of them, and they resemble a system.
 const PLAIN_CONTENT: &str = "/usr/share";
 
-/// The source, and its map.
+/// The source disk and its map.
 pub(crate) struct Disk {
     pub path: PathBuf,
     pub map: DiskMap,
@@ -27,38 +28,39 @@ impl Disk {
         Ok(Self { path, map })
     }
 
-    /// Its size.
+    /// Its size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.map.window.len_bytes()
     }
 
-    /// The sectors that its filesystems use.
+    /// Bytes that its filesystems use.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.map.allocated.sectors() * base::limits::SECTOR_BYTES
     }
 }
 
-/// A target, and the seed of its first contents.
+/// A target disk, and the seed of the random bytes that filled it.
 pub(crate) struct Target {
     pub path: PathBuf,
     seed: u64,
 }
 
-/// A Debian disk that boots. It lies next to the folder, so that it is kept for the next time.
+/// Makes a Debian disk that boots. It lies outside of `folder`, so that the next run finds it.
 pub(crate) fn debian(folder: &Path) -> Result<Disk, Failure> {
     let path = folder.with_file_name("debian").join("disk.img");
     tool(Command::new("tools/debian-disk.sh").arg(&path))?;
     Disk::open(path)
 }
 
-/// A disk with a GPT and one ext4 of this machine's files, made without root.
+/// Makes a disk with a GPT and one ext4 filesystem that contains files of this machine. Needs no root.
 pub(crate) fn plain(folder: &Path) -> Result<Disk, Failure> {
     let (path, content) = (folder.join("plain.img"), folder.join("plain"));
-    // `cp` fails for files that only root may read, and leaves them out. That the others were copied is checked below.
+    // `cp` fails if some files are readable only by root, but copies the rest. If it copied nothing, `du` fails below.
     let _ = tool(Command::new("cp").args(["-R", PLAIN_CONTENT]).arg(&content));
     let usage = tool(Command::new("du").arg("-sm").arg(&content))?;
     let used_mib: u64 = usage.split_whitespace().next().ok_or("`du` printed nothing")?.parse()?;
     let mib = used_mib * 2 + 256;
+    // 1 MiB before the partition, and 1 MiB after it for the backup GPT.
     File::create(&path)?.set_len((mib + 2) << 20)?;
     tool(Command::new("sgdisk").arg(format!("--new=1:2048:+{mib}M")).arg("--typecode=1:8300").arg(&path))?;
     let mut format = Command::new("mkfs.ext4");
@@ -67,7 +69,7 @@ pub(crate) fn plain(folder: &Path) -> Result<Disk, Failure> {
     Disk::open(path)
 }
 
-/// Makes `count` files of `bytes` bytes, each full of other random bytes.
+/// Makes `count` files of `bytes` bytes, each full of different random bytes.
 pub(crate) fn fill_targets(folder: &Path, count: u32, bytes: u64) -> Result<Vec<Target>, Failure> {
     let targets: Vec<Target> = (1..=count)
         .map(|host| Target { path: folder.join(format!("host-{host}.img")), seed: host.into() })
@@ -86,14 +88,14 @@ pub(crate) fn fill_targets(folder: &Path, count: u32, bytes: u64) -> Result<Vec<
 }
 
 impl Target {
-    /// The first contents at `offset`, a multiple of `PIECE_BYTES`.
+    /// Writes to `piece` the random bytes that filled the target at `offset`, a multiple of `PIECE_BYTES`.
     fn random_at(&self, offset: u64, piece: &mut [u8]) {
         Chance::from_seed((self.seed << 48) + offset).fill(piece);
     }
 }
 
-/// Compares each target with the source: sectors that filesystems use must equal the source's, and all others must be
-/// as before.
+/// Compares each target with the source: space that filesystems use must equal the source, all other space must still
+/// contain the random bytes.
 pub(crate) fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failure> {
     let disk = disk::open_source(&source.path)?;
     on_each(targets, |target| {
@@ -114,14 +116,14 @@ pub(crate) fn compare_all(source: &Disk, targets: &[Target]) -> Result<(), Failu
             }
             if let Some(at) = (0..len).find(|&at| expected[at] != found[at]) {
                 let (path, at) = (target.path.display(), offset + at as u64);
-                return Err(format!("`{path}` differs at offset {at} from what it must be").into());
+                return Err(format!("`{path}` differs at offset {at} from the expected content").into());
             }
         }
         Ok(())
     })
 }
 
-/// Runs e2fsck on every ext4 partition.
+/// Runs `e2fsck` on every ext4 partition, without changing it.
 pub(crate) fn check_filesystem(source: &Disk, target: &Path) -> Result<(), Failure> {
     for partition in &source.map.partitions {
         if partition.filesystem.as_ref().is_some_and(|filesystem| filesystem.kind == "ext4") {
@@ -132,7 +134,7 @@ pub(crate) fn check_filesystem(source: &Disk, target: &Path) -> Result<(), Failu
     Ok(())
 }
 
-/// Does `work` for each target, all at once.
+/// Does `work` for all targets at the same time.
 fn on_each(targets: &[Target], work: impl Fn(&Target) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = targets.iter().map(|target| scope.spawn(|| work(target))).collect();
@@ -140,7 +142,8 @@ fn on_each(targets: &[Target], work: impl Fn(&Target) -> Result<(), Failure> + S
     })
 }
 
-/// Runs a tool and returns its output. Users other than root often lack `/usr/sbin` in their path.
+/// Runs a tool to its end and returns its standard output. Searches `/usr/sbin` too, which is often missing in the
+/// `PATH` of users other than root.
 fn tool(command: &mut Command) -> Result<String, Failure> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let name = command.get_program().to_string_lossy().into_owned();
@@ -157,7 +160,7 @@ mod tests {
     use super::*;
     use base::ExtentSet;
 
-    /// A source of random bytes of which a part is in use.
+    /// A source of random bytes, with three runs of used sectors.
     fn source(folder: &Path) -> Disk {
         let path = folder.join("source.img");
         let mut bytes = vec![0; 3 * 1024 * 1024 + 512];

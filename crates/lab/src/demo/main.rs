@@ -1,9 +1,10 @@
-//! `make demo`: the main job on real input. One disk is captured and served. Four hosts fetch it at the same time by
-//! multicast, a fifth joins late. All five are compared with the source; one is checked and booted. A sixth machine
-//! boots at once from a disk that fetches its data on demand.
+//! `make demo`: shows the main use of diskcast on real input. It captures and serves one disk. Four hosts fetch it at
+//! the same time by multicast, and a fifth joins late. The demo compares all five disks with the source, checks the
+//! filesystem of one and boots another. A sixth machine boots at once from an attached disk, whose chunks arrive as the
+//! machine reads them.
 //!
-//! As root the hosts are in a lab and the disk is a Debian one. Without root everything runs on loopback with a disk
-//! that does not boot, and the table says what was left out.
+//! As root, the hosts are a lab, and the source is a Debian disk. Without root, everything runs on loopback with a disk
+//! that cannot boot, and the table says which steps were left out.
 
 mod disks;
 mod place;
@@ -22,30 +23,29 @@ use place::Place;
 use program::{Captured, Fetched, Machine, Server};
 use report::{AtOnce, Report};
 
-/// Hosts that fetch from the start.
+/// Number of hosts that fetch from the start; they are hosts 1 to 4.
 const TOGETHER: u32 = 4;
-/// The one that joins late.
+/// The host that joins late.
 const LATE: u32 = 5;
-/// The one that boots before its disk has arrived.
+/// The host whose machine boots without waiting for its disk.
 const AT_ONCE: u32 = 6;
 const IMAGE: &str = "debian";
 
-/// Captures a disk, multicasts it to five hosts, verifies and boots it; boots a sixth from a disk that is still
-/// arriving.
+/// Captures a disk, multicasts it to five hosts, verifies and boots it; boots a sixth while its disk still arrives.
 #[derive(Parser)]
 struct Arguments {
-    /// Folder for disks and repository, which take about 13 GiB while the demo runs.
+    /// Folder for the disks and the repository, which need about 13 GiB while the demo runs.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
-    /// Rate of the lab's links.
+    /// Rate of the lab's links, such as 200M.
     #[arg(long, default_value = "1G", value_parser = |text: &str| {
         parse_bits_per_second(text).ok_or("expected a rate such as 200M")
     })]
     rate: u64,
-    /// Stay on loopback, even as root.
+    /// Use loopback, even as root.
     #[arg(long)]
     loopback: bool,
-    /// Keep the restored disks.
+    /// Keep the repository and the restored disks when the demo ends.
     #[arg(long)]
     keep: bool,
 }
@@ -96,7 +96,7 @@ fn run(arguments: &Arguments) -> Result<Report, Failure> {
     Ok(Report { source, captured, fetched, statistics, booted, at_once, place: place.describe() })
 }
 
-/// Fetches on all hosts; the late one starts when the others have received a third of the image.
+/// Fetches on all hosts. The late one starts when the others have received a third of the image.
 fn fetch_all(
     place: &Place,
     server: &Server,
@@ -107,6 +107,7 @@ fn fetch_all(
     let before = place.received_bytes()?;
     let start = |host: u32| server.fetch(place, host, IMAGE, &targets[host as usize - 1].path);
     let mut jobs = (1..=TOGETHER).map(start).collect::<Result<Vec<_>, _>>()?;
+    // Stops as well when a job ends, because a failed fetch would never bring a third of the image.
     while place.received_bytes()? - before < captured.image_bytes / 3
         && !jobs.iter().any(program::Job::is_done)
     {
@@ -121,7 +122,7 @@ fn boot(disk: &Path) -> Result<Duration, Failure> {
     until_login(Medium::File(disk))
 }
 
-/// Boots a machine from the server's image. Nothing of it is on the host when the machine is switched on.
+/// Boots a machine from an attached disk that has no chunks of the image yet.
 fn boot_at_once(place: &Place, folder: &Path) -> Result<AtOnce, Failure> {
     step("booting a sixth machine at once: its disk comes as it is read");
     let server = Server::start(place, folder)?;
@@ -143,7 +144,7 @@ fn step(what: &str) {
     eprintln!("==> {what}");
 }
 
-/// The demo's folder; its large files are removed when the demo ends.
+/// The demo's folder, and whether to keep it. Otherwise dropping this value deletes the folder.
 struct Folder(PathBuf, bool);
 
 impl Folder {
@@ -160,13 +161,13 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.1 {
-            // Left-over files may be in the way, so the next run empties the folder again.
+            // `drop` cannot report an error. The next run deletes the folder again.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 }
 
-/// A rate as text.
+/// Prints the rate of `bytes` in `time`.
 fn per_second(bytes: u64, time: Duration) -> String {
     #[expect(
         clippy::cast_precision_loss,

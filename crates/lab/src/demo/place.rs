@@ -1,4 +1,4 @@
-//! Where the demo's hosts are: in a lab, or all on this machine's loopback.
+//! Where the demo's hosts run: in a lab, or all on the loopback of this machine.
 
 use std::process::Command;
 
@@ -6,16 +6,16 @@ use lab::{Star, StarOptions};
 
 use crate::Failure;
 
-/// Where hosts run. Host 0 is the server.
+/// The place where hosts run. Host 0 is the server.
 pub(crate) enum Place {
-    /// Hosts of a star.
+    /// Each host is a host of a star.
     Lab { star: Star, rate_bits_per_second: u64 },
-    /// All on loopback, with the server on a free port.
+    /// All hosts are on loopback, for the reason `why`. The server uses `port`, which was free.
     Loopback { port: u16, why: String },
 }
 
 impl Place {
-    /// A lab if one can be built here.
+    /// Builds a lab with `hosts` hosts if `loopback` is false and the machine allows it; otherwise uses loopback.
     pub(crate) fn choose(loopback: bool, hosts: u32, rate_bits_per_second: u64) -> Result<Self, Failure> {
         let why = match lab::available() {
             _ if loopback => "as asked".to_owned(),
@@ -34,8 +34,10 @@ impl Place {
         matches!(self, Self::Lab { .. })
     }
 
+    /// The place, for people.
     pub(crate) fn describe(&self) -> String {
         match self {
+            // A rate read as nanoseconds is a division by 10^9 without a lossy cast.
             Self::Lab { rate_bits_per_second, .. } => format!(
                 "in network namespaces, links of {:.1} Gbit/s, a switch that snoops",
                 std::time::Duration::from_nanos(*rate_bits_per_second).as_secs_f64()
@@ -52,7 +54,7 @@ impl Place {
         }
     }
 
-    /// A command on a host.
+    /// A command that runs `program` on `host`.
     pub(crate) fn command(&self, host: u32, program: &str) -> Command {
         match self {
             Self::Lab { star, .. } => star.host(host).command(program),
@@ -60,7 +62,7 @@ impl Place {
         }
     }
 
-    /// What the first fetching host received so far; on loopback, all traffic.
+    /// Bytes that host 1, the first that fetches, has received. On loopback, the bytes of all traffic there.
     pub(crate) fn received_bytes(&self) -> Result<u64, Failure> {
         match self {
             Self::Lab { star, .. } => Ok(star.traffic()?[1].received.bytes),
@@ -69,7 +71,7 @@ impl Place {
     }
 }
 
-/// The first number after `lo:` in `/proc/net/dev`.
+/// The first number after `lo:` in `/proc/net/dev`: bytes received.
 fn loopback_bytes(table: &str) -> Result<u64, Failure> {
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix("lo:"));
     let field =

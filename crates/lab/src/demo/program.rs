@@ -12,36 +12,37 @@ use serde_json::Value;
 use crate::Failure;
 use crate::place::Place;
 
-/// Time limit of each program in seconds. `timeout` (coreutils) ends it, and passes on the signals that it gets itself.
+/// Seconds after which `timeout` (coreutils) ends a program, which then counts as hanging. `timeout` also passes on the
+/// signals that it receives.
 const PATIENCE: &str = "300";
 
-/// The report of a capture.
+/// The result of a capture.
 pub(crate) struct Captured {
-    /// From the start of the program to its end.
+    /// Time from the start of the program to its end.
     pub took: Duration,
     /// Bytes of the image's encoded chunks.
     pub image_bytes: u64,
 }
 
-/// The report of a fetch.
+/// The result of a fetch.
 pub(crate) struct Fetched {
     /// When the program was started.
     pub began: Instant,
-    /// From then until all was received and verified.
+    /// Time from `began` until everything was received and verified.
     pub received: Duration,
-    /// From then until all was written, read back and the program ended.
+    /// Time from `began` until everything was written and read back, and the program had ended.
     pub installed: Duration,
-    /// By which transport the bytes came.
+    /// The transport: how the bytes arrived.
     pub transport: String,
 }
 
-/// The server's report of a session that has ended.
+/// The server's statistics of a multicast session that has ended.
 pub(crate) struct Statistics {
-    /// Payload of all blocks, first and repeated.
+    /// Payload bytes of all blocks, including blocks sent again.
     pub payload_bytes: u64,
-    /// Bytes of all objects of the image.
+    /// Bytes of all objects of the image, each counted once.
     pub image_bytes: u64,
-    /// Blocks sent again: for receivers that joined late, had no buffer, or lost them.
+    /// Blocks sent again: for receivers that joined late, that had no buffer, and that lost packets.
     pub resent_blocks: [u64; 3],
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn capture(source: &Path, image: &str, folder: &Path) -> Result<Captu
     Ok(Captured { took, image_bytes: number(&said, "encoded_bytes")? })
 }
 
-/// A server that runs on host 0.
+/// A running server on host 0.
 pub(crate) struct Server {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -70,7 +71,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it reports that it serves.
     pub(crate) fn start(place: &Place, folder: &Path) -> Result<Self, Failure> {
         let (program, token) = (program()?, folder.join("join.token"));
         let mut command = place.command(0, &program.to_string_lossy());
@@ -99,9 +100,9 @@ impl Server {
         Job::start(command.arg(&self.token).args([&self.url, image]).arg(target))
     }
 
-    /// Asks the server to end and returns the report of its multicast session, if there was one.
+    /// Stops the server and returns the statistics of its multicast session, if there was one.
     pub(crate) fn stop(mut self) -> Result<Option<Statistics>, Failure> {
-        // One that has ended by itself reports that when it is waited for.
+        // If the server has already ended by itself, `wait` below reports its status.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let mut said = String::new();
         self.lines.read_to_string(&mut said)?;
@@ -115,13 +116,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // After `stop` it has ended already.
+        // After `stop`, the process has already ended, and these calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A machine's disk, attached on a host until it is detached.
+/// The disk of a machine, attached on a host until it is detached.
 pub(crate) struct Machine {
     child: Child,
     name: String,
@@ -159,22 +160,22 @@ impl Machine {
         lines.read_line(&mut first)?;
         record(&first, "attached")?;
         let socket = disks.join(&name).join("nbd.sock");
-        // Its later output is not needed, but must not block it.
+        // Nothing reads the later output, but a full pipe would block the process.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         Ok(Self { child, name, disks, socket })
     }
 
-    /// Where NBD clients find it.
+    /// The Unix socket on which it serves NBD.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its NBD export name.
+    /// The name of the disk, which is also the name of the NBD export.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of objects that have arrived so far.
+    /// Bytes of objects that the disk has received, whether the machine read them or they came in advance.
     pub(crate) fn moved_bytes(&self) -> Result<u64, Failure> {
         let (said, _) = Job::start(&mut self.command("disks")?)?.finish()?;
         let disk = record(&said, "disk")?;
@@ -182,7 +183,7 @@ impl Machine {
         counters.iter().map(|name| number(&disk, name)).sum()
     }
 
-    /// Detaches it and waits until its process has ended.
+    /// Detaches the disk and waits until its process has ended.
     pub(crate) fn detach(mut self) -> Result<(), Failure> {
         Job::start(&mut self.command("detach")?)?.finish()?;
         let status = self.child.wait()?;
@@ -198,7 +199,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // After `detach` it has ended already.
+        // After `detach`, the process has already ended, and these calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -214,7 +215,7 @@ fn statistics(said: &Value) -> Result<Statistics, Failure> {
     })
 }
 
-/// Waits for a fetch and reads its report.
+/// Waits for the end of a fetch and reads its result.
 pub(crate) fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
     let began = job.began;
     let (output, installed) = job.finish()?;
@@ -224,12 +225,12 @@ pub(crate) fn finish_fetch(job: Job) -> Result<Fetched, Failure> {
     Ok(Fetched { began, received: Duration::from_secs_f64(received), installed, transport })
 }
 
-/// A running program, which is ended if nobody waits for it.
+/// A running program. Dropping this value without `finish` ends the program.
 pub(crate) struct Job {
     name: String,
     pid: Pid,
     began: Instant,
-    /// Its output and the time of its end; `None` after that was taken.
+    /// Returns the output and the time of the end; `None` after `finish`.
     waiter: Option<JoinHandle<(std::io::Result<Output>, Instant)>>,
 }
 
@@ -245,12 +246,13 @@ impl Job {
         Ok(Self { name, pid, began, waiter: Some(waiter) })
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     pub(crate) fn is_done(&self) -> bool {
         self.waiter.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Its output and the time it took; a failure contains all its output.
+    /// Waits for the end of the program. Returns its standard output and how long it ran, or an error with its standard
+    /// error.
     fn finish(mut self) -> Result<(String, Duration), Failure> {
         let waiter = self.waiter.take().expect("only this takes it");
         let (output, ended) = waiter.join().expect("waiting does not panic");
@@ -266,13 +268,13 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if !self.is_done() {
-            // It may end by itself at this moment, which is fine.
+            // An error means that the program has just ended by itself.
             let _ = kill_process(self.pid, Signal::TERM);
         }
     }
 }
 
-/// The program next to this one.
+/// The `diskcast` binary, in the same folder as this program.
 fn program() -> Result<PathBuf, Failure> {
     Ok(std::env::current_exe()?.with_file_name("diskcast"))
 }
@@ -281,7 +283,7 @@ fn repository(folder: &Path) -> PathBuf {
     folder.join("repository")
 }
 
-/// The last line of JSON with this type.
+/// The last JSON line of `lines` whose `type` is `kind`.
 fn record(lines: &str, kind: &str) -> Result<Value, Failure> {
     let mut records = lines.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = records.find(|record| record["type"] == kind);

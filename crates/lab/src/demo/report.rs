@@ -1,4 +1,4 @@
-//! The demo's table.
+//! The table that the demo prints at its end.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,17 +16,17 @@ pub(crate) struct Report {
     pub captured: Captured,
     pub fetched: Vec<Fetched>,
     pub statistics: Option<Statistics>,
-    /// Time to the login prompt, if a disk was booted.
+    /// Time until the login prompt, if the demo booted a disk.
     pub booted: Option<Duration>,
-    /// The machine that booted before its disk had arrived.
+    /// The boot of the sixth machine, if the hosts are a lab.
     pub at_once: Option<AtOnce>,
 }
 
-/// A boot from a disk that was empty at first.
+/// A boot from an attached disk that had no chunks of the image at the start.
 pub(crate) struct AtOnce {
-    /// Time to the login prompt.
+    /// Time until the login prompt.
     pub until_prompt: Duration,
-    /// Bytes of objects that had arrived by then.
+    /// Bytes of objects that the machine had received by then.
     pub moved_bytes: u64,
 }
 
@@ -90,7 +90,7 @@ impl Report {
         for (index, host) in self.fetched.iter().enumerate() {
             let joined = show_duration(host.began - first);
             let (received, installed) = (show_duration(host.received), show_duration(host.installed));
-            // The figure that matters to a person: the disk's content over the time until it is installed.
+            // A user cares about this rate: the content of the disk over the time until it is installed.
             let rate = per_second(self.source.allocated_bytes(), host.installed);
             let (name, transport) = (index + 1, &host.transport);
             writeln!(f, "{name:<10} {joined:>10} {received:>10} {installed:>10} {rate:>12}  {transport}")?;
