@@ -14,6 +14,9 @@ use crate::api::{HostReport, HostStage};
 use crate::client::{Client, ClientOptions};
 use crate::clock::{self, Stop};
 
+/// Time until the first report. At the start a report would need a connection of its own, while the fetch uses the
+/// first one, and many machines start at the same moment.
+const FIRST: Duration = Duration::from_millis(700);
 /// Time until the next report if the server did not answer the last one.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Longest time that one report may take.
@@ -109,6 +112,8 @@ impl Shared {
     fn send_all(&self, client: &Client) {
         let mut chance = clock::jitter();
         let id = format!("{:016x}{:016x}", chance.u64(), chance.u64());
+        let waits = |state: &mut State| !state.report.ended && !state.done;
+        self.changed.wait_while_for(&mut self.state.lock(), waits, FIRST);
         loop {
             let state = self.state.lock();
             if state.done {
@@ -125,7 +130,7 @@ impl Shared {
                 self.changed.notify_all();
                 return;
             }
-            self.changed.wait_while_for(&mut state, |state| !state.report.ended && !state.done, next);
+            self.changed.wait_while_for(&mut state, waits, next);
         }
     }
 }
