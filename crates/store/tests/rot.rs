@@ -226,7 +226,7 @@ fn is_told_once(path: &str) -> bool {
     // may still use, and the last entries of a living writer and of a prune.
     path == "format"
         || path == format!("tags/web/stable/{}", number(2))
-        || path == format!("appends/web/{}", number(1))
+        || path == format!("appends/web/{}", number(2))
         || ["web", "db"].iter().any(|image| path.starts_with(&format!("versions/{image}")))
         || path.starts_with("candidates/")
         || [(1, 2), (1, 3), (2, 3), (3, 2)].iter().any(|&(lease, entry)| {

@@ -38,8 +38,15 @@ impl Blob<'_> {
     pub(super) fn reserve(&self, bytes: u64, stamp: &Stamp) -> Result<u64> {
         let (repository, image) = (self.repository, &self.image);
         for _ in 0..RACES_MAX {
-            let last = repository.newest_number(&layout::appends_of(image))?;
-            let reserved = last.map_or(Ok(0), |number| self.reserved(number))?;
+            let Some(last) = repository.newest_number(&layout::appends_of(image))? else {
+                // The first reservation is of nothing: only with a record before it can a writer tell that its number
+                // was not used before.
+                repository.newest_tip(image)?;
+                self.create_reservation(1, 0, 0, stamp)?;
+                continue;
+            };
+            // A prune may just have deleted it.
+            let Some(before) = self.reservation_if_any(last)? else { continue };
             // Read the size after the reservations, so that the size includes every append whose reservation was not
             // found any more.
             let tip = repository.newest_tip(image)?;
@@ -49,55 +56,62 @@ impl Blob<'_> {
                     format!("append {bytes} bytes to `{image}`: expected whole sectors of {unit} bytes");
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
-            let offset = reserved.max(tip.layout.size_bytes()).next_multiple_of(unit);
+            let offset = (before.offset + before.bytes).max(tip.layout.size_bytes()).next_multiple_of(unit);
             if offset.checked_add(bytes).is_none_or(|end| end / SECTOR_BYTES > DISK_SECTORS_MAX) {
                 let text = format!("append {bytes} bytes to `{image}`: it would be larger than any disk");
                 return Err(Error::new(ErrorKind::Refused, text));
             }
-            let number = next(last.unwrap_or(0), image)?;
-            let record = Reservation {
-                image: image.to_string(),
-                number,
-                offset,
-                bytes,
-                created: stamp.created.clone(),
-                creator: stamp.creator.clone(),
-                nonce: record::nonce()?,
-            };
-            let path = layout::append(image, number);
-            let bytes = record::encrypt(repository.cipher(), record::encode(APPEND, &record))?;
             // If the reservation before was deleted, this number may have been used and deleted too, and later
-            // appends may use the same space. Then try again.
-            if repository.backend.create(&path, &bytes)? == Created::Ours && self.follows(number)? {
+            // appends may use the same space. Then try again. Prunes delete in ascending order, so a number is not
+            // free again while the very record before it is there.
+            if self.create_reservation(next(last, image)?, offset, bytes, stamp)? == Created::Ours
+                && self.reservation_if_any(last)?.is_some_and(|found| found.nonce == before.nonce)
+            {
                 return Ok(offset);
             }
         }
         Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many other writers append now")))
     }
 
-    /// Whether `number` was the next free number when it was created. A prune keeps the newest two reservations, so
-    /// then the one before still exists.
-    fn follows(&self, number: u64) -> Result<bool> {
-        if number > 1 {
-            return self.repository.backend.exists(&layout::append(&self.image, number - 1));
-        }
-        let newest = self.repository.newest_number(&layout::appends_of(&self.image))?;
-        Ok(newest.is_none_or(|newest| newest == number))
+    fn create_reservation(&self, number: u64, offset: u64, bytes: u64, stamp: &Stamp) -> Result<Created> {
+        let record = Reservation {
+            image: self.image.to_string(),
+            number,
+            offset,
+            bytes,
+            created: stamp.created.clone(),
+            creator: stamp.creator.clone(),
+            nonce: record::nonce()?,
+        };
+        let bytes = record::encrypt(self.repository.cipher(), record::encode(APPEND, &record))?;
+        self.repository.backend.create(&layout::append(&self.image, number), &bytes)
     }
 
-    /// The end of reservation `number`, in bytes of the image.
-    pub(crate) fn reserved(&self, number: u64) -> Result<u64> {
+    fn reservation_if_any(&self, number: u64) -> Result<Option<Reservation>> {
+        match self.reservation(number) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    fn reservation(&self, number: u64) -> Result<Reservation> {
         let path = layout::append(&self.image, number);
         let bytes = self.repository.backend.read_record(&path, RECORD_BYTES_MAX)?;
         let bytes = record::decrypt(self.repository.cipher(), path.as_ref(), bytes)?;
         let found: Reservation = record::decode(APPEND, path.as_ref(), &bytes)?;
+        let damaged = |what| Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: {what}"));
         if (found.image.as_str(), found.number) != (self.image.as_str(), number) {
-            let text = format!("`{path}` is damaged: it is a reservation of another image or number");
-            return Err(Error::new(ErrorKind::Corrupt, text));
+            return Err(damaged("it is a reservation of another image or number"));
         }
-        found.offset.checked_add(found.bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, format!("`{path}` is damaged: its end is out of range"))
-        })
+        if found.offset.checked_add(found.bytes).is_none() {
+            return Err(damaged("its end is out of range"));
+        }
+        Ok(found)
+    }
+
+    /// Reads reservation `number`. `Corrupt` if it is damaged.
+    pub(crate) fn check_reservation(&self, number: u64) -> Result<()> {
+        self.reservation(number).map(drop)
     }
 }
 

@@ -170,7 +170,7 @@ impl Repository {
             Name::Tombstone(image, number) => self.check_tombstone(image, *number),
             Name::Floor(image, number) => self.check_floor(image, *number),
             Name::Move(image, tag, number) => self.move_of(image, tag, *number).map(drop),
-            Name::Reservation(image, number) => self.blob(image).reserved(*number).map(drop),
+            Name::Reservation(image, number) => self.blob(image).check_reservation(*number),
             Name::Profile(image, number) => self.check_profile(image, *number),
             Name::Capabilities(number) => capabilities::read(&self.backend, *number).map(drop),
             Name::Entry(epoch, lease, entry) => lease::read(self, *epoch, *lease, *entry).map(drop),
