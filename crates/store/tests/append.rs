@@ -38,7 +38,8 @@ fn elsewhere(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap());
 }
 
-/// A plan that calls `at_put` before the reservation `number` is created, and `after_put` before the operation after it.
+/// A plan that calls `at_put` before the reservation `number` is created, and `after_put` before the operation after
+/// that.
 fn around(
     number: u64,
     mut at_put: impl FnMut() + Send + 'static,
@@ -102,8 +103,8 @@ fn two_appends_that_slept_while_their_numbers_were_used_and_deleted_overlap_noth
     let first = std::thread::spawn(move || append(&first, 2));
     first_is_asleep.recv().unwrap();
 
-    // Another takes that number. The second finds it, and sleeps before it creates the next. Meanwhile these numbers are
-    // used and deleted, and the first makes a record where the second's predecessor was.
+    // Another takes that number. The second finds it, and sleeps before it creates the next. Meanwhile these numbers
+    // are used and deleted, and the first makes a record where the second's predecessor was.
     let mut offsets = vec![append(&others, 3)];
     let (sender, taken) = mpsc::channel();
     let at_put = move || {
