@@ -102,23 +102,38 @@ impl Room {
 
     /// A room in a lab of `options`, whose first hosts serve `repos`, one each.
     pub(crate) fn open_with(context: &Context, repos: &[&Path], options: &StarOptions) -> Result<Self> {
+        Self::open_serving(context, repos, options, &[])
+    }
+
+    /// The same, with further options of `serve`.
+    pub(crate) fn open_serving(
+        context: &Context,
+        repos: &[&Path],
+        options: &StarOptions,
+        serve: &[&str],
+    ) -> Result<Self> {
         let mut room =
             Self { star: Star::build(options)?, servers: Vec::new(), binary: context.diskcast.clone() };
         for repo in repos {
-            let server = room.serve(u32::try_from(room.servers.len())?, repo)?;
+            let server = room.serve(u32::try_from(room.servers.len())?, repo, serve)?;
             room.servers.push(server);
         }
         Ok(room)
     }
 
     /// Starts `diskcast serve` on a host and waits until it is ready.
-    fn serve(&self, host: u32, repo: &Path) -> Result<Server> {
+    fn serve(&self, host: u32, repo: &Path, options: &[&str]) -> Result<Server> {
         let state = repo.join(format!("state-{host}"));
         let token = repo.join(format!("join-{host}.token"));
         let listen = format!("{}:{PORT}", self.star.host(host).ipv4());
         let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
         command.arg("--repo").arg(repo).args(["--json", "--quiet", "serve", "--interface", "eth0"]);
-        command.args(["--listen", &listen, "--state"]).arg(state).arg("--token-out").arg(&token);
+        command
+            .args(["--listen", &listen, "--state"])
+            .arg(state)
+            .arg("--token-out")
+            .arg(&token)
+            .args(options);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
         let mut log = BufReader::new(child.stdout.take().expect("piped"));

@@ -72,7 +72,18 @@ pub(crate) fn transfer(
     name: &str,
     options: &StarOptions,
 ) -> Result<Transfer> {
-    let room = Room::open_with(context, &[repo], options)?;
+    transfer_serving(context, repo, name, options, &[])
+}
+
+/// The same, with further options of `serve`.
+pub(crate) fn transfer_serving(
+    context: &Context,
+    repo: &Path,
+    name: &str,
+    options: &StarOptions,
+    serve: &[&str],
+) -> Result<Transfer> {
+    let room = Room::open_serving(context, &[repo], options, serve)?;
     let fetched = room.fetch_at_once(name)?;
     Transfer::of(room, fetched, options)
 }

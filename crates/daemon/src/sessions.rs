@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use base::{Digest, Error};
-use image::{Catalogue, Manifest, ObjectRef, SignedManifest};
+use image::{Catalogue, Cipher, Manifest, ObjectRef, SignedManifest};
 use net::api::{Family, ProblemKind, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use net::interface::{self, Interface};
 use net::multicast::budget::Budget;
@@ -44,6 +44,8 @@ pub struct MulticastOptions {
     pub rate_bits_per_second: Option<u64>,
     /// Minimum rate of each session that has something to send, in bits per second, as far as the maximum allows it.
     pub rate_floor_bits_per_second: u64,
+    /// Whether blocks are encrypted if the repository is not.
+    pub encrypted: bool,
     /// Time to live of the packets: the number of routers that they may pass, plus one. With 1 they stay in the
     /// network.
     pub ttl: u8,
@@ -183,6 +185,7 @@ impl Sessions {
             send.port = port;
             let mut config = SessionConfig::new(&key.reference, self.epoch, group, send.clone());
             config.budget = Arc::clone(&self.budget);
+            config.encrypted = options.encrypted && matches!(self.repository.cipher(), Cipher::None);
             config.order.clone_from(&order);
             if key.attached {
                 config.bundle_blocks = BUNDLE_BLOCKS_ATTACHED;

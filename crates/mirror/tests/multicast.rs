@@ -144,6 +144,7 @@ impl Room {
             receiver: "somebody".to_owned(),
             families: Vec::new(),
             mtu: 65536,
+            multicast: net::api::MULTICAST_VERSION,
             attached: true,
         };
         self.server.lock().as_ref().unwrap().admit(&request).unwrap();

@@ -1,18 +1,20 @@
-//! Tests of packets: golden bytes of version 2, round trips, and packets that must be dropped.
+//! Tests of packets: golden bytes of version 3, round trips, and packets that must be dropped.
 //!
 //! `DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets` writes golden files that do not exist yet; it never
-//! overwrites one. Each is a sealed datagram in hexadecimal.
+//! overwrites one. Each is a sealed datagram in hexadecimal; the payload of the block is
+//! encrypted under [`PAYLOAD_KEY`].
 
 use std::path::PathBuf;
 
 use base::{Chance, Duration};
 use proto::multicast::{
     BlockHeader, Cause, Downstream, Echo, Key, Lacking, NeedBlocks, NeedRange, NeedSymbols, ObjectRange,
-    ReceiverCounters, ReceiverId, Reject, Report, Shape, Status, Upstream, block_bytes_for, open_downstream,
-    open_upstream, peek_receiver, seal, tag,
+    PayloadCipher, ReceiverCounters, ReceiverId, Reject, Report, Shape, Status, Upstream, VERSION,
+    block_bytes_for, open_downstream, open_upstream, peek_receiver, seal, tag,
 };
 
 const KEY: Key = Key([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+const PAYLOAD_KEY: Key = Key([16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]);
 const SHAPE: Shape =
     Shape { session: 0x0123_4567_89ab_cdef, epoch: 3, objects: 1000, heads: 4, block_bytes: 512 };
 
@@ -85,7 +87,7 @@ fn lacking() -> Lacking {
 /// The golden datagram with that name; written if it does not exist and `DISKCAST_BLESS` is set.
 fn golden(name: &str, made: &[u8]) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/multicast");
-    let path = folder.join(format!("{name}-v2.hex"));
+    let path = folder.join(format!("{name}-v3.hex"));
     let hex: String = made.iter().map(|byte| format!("{byte:02x}")).collect();
     if !path.exists() && std::env::var_os("DISKCAST_BLESS").is_some() {
         std::fs::write(&path, format!("{hex}\n")).expect("golden/multicast can be written");
@@ -93,21 +95,26 @@ fn golden(name: &str, made: &[u8]) {
     let stored = std::fs::read_to_string(&path).unwrap_or_else(|e| {
         panic!("{}: {e}; DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets", path.display())
     });
-    assert_eq!(stored.trim_end(), hex, "{name}: packets of version 2 never change");
+    assert_eq!(stored.trim_end(), hex, "{name}: packets of version 3 never change");
 }
 
 #[test]
 fn golden_packets_are_written_and_read() {
     let (header, payload) = block();
-    let datagram = sealed([&header.encode(&SHAPE)[..], &payload].concat());
+    let cipher = PayloadCipher::new(&PAYLOAD_KEY);
+    let mut encrypted = payload.clone();
+    cipher.apply(header.sequence, &mut encrypted);
+    let datagram = sealed([&header.encode(&SHAPE)[..], &encrypted].concat());
     golden("block", &datagram);
-    assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Block(header, &payload)));
+    assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Block(header, &encrypted)));
+    cipher.apply(header.sequence, &mut encrypted);
+    assert_eq!(encrypted, payload);
 
     let datagram = sealed(status().encode(&SHAPE));
     golden("status", &datagram);
     assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Status(status())));
 
-    let bye = [&[2, 3][..], &header.encode(&SHAPE)[2..28]].concat();
+    let bye = [&[3, 3][..], &header.encode(&SHAPE)[2..28]].concat();
     let datagram = sealed([&bye[..2], &[0, 0], &bye[4..]].concat());
     golden("bye", &datagram);
     assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Bye));
@@ -126,10 +133,12 @@ fn golden_packets_are_written_and_read() {
 }
 
 #[test]
-fn packets_of_version_1_are_refused() {
+fn packets_of_older_versions_are_refused() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/multicast");
-    for name in ["block", "status", "bye", "join", "need", "leave"] {
-        let hex = std::fs::read_to_string(folder.join(format!("{name}-v1.hex"))).expect("a golden file");
+    let names = ["block", "status", "bye", "join", "need", "leave"];
+    for (name, version) in names.into_iter().flat_map(|name| [(name, 1), (name, 2)]) {
+        let hex =
+            std::fs::read_to_string(folder.join(format!("{name}-v{version}.hex"))).expect("a golden file");
         let digits = hex.trim().as_bytes().chunks(2);
         let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).expect("ASCII"), 16);
         let datagram: Vec<u8> = digits.map(|digits| byte(digits).expect("hexadecimal")).collect();
@@ -243,7 +252,7 @@ fn need_with(at: usize, bytes: &[u8]) -> Result<(), Reject> {
 
 #[test]
 fn what_is_out_of_bounds_is_dropped_in_every_field_of_need() {
-    assert_eq!(need_with(0, &[2]), Ok(()));
+    assert_eq!(need_with(0, &[VERSION]), Ok(()));
     assert_eq!(need_with(1, &[1]), Err(Reject::Unknown), "a packet of the server");
     assert_eq!(need_with(1, &[64]), Err(Reject::Bounds), "a JOIN that asks for something");
     assert_eq!(need_with(24, &u64::MAX.to_le_bytes()), Err(Reject::Bounds), "seen");
@@ -291,7 +300,7 @@ fn another_key_opens_nothing() {
 fn rubbish_with_a_right_tag_never_panics() {
     let mut chance = Chance::from_seed(4);
     let prefixes: Vec<Vec<u8>> =
-        [1, 2, 3, 64, 65, 66].map(|kind| [&[2, kind], &status().encode(&SHAPE)[2..16]].concat()).into();
+        [1, 2, 3, 64, 65, 66].map(|kind| [&[VERSION, kind], &status().encode(&SHAPE)[2..16]].concat()).into();
     for round in 0..200_000 {
         let mut packet = prefixes[round % prefixes.len()].clone();
         let mut rest = vec![0; usize::try_from(chance.below(200)).unwrap()];
@@ -323,4 +332,16 @@ fn what_somebody_waits_for_is_told_from_the_rest() {
     let whole = [true, false].map(|urgent| NeedRange { objects, cause: Cause::Lost, urgent }).to_vec();
     let need = Upstream::Need(report(), Lacking { whole, ..Lacking::default() });
     assert_eq!(open_upstream(&KEY, &SHAPE, &sealed(need.encode(&SHAPE))), Ok(need));
+}
+
+#[test]
+fn payloads_are_encrypted_as_another_implementation_does() {
+    // Zeros encrypted by the pure Rust implementation of AEGIS-128X2 (ours is in C), exclusive or with the payload.
+    let expected = concat!(
+        "bf021af50aa5248954906c434f4468f7ce5d41cbbd794eb43eda4064d59c80ec357b0f352da560e3",
+        "5876510e52843e75facf0576e56f956db00ffcccae78af8980e630a185f62042e25c5b298acb82f1",
+    );
+    let mut payload = b"diskcast".repeat(10);
+    PayloadCipher::new(&KEY).apply(0x01_2345_6789, &mut payload);
+    assert_eq!(payload.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
 }

@@ -30,7 +30,7 @@ fn watched(records: &Records, plan: Plan) -> Repository {
 }
 
 fn append(repository: &Repository, byte: u8) -> u64 {
-    repository.blob(&image("log")).append(&[byte; BYTES as usize], &stamp()).unwrap().0
+    repository.blob(&image("log")).append(&[byte; 512], &stamp()).unwrap().0
 }
 
 /// Runs `work` in another thread: a plan is called by the store's executor, which does not nest.

@@ -6,6 +6,7 @@ mod bound;
 mod growth;
 mod link;
 mod peers;
+mod sealed;
 mod share;
 mod skew;
 mod slow;
@@ -28,6 +29,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &share::FOUR_SESSIONS,
     &share::TCP,
     &share::TWO_SERVERS,
+    &sealed::GROUP,
     &unshaped::GROUP,
     &growth::GROUP,
     &peers::GROUP,

@@ -5,17 +5,25 @@ use lab::StarOptions;
 use serde_json::json;
 
 use super::bare::{Reached, fastest};
-use super::{RUNS, SINK, least};
+use super::sealed::PLAIN;
+use super::{RUNS, SINK, least, most};
 use crate::context::Context;
 use crate::figure::{Bar, Figure, median};
-use crate::transfer::{library, transfer};
+use crate::transfer::{library, transfer, transfer_serving};
 use crate::{Group, Result};
 
 pub(super) const GROUP: Group = Group {
-    figures: &[(
-        "multicast.unshaped",
-        "rate to 1, 4 and 16 hosts over that of a bare sender whose receivers check the same, the least; at least 0.8",
-    )],
+    figures: &[
+        (
+            "multicast.unshaped",
+            "rate to 1, 4 and 16 hosts over that of a bare sender whose receivers check tags and digests, \
+             the least; at least 0.8",
+        ),
+        (
+            "multicast.sealed_unshaped",
+            "time to 1, 4 and 16 hosts with encrypted packets over that without, the most; at most 1.15",
+        ),
+    ],
     measure,
 };
 
@@ -28,27 +36,30 @@ const MEBIBYTES: &[u64] = &[2048, 1024, 512];
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     let (repo, loads) = library(context, MEBIBYTES, true)?;
     let (debian, random) = loads.split_last().ok_or("no images")?;
-    let (mut shares, mut rows, mut bare) = (vec![], vec![], vec![]);
+    let (mut shares, mut prices, mut rows, mut bare) = (vec![], vec![], vec![], vec![]);
     for &(hosts, index) in ROOMS {
         let Reached { rate, loss } = fastest(hosts)?;
         bare.push((hosts, rate));
         for load in [&random[index], debian] {
             let options = StarOptions { hosts: hosts + 1, ..StarOptions::default() };
-            let (mut rates, mut cpu, mut sent) = (vec![], vec![], vec![]);
+            let (mut rates, mut plain_rates, mut cpu, mut sent) = (vec![], vec![], vec![], vec![]);
             for _ in 0..RUNS {
                 let done = transfer(context, &repo, &load.name, &options)?;
                 rates.push(done.image_bytes as f64 / done.last());
                 cpu.push(done.served.cpu_seconds);
                 sent.push(done.images_sent()?);
+                let plain = transfer_serving(context, &repo, &load.name, &options, &[PLAIN])?;
+                plain_rates.push(plain.image_bytes as f64 / plain.last());
             }
-            let ours = median(&rates);
+            let (ours, plain) = (median(&rates), median(&plain_rates));
             // A Debian image is transferred before the rate is steady: its rate is shown, but has no bar.
             if load.name != debian.name {
                 shares.push(ours / rate);
+                prices.push(plain / ours);
             }
             rows.push(json!({
-                "hosts": hosts, "workload": load.words, "MB/s": ours / 1e6, "bare sender MB/s": rate / 1e6,
-                "ratio": ours / rate, "bare sender's loss": format!("{:.4} %", loss * 100.0),
+                "hosts": hosts, "workload": load.words, "MB/s": ours / 1e6, "MB/s in plain": plain / 1e6,
+                "bare sender MB/s": rate / 1e6, "ratio": ours / rate, "bare sender's loss": format!("{:.4} %", loss * 100.0),
                 "images sent": median(&sent), "server CPU s": median(&cpu),
             }));
         }
@@ -59,5 +70,6 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         let flags = "UDP_SEGMENT, tags made before; receivers check tags and BLAKE3; at most 0.1 % loss";
         figure.peer(&format!("bare sender, {hosts} hosts"), flags, rate / 1e6, "MB/s")
     });
-    Ok(vec![figure.with(json!(rows))])
+    let price = Figure::new("multicast.sealed_unshaped", &[most(&prices)], "ratio", Bar::AtMost(1.15));
+    Ok(vec![figure.with(json!(rows)), price.on(workload, SINK)])
 }

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Number of routers that multicast may pass, plus one: 1 keeps it in the local network
     #[arg(long, value_name = "HOPS", default_value_t = 1)]
     pub ttl: u8,
+    /// Do not encrypt what is multicast: every machine on the network can read it
+    #[arg(long, conflicts_with = "no_multicast")]
+    pub plain_multicast: bool,
     /// Serve by unicast only
     #[arg(long)]
     pub no_multicast: bool,
@@ -72,6 +75,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         interface: args.interface.clone(),
         rate_bits_per_second: args.rate,
         rate_floor_bits_per_second: args.rate_floor,
+        encrypted: !args.plain_multicast,
         ttl: args.ttl,
     });
     let server = daemon::serve(ServeOptions {

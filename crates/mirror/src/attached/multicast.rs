@@ -15,7 +15,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Instant, Result};
 use bytes::Bytes;
 use image::{Catalogue, CatalogueBuilder, Cipher, Leaf, ObjectRef, Verified};
-use net::api::{Family, SessionGrant, SessionRequest};
+use net::api::{Family, MULTICAST_VERSION, SessionGrant, SessionRequest};
 use net::client::Client;
 use net::clock::{Clock, Stop};
 use net::interface::{self, Interface};
@@ -210,6 +210,7 @@ impl Member {
             receiver: self.options.name.clone(),
             families: families.map(|(family, _)| family).collect(),
             mtu: interface.mtu(),
+            multicast: MULTICAST_VERSION,
             attached: true,
         }
     }

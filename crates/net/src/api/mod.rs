@@ -17,7 +17,7 @@ pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer,
 pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub use problem::{Problem, ProblemKind};
-pub use sessions::{Family, Key, SessionGrant, SessionId, SessionRequest};
+pub use sessions::{Family, Key, MULTICAST_VERSION, SessionGrant, SessionId, SessionRequest};
 pub use statistics::{ReceiverStatistics, SessionStatistics, Sessions};
 pub use tokens::TokenGrant;
 
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn names_and_keys_travel_as_hexadecimal() {
         let grant = serde_json::json!({
-            "session": "000102030405060708090a0b0c0d0e0f", "epoch": 7, "group": "239.1.2.3:7000",
+            "multicast": 3, "session": "000102030405060708090a0b0c0d0e0f", "epoch": 7, "group": "239.1.2.3:7000",
             "source": "10.0.0.1", "report": "10.0.0.1:7001", "receiver": 3,
             "group_key": "00000000000000000000000000000001", "receiver_key": "ff000000000000000000000000000000",
             "block_bytes": 1424, "objects": 10, "heads": 1, "stored_objects": 30, "bundle_blocks": 256, "receivers": 4,
@@ -63,6 +63,13 @@ mod tests {
         assert_eq!(parsed.receiver_key.0[0], 0xff);
         assert!(!format!("{parsed:?}").contains("ff00"), "keys must not reach a log");
         assert_eq!(serde_json::to_value(&parsed).unwrap(), grant);
+        let mut before = grant;
+        before.as_object_mut().unwrap().remove("multicast");
+        assert_eq!(
+            serde_json::from_value::<SessionGrant>(before).unwrap().multicast,
+            2,
+            "programs before did not say"
+        );
         assert!(serde_json::from_str::<Key>("\"00\"").is_err());
         assert!("xyz".parse::<SessionId>().is_err());
     }

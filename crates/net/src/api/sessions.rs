@@ -22,9 +22,20 @@ pub struct SessionRequest {
     pub families: Vec<Family>,
     /// Largest IP packet of its interface, in bytes. A session's packets must fit.
     pub mtu: u32,
+    /// The version of the multicast protocol that the receiver speaks.
+    #[serde(default = "version_before")]
+    pub multicast: u8,
     /// Whether the disk is in use during the transfer: such receivers have separate sessions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attached: bool,
+}
+
+/// The version of the multicast protocol that this program speaks.
+pub const MULTICAST_VERSION: u8 = proto::multicast::VERSION;
+
+/// The version of the multicast protocol of programs that do not name it.
+const fn version_before() -> u8 {
+    2
 }
 
 /// A family of addresses.
@@ -40,6 +51,9 @@ pub enum Family {
 /// The answer to a [`SessionRequest`]: everything that a receiver needs to join.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionGrant {
+    /// The version of the multicast protocol that the server speaks.
+    #[serde(default = "version_before")]
+    pub multicast: u8,
     /// The session.
     pub session: SessionId,
     /// Number of the server's start.
@@ -56,6 +70,9 @@ pub struct SessionGrant {
     pub group_key: Key,
     /// Key of this receiver's packets.
     pub receiver_key: Key,
+    /// Key under which the payload of blocks is encrypted; absent if it is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_key: Option<Key>,
     /// Payload of a block, in bytes.
     pub block_bytes: u16,
     /// Number of the session's objects: tree nodes, each alone, then bundles of consecutive stored chunks.

@@ -22,7 +22,7 @@ use image::{InstallReport, Manifest, ObjectRef, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
 
-use crate::api::{Family, SessionGrant, SessionRequest};
+use crate::api::{Family, MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::{Clock, Stop};
 use crate::interface::{self, Interface};
@@ -327,6 +327,7 @@ impl Fetch<'_> {
             receiver: self.options.name.clone(),
             families: families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect(),
             mtu: interface.mtu(),
+            multicast: MULTICAST_VERSION,
             attached: false,
         };
         match self.client.join_session(&request) {

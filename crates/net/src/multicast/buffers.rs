@@ -55,9 +55,11 @@ impl Buffers {
         self.slots[index] = buffer;
     }
 
-    /// Copies a payload to its place, which the machine guarantees to be inside the buffer.
-    pub(super) fn place(&mut self, slot: Slot, offset: u32, payload: &[u8]) {
-        self.slots[slot.0 as usize][offset as usize..][..payload.len()].copy_from_slice(payload);
+    /// Copies a payload to its place, which the machine guarantees to be inside the buffer, and returns the place.
+    pub(super) fn place(&mut self, slot: Slot, offset: u32, payload: &[u8]) -> &mut [u8] {
+        let place = &mut self.slots[slot.0 as usize][offset as usize..][..payload.len()];
+        place.copy_from_slice(payload);
+        place
     }
 
     /// The buffer of `slot`, for restoring missing blocks before [`Self::lend`].

@@ -13,7 +13,7 @@ use crossbeam_channel::Receiver;
 use proto::multicast::{Server, ServerEvent, Transmit};
 
 use super::budget::{CLAIM_INTERVAL, Share};
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, Protection};
 use super::readahead::ReadAhead;
 use crate::api::{ReceiverStatistics, SessionStatistics};
 use crate::clock::Clock;
@@ -65,6 +65,7 @@ pub(super) struct Driver {
     readers: ReadAhead,
     cache: HashMap<u64, Bytes>,
     outgoing: Outgoing,
+    protection: Protection,
     share: Share,
     claimed: Claimed,
     arrivals: Arrivals,
@@ -86,6 +87,7 @@ impl Driver {
         socket: GroupSender,
         readers: ReadAhead,
     ) -> Self {
+        let protection = shared.protection();
         let share = shared.config.budget.register(shared.config.send.interface.index);
         Self {
             shared,
@@ -97,6 +99,7 @@ impl Driver {
             readers,
             cache: HashMap::new(),
             outgoing: Outgoing::default(),
+            protection,
             share,
             claimed: Claimed { at: Instant::ZERO, ceiling: u64::MAX, sent_bytes: 0 },
             arrivals: Arrivals::default(),
@@ -274,12 +277,11 @@ impl Driver {
     /// Gets the next packets from the machine and encodes them. False if nothing is due.
     fn next_outgoing(&mut self) -> bool {
         let Some(transmit) = self.machine.poll_transmit(self.clock.now()) else { return false };
-        let key = self.shared.group_key.into();
         match transmit {
-            Transmit::Control(packet) => self.outgoing.set_control(&key, packet),
+            Transmit::Control(packet) => self.outgoing.set_control(&self.protection, packet),
             Transmit::Blocks(run) => {
                 let object = self.cache.get(&run.first.object).expect("the machine sends what is loaded");
-                self.outgoing.set_run(&self.shared.shape, &key, object, &run);
+                self.outgoing.set_run(&self.shared.shape, &self.protection, object, &run);
             }
         }
         true

@@ -1,7 +1,15 @@
 //! A run of packets that is being sent: header, payload and tag of each packet, directly one after the other.
 
 use proto::code;
-use proto::multicast::{BLOCK_HEADER_BYTES, Key, Run, Shape, TAG_BYTES, seal, seal_train};
+use proto::multicast::{BLOCK_HEADER_BYTES, Key, PayloadCipher, Run, Shape, TAG_BYTES, seal, seal_train};
+
+/// How the packets of a session are protected.
+pub(super) struct Protection {
+    /// Of tags.
+    pub(super) key: Key,
+    /// Of payloads; `None`: they are not encrypted.
+    pub(super) cipher: Option<PayloadCipher>,
+}
 
 /// Packets of equal size (the last may be shorter), and how much of them was sent. Its memory is used again for each
 /// run.
@@ -30,13 +38,13 @@ impl Outgoing {
     }
 
     /// Sets a single packet, which is complete except for its tag.
-    pub(super) fn set_control(&mut self, key: &Key, mut packet: Vec<u8>) {
-        seal(key, &mut packet);
+    pub(super) fn set_control(&mut self, protection: &Protection, mut packet: Vec<u8>) {
+        seal(&protection.key, &mut packet);
         (self.packet_bytes, self.sent, self.bytes) = (packet.len(), 0, packet);
     }
 
     /// Sets the packets of `run`: blocks or symbols of `object`.
-    pub(super) fn set_run(&mut self, shape: &Shape, key: &Key, object: &[u8], run: &Run) {
+    pub(super) fn set_run(&mut self, shape: &Shape, protection: &Protection, object: &[u8], run: &Run) {
         let block_bytes = usize::from(shape.block_bytes);
         let coded = run.first.symbol(shape);
         if let Some(row) = coded {
@@ -55,12 +63,16 @@ impl Outgoing {
                 &object[offset as usize..][..usize::from(len)]
             };
             self.bytes.extend_from_slice(&header.encode(shape));
+            let start = self.bytes.len();
             self.bytes.extend_from_slice(payload);
+            if let Some(cipher) = &protection.cipher {
+                cipher.apply(header.sequence, &mut self.bytes[start..]);
+            }
             self.bytes.extend_from_slice(&[0; TAG_BYTES]);
         }
         // If the run is a single short block, its packet is shorter.
         self.packet_bytes = (block_bytes + BLOCK_HEADER_BYTES + TAG_BYTES).min(self.bytes.len());
-        seal_train(key, &mut self.bytes, self.packet_bytes);
+        seal_train(&protection.key, &mut self.bytes, self.packet_bytes);
     }
 }
 
@@ -85,14 +97,19 @@ mod tests {
     #[test]
     fn what_goes_out_can_be_opened_and_put_together() {
         let shape = Shape { session: 7, epoch: 1, objects: 4, heads: 1, block_bytes: 512 };
-        let (key, object) =
-            (Key([9; 16]), (0..3500u32).map(|byte| byte.to_le_bytes()[0]).collect::<Vec<_>>());
+        let cipher = PayloadCipher::new(&Key([8; 16]));
+        let protection = Protection { key: Key([9; 16]), cipher: Some(cipher.clone()) };
+        let object: Vec<_> = (0..3500u32).map(|byte| byte.to_le_bytes()[0]).collect();
         let mut outgoing = Outgoing::default();
         let mut place = |first: u16, count: u16| {
-            outgoing.set_run(&shape, &key, &object, &Run { first: header(first), count });
+            outgoing.set_run(&shape, &protection, &object, &Run { first: header(first), count });
             let (bytes, packet_bytes) = outgoing.rest();
-            let open = |packet| match open_downstream(&key, &shape, packet) {
-                Ok(Downstream::Block(header, payload)) => (header.block, payload.to_vec()),
+            let open = |packet| match open_downstream(&protection.key, &shape, packet) {
+                Ok(Downstream::Block(header, payload)) => {
+                    let mut payload = payload.to_vec();
+                    cipher.apply(header.sequence, &mut payload);
+                    (header.block, payload)
+                }
                 other => panic!("{other:?}"),
             };
             bytes.chunks(packet_bytes).map(open).collect::<Vec<_>>()

@@ -1,8 +1,8 @@
 //! The receiver's driver: one thread reads packets, and passes complete objects to a [`Consumer`].
 //!
-//! Each block is copied once, from the kernel's buffer into the buffer of its object. If the consumer (the installer)
-//! is busy, complete objects stay in their buffers. So the state machine runs out of buffers and requests less, and
-//! this process does not run out of memory.
+//! Each block is copied once, from the kernel's buffer into the buffer of its object, and decrypted there. If the
+//! consumer (the installer) is busy, complete objects stay in their buffers. So the state machine runs out of buffers
+//! and requests less, and this process does not run out of memory.
 //!
 //! The state machine knows only objects of the session, which are bundles of stored objects (see [`super::bundle`]).
 //! The consumer knows only stored objects. The driver converts between them.
@@ -16,8 +16,8 @@ use base::{Error, ErrorKind, Instant, Result, limits};
 use bytes::Bytes;
 use proto::code::{self, Held};
 use proto::multicast::{
-    Disposition, Downstream, ObjectRange, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId, Reject, Shape,
-    Slot, open_train, seal,
+    Disposition, Downstream, ObjectRange, PayloadCipher, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId,
+    Reject, Shape, Slot, VERSION, open_train, seal,
 };
 
 use super::buffers::Buffers;
@@ -76,6 +76,7 @@ pub fn receive(
         group,
         report,
         group_key: grant.group_key.into(),
+        cipher: grant.payload_key.map(|key| PayloadCipher::new(&key.into())),
         receiver_key: grant.receiver_key.into(),
         options,
         consumer,
@@ -96,6 +97,11 @@ pub fn receive(
 }
 
 fn shape_of(grant: &SessionGrant) -> Result<Shape> {
+    if grant.multicast != VERSION {
+        let theirs = grant.multicast;
+        let context = format!("the server speaks version {theirs} of multicast, this program {VERSION}");
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
     let blocks = limits::BLOCK_BYTES_MIN..=limits::BLOCK_BYTES_MAX;
     let objects = 1..=limits::SESSION_OBJECTS_MAX;
     if !blocks.contains(&grant.block_bytes)
@@ -189,6 +195,7 @@ struct Driver<'a> {
     group: GroupReceiver,
     report: ReportSocket,
     group_key: proto::multicast::Key,
+    cipher: Option<PayloadCipher>,
     receiver_key: proto::multicast::Key,
     options: &'a ReceiveOptions,
     consumer: &'a mut dyn Consumer,
@@ -373,7 +380,10 @@ impl Driver<'_> {
             if let Some(padded) = begins {
                 self.buffers.begin(slot, header.object_bytes, padded);
             }
-            self.buffers.place(slot, offset, payload);
+            let placed = self.buffers.place(slot, offset, payload);
+            if let Some(cipher) = &self.cipher {
+                cipher.apply(header.sequence, placed);
+            }
         }
     }
 

@@ -56,7 +56,8 @@ impl SessionServer {
     ) -> Result<Self> {
         let clock = Clock::start();
         let socket = GroupSender::open(config.group, &config.send)?;
-        let (session, group_key, secret) = draw_secrets()?;
+        let Secrets { session, group_key, payload_key, secret } = Secrets::draw()?;
+        let payload_key = config.encrypted.then_some(payload_key);
         let lengths: Vec<u32> = objects.iter().map(|object| object.len).collect();
         let (shape, packing) = shape_of(&config, session, lengths, heads)?;
         let object_bytes: Arc<[u32]> = (0..shape.objects).map(|object| packing.bytes(object)).collect();
@@ -83,6 +84,7 @@ impl SessionServer {
             shape,
             packing: Arc::clone(&packing),
             group_key,
+            payload_key,
             secret,
             names: Mutex::default(),
             commands,
@@ -111,6 +113,12 @@ impl SessionServer {
         if self.is_over() {
             return refused(format!("session {} is over", shared.session));
         }
+        if request.multicast != proto::multicast::VERSION {
+            let (server, receiver) = (proto::multicast::VERSION, request.multicast);
+            return refused(format!(
+                "this server speaks version {server} of multicast, the receiver {receiver}"
+            ));
+        }
         let block_bytes_max = block_bytes_for(request.mtu, shared.config.group.is_ipv6()).unwrap_or(0);
         if block_bytes_max < shared.shape.block_bytes {
             return refused(format!("the session's packets do not fit an MTU of {} bytes", request.mtu));
@@ -129,6 +137,7 @@ impl SessionServer {
         let source = shared.source.ip();
         let report = SocketAddr::new(shared.config.report_address.unwrap_or(source), shared.source.port());
         Ok(SessionGrant {
+            multicast: proto::multicast::VERSION,
             session: shared.session,
             epoch: shared.shape.epoch,
             group: unscoped(shared.config.group),
@@ -137,6 +146,7 @@ impl SessionServer {
             receiver,
             group_key: shared.group_key,
             receiver_key: receiver_key(&shared.secret, receiver),
+            payload_key: shared.payload_key,
             block_bytes: shared.shape.block_bytes,
             objects: shared.shape.objects,
             heads: shared.shape.heads,
@@ -193,12 +203,27 @@ impl Drop for SessionServer {
     }
 }
 
-fn draw_secrets() -> Result<(SessionId, Key, [u8; 32])> {
-    let (mut id, mut key, mut secret) = ([0; 16], [0; 16], [0; 32]);
-    let random = SystemRandom::new();
-    let drawn = random.fill(&mut id).and(random.fill(&mut key)).and(random.fill(&mut secret));
-    drawn.map_err(|_| Error::new(ErrorKind::Io, "draw random keys from the system"))?;
-    Ok((SessionId(u128::from_be_bytes(id)), Key(key), secret))
+/// What no other session, and no other start of a server, has.
+struct Secrets {
+    session: SessionId,
+    group_key: Key,
+    payload_key: Key,
+    /// See [`receiver_key`].
+    secret: [u8; 32],
+}
+
+impl Secrets {
+    fn draw() -> Result<Self> {
+        let mut all = [[0; 16]; 5];
+        let drawn = SystemRandom::new().fill(all.as_flattened_mut());
+        drawn.map_err(|_| Error::new(ErrorKind::Io, "draw random keys from the system"))?;
+        let [session, group, payload, first, last] = all;
+        let mut secret = [0; 32];
+        secret[..16].copy_from_slice(&first);
+        secret[16..].copy_from_slice(&last);
+        let session = SessionId(u128::from_be_bytes(session));
+        Ok(Self { session, group_key: Key(group), payload_key: Key(payload), secret })
+    }
 }
 
 fn shape_of(

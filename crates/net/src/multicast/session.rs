@@ -8,10 +8,13 @@ use std::time::Duration;
 use base::limits;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
-use proto::multicast::{RateConfig, ReceiverId, Reject, Shape, Upstream, open_upstream, peek_receiver};
+use proto::multicast::{
+    PayloadCipher, RateConfig, ReceiverId, Reject, Shape, Upstream, open_upstream, peek_receiver,
+};
 
 use super::budget::Budget;
 use super::bundle::{BUNDLE_BLOCKS, Packing};
+use super::outgoing::Protection;
 use super::readahead::ReadCounters;
 use super::receiver_key;
 use crate::api::{Key, SessionId, SessionStatistics};
@@ -32,6 +35,8 @@ pub struct SessionConfig {
     pub reference: String,
     /// Number of this start of the server; each start has another one.
     pub epoch: u32,
+    /// Whether blocks are encrypted, so that only receivers can read them. Not needed for objects that are encrypted.
+    pub encrypted: bool,
     /// Group and port to which blocks are sent.
     pub group: SocketAddr,
     /// Interface and socket options for sending.
@@ -64,6 +69,7 @@ impl SessionConfig {
         Self {
             reference: reference.into(),
             epoch,
+            encrypted: true,
             group,
             send,
             report_address: None,
@@ -86,6 +92,7 @@ pub(super) struct Shared {
     pub(super) shape: Shape,
     pub(super) packing: Arc<Packing>,
     pub(super) group_key: Key,
+    pub(super) payload_key: Option<Key>,
     pub(super) secret: [u8; 32],
     pub(super) source: SocketAddr,
     /// Names of the admitted receivers; a receiver's number is its index.
@@ -105,6 +112,11 @@ pub(super) enum Command {
 }
 
 impl Shared {
+    pub(super) fn protection(&self) -> Protection {
+        let cipher = self.payload_key.map(|key| PayloadCipher::new(&key.into()));
+        Protection { key: self.group_key.into(), cipher }
+    }
+
     /// Opens a report and verifies it with its sender's key.
     pub(super) fn open(&self, packet: &[u8]) -> std::result::Result<Upstream, Reject> {
         let receiver = peek_receiver(packet).ok_or(Reject::Length)?;

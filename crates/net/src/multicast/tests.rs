@@ -1,6 +1,6 @@
 //! Tests server and receivers as threads, over loopback and over a link between two network namespaces.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -10,16 +10,17 @@ use base::{Chance, ErrorKind, Result};
 use bytes::Bytes;
 use crossbeam_channel::{Sender, unbounded as channel};
 use image::{MemoryObjects, ObjectKind, ObjectRef, ObjectSink, ObjectSource};
+use proto::multicast::{BLOCK_HEADER_BYTES, TAG_BYTES};
 
 use super::budget::Budget;
 use super::bundle::BUNDLE_BLOCKS_ATTACHED;
 use super::receiver::{Accept, Consumer, End, ReceiveOptions, Received, SessionView, Wish, receive};
 use super::server::{SessionConfig, SessionServer};
-use crate::api::{Key, SessionGrant, SessionRequest};
+use crate::api::{Key, MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::clock::Stop;
 use crate::interface::{self, Interface};
 use crate::testbed;
-use crate::udp::SendOptions;
+use crate::udp::{Arrivals, GroupReceiver, SendOptions};
 
 /// Objects of many lengths, including an empty one and exact multiples of common block sizes.
 fn objects(seed: u64, count: usize) -> (Vec<ObjectRef>, Arc<MemoryObjects>) {
@@ -48,6 +49,7 @@ fn request(receiver: &str, mtu: u32) -> SessionRequest {
         receiver: receiver.into(),
         families: Vec::new(),
         mtu,
+        multicast: MULTICAST_VERSION,
         attached: false,
     }
 }
@@ -354,4 +356,69 @@ fn what_somebody_waits_for_comes_before_the_rest_and_once_for_all() {
     });
     let statistics = server.stop();
     assert!(statistics.payload_bytes < 2 * statistics.image_bytes, "{statistics:#?}");
+}
+
+/// BLOCKs of a session as a machine without any key hears them: payloads by sequence.
+fn eavesdrop(
+    config: SessionConfig,
+    names: &[ObjectRef],
+    memory: Arc<dyn ObjectSource>,
+) -> BTreeMap<u64, Vec<u8>> {
+    let ear = GroupReceiver::join(config.group, &loopback(), None).unwrap();
+    let server = SessionServer::start(config, names.to_vec(), 2, memory).unwrap();
+    let grant = server.admit(&request("member", 65536)).unwrap();
+    let mut heard = BTreeMap::new();
+    thread::scope(|scope| {
+        let member = scope.spawn(|| fetch_all(&grant, &loopback(), names));
+        let mut arrivals = Arrivals::default();
+        while !member.is_finished() {
+            while ear.receive(&mut arrivals).unwrap() {
+                let packets = arrivals.trains().flat_map(|(train, bytes)| train.chunks(bytes));
+                for packet in packets.filter(|packet| packet[1] == 1) {
+                    let sequence = u64::from_le_bytes(packet[16..24].try_into().unwrap());
+                    let payload = packet[BLOCK_HEADER_BYTES..packet.len() - TAG_BYTES].to_vec();
+                    assert!(
+                        heard.insert(sequence, payload).is_none(),
+                        "sequence {sequence} encrypts only once"
+                    );
+                }
+            }
+        }
+    });
+    heard
+}
+
+#[test]
+fn who_is_no_member_reads_nothing_and_no_two_starts_encrypt_alike() {
+    let (names, memory) = objects(9, 100);
+    let content: Vec<_> = names.iter().map(|name| memory.fetch(name).unwrap()).collect();
+    let is_known = |payload: &Vec<u8>| {
+        let start = &payload[..payload.len().min(32)];
+        payload.len() > 64 && content.iter().any(|object| object.windows(32).any(|part| part == start))
+    };
+    let config = |epoch| {
+        let send = SendOptions::on(loopback());
+        SessionConfig::new("image@1", epoch, "239.255.78.9:47809".parse().unwrap(), send)
+    };
+    let mut plain = config(1);
+    plain.encrypted = false;
+    let plain = eavesdrop(plain, &names, memory.clone());
+    assert!(plain.values().filter(|payload| is_known(payload)).count() > 100, "the ear is good");
+    let starts = [2, 3].map(|epoch| eavesdrop(config(epoch), &names, memory.clone()));
+    assert!(starts.iter().all(|heard| heard.len() > 100 && !heard.values().any(is_known)));
+    let alike = starts[0].iter().filter(|(sequence, payload)| starts[1].get(sequence) == Some(payload));
+    assert_eq!(alike.count(), 0, "one image, one order of sending: only the keys differ");
+}
+
+#[test]
+fn other_versions_of_multicast_are_refused_by_both_sides() {
+    let (names, memory) = objects(10, 5);
+    let server = start("239.255.78.10:47810", &loopback(), &names, memory);
+    let old = SessionRequest { multicast: 2, ..request("old", 65536) };
+    let refused = server.admit(&old).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert!(base::chain(&refused).contains("version 3 of multicast, the receiver 2"), "{refused}");
+    let grant = SessionGrant { multicast: 2, ..server.admit(&request("new", 65536)).unwrap() };
+    let refused = receive(&grant, &ReceiveOptions::on(loopback()), &mut Collector::new(&names)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
 }

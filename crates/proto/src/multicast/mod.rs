@@ -27,11 +27,11 @@ pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
 pub use server::{Gathering, Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use wire::header::{
-    BLOCK_HEADER_BYTES, BlockHeader, ObjectRange, ReceiverId, Reject, Shape, block_bytes_for,
+    BLOCK_HEADER_BYTES, BlockHeader, ObjectRange, ReceiverId, Reject, Shape, VERSION, block_bytes_for,
 };
 pub use wire::open::{open_downstream, open_train, open_upstream, peek_receiver};
 pub use wire::report::{
     Cause, Lacking, NeedBlocks, NeedRange, NeedSymbols, ReceiverCounters, Report, Upstream,
 };
 pub use wire::status::{Downstream, Echo, Status};
-pub use wire::{Key, TAG_BYTES, seal, seal_train, tag};
+pub use wire::{Key, PayloadCipher, TAG_BYTES, seal, seal_train, tag};

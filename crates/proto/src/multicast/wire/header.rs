@@ -8,7 +8,7 @@ use super::key::TAG_BYTES;
 use crate::code::{CODE_BLOCKS_MAX, CODE_ROWS_MAX};
 
 /// Version of the protocol in the first byte of each packet.
-pub(crate) const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a BLOCK packet before its payload.
 pub const BLOCK_HEADER_BYTES: usize = 40;
 /// A reader drops a packet with one of these flags if it does not know the flag.

@@ -1,5 +1,6 @@
 //! Packets: their fields, their tags, and how a datagram is opened. Source: `formats/multicast.md`, sections 2 to 6.
 
+mod cipher;
 pub(in crate::multicast) mod header;
 mod key;
 pub(in crate::multicast) mod open;
@@ -9,5 +10,6 @@ mod tag;
 #[cfg(target_arch = "x86_64")]
 mod tag_simd;
 
+pub use cipher::PayloadCipher;
 pub use key::{Key, TAG_BYTES};
 pub use tag::{seal, seal_train, tag};
