@@ -10,7 +10,7 @@ use crate::commands;
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit"]),
-    ("To many machines", &["serve", "fetch", "status", "token"]),
+    ("To many machines", &["serve", "fetch", "status", "doctor", "token"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -79,6 +79,7 @@ pub(crate) enum Command {
     Fetch(commands::fetch::Args),
     Serve(commands::serve::Args),
     Status(commands::status::Args),
+    Doctor(commands::doctor::Args),
     Attach(commands::attach::Args),
     Detach(commands::detach::Args),
     Disks(commands::disks::Args),

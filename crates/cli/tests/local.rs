@@ -341,6 +341,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "serve",
         "fetch",
         "status",
+        "doctor",
         "token",
         "attach",
         "detach",

@@ -20,6 +20,7 @@ pub mod identity;
 mod join;
 mod listener;
 pub mod metrics;
+mod probes;
 mod publications;
 mod serve;
 mod sessions;

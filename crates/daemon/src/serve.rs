@@ -18,6 +18,7 @@ use crate::clock;
 use crate::event::Log;
 use crate::identity::Identity;
 use crate::join::Join;
+use crate::probes::Probes;
 use crate::sessions::{MulticastOptions, Sessions};
 use crate::state::StateFolder;
 use crate::{listener, metrics};
@@ -85,13 +86,14 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let listener = runtime.block_on(bind(options.listen))?;
     let address =
         listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
+    let probes = Probes::new(options.multicast.clone());
     let sessions =
         Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
     // Only after the bind: a server that cannot start must not overwrite the token file of the one that already runs.
     let (lifetime, out) = (options.token_lifetime, options.token_out);
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
-    let app = App::new(options.repository, authority, join, sessions, options.log);
+    let app = App::new(options.repository, authority, join, sessions, probes, options.log);
     runtime.spawn(sweep(app.clone()));
     let (stop, stopped) = watch::channel(false);
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
@@ -106,6 +108,7 @@ async fn sweep(app: Arc<App>) {
         let app = app.clone();
         let work = move || {
             app.sessions.sweep();
+            app.probes.sweep();
             app.hosts.sweep(tokio::time::Instant::now());
             if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
                 app.sessions.log_running();
@@ -156,6 +159,7 @@ impl Server {
         let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(true);
         self.app.sessions.end();
+        self.app.probes.end();
         if let Some(listener) = self.listener.take() {
             let _ = runtime.block_on(listener);
         }

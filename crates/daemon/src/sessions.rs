@@ -124,11 +124,7 @@ impl Sessions {
         if !self.joins.allow(peer.ip(), Instant::now()) {
             return Err(refused("too many joins from this address within a minute"));
         }
-        let interface = match &options.interface {
-            Some(choice) => interface::choose(choice),
-            None => interface::towards(peer).map(|(interface, _)| interface),
-        };
-        let interface = interface.map_err(|error| unavailable(&error))?;
+        let interface = interface_towards(options, peer)?;
         let ipv4 = family(&interface, &request.families).ok_or_else(|| {
             refused(&format!("interface {} has no address of these families", interface.name))
         })?;
@@ -345,9 +341,18 @@ impl SessionTotals {
     }
 }
 
+/// The interface on which to multicast to the client at `peer`.
+pub(crate) fn interface_towards(options: &MulticastOptions, peer: SocketAddr) -> Result<Interface, Failure> {
+    let interface = match &options.interface {
+        Some(choice) => interface::choose(choice),
+        None => interface::towards(peer).map(|(interface, _)| interface),
+    };
+    interface.map_err(|error| unavailable(&error))
+}
+
 /// Whether to use IPv4: takes the first of the client's families that the interface has an address of. If the client
 /// has no preference, IPv4 comes first. `None` if the interface has no suitable address.
-fn family(interface: &Interface, families: &[Family]) -> Option<bool> {
+pub(crate) fn family(interface: &Interface, families: &[Family]) -> Option<bool> {
     let any = [Family::V4, Family::V6];
     let wanted = if families.is_empty() { &any } else { families };
     wanted.iter().map(|family| *family == Family::V4).find(|&ipv4| interface.address(ipv4).is_some())
@@ -356,7 +361,7 @@ fn family(interface: &Interface, families: &[Family]) -> Option<bool> {
 /// The multicast group of one session, as a transient address: in 239.255.0.0/16 (RFC 2365, local scope), or in
 /// 239.192.0.0/16 if packets may pass routers; for IPv6 in ff12 (link) or ff15 (site) of RFC 4291, with a group id of
 /// the dynamic range of RFC 3307.
-fn group(manifest: &Digest, epoch: u32, number: u64, ipv4: bool, ttl: u8) -> SocketAddr {
+pub(crate) fn group(manifest: &Digest, epoch: u32, number: u64, ipv4: bool, ttl: u8) -> SocketAddr {
     let seed = [manifest.0.as_slice(), &epoch.to_le_bytes(), &number.to_le_bytes()].concat();
     // A hash spreads the sessions over the group addresses, also those of different servers in one network.
     let [a, b, c, d, ..] = Digest::of(&seed).0;
@@ -371,17 +376,17 @@ fn group(manifest: &Digest, epoch: u32, number: u64, ipv4: bool, ttl: u8) -> Soc
     SocketAddr::new(address, GROUP_PORT)
 }
 
-fn refused(why: &str) -> Failure {
+pub(crate) fn refused(why: &str) -> Failure {
     Failure::new(ProblemKind::Refused, why)
 }
 
 /// `Refused`, since the client can use unicast instead; the text tells the operator why.
-fn unavailable(error: &Error) -> Failure {
+pub(crate) fn unavailable(error: &Error) -> Failure {
     refused(&format!("multicast does not work on this server: {}", base::chain(error)))
 }
 
 /// Whether the port is in use, so that another one may work.
-fn is_taken(error: &Error) -> bool {
+pub(crate) fn is_taken(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|io| io.kind() == std::io::ErrorKind::AddrInUse)
 }

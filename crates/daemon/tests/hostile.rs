@@ -7,9 +7,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::ErrorKind;
 use daemon::authority::{Claims, Right};
-use daemon::{ServeOptions, Server, serve};
-use net::api::CreateRequest;
+use daemon::{MulticastOptions, ServeOptions, Server, serve};
+use net::api::{CreateRequest, ProbeRequest, SessionId};
 use net::client::{Client, ClientOptions};
 use net::token::JoinToken;
 use store::{Location, Repository};
@@ -24,13 +25,17 @@ struct Bench {
 }
 
 fn start() -> Bench {
+    start_with(None)
+}
+
+fn start_with(multicast: Option<MulticastOptions>) -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(ServeOptions {
         repository: Arc::new(Repository::open_or_create(&Location::Memory).unwrap()),
         state: folder.path().to_owned(),
         listen: "127.0.0.1:0".parse().unwrap(),
         tls: false,
-        multicast: None,
+        multicast,
         token_lifetime: Duration::from_secs(60),
         token_out: None,
         log: Arc::new(|_| {}),
@@ -118,4 +123,26 @@ fn comparisons_do_not_hold_up_other_requests() {
     // Two run and 32 wait; those that come when all these places are taken are refused at once.
     assert!(answers.contains(&200) && answers.contains(&503), "{answers:?}");
     assert!(answers.iter().all(|answer| [200, 503].contains(answer)), "{answers:?}");
+}
+
+#[test]
+fn probes_are_limited_for_each_address() {
+    let multicast = MulticastOptions {
+        interface: Some("lo".into()),
+        rate_bits_per_second: None,
+        rate_floor_bits_per_second: 1_000_000,
+        encrypted: true,
+        ttl: 1,
+    };
+    let bench = start_with(Some(multicast));
+    let client = bench.client(Right::Read);
+    let request = ProbeRequest { families: Vec::new() };
+    let [first, second] = [(); 2].map(|()| client.probe(&request).unwrap());
+    assert_ne!((first.probe, first.report), (second.probe, second.report));
+    assert_eq!(client.probe(&request).unwrap_err().kind(), ErrorKind::Refused);
+    assert!(client.probe_view(first.probe).is_ok());
+    assert_eq!(client.probe_view(SessionId(7)).unwrap_err().kind(), ErrorKind::NotFound);
+    let without = start();
+    let refused = without.client(Right::Read).probe(&request).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
 }

@@ -20,11 +20,17 @@ pub(crate) const IPV6_PREFIX_BITS: u32 = 64;
 pub struct Host {
     index: u32,
     namespace: String,
+    ipv4: Ipv4Addr,
 }
 
 impl Host {
     pub(crate) fn new(index: u32, namespace: String) -> Self {
-        Self { index, namespace }
+        let [_, _, high, low] = (index + 1).to_be_bytes();
+        Self::at(index, namespace, Ipv4Addr::new(10, 77, high, low))
+    }
+
+    pub(crate) fn at(index: u32, namespace: String, ipv4: Ipv4Addr) -> Self {
+        Self { index, namespace, ipv4 }
     }
 
     /// Its index in the star, from 0. Host 0 is the server by convention; [`crate::StarOptions::loss_per_million`] does
@@ -40,14 +46,13 @@ impl Host {
         &self.namespace
     }
 
-    /// The address of its `eth0`, in 10.77.0.0/16.
+    /// The address of its `eth0`, in 10.77.0.0/16 unless it is behind a router.
     #[must_use]
     pub fn ipv4(&self) -> Ipv4Addr {
-        let [_, _, high, low] = (self.index + 1).to_be_bytes();
-        Ipv4Addr::new(10, 77, high, low)
+        self.ipv4
     }
 
-    /// The address of its `eth0`, in fd77::/64.
+    /// The address of its `eth0`, in fd77::/64; a host behind a router has none.
     #[must_use]
     pub fn ipv6(&self) -> Ipv6Addr {
         Ipv6Addr::from((0xfd77_u128 << 112) + u128::from(self.index + 1))

@@ -16,6 +16,7 @@
 //! ```
 
 pub mod boot;
+mod fault;
 mod gateway;
 mod host;
 mod link;

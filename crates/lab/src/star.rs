@@ -53,8 +53,10 @@ impl Default for StarOptions {
 /// A running lab. Dropping it kills every process in it and removes its namespaces.
 #[derive(Debug)]
 pub struct Star {
-    switch: String,
+    pub(crate) switch: String,
     hosts: Vec<Host>,
+    /// Namespaces of hosts behind routers.
+    pub(crate) further: Vec<String>,
     loss_per_million: Vec<u32>,
     segmentation_off: bool,
 }
@@ -73,6 +75,7 @@ impl Star {
         let mut star = Self {
             switch: name.switch(),
             hosts: (0..options.hosts).map(|index| Host::new(index, name.host(index))).collect(),
+            further: Vec::new(),
             loss_per_million: vec![0; options.hosts as usize],
             segmentation_off: false,
         };
@@ -175,7 +178,8 @@ impl Star {
     }
 
     fn namespaces(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(self.switch.as_str()).chain(self.hosts.iter().map(Host::namespace))
+        let further = self.further.iter().map(String::as_str);
+        std::iter::once(self.switch.as_str()).chain(self.hosts.iter().map(Host::namespace)).chain(further)
     }
 
     fn add_namespaces(&self) -> Result<()> {

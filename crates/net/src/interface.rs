@@ -131,6 +131,23 @@ pub fn towards(peer: SocketAddr) -> Result<(Interface, IpAddr)> {
     Ok((holder.ok_or_else(missing)?, source))
 }
 
+/// Whether `address` is in a network of this machine, so that no router is in between.
+///
+/// # Errors
+/// `Io` if the system does not list its interfaces.
+pub fn is_local(address: IpAddr) -> Result<bool> {
+    let listed =
+        getifaddrs().map_err(|error| Error::from_source(ErrorKind::Io, "list network interfaces", error))?;
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let mut networks = listed.filter_map(|entry| Some((ip_of(&entry.address?)?, ip_of(&entry.netmask?)?)));
+    Ok(networks.any(|(own, mask)| {
+        own.is_ipv4() == address.is_ipv4() && bits(own) & bits(mask) == bits(address) & bits(mask)
+    }))
+}
+
 /// The default interface of a server: the first one that is up, has an address and supports multicast,
 /// otherwise loopback.
 ///

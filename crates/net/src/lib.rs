@@ -11,6 +11,7 @@ mod hex;
 pub mod interface;
 pub mod multicast;
 pub mod pieces;
+pub mod probe;
 pub mod profile;
 pub mod tcp;
 #[cfg(test)]

@@ -58,8 +58,9 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
                 prices.push(plain / ours);
             }
             rows.push(json!({
-                "hosts": hosts, "workload": load.words, "MB/s": ours / 1e6, "MB/s in plain": plain / 1e6,
-                "bare sender MB/s": rate / 1e6, "ratio": ours / rate, "bare sender's loss": format!("{:.4} %", loss * 100.0),
+                "hosts": hosts, "workload": load.words, "MB/s": ours / 1e6,
+                "MB/s in plain": plain / 1e6, "bare sender MB/s": rate / 1e6, "ratio": ours / rate,
+                "bare sender's loss": format!("{:.4} %", loss * 100.0),
                 "images sent": median(&sent), "server CPU s": median(&cpu),
             }));
         }

@@ -1,12 +1,14 @@
 //! Figures of networks as they are: hosts with faults, a slow host, and TCP flows on the same links.
 
+mod doctor;
 mod faults;
 mod slow;
 mod tcp;
 
 use crate::Group;
 
-pub(crate) const GROUPS: &[&Group] = &[&faults::GROUP, &tcp::PORT, &tcp::SERVER, &slow::GROUP];
+pub(crate) const GROUPS: &[&Group] =
+    &[&doctor::GROUP, &faults::GROUP, &tcp::PORT, &tcp::SERVER, &slow::GROUP];
 
 /// Where hosts write the image: `null:` drops the objects after their digests are verified.
 const SINK: &str = "null, verifying";

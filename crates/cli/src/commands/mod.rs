@@ -9,6 +9,7 @@ pub(crate) mod create;
 pub(crate) mod detach;
 pub(crate) mod diff;
 pub(crate) mod disks;
+pub(crate) mod doctor;
 pub(crate) mod fetch;
 pub(crate) mod images;
 pub(crate) mod init;

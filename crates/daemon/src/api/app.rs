@@ -16,6 +16,7 @@ use crate::event::Log;
 use crate::hosts::Hosts;
 use crate::join::Join;
 use crate::metrics::Metrics;
+use crate::probes::Probes;
 use crate::publications::Publications;
 use crate::sessions::Sessions;
 use crate::token_uses::TokenUses;
@@ -45,6 +46,7 @@ pub(crate) struct App {
     pub token_uses: TokenUses,
     pub sessions: Arc<Sessions>,
     pub hosts: Hosts,
+    pub probes: Probes,
     pub publications: Publications,
     pub uploads: Uploads,
     pub reads: Reads,
@@ -65,6 +67,7 @@ impl App {
         authority: Authority,
         join: Join,
         sessions: Arc<Sessions>,
+        probes: Probes,
         log: Log,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -74,6 +77,7 @@ impl App {
             token_uses: TokenUses::default(),
             sessions,
             hosts: Hosts::new(log.clone()),
+            probes,
             publications: Publications::default(),
             uploads: Uploads::default(),
             reads: Reads::new(clock::epoch()),

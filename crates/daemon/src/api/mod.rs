@@ -7,6 +7,7 @@ mod body;
 mod images;
 mod objects;
 mod operations;
+mod probes;
 mod problem;
 mod profiles;
 mod sessions;
@@ -46,6 +47,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/manifests/{reference}", get(images::manifest))
         .route("/objects/{kind}/{digest}", get(objects::get).head(objects::head).put(objects::put))
         .route("/sessions", get(sessions::list).post(sessions::join))
+        .route("/probes", post(probes::start))
+        .route("/probes/{id}", get(probes::view))
         .route("/hosts/{id}", put(status::report))
         .route("/status", get(status::status));
     Router::new()

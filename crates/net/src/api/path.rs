@@ -22,6 +22,18 @@ pub fn host(id: &str) -> String {
     format!("{PREFIX}/hosts/{}", escape(id))
 }
 
+/// `POST`: starts a probe of the network.
+#[must_use]
+pub fn probes() -> String {
+    format!("{PREFIX}/probes")
+}
+
+/// `GET`: the state of the probe `id`, 32 hexadecimal digits.
+#[must_use]
+pub fn probe(id: &str) -> String {
+    format!("{PREFIX}/probes/{}", escape(id))
+}
+
 /// `GET`: what becomes of the machines that fetch.
 #[must_use]
 pub fn status() -> String {

@@ -9,6 +9,7 @@ mod blobs;
 mod credential;
 mod failure;
 mod options;
+mod probes;
 mod profiles;
 mod status;
 #[cfg(test)]

@@ -258,6 +258,12 @@ impl Driver {
                 Ok(Sent::Dropped) => return Waiting::For(DROPPED_PAUSE),
                 Err(error) => {
                     self.trouble = Some(format!("send to {}: {error}", self.socket.group()));
+                    if udp::is_too_long(&error) {
+                        // The interface's MTU has become smaller. The receivers' next session will fit it.
+                        self.outgoing.sent(rest.len());
+                        self.end();
+                        continue;
+                    }
                     return Waiting::For(REFUSED_PAUSE);
                 }
             }

@@ -293,6 +293,11 @@ impl AsFd for ReportSocket {
     }
 }
 
+/// Whether a packet was not sent because it is longer than the interface's MTU.
+pub(crate) fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error())
+}
+
 /// Waits until one of `readable` can be read, `writable` can be written, or `timeout` has passed. True if a socket is
 /// ready.
 ///

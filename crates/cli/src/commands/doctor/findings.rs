@@ -1,0 +1,321 @@
+//! What the observations of a probe mean, in plain words, and what to type.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::units::show_seconds;
+use net::interface::Interface;
+use net::probe::Heard;
+
+/// Switches send queries every 125 s by default (RFC 3376, section 8.2). Who heard none for this time has no querier.
+const QUERY_PATIENCE: Duration = Duration::from_secs(135);
+/// The share of lost packets that is worth a word.
+const LOSS_WORTH_A_WORD: f64 = 0.005;
+/// A UDP port of the groups; reports go to [`REPORT_PORTS`].
+const GROUP_PORT: u16 = 7718;
+const REPORT_PORTS: &str = "7719-7818";
+
+/// How to turn on a querier.
+const QUERIERS: &[&str] = &[
+    "Cisco IOS:      ip igmp snooping querier",
+    "Aruba/ProCurve: vlan 1 ip igmp querier",
+    "Juniper:        set protocols igmp-snooping vlan all l2-querier source-address ADDRESS",
+    "MikroTik:       /interface bridge set [find] igmp-snooping=yes multicast-querier=yes",
+    "Linux bridge:   ip link set br0 type bridge mcast_querier 1",
+    "a web page:     Multicast or IGMP snooping, Querier: enable, on one switch of the network",
+];
+
+/// What is known of the way between this machine and its server.
+pub(super) struct Observed<'a> {
+    /// This machine's interface towards the server.
+    pub(super) interface: &'a Interface,
+    /// Whether the server is in the interface's own network.
+    pub(super) is_local: bool,
+    /// Whether the server is this machine.
+    pub(super) is_here: bool,
+    /// The address from which the server got the request, if it is none of this machine's.
+    pub(super) seen_as: Option<IpAddr>,
+    /// Time to live of the server's packets.
+    pub(super) ttl: u8,
+    pub(super) heard: &'a Heard,
+}
+
+/// A fault, or something that will become one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// Its name, for programs.
+    pub(super) fault: &'static str,
+    /// What is wrong.
+    pub(super) what: String,
+    /// What follows for a fetch.
+    pub(super) so: &'static str,
+    /// What to do, each on a line of its own.
+    pub(super) try_this: Vec<String>,
+}
+
+const BY_UNICAST: &str =
+    "Fetches get the image by unicast: right, but each machine takes its own copy from the server.";
+
+impl Finding {
+    fn new(fault: &'static str, what: impl Into<String>, so: &'static str, try_this: &[&str]) -> Self {
+        let try_this = try_this.iter().map(|&line| line.to_owned()).collect();
+        Self { fault, what: what.into(), so, try_this }
+    }
+}
+
+/// Everything that is wrong, the worst first.
+pub(super) fn findings(observed: &Observed<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let Observed { interface, heard, .. } = observed;
+    if observed.is_here {
+        found.push(Finding::new(
+            "loopback",
+            "the server is this machine: nothing passed a network, so this says nothing about it",
+            "Run the doctor on a machine that is to fetch.",
+            &[],
+        ));
+        return found;
+    }
+    if !interface.multicast {
+        found.push(Finding::new(
+            "interface",
+            format!("interface {} is not made for multicast (it lacks the flag MULTICAST)", interface.name),
+            BY_UNICAST,
+            &[&format!("ip link set {} multicast on", interface.name)],
+        ));
+    }
+    found.extend(address(observed));
+    found.extend(arrival(observed));
+    found.extend(sizes(heard));
+    found.extend(reports(heard));
+    found.extend(duration(heard));
+    found
+}
+
+fn address(observed: &Observed<'_>) -> Option<Finding> {
+    let seen_as = observed.seen_as?;
+    Some(Finding::new(
+        "nat",
+        format!("the server sees this machine as {seen_as}: a router between them changes addresses (NAT)"),
+        BY_UNICAST,
+        &["put the server into the machines' network, or run a second `diskcast serve` there"],
+    ))
+}
+
+fn arrival(observed: &Observed<'_>) -> Option<Finding> {
+    let heard = observed.heard;
+    if heard.rounds > 0 {
+        return None;
+    }
+    if heard.reached.is_some_and(|packets| packets > 0) {
+        let name = &observed.interface.name;
+        return Some(Finding::new(
+            "local-firewall",
+            format!("multicast reaches {name}, but a firewall on this machine drops it"),
+            BY_UNICAST,
+            &[
+                &format!(
+                    "nft insert rule inet filter input udp dport {GROUP_PORT} ip daddr 239.0.0.0/8 accept"
+                ),
+                &format!("firewall-cmd --add-port={GROUP_PORT}/udp --permanent && firewall-cmd --reload"),
+                &format!("ufw allow in proto udp to 239.0.0.0/8 port {GROUP_PORT}"),
+            ],
+        ));
+    }
+    if !observed.is_local && observed.seen_as.is_none() {
+        let (what, first) = match observed.ttl {
+            1 => (
+                "the server is behind a router, and its packets stay in its own network (--ttl 1)",
+                "on the server: diskcast serve --ttl 4",
+            ),
+            _ => (
+                "the server is behind a router that does not forward multicast",
+                "on the routers between: multicast routing (PIM)",
+            ),
+        };
+        return Some(Finding::new(
+            "router",
+            what,
+            BY_UNICAST,
+            &[first, "or put the server into the machines' network"],
+        ));
+    }
+    if observed.seen_as.is_some() {
+        return None;
+    }
+    Some(Finding::new(
+        "no-multicast",
+        "no multicast arrives at this machine",
+        BY_UNICAST,
+        &[
+            "on the switches: look for multicast filters, storm control, or client isolation of Wi-Fi",
+            "on the server: is another interface better? diskcast serve --interface NAME",
+            &format!("on the server: may it send? nft list ruleset (udp dport {GROUP_PORT}, output)"),
+            "on this machine: may it send IGMP? nft list ruleset (ip protocol igmp, output)",
+        ],
+    ))
+}
+
+fn sizes(heard: &Heard) -> Option<Finding> {
+    let arrived = heard.sizes.iter().filter(|(_, count)| **count > 0).map(|(size, _)| *size).max()?;
+    let (&largest, _) = heard.sizes.last_key_value()?;
+    // Of some rounds, single packets may be lost.
+    if arrived >= largest || heard.rounds < 5 {
+        return None;
+    }
+    let missing = heard.sizes.keys().copied().find(|&size| size > arrived).unwrap_or(largest);
+    Some(Finding::new(
+        "mtu",
+        format!(
+            "packets of {arrived} bytes arrive, those of {missing} do not: something on the way carries less than the \
+             server's MTU of {largest}"
+        ),
+        "Fetches hear the group but no data, and TCP may stall as well: a fetch then waits and does not end.",
+        &[
+            &format!("on the server: ip link set INTERFACE mtu {arrived}"),
+            "or raise the MTU of the switch, tunnel or bridge between",
+            "until then, on the server: sysctl -w net.ipv4.tcp_mtu_probing=1 (fetches then end by unicast)",
+        ],
+    ))
+}
+
+fn reports(heard: &Heard) -> Option<Finding> {
+    let (sent, arrived) = (heard.reports_sent, heard.reports_arrived);
+    if sent < 10 || arrived * 2 > sent {
+        return None;
+    }
+    let what = match arrived {
+        0 => "none of this machine's reports (UDP) reaches the server".to_owned(),
+        _ => format!("only {arrived} of {sent} of this machine's reports (UDP) reach the server"),
+    };
+    Some(Finding::new(
+        "reports",
+        what,
+        BY_UNICAST,
+        &[
+            &format!("on the server: nft insert rule inet filter input udp dport {REPORT_PORTS} accept"),
+            &format!("or: firewall-cmd --add-port={REPORT_PORTS}/udp --permanent && firewall-cmd --reload"),
+        ],
+    ))
+}
+
+fn duration(heard: &Heard) -> Option<Finding> {
+    let queries_every = heard.querier.and_then(|querier| querier.interval);
+    if let Some(stopped) = heard.stopped_after {
+        let after = show_seconds(stopped.as_secs());
+        if heard.came_back != Some(true) {
+            let what = format!("multicast stopped to arrive after {after}, and did not come back");
+            let look = "look at the switch and the cable; run the doctor again";
+            return Some(Finding::new("stopped", what, BY_UNICAST, &[look]));
+        }
+        let so = "Fetches that take longer pause for some seconds each time, join again, and go on.";
+        if heard.querier.is_none() && heard.reached.is_some() {
+            return Some(Finding::new(
+                "no-querier",
+                format!(
+                    "after {after} the switch forgot that this machine wants multicast, until it joined again: IGMP \
+                     snooping is on, and nothing in the network asks who wants what (a querier)"
+                ),
+                so,
+                QUERIERS,
+            ));
+        }
+        let what = match queries_every {
+            Some(interval) => format!(
+                "after {after} the switch forgot that this machine wants multicast, although it is asked every {}",
+                show_seconds(interval.as_secs())
+            ),
+            None => format!(
+                "after {after} the switch forgot that this machine wants multicast, until it joined again"
+            ),
+        };
+        let mut lines = vec![
+            "on this machine: may it send IGMP? nft list ruleset (ip protocol igmp, output)",
+            "on the switch: the membership timeout must be longer than two query intervals",
+        ];
+        if heard.querier.is_none() {
+            lines.push("run the doctor as root: it then looks for the querier");
+        }
+        return Some(Finding::new("membership", what, so, &lines));
+    }
+    if let Some(loss) = heard.loss().filter(|&loss| loss > LOSS_WORTH_A_WORD) {
+        let what = format!("{:.1} % of the packets are lost on an idle network", loss * 100.0);
+        let so = "Fetches repair this, and take longer.";
+        let look = "look at cables, ports (ethtool -S), duplex, and Wi-Fi";
+        return Some(Finding::new("loss", what, so, &[look]));
+    }
+    let is_silent = heard.rounds > 0 && heard.reached.is_some() && heard.querier.is_none();
+    (is_silent && heard.time >= QUERY_PATIENCE).then(|| {
+        Finding::new(
+            "querier-unheard",
+            "nothing in the network asks who wants multicast (a querier)",
+            "All is well while switches flood multicast. With IGMP snooping it will stop after minutes.",
+            QUERIERS,
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use net::probe::Querier;
+
+    use super::*;
+
+    fn well() -> Heard {
+        Heard {
+            time: Duration::from_secs(20),
+            rounds_sent: 100,
+            sizes: BTreeMap::from([(100, 100), (1400, 100), (1500, 100)]),
+            rounds: 100,
+            last_round: 101,
+            between: 300,
+            reached: Some(300),
+            reports_sent: 100,
+            reports_arrived: 100,
+            ..Heard::default()
+        }
+    }
+
+    fn found(heard: &Heard, change: impl FnOnce(&mut Observed<'_>)) -> Vec<&'static str> {
+        let interface = Interface {
+            name: "eth0".into(),
+            index: 2,
+            addresses: vec!["10.0.0.2".parse().unwrap()],
+            up: true,
+            multicast: true,
+            loopback: false,
+        };
+        let mut observed =
+            Observed { interface: &interface, is_local: true, is_here: false, seen_as: None, ttl: 1, heard };
+        change(&mut observed);
+        findings(&observed).iter().map(|finding| finding.fault).collect()
+    }
+
+    #[test]
+    fn each_fault_is_named_and_a_healthy_network_has_none() {
+        let all_well = |_: &mut Observed<'_>| ();
+        assert!(found(&well(), all_well).is_empty());
+        let deaf =
+            Heard { rounds: 0, sizes: BTreeMap::from([(100, 0), (1500, 0)]), reached: Some(0), ..well() };
+        assert_eq!(found(&deaf, all_well), ["no-multicast"]);
+        assert_eq!(found(&deaf, |observed| observed.is_local = false), ["router"]);
+        assert_eq!(found(&Heard { reached: Some(5), ..deaf.clone() }, all_well), ["local-firewall"]);
+        let natted = |observed: &mut Observed<'_>| observed.seen_as = Some("192.0.2.1".parse().unwrap());
+        assert_eq!(found(&Heard { reports_arrived: 100, ..deaf.clone() }, natted), ["nat"]);
+        let narrow = Heard { sizes: BTreeMap::from([(100, 100), (1400, 99), (1500, 0)]), ..well() };
+        assert_eq!(found(&narrow, all_well), ["mtu"]);
+        assert_eq!(found(&Heard { reports_arrived: 0, ..well() }, all_well), ["reports"]);
+        let stops = Heard { stopped_after: Some(Duration::from_secs(9)), came_back: Some(true), ..well() };
+        assert_eq!(found(&stops, all_well), ["no-querier"]);
+        assert_eq!(found(&Heard { came_back: Some(false), ..stops.clone() }, all_well), ["stopped"]);
+        let querier = Querier { address: "10.0.0.1".parse().unwrap(), queries: 3, interval: None };
+        assert_eq!(found(&Heard { querier: Some(querier), ..stops.clone() }, all_well), ["membership"]);
+        assert_eq!(found(&Heard { reached: None, ..stops }, all_well), ["membership"]);
+        let lossy = Heard { between: 290, ..well() };
+        assert_eq!(found(&lossy, all_well), ["loss"]);
+        assert_eq!(found(&Heard { time: Duration::from_secs(200), ..well() }, all_well), ["querier-unheard"]);
+        assert_eq!(found(&well(), |observed| observed.is_here = true), ["loopback"]);
+    }
+}

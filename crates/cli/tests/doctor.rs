@@ -1,0 +1,154 @@
+//! `diskcast doctor` and `diskcast fetch` on networks with the faults that users meet: each is named, and the image
+//! arrives all the same.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Bench, Served, assert_same};
+use lab::{Host, Star, StarOptions};
+use serde_json::Value;
+
+struct Room {
+    star: Star,
+    bench: Bench,
+    server: Served,
+    disk: std::path::PathBuf,
+}
+
+impl Room {
+    /// A server on host 0, and a machine on host 1.
+    fn new(snooping: bool) -> Self {
+        Self::with(&StarOptions { snooping, ..StarOptions::default() }, 4)
+    }
+
+    /// The same on a network of `options`, with a disk of `mebibytes`.
+    fn with(options: &StarOptions, mebibytes: usize) -> Self {
+        let (star, bench) = (Star::build(options).unwrap(), Bench::new());
+        let disk = bench.disk("disk.img", mebibytes, 1);
+        assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        let listen = format!("{}:7717", star.host(0).ipv4());
+        let words = format!("serve --listen {listen} --token-out join.token --json");
+        let server = Served::start(bench.command_in(star.host(0), &words));
+        Self { star, bench, server, disk }
+    }
+
+    /// What the doctor says on `host`.
+    fn ask(&self, host: &Host, time: &str) -> Value {
+        let words = format!("doctor {} --token-file join.token --for {time} --json -q", self.server.url);
+        let output = self.bench.command_in(host, &words).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let said = said.into_iter().find(|line| line["type"] == "doctor");
+        let said = said.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!(said["works"] == true, output.status.success(), "{said}");
+        said
+    }
+
+    /// The doctor names `fault`, and a fetch on `host` gets the image by `transport`.
+    fn shows(&self, host: &Host, time: &str, fault: &str, transport: &str) {
+        let said = self.ask(host, time);
+        assert_eq!(said["findings"][0]["fault"], fault, "{said}");
+        self.fetches(host, transport);
+    }
+
+    fn fetches(&self, host: &Host, transport: &str) {
+        let words = format!("fetch {} web got.img --token-file join.token --json --yes", self.server.url);
+        let output = self.bench.command_in(host, &words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains(&format!(r#""transport":"{transport}""#)), "{said}");
+        assert_same(&self.disk, &self.bench.path("got.img"));
+    }
+}
+
+#[test]
+fn a_healthy_network_has_no_findings_and_its_querier_is_found() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(true);
+    let said = room.ask(room.star.host(1), "3s");
+    assert_eq!(said["findings"], Value::Array(Vec::new()), "{said}");
+    assert!(said["rounds_heard"].as_u64() > Some(8), "{said}");
+    room.fetches(room.star.host(1), "multicast");
+    // On the server itself nothing can be said of the network.
+    assert_eq!(room.ask(room.star.host(0), "1s")["findings"][0]["fault"], "loopback");
+}
+
+#[test]
+fn what_stops_multicast_is_told_apart() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(true);
+    room.star.filter_groups(1).unwrap();
+    room.shows(room.star.host(1), "2s", "no-multicast", "unicast");
+
+    let room = Room::new(true);
+    room.star.deafen(1).unwrap();
+    room.shows(room.star.host(1), "2s", "local-firewall", "unicast");
+
+    let room = Room::new(true);
+    room.star.refuse_udp(0).unwrap();
+    room.shows(room.star.host(1), "4s", "reports", "unicast");
+}
+
+#[test]
+fn a_link_that_carries_less_than_the_interface_says_is_named_with_the_size_that_helps() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(true);
+    room.star.narrow(1, 1400).unwrap();
+    let said = room.ask(room.star.host(1), "3s");
+    assert_eq!(said["findings"][0]["fault"], "mtu", "{said}");
+    // TCP finds the size by itself if the server's kernel may look for it.
+    let probing = "echo 1 > /proc/sys/net/ipv4/tcp_mtu_probing";
+    assert!(room.star.host(0).command("sh").args(["-c", probing]).status().unwrap().success());
+    room.fetches(room.star.host(1), "multicast and unicast");
+    let advice = said["findings"][0]["try"][0].as_str().unwrap().to_owned();
+    let command = advice.split_once("ip ").unwrap().1.replace("INTERFACE", "eth0");
+    let mut words = command.split_whitespace();
+    assert_eq!(command, "link set eth0 mtu 1400");
+    let done = room.star.host(0).command("ip").args(words.by_ref()).status().unwrap();
+    assert!(done.success());
+    room.fetches(room.star.host(1), "multicast");
+}
+
+#[test]
+fn routers_between_are_noticed_with_and_without_translation_of_addresses() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    for (nat, fault) in [(true, "nat"), (false, "router")] {
+        let mut room = Room::new(true);
+        let host = room.star.behind(1, nat).unwrap();
+        room.shows(&host, "2s", fault, "unicast");
+    }
+}
+
+#[test]
+fn a_switch_that_forgets_is_noticed_with_and_without_a_querier() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    for (queries, fault) in [(None, "no-querier"), (Some(Duration::from_secs(7)), "membership")] {
+        let room = Room::new(false);
+        room.star.forget_groups(Duration::from_secs(3), queries).unwrap();
+        room.shows(room.star.host(1), "12s", fault, "multicast");
+    }
+}
+
+#[test]
+fn a_fetch_that_takes_longer_than_the_switch_remembers_ends_right() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let options =
+        StarOptions { snooping: false, rate_bits_per_second: Some(20_000_000), ..StarOptions::default() };
+    let room = Room::with(&options, 96);
+    room.star.forget_groups(Duration::from_secs(2), None).unwrap();
+    room.fetches(room.star.host(1), "multicast");
+}

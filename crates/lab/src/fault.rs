@@ -1,0 +1,134 @@
+//! Faults of networks, as users meet them: switches that filter or forget groups, firewalls that let one direction
+//! pass, links that carry less than the interface says, routers.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Result};
+
+use crate::host::run_in;
+use crate::link::{port, switch_off_segmentation};
+use crate::tool::{feed, run};
+use crate::{Host, Star};
+
+/// The network behind a router; `.1` is the router, `.2` the host.
+const INNER: [u8; 3] = [10, 78, 0];
+
+impl Star {
+    /// The switch forwards no multicast of IPv4 to host `index`, like a port with a filter.
+    ///
+    /// # Errors
+    /// `Io` with the output of `nft`.
+    pub fn filter_groups(&self, index: u32) -> Result<()> {
+        let rules = format!(
+            "table bridge filtered {{ chain forwarding {{ type filter hook forward priority 0; \
+             oifname \"{}\" ether type ip ip daddr 224.0.0.0/4 meta l4proto udp drop; }}; }}\n",
+            port(index)
+        );
+        nft(&self.switch, &rules)
+    }
+
+    /// The switch forgets `memory` after a host's last IGMP report that it wants groups, like any switch with IGMP
+    /// snooping. It sends queries itself every `queries`, if that is given. For a star without `snooping`.
+    ///
+    /// # Errors
+    /// `Io` with the output of `nft` or `ip`.
+    pub fn forget_groups(&self, memory: Duration, queries: Option<Duration>) -> Result<()> {
+        let rules = format!(
+            "table bridge forgetful {{ set members {{ type ifname; flags dynamic,timeout; timeout {}s; }}; \
+             chain reports {{ type filter hook prerouting priority 0; \
+             ether type ip ip protocol igmp update @members {{ iifname }}; }}; \
+             chain forwarding {{ type filter hook forward priority 0; \
+             ether type ip ip daddr 239.0.0.0/8 oifname != @members drop; }}; }}\n",
+            memory.as_secs()
+        );
+        nft(&self.switch, &rules)?;
+        let Some(every) = queries else { return Ok(()) };
+        let centiseconds = (every.as_millis() / 10).to_string();
+        let bridge = ["-n", &self.switch, "link", "set", "br0", "type", "bridge", "mcast_snooping", "1"];
+        let settings = [
+            "mcast_query_interval",
+            &centiseconds,
+            "mcast_startup_query_interval",
+            &centiseconds,
+            "mcast_querier",
+            "1",
+        ];
+        run("ip", &[&bridge[..], &settings[..]].concat()).map(drop)
+    }
+
+    /// The port of host `index` carries packets of up to `mtu_bytes`, although the host's interface says more.
+    ///
+    /// # Errors
+    /// `Io` with the output of `ip`.
+    pub fn narrow(&self, index: u32, mtu_bytes: u32) -> Result<()> {
+        // The switch lets super-frames pass, whatever is inside.
+        for host in self.hosts() {
+            switch_off_segmentation(&self.switch, &port(host.index()))?;
+            switch_off_segmentation(host.namespace(), "eth0")?;
+        }
+        run("ip", &["-n", &self.switch, "link", "set", &port(index), "mtu", &mtu_bytes.to_string()]).map(drop)
+    }
+
+    /// A firewall on host `index` drops UDP packets that arrive for its own address.
+    ///
+    /// # Errors
+    /// `Io` with the output of `nft`.
+    pub fn refuse_udp(&self, index: u32) -> Result<()> {
+        let rules = format!(
+            "table inet firewall {{ chain input {{ type filter hook input priority 0; \
+             ip daddr {} meta l4proto udp drop; }}; }}\n",
+            self.host(index).ipv4()
+        );
+        nft(self.host(index).namespace(), &rules)
+    }
+
+    /// Adds a host in a network of its own behind host `index`, which becomes a router. With `nat` the router changes
+    /// the addresses of what leaves that network; else the other hosts have a route to it. The router forwards no
+    /// multicast.
+    ///
+    /// # Errors
+    /// `Io` with the output of a tool that failed, also if there is such a host already.
+    pub fn behind(&mut self, index: u32, nat: bool) -> Result<Host> {
+        let router = self.host(index).clone();
+        let namespace = format!("{}r", router.namespace());
+        run("ip", &["netns", "add", &namespace])?;
+        self.further.push(namespace.clone());
+        let [a, b, c] = INNER;
+        let (inside, own) = (Ipv4Addr::new(a, b, c, 1), Ipv4Addr::new(a, b, c, 2));
+        let lines = format!(
+            "link add inside type veth peer name eth0 netns {namespace}\n\
+             addr add {inside}/24 dev inside\n\
+             link set inside up\n"
+        );
+        feed("ip", &["-n", router.namespace(), "-batch", "-"], &lines)?;
+        let lines = format!(
+            "link set lo up\naddr add {own}/24 dev eth0\nlink set eth0 up\nroute add default via {inside}\n"
+        );
+        feed("ip", &["-n", &namespace, "-batch", "-"], &lines)?;
+        forward(router.namespace())?;
+        if nat {
+            let rules = "table ip translation { chain leaving { type nat hook postrouting priority 100; \
+                         oifname \"eth0\" masquerade; }; }\n";
+            nft(router.namespace(), rules)?;
+        } else {
+            for host in self.hosts().iter().filter(|host| host.index() != index) {
+                let network = format!("{a}.{b}.{c}.0/24");
+                let via = router.ipv4().to_string();
+                run("ip", &["-n", host.namespace(), "route", "add", &network, "via", &via])?;
+            }
+        }
+        Ok(Host::at(index, namespace, own))
+    }
+}
+
+fn nft(namespace: &str, rules: &str) -> Result<()> {
+    feed("ip", &["netns", "exec", namespace, "nft", "-f", "-"], rules).map(drop)
+}
+
+/// Lets a namespace forward packets between its interfaces.
+fn forward(namespace: &str) -> Result<()> {
+    const SETTING: &str = "/proc/sys/net/ipv4/ip_forward";
+    let written = run_in(namespace, || std::fs::write(SETTING, "1"))?.join().expect("writing does not panic");
+    written.map_err(|e| Error::from_source(ErrorKind::Io, format!("write `{SETTING}` in `{namespace}`"), e))
+}
