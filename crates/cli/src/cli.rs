@@ -22,7 +22,8 @@ const GROUPS: &[(&str, &[&str])] = &[
 const EXIT_CODES: &str = "\
 Exit codes:
   0 done    1 failed    2 wrong usage    3 partly done    10 not found
-  11 refused before anything was changed    12 verification failed    130 interrupted
+  11 refused before anything was changed    12 verification failed
+  13 refused by a server, or a server that is not trusted    130 interrupted
 
 A NAME is `image` (its newest version), `image:tag` or `image@version`.
 Sizes take K, M, G, T (1024); rates take K, M, G bits per second (1000).";

@@ -21,6 +21,8 @@ pub enum Exit {
     Refused = 11,
     /// Stored or written data is damaged.
     Verification = 12,
+    /// A server did not accept who we are, or we not who it is.
+    Unauthorized = 13,
     /// Interrupted by a signal.
     Interrupted = 130,
 }
@@ -95,12 +97,13 @@ impl From<base::Error> for Failure {
                 Some("is `diskcast serve` running there, and does the firewall allow its port?"),
             ),
             ErrorKind::Untrusted => (
-                Exit::Failed,
+                Exit::Unauthorized,
                 Some("take the token that this server prints when it starts; it names its certificate"),
             ),
-            ErrorKind::Denied => {
-                (Exit::Failed, Some("`diskcast token` on the server makes one that grants what is needed"))
-            }
+            ErrorKind::Denied => (
+                Exit::Unauthorized,
+                Some("`diskcast token` on the server makes one that grants what is needed"),
+            ),
             ErrorKind::Unsupported => (Exit::Failed, Some("if a newer diskcast made it, update this one")),
             ErrorKind::Io
             | ErrorKind::Malformed

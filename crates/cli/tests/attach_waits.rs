@@ -61,7 +61,7 @@ fn a_token_is_renewed_as_long_as_a_disk_needs_it() {
     let third = expires(&until(&bench, |now| expires(now).is_some_and(|at| at > second))).unwrap();
     until(&bench, |now| expires(now).is_some_and(|at| at > third));
     let old = bench.see(&format!("fetch {} web@1 null: --token-file given.token", server.url));
-    assert!(old.contains("the token has expired") && old.ends_with("exit: 1\n"), "{old}");
+    assert!(old.contains("the token has expired") && old.ends_with("exit: 13\n"), "{old}");
     let kept: Vec<PathBuf> = std::fs::read_dir(bench.path("disks/vm1"))
         .unwrap()
         .map(|entry| entry.unwrap().path())

@@ -424,3 +424,41 @@ fn old_signatures_are_listed_and_erased_and_longer_files_cut() {
     assert!(kept.contains("gpt on the disk, at byte 10485248: is to be erased"), "{kept}");
     assert_eq!((len(), magic((10 << 20) - 512)), (10 << 20, [0; 4]));
 }
+
+#[test]
+fn a_disk_goes_to_standard_output_from_first_to_last_and_null_says_what_it_did() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 40, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let written = bench.command("install web - -q").output().unwrap();
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    assert!(written.stdout == std::fs::read(&disk).unwrap(), "the bytes of the disk");
+    let mixed = bench.see("install web - --json");
+    assert!(mixed.contains("standard output is for the disk") && mixed.ends_with("exit: 2\n"), "{mixed}");
+    // Who reads too little ends it.
+    let mut child = bench.command("install web - -q").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(!child.wait().unwrap().success());
+    let fetched = bench.see("fetch https://127.0.0.1:1 web -");
+    assert!(fetched.contains("arrives in any order") && fetched.ends_with("exit: 2\n"), "{fetched}");
+    let null = bench.see("install web null:");
+    assert!(null.contains("read web@1:") && null.contains("decoded and verified, nothing written"), "{null}");
+}
+
+#[test]
+fn what_is_not_there_is_answered_with_what_is() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img classroom -q").ends_with("exit: 0\n"));
+    for words in ["inspect classrom", "log classrom", "install classrom out.img", "tag classrom@1 stable"] {
+        let said = bench.see(words);
+        assert!(
+            said.contains("did you mean `classroom`?") && said.ends_with("exit: 10\n"),
+            "{words}: {said}"
+        );
+    }
+    for words in ["inspect classroom@7", "install classroom@7 out.img"] {
+        let said = bench.see(words);
+        assert!(said.contains("the newest version is `classroom@1`"), "{words}: {said}");
+    }
+}

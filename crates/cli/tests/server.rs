@@ -193,17 +193,23 @@ fn strangers_are_told_why_they_are_refused() {
          exit: 2\n"
     );
     let other = Bench::new();
+    let nowhere = other.see("token");
+    assert!(
+        nowhere.contains("no server has kept its secret in") && nowhere.ends_with("exit: 11\n"),
+        "{nowhere}"
+    );
+    let _other_server = other.serve("--no-multicast");
     bench.keep_secret("other.token", other.command("token").output().unwrap().stdout);
     let untrusted = fetch("other.token");
     assert!(
-        untrusted.contains("certificate is not the one in the token") && untrusted.ends_with("exit: 1\n"),
+        untrusted.contains("certificate is not the one in the token") && untrusted.ends_with("exit: 13\n"),
         "{untrusted}"
     );
     let narrow = bench.command("token --image lab-*").output().unwrap();
     bench.keep_secret("narrow.token", narrow.stdout);
     let denied = fetch("narrow.token");
     assert!(
-        denied.contains("the token is not good for the image `web`") && denied.ends_with("exit: 1\n"),
+        denied.contains("the token is not good for the image `web`") && denied.ends_with("exit: 13\n"),
         "{denied}"
     );
     assert!(!bench.path("out.img").exists(), "nothing is written before the server agreed");

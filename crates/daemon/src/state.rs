@@ -30,6 +30,18 @@ impl StateFolder {
         Ok(Self { path: path.to_owned() })
     }
 
+    /// The folder at `path` of a server that has run. `Refused` if none has.
+    pub fn of_server(path: &Path) -> Result<Self> {
+        if path.join(SECRET_FILE).exists() {
+            return Ok(Self { path: path.to_owned() });
+        }
+        let text = format!(
+            "no server has kept its secret in `{}`, so it would know no token from here",
+            path.display()
+        );
+        Err(Error::new(ErrorKind::Refused, text))
+    }
+
     /// The part that makes and checks tokens, with the server's secret.
     pub fn authority(&self) -> Result<Authority> {
         let secret = self.read_or_make(SECRET_FILE, || {

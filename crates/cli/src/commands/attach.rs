@@ -326,7 +326,9 @@ impl Connected {
             Some(_) => match repository::open(&context.global) {
                 Ok(repository) => Some(Arc::new(repository)),
                 // The disk can do without the repository while a server answers.
-                Err(failure) if failure.exit == Exit::Failed && !sources.is_empty() => {
+                Err(failure)
+                    if matches!(failure.exit, Exit::Failed | Exit::Unauthorized) && !sources.is_empty() =>
+                {
                     context.output.warning(&format!("goes on without its repository: {}", failure.message));
                     None
                 }
@@ -416,7 +418,7 @@ fn first_that_has(
         match found {
             Ok(version) => return Ok(version.manifest),
             // Another source may have it. A version without a trusted signature is an error at once.
-            Err(failure) if matches!(failure.exit, Exit::NotFound | Exit::Failed) => {
+            Err(failure) if matches!(failure.exit, Exit::NotFound | Exit::Failed | Exit::Unauthorized) => {
                 first.get_or_insert(failure);
             }
             Err(failure) => return Err(failure),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use base::ErrorKind;
-use base::units::{show_bytes, show_bytes_per_second, show_duration};
+use base::units::{show_bytes, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
     CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, SourceRecord,
@@ -17,7 +17,7 @@ use crate::args::{Effort, ServerAccess, Taking};
 use crate::clock;
 use crate::exit::Result;
 use crate::source::{self, StableSource};
-use crate::ui::progress::Meter;
+use crate::ui::progress::{Meter, show_rate};
 use crate::{connect, repository};
 
 /// Capture a disk as a new version of an image
@@ -208,18 +208,6 @@ impl Job<'_> {
     }
 }
 
-/// A rate over a shorter time says nothing.
-const RATE_TIME_MIN: std::time::Duration = std::time::Duration::from_millis(5);
-
-/// A rate as text, in bytes per second; `-` if there was no time to measure one.
-pub(crate) fn show_rate(bytes: u64, took: std::time::Duration) -> String {
-    if took < RATE_TIME_MIN {
-        return "-".to_owned();
-    }
-    let rate = u128::from(bytes) * 1_000_000 / took.as_micros();
-    show_bytes_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
-}
-
 fn describe(name: &str, map: &DiskMap) -> String {
     let in_use = show_bytes(map.allocated.sectors() * base::limits::SECTOR_BYTES);
     let size = show_bytes(map.window.len_bytes());
@@ -251,19 +239,5 @@ fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunk
             Ok(KnownChunks::default())
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn what_took_no_time_has_no_rate() {
-        assert_eq!(show_rate(93_000_000, Duration::from_micros(900)), "-");
-        assert_eq!(show_rate(93_000_000, Duration::ZERO), "-");
-        assert_eq!(show_rate(93_000_000, Duration::from_millis(500)), "186 MB/s");
-        assert!(!show_rate(u64::MAX, Duration::from_millis(5)).is_empty());
     }
 }

@@ -12,12 +12,11 @@ use net::interface;
 use serde_json::json;
 
 use super::Context;
-use super::capture::show_rate;
 use super::install::{GO_ON, explain, report_record, sentence};
 use crate::args::parse::parse_buffer;
 use crate::args::{Effort, ServerAccess, Transport, Writing};
-use crate::exit::{Exit, Result};
-use crate::ui::progress::Meter;
+use crate::exit::{Exit, Failure, Result};
+use crate::ui::progress::{Meter, show_rate};
 use crate::{connect, interrupt, repository, target, version};
 
 /// Fetch an image from a server and write it to a disk or a file
@@ -58,6 +57,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = repository::reference(&args.name)?;
+    if args.target.as_os_str() == "-" {
+        let text =
+            "what is fetched arrives in any order, and standard output takes it from first to last only";
+        return Err(
+            Failure::new(Exit::Usage, text).hint("fetch into a file, or use `diskcast install NAME -`")
+        );
+    }
     args.interface.as_deref().map(interface::choose).transpose()?;
     let stop = Stop::new();
     let client = Arc::new(connect::client(
@@ -181,6 +187,6 @@ fn text(args: &Args, done: &FetchReport) -> String {
         "fetched {} to {}: {ways}, received in {received} ({rate}), installed after {installed}\n{why}{}\n",
         done.reference,
         args.target.display(),
-        sentence(&done.install)
+        sentence(&done.install, &args.target)
     )
 }

@@ -12,7 +12,7 @@ use super::Context;
 use super::images::{disk_bytes, tags_by_version};
 use crate::exit::Result;
 use crate::ui::table::{Align, Table, printable};
-use crate::{keys, repository};
+use crate::{keys, repository, version};
 
 /// Show what a version contains
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,8 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let repository = repository::open(&context.global)?;
     let reference = repository::reference(&args.name)?;
-    let (sealed, _) = repository.look(&reference)?;
+    let looked = repository.look(&reference);
+    let (sealed, _) = looked.map_err(|error| version::missing(&repository, &reference, error.into()))?;
     let signers = sealed.signed().signers()?;
     let signers: Vec<_> = signers.iter().map(|key| keys::show(&repository, *key)).collect();
     let (version, digest) = (&sealed.manifest, sealed.digest().to_hex());

@@ -1,19 +1,23 @@
 //! `diskcast install`: writes a version of an image to a disk or a file.
 
-use std::path::PathBuf;
+use std::io::{IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
 use disk::WriteAt;
-use image::{Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource};
+use image::{
+    Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource, Progress as _, Stage,
+};
 use serde_json::json;
+use store::Repository;
 
 use super::Context;
-use super::capture::show_rate;
 use crate::args::{Effort, Writing};
 use crate::exit::{Exit, Failure, Result};
-use crate::ui::progress::Meter;
+use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, repository, target, version};
 
 /// Write a version of an image to a disk or a file
@@ -28,17 +32,22 @@ Examples:
   diskcast install web@3 disk.img --free zero
   diskcast install web@4 disk.img --overwrite
   diskcast install web:stable /dev/sdb --resume --yes
+  diskcast install web - | ssh other 'dd of=/dev/sdb bs=1M'
   diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
 pub(crate) struct Args {
     /// Version to install: image, image:tag or image@version
     pub name: String,
-    /// Block device, or file to create or overwrite; `null:` decodes and verifies, but writes nothing
+    /// Block device, or file to create or overwrite; `-` for standard output; `null:` decodes and verifies, but writes
+    /// nothing
     pub target: PathBuf,
     #[command(flatten)]
     pub writing: Writing,
     #[command(flatten)]
     pub effort: Effort,
 }
+
+/// The target that stands for standard output.
+const STDOUT: &str = "-";
 
 /// Hint after an interrupted install.
 pub(crate) const GO_ON: &str =
@@ -55,6 +64,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         version.image,
         version.number
     ));
+    if args.target.as_os_str() == STDOUT {
+        return to_stdout(context, &repository, version);
+    }
     target::check(&args.target, &version, args.writing.onto_source)?;
     let catalogue = Arc::new(Catalogue::load(&version, &repository, repository.cipher())?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
@@ -76,6 +88,53 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let done = done.map_err(explain)?;
     let took = clock::now().duration_since(began);
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
+}
+
+/// Writes the whole disk to standard output, from its first byte to its last. Free space reads as zeros.
+fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    if context.output.is_json() || context.global.dry_run {
+        return Err(Failure::new(
+            Exit::Usage,
+            "standard output is for the disk: leave out --json and --dry-run",
+        ));
+    }
+    if stdout.is_terminal() {
+        return Err(Failure::new(Exit::Usage, "a terminal is no place for a disk: redirect standard output"));
+    }
+    let (name, bytes) =
+        (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
+    let meter = Meter::new(context.output, context.global.quiet);
+    meter.begin(Stage::Install, bytes);
+    let began = clock::now();
+    let snapshot = repository.snapshot(&name.parse()?)?;
+    let written = snapshot.copy_to(0, bytes, &mut Metered { to: &mut stdout, meter: &meter });
+    meter.finish();
+    written.and_then(|()| {
+        stdout.flush().map_err(|error| base::Error::from_io("write to standard output", error))
+    })?;
+    let took = clock::now().duration_since(began);
+    let (size, rate) = (show_bytes(bytes), show_rate(bytes, took));
+    context.output.note(&format!("wrote {name} to standard output: {size}, {}, {rate}", show_duration(took)));
+    Ok(())
+}
+
+/// Counts what is written.
+struct Metered<'a> {
+    to: &'a mut dyn Write,
+    meter: &'a Meter,
+}
+
+impl Write for Metered<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.meter.advance(Stage::Install, written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
 }
 
 fn write(
@@ -120,11 +179,18 @@ pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
 fn text(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -> String {
     let (image, number, path) = (&version.image, version.number, args.target.display());
     let rate = show_rate(done.written_bytes + done.kept_bytes, took);
-    format!("installed {image}@{number} on {path}: {}, {}, {rate}\n", sentence(done), show_duration(took))
+    let what = sentence(done, &args.target);
+    if target::is_null(&args.target) {
+        return format!("read {image}@{number}: {what}, {}, {rate}\n", show_duration(took));
+    }
+    format!("installed {image}@{number} on {path}: {what}, {}, {rate}\n", show_duration(took))
 }
 
-/// The report of an install as text.
-pub(crate) fn sentence(done: &InstallReport) -> String {
+/// The report of an install on `target` as text.
+pub(crate) fn sentence(done: &InstallReport, target: &Path) -> String {
+    if target::is_null(target) {
+        return format!("{} decoded and verified, nothing written", show_bytes(done.written_bytes));
+    }
     let mut parts = vec![format!("{} written", show_bytes(done.written_bytes))];
     let mut add = |bytes: u64, what: &str| {
         if bytes > 0 {
@@ -139,7 +205,7 @@ pub(crate) fn sentence(done: &InstallReport) -> String {
         if done.past_cache { "verified" } else { "verified (in part from the page cache)" },
     );
     if done.verified_bytes == 0 {
-        parts.push("not verified".to_owned());
+        parts.push("not read back".to_owned());
     }
     match done.erased_signatures {
         0 => {}

@@ -3,12 +3,13 @@
 use base::units::show_bytes;
 use image::SignedManifest;
 use serde_json::json;
+use store::{ImageName, Reference};
 
 use super::Context;
 use super::images::disk_bytes;
 use crate::exit::Result;
 use crate::ui::table::{Align, Table};
-use crate::{clock, repository};
+use crate::{clock, repository, version};
 
 /// List the versions of an image, newest first, each with its parent
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         ("NOTE", Align::Left),
     ]);
     let mut records = Vec::new();
-    for sealed in repository.log(&args.name.parse()?, None)?.take(args.limit) {
+    let image: ImageName = args.name.parse()?;
+    let versions = repository
+        .log(&image, None)
+        .map_err(|error| version::missing(&repository, &Reference::Newest(image), error.into()))?;
+    for sealed in versions.take(args.limit) {
         let sealed = sealed?;
         let version = &sealed.manifest;
         table.row([

@@ -47,7 +47,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => repository::default_state_folder()?,
     };
-    let state = StateFolder::open(&state)?;
+    let state = StateFolder::of_server(&state).map_err(|error| {
+        Failure::from(error)
+            .hint("run this on the server, as its user, after `diskcast serve`; --state names its folder")
+    })?;
     let claims = Claims {
         images: if args.images.is_empty() { vec!["*".to_owned()] } else { args.images.clone() },
         right: if args.write { Right::Write } else { Right::Read },

@@ -5,9 +5,8 @@ use serde_json::json;
 use store::{Damage, Healed, How, RepairReport, Repository, Scope, Signer, VerifyReport};
 
 use super::Context;
-use super::capture::show_rate;
 use crate::exit::{Exit, Failure, Result};
-use crate::ui::progress::Meter;
+use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, keys, repository};
 
 /// Verify every stored byte, and who signed it

@@ -1,9 +1,9 @@
-//! Shows the progress of a command: a bar if stderr is a terminal, lines of JSON with --json, else nothing.
+//! Shows the progress of a command: a bar if stderr is a terminal, lines of JSON with --json, else a line now and then.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use base::units::{show_bytes, show_bytes_per_second, show_duration};
+use base::units::{show_bytes, show_bytes_per_second, show_duration, show_seconds};
 use image::{Progress, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
@@ -13,6 +13,8 @@ use crate::ui::output::Output;
 
 const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {left}";
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
+/// Time from one line to the next where there is no terminal, as in a log.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// The bar shows no rate and no remaining time before: they would come from the first moments.
 const RATE_TIME_MIN: Duration = Duration::from_secs(1);
 
@@ -20,6 +22,7 @@ const RATE_TIME_MIN: Duration = Duration::from_secs(1);
 pub(crate) struct Meter {
     output: Output,
     shown: bool,
+    quiet: bool,
     stage: Mutex<Option<Running>>,
 }
 
@@ -33,7 +36,7 @@ struct Running {
 impl Meter {
     pub(crate) fn new(output: Output, quiet: bool) -> Self {
         let shown = !quiet && !output.is_json() && std::io::stderr().is_terminal();
-        Self { output, shown, stage: Mutex::new(None) }
+        Self { output, shown, quiet, stage: Mutex::new(None) }
     }
 
     /// Runs `print` with the bar off the screen.
@@ -81,10 +84,37 @@ impl Progress for Meter {
         let Some(running) = running.as_mut().filter(|running| running.stage == stage) else { return };
         running.bar.inc(bytes);
         let now = clock::now();
-        if self.output.is_json() && now.duration_since(running.reported) >= JSON_INTERVAL {
-            self.report(running, now);
+        let since = now.duration_since(running.reported);
+        if self.output.is_json() {
+            if since >= JSON_INTERVAL {
+                self.report(running, now);
+            }
+        } else if !self.shown && !self.quiet && since >= LINE_INTERVAL {
+            running.reported = now;
+            self.output.note(&line(running, now));
         }
     }
+}
+
+/// The progress as a line of a log.
+fn line(running: &Running, now: Instant) -> String {
+    let (done, total) = (running.bar.position(), running.bar.length().unwrap_or(0));
+    let rate = show_rate(done, now.duration_since(running.began));
+    let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(100);
+    let (stage, left) = (word(running.stage), show_seconds(running.bar.eta().as_secs()));
+    format!("{stage}: {percent} %, {} of {}, {rate}, {left} left", show_bytes(done), show_bytes(total))
+}
+
+/// A rate over a shorter time says nothing.
+const MEASURED_MIN: Duration = Duration::from_millis(5);
+
+/// A rate as text, in bytes per second; `-` if there was no time to measure one.
+pub(crate) fn show_rate(bytes: u64, took: Duration) -> String {
+    if took < MEASURED_MIN {
+        return "-".to_owned();
+    }
+    let rate = u128::from(bytes) * 1_000_000 / took.as_micros();
+    show_bytes_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
 fn word(stage: Stage) -> &'static str {
@@ -116,4 +146,17 @@ fn style() -> ProgressStyle {
             let left = if known { show_duration(state.eta()) } else { "-".to_owned() };
             let _ = write!(out, "{left} left");
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_took_no_time_has_no_rate() {
+        assert_eq!(show_rate(93_000_000, Duration::from_micros(900)), "-");
+        assert_eq!(show_rate(93_000_000, Duration::ZERO), "-");
+        assert_eq!(show_rate(93_000_000, Duration::from_millis(500)), "186 MB/s");
+        assert!(!show_rate(u64::MAX, Duration::from_millis(5)).is_empty());
+    }
 }
