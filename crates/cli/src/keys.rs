@@ -139,6 +139,20 @@ pub(crate) fn show(repository: &Repository, key: PublicKey) -> String {
     words(key, repository.keys().trust.as_ref().and_then(|trust| trust.name_of(key)))
 }
 
+/// Names of the trusted keys, for a command that has no repository.
+pub(crate) struct Named(Option<Trust>);
+
+impl Named {
+    pub(crate) fn of(options: &Keys) -> Result<Self> {
+        Ok(Self(trust(options)?))
+    }
+
+    /// A key as text for people, as [`show`].
+    pub(crate) fn show(&self, key: PublicKey) -> String {
+        words(key, self.0.as_ref().and_then(|trust| trust.name_of(key)))
+    }
+}
+
 /// A key as text for people: its name, and its first digits.
 pub(crate) fn words(key: PublicKey, name: Option<&str>) -> String {
     match name {

@@ -4,13 +4,16 @@
 //! `exit.rs`. Only this crate prints, exits, gives hints or reads the environment.
 
 mod args;
+mod at_server;
 mod cli;
 mod clock;
 mod commands;
+mod config;
 mod connect;
 mod exit;
 mod interrupt;
 mod keys;
+mod library;
 mod notify;
 mod repository;
 mod source;
@@ -24,12 +27,17 @@ use clap::FromArgMatches as _;
 
 use crate::cli::{Cli, Command, command_line};
 use crate::commands::Context;
+use crate::config::Config;
 use crate::ui::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
+    let config =
+        Config::load().unwrap_or_else(|why| clap::Error::raw(clap::error::ErrorKind::Io, why + "\n").exit());
+    let matches = config.set_defaults(command_line()).get_matches();
+    let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.global);
-    match run(&Context { global: cli.global, output }, &cli.command) {
+    let applied = at_server::apply(&mut cli.global, &mut cli.command);
+    match applied.and_then(|()| run(&Context { global: cli.global, output }, &cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output.failure(&failure);

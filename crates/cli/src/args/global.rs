@@ -8,8 +8,8 @@ use super::parse::parse_cache;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Folder of the repository, or s3://BUCKET/PREFIX [default: the system's state folder for root, else the user's
-    /// data folder]
+    /// Folder of the repository, s3://BUCKET/PREFIX, or the https:// address of a server [default: the system's state
+    /// folder for root, else the user's data folder]
     #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
     pub repo: Option<String>,
     /// Folder for the cache: data read from a repository in S3, and, for a repository in a folder, which files were

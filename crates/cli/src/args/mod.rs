@@ -9,6 +9,6 @@ mod target;
 
 pub(crate) use attached::{DisksFolder, RunningDisk};
 pub(crate) use global::{Global, Keys};
-pub(crate) use server::{ServerAccess, StateFolder, There, Transport};
+pub(crate) use server::{FromServer, ServerAccess, StateFolder, There, Transport};
 pub(crate) use source::{SourceForm, Taking};
 pub(crate) use target::{Effort, Free, Writing};

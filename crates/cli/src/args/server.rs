@@ -14,6 +14,16 @@ pub(crate) struct There {
     pub access: ServerAccess,
 }
 
+/// A server that `--repo` may name, for commands that read images.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct FromServer {
+    /// Set from `--repo` (`at_server.rs`).
+    #[arg(skip)]
+    pub server: Option<String>,
+    #[command(flatten)]
+    pub access: ServerAccess,
+}
+
 /// How to reach a server. The token itself is never an argument, since every user of the machine could read that.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ServerAccess {

@@ -56,8 +56,7 @@ pub(crate) struct Args {
         value_name = "FILE",
         env = "DISKCAST_TOKEN_FILE",
         value_delimiter = ':',
-        hide_env_values = true,
-        requires = "from"
+        hide_env_values = true
     )]
     pub token_file: Vec<PathBuf>,
     /// How long to wait for a server's first answer when a new disk begins [default: 20s]

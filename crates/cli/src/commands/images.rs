@@ -6,13 +6,14 @@ use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use image::Manifest;
 use serde_json::{Value, json};
-use store::{ImageName, Reference, Repository};
+use store::{ImageName, Reference};
 
 use super::Context;
-use crate::clock;
+use crate::args::FromServer;
 use crate::exit::Result;
-use crate::repository;
+use crate::library::Library;
 use crate::ui::table::{Align, Table};
+use crate::{clock, version};
 
 /// List images, or the versions of one image
 #[derive(Debug, clap::Args)]
@@ -23,18 +24,20 @@ Examples:
 pub(crate) struct Args {
     /// List the versions of this image
     pub name: Option<String>,
+    #[command(flatten)]
+    pub from: FromServer,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let repository = repository::open(&context.global)?;
+    let library = Library::open(context, &args.from)?;
     match &args.name {
-        Some(name) => versions(context, &repository, &name.parse()?),
-        None => images(context, &repository),
+        Some(name) => versions(context, &library, &name.parse()?),
+        None => images(context, &library),
     }
 }
 
-fn images(context: &Context, repository: &Repository) -> Result<()> {
-    let names = repository.images()?;
+fn images(context: &Context, library: &Library) -> Result<()> {
+    let names = library.images().image_names()?;
     if names.is_empty() {
         context.output.note("no images yet: `diskcast capture SOURCE NAME` makes one");
         return Ok(());
@@ -50,9 +53,9 @@ fn images(context: &Context, repository: &Repository) -> Result<()> {
     ]);
     let mut records = Vec::new();
     for name in names {
-        let versions = repository.versions(&name)?;
-        let tags = tags_by_version(repository, &name)?;
-        let newest = repository.look(&Reference::Newest(name))?.0.manifest;
+        let versions = library.images().version_numbers(&name)?;
+        let tags = library.tags(&name)?;
+        let newest = library.look(&Reference::Newest(name))?.manifest;
         let words: Vec<_> =
             tags.iter().flat_map(|(at, tags)| tags.iter().map(move |tag| format!("{tag}@{at}"))).collect();
         table.row([
@@ -73,7 +76,7 @@ fn images(context: &Context, repository: &Repository) -> Result<()> {
     context.output.list(&records, &table)
 }
 
-fn versions(context: &Context, repository: &Repository, name: &ImageName) -> Result<()> {
+fn versions(context: &Context, library: &Library, name: &ImageName) -> Result<()> {
     let mut table = Table::new(&[
         ("VERSION", Align::Right),
         ("DISK", Align::Right),
@@ -84,10 +87,12 @@ fn versions(context: &Context, repository: &Repository, name: &ImageName) -> Res
         ("TAGS", Align::Left),
     ]);
     let mut records = Vec::new();
-    let numbers = repository.versions(name)?;
-    let tags = tags_by_version(repository, name)?;
+    let numbers = library.images().version_numbers(name).map_err(|error| {
+        version::missing(library.images(), &Reference::Newest(name.clone()), error.into())
+    })?;
+    let tags = library.tags(name)?;
     for number in numbers {
-        let version = repository.look(&Reference::Version(name.clone(), number))?.0.manifest;
+        let version = library.look(&Reference::Version(name.clone(), number))?.manifest;
         let tags = tags.get(&number).cloned().unwrap_or_default();
         table.row([
             number.to_string(),
@@ -106,18 +111,6 @@ fn versions(context: &Context, repository: &Repository, name: &ImageName) -> Res
         }));
     }
     context.output.list(&records, &table)
-}
-
-/// The tags of an image, by version number.
-pub(crate) fn tags_by_version(
-    repository: &Repository,
-    name: &ImageName,
-) -> Result<BTreeMap<u64, Vec<String>>> {
-    let mut tags: BTreeMap<u64, Vec<String>> = BTreeMap::new();
-    for tag in repository.tags(name)? {
-        tags.entry(tag.version).or_default().push(tag.name.to_string());
-    }
-    Ok(tags)
 }
 
 fn by_tag(tags: &BTreeMap<u64, Vec<String>>) -> Value {

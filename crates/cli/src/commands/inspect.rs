@@ -9,10 +9,12 @@ use image::manifest::PartitionRecord;
 use serde_json::json;
 
 use super::Context;
-use super::images::{disk_bytes, tags_by_version};
+use super::images::disk_bytes;
+use crate::args::FromServer;
 use crate::exit::Result;
+use crate::library::Library;
 use crate::ui::table::{Align, Table, printable};
-use crate::{keys, repository, version};
+use crate::{repository, version};
 
 /// Show what a version contains
 #[derive(Debug, clap::Args)]
@@ -23,17 +25,19 @@ Examples:
 pub(crate) struct Args {
     /// Version to show: image, image:tag or image@version
     pub name: String,
+    #[command(flatten)]
+    pub from: FromServer,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let repository = repository::open(&context.global)?;
+    let library = Library::open(context, &args.from)?;
     let reference = repository::reference(&args.name)?;
-    let looked = repository.look(&reference);
-    let (sealed, _) = looked.map_err(|error| version::missing(&repository, &reference, error.into()))?;
+    let looked = library.look(&reference);
+    let sealed = looked.map_err(|error| version::missing(library.images(), &reference, error.into()))?;
     let signers = sealed.signed().signers()?;
-    let signers: Vec<_> = signers.iter().map(|key| keys::show(&repository, *key)).collect();
+    let signers: Vec<_> = signers.iter().map(|key| library.show_key(*key)).collect();
     let (version, digest) = (&sealed.manifest, sealed.digest().to_hex());
-    let tags = tags_by_version(&repository, reference.image())?.remove(&version.number).unwrap_or_default();
+    let tags = library.tags(reference.image())?.remove(&version.number).unwrap_or_default();
     let record = json!({
         "type": "version", "digest": digest, "tags": tags, "signers": signers, "manifest": version,
     });

@@ -15,8 +15,9 @@ use serde_json::json;
 use store::Repository;
 
 use super::Context;
-use crate::args::{Effort, Writing};
+use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
+use crate::library::Library;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, repository, target, version};
 
@@ -44,6 +45,8 @@ pub(crate) struct Args {
     pub writing: Writing,
     #[command(flatten)]
     pub effort: Effort,
+    #[command(flatten)]
+    pub from: FromServer,
 }
 
 /// The target that stands for standard output.
@@ -55,20 +58,21 @@ pub(crate) const GO_ON: &str =
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log: a damaged object that is found here is removed from the log.
-    let repository = repository::with_scrubs(&context.global, repository::open(&context.global)?);
+    let library = Library::open_with_scrubs(context, &args.from)?;
     let reference = repository::reference(&args.name)?;
-    let version = version::find(context, &repository, &reference)?.manifest;
-    context.output.detail(&format!(
-        "repository {}, version {}@{}",
-        repository.name(),
-        version.image,
-        version.number
-    ));
+    let version = version::find(context, library.images(), &reference)?.manifest;
+    context.output.detail(&format!("version {}@{}", version.image, version.number));
     if args.target.as_os_str() == STDOUT {
-        return to_stdout(context, &repository, version);
+        return match &library {
+            Library::Here(repository) => to_stdout(context, repository, version),
+            Library::There(..) => Err(Failure::new(
+                Exit::Usage,
+                "standard output takes a disk from a repository, not through a server",
+            )),
+        };
     }
     target::check(&args.target, &version, args.writing.onto_source)?;
-    let catalogue = Arc::new(Catalogue::load(&version, &repository, repository.cipher())?);
+    let catalogue = Arc::new(Catalogue::load(&version, library.objects(), library.cipher())?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
         let record = json!({
@@ -83,7 +87,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     interrupt::hint(GO_ON);
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
     let options = target::options(&args.target, &args.writing, &args.effort);
-    let done = write(catalogue, &repository, disk, options, meter.clone());
+    let done = write(catalogue, library.objects(), disk, options, meter.clone());
     meter.finish();
     let done = done.map_err(explain)?;
     let took = clock::now().duration_since(began);

@@ -7,9 +7,11 @@ use store::{ImageName, Reference};
 
 use super::Context;
 use super::images::disk_bytes;
+use crate::args::FromServer;
 use crate::exit::Result;
+use crate::library::Library;
 use crate::ui::table::{Align, Table};
-use crate::{clock, repository, version};
+use crate::{clock, version};
 
 /// List the versions of an image, newest first, each with its parent
 #[derive(Debug, clap::Args)]
@@ -23,10 +25,12 @@ pub(crate) struct Args {
     /// Maximum number of versions to list
     #[arg(long, value_name = "COUNT", default_value = "1000")]
     pub limit: usize,
+    #[command(flatten)]
+    pub from: FromServer,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let repository = repository::open(&context.global)?;
+    let library = Library::open(context, &args.from)?;
     let mut table = Table::new(&[
         ("VERSION", Align::Right),
         ("PARENT", Align::Left),
@@ -39,9 +43,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     ]);
     let mut records = Vec::new();
     let image: ImageName = args.name.parse()?;
-    let versions = repository
-        .log(&image, None)
-        .map_err(|error| version::missing(&repository, &Reference::Newest(image), error.into()))?;
+    let versions = library
+        .log(&image)
+        .map_err(|error| version::missing(library.images(), &Reference::Newest(image), error.into()))?;
     for sealed in versions.take(args.limit) {
         let sealed = sealed?;
         let version = &sealed.manifest;

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SERVER")]
     pub from: Vec<String>,
     /// File with the servers' token [or the token itself in DISKCAST_TOKEN]
-    #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true, requires = "from")]
+    #[arg(long, value_name = "FILE", env = "DISKCAST_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
     /// How long to wait for a server's first answer
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "20s")]

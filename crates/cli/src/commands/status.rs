@@ -33,8 +33,10 @@ Examples:
   diskcast status https://10.0.0.1:7717 --token-file join.token --json")]
 pub(crate) struct Args {
     /// The server: `host`, `host:port` or a URL
-    #[arg(value_name = "SERVER", default_value = "localhost")]
-    pub server: String,
+    ///
+    /// [default: that of --repo, else localhost]
+    #[arg(value_name = "SERVER")]
+    pub server: Option<String>,
     /// Show it again every two seconds, until Ctrl-C
     #[arg(long)]
     pub watch: bool,
@@ -44,8 +46,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let stop = Stop::new();
-    let client =
-        connect::client(&args.server, &args.access, &context.global.keys, stop.clone(), context.output)?;
+    let client = connect::client(
+        args.server.as_deref().unwrap_or("localhost"),
+        &args.access,
+        &context.global.keys,
+        stop.clone(),
+        context.output,
+    )?;
     if !args.watch {
         return show(context, &client.status()?);
     }

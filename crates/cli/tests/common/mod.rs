@@ -57,6 +57,8 @@ impl Bench {
             .env("DISKCAST_STATE", self.path("state"))
             .env("DISKCAST_DISKS", self.path("disks"))
             .env("XDG_CACHE_HOME", self.path("caches"))
+            // Whatever this machine has there.
+            .env("DISKCAST_CONFIG", "/dev/null")
             .env("USER", "tester")
             .stdin(Stdio::null());
         command
@@ -135,6 +137,7 @@ impl Bench {
             .current_dir(self.folder.path())
             .env("DISKCAST_REPO", self.path("repo"))
             .env("DISKCAST_STATE", self.path("state"))
+            .env("DISKCAST_CONFIG", "/dev/null")
             .env("XDG_CACHE_HOME", self.path("caches"))
             .stdin(Stdio::null());
         command

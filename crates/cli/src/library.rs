@@ -1,0 +1,116 @@
+//! The images that a command reads: those of the repository, or of a server that `--repo` names.
+
+use std::collections::BTreeMap;
+
+use image::{Cipher, ObjectSource, PublicKey, SignedManifest};
+use mirror::Images;
+use net::client::Client;
+use net::clock::Stop;
+use store::{ImageName, Reference, Repository};
+
+use crate::args::FromServer;
+use crate::commands::Context;
+use crate::exit::Result;
+use crate::{connect, keys, repository};
+
+/// See the module.
+pub(crate) enum Library {
+    Here(Box<Repository>),
+    There(Box<Client>, keys::Named),
+}
+
+impl Library {
+    /// Opens the repository, or connects to the server.
+    pub(crate) fn open(context: &Context, from: &FromServer) -> Result<Self> {
+        let options = &context.global.keys;
+        let Some(server) = &from.server else {
+            return Ok(Self::Here(Box::new(repository::open(&context.global)?)));
+        };
+        let client = connect::client(server, &from.access, options, Stop::new(), context.output)?;
+        keys::check_server(options, &client)?;
+        Ok(Self::There(Box::new(client), keys::Named::of(options)?))
+    }
+
+    /// The same, where objects that were checked within the last day are not checked again.
+    pub(crate) fn open_with_scrubs(context: &Context, from: &FromServer) -> Result<Self> {
+        Ok(match Self::open(context, from)? {
+            Self::Here(here) => Self::Here(Box::new(repository::with_scrubs(&context.global, *here))),
+            there @ Self::There(..) => there,
+        })
+    }
+
+    /// As the images that it has.
+    pub(crate) fn images(&self) -> &dyn Images {
+        match self {
+            Self::Here(here) => &**here,
+            Self::There(there, _) => &**there,
+        }
+    }
+
+    /// As the source of their objects.
+    pub(crate) fn objects(&self) -> &dyn ObjectSource {
+        match self {
+            Self::Here(here) => &**here,
+            Self::There(there, _) => &**there,
+        }
+    }
+
+    /// How its objects are encrypted.
+    pub(crate) fn cipher(&self) -> &Cipher {
+        match self {
+            Self::Here(here) => here.cipher(),
+            Self::There(there, _) => there.cipher(),
+        }
+    }
+
+    /// A version, to look at: of the repository also one that no trusted key signed.
+    pub(crate) fn look(&self, reference: &Reference) -> base::Result<SignedManifest> {
+        match self {
+            Self::Here(here) => here.look(reference).map(|(version, _)| version),
+            Self::There(there, _) => there.find(reference),
+        }
+    }
+
+    /// The versions of `image`, newest first.
+    pub(crate) fn log<'a>(
+        &'a self,
+        image: &ImageName,
+    ) -> base::Result<Box<dyn Iterator<Item = base::Result<SignedManifest>> + 'a>> {
+        match self {
+            Self::Here(here) => Ok(Box::new(here.log(image, None)?)),
+            Self::There(there, _) => {
+                let (numbers, image) = (there.version_numbers(image)?, image.clone());
+                let look = move |number| there.find(&Reference::Version(image.clone(), number));
+                Ok(Box::new(numbers.into_iter().rev().map(look)))
+            }
+        }
+    }
+
+    /// The tags of `image`, by version number.
+    pub(crate) fn tags(&self, image: &ImageName) -> base::Result<BTreeMap<u64, Vec<String>>> {
+        let mut tags: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+        match self {
+            Self::Here(here) => {
+                for tag in here.tags(image)? {
+                    tags.entry(tag.version).or_default().push(tag.name.to_string());
+                }
+            }
+            Self::There(there, _) => {
+                let images = there.images()?.images;
+                let found = images.into_iter().filter(|found| found.name == image.as_str());
+                for (tag, version) in found.flat_map(|found| found.tags) {
+                    tags.entry(version).or_default().push(tag);
+                }
+            }
+        }
+        Ok(tags)
+    }
+
+    /// A key as text for people: its name in the trusted keys, and its first digits.
+    pub(crate) fn show_key(&self, key: PublicKey) -> String {
+        match self {
+            Self::Here(here) => keys::show(here, key),
+            Self::There(_, named) => named.show(key),
+        }
+    }
+}
